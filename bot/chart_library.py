@@ -1,7 +1,9 @@
-"""TradingView's lightweight-charts: the file comes from the installed package `litecharts`, and only the file that is known is served.
+"""TradingView's lightweight-charts: the file comes from the installed package `litecharts`, and only the file that is
+known is served.
 
-The package is a wrapper by others under the MIT licence; it has no dependency. Its file is the one that the npm package of
-lightweight-charts 5.1.0 ships, byte for byte (Apache-2.0). Without it the pages show the charts that the server draws.
+The package is a wrapper by others under the MIT licence; it has no dependency. Its file is the one that the npm package
+of lightweight-charts 5.1.0 ships, byte for byte (Apache-2.0). Without it the pages show the charts that the server
+draws.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clocks, and conversions of instants. No other module may read the machine's time.
 
-Instants are `int` milliseconds since the epoch (`now_ms`, `at_ms`, `deadline_ms`). Pure code gets the time as an argument.
-`datetime` is for people and for cron.
+Instants are `int` milliseconds since the epoch (`now_ms`, `at_ms`, `deadline_ms`). Pure code gets the time as an
+argument. `datetime` is for people and for cron.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-BOOT_ID: Final = "BOT_BOOT_ID"  # environment variable that systemd sets for a unit
+# environment variable that systemd sets for a unit
+BOOT_ID: Final = "BOT_BOOT_ID"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -77,11 +78,15 @@ def boot_ns() -> int:
 
 
 def boot_id() -> str:
-    """The id of this boot of the machine; "" if unknown (not Linux). A unit cannot read /proc/sys, so systemd passes the id to it."""
+    """The id of this boot of the machine;
+
+    "" if unknown (not Linux). A unit cannot read /proc/sys, so systemd passes the id to it.
+    """
     name = os.environ.get(BOOT_ID, "")
     with contextlib.suppress(OSError):
         name = name or Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return name.replace("-", "")  # systemd writes the id without hyphens.
+    # systemd writes the id without hyphens.
+    return name.replace("-", "")
 
 
 def datetime_of(at_ms: int) -> datetime:

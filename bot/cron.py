@@ -1,11 +1,13 @@
-"""Cron expressions: five fields in UTC with the rules of classic cron, and the minutes that match. Arithmetic on unix milliseconds.
+"""Cron expressions: five fields in UTC with the rules of classic cron, and the minutes that match. Arithmetic on unix
+milliseconds.
 
-The only reader of cron expressions: of the service's schedules, a config's guardians, timers of strategies and agents. What one of them
-accepts, all accept, and with the same instants. It is pure, because the venue uses it.
+The only reader of cron expressions: of the service's schedules, a config's guardians, timers of strategies and agents.
+What one of them accepts, all accept, and with the same instants. It is pure, because the venue uses it.
 
-minute hour day-of-month month day-of-week; `*`, numbers, ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, lists, English three-letter names of
-months and weekdays in any case, Sunday as 0 or 7. If both day fields are restricted, a day must match only one of them. A day field that
-begins with `*` counts as not restricted. Not understood: `L`, `W`, `#`, `?`, and names such as `@daily`.
+minute hour day-of-month month day-of-week; `*`, numbers, ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, lists, English
+three-letter names of months and weekdays in any case, Sunday as 0 or 7. If both day fields are restricted, a day must
+match only one of them. A day field that begins with `*` counts as not restricted. Not understood: `L`, `W`, `#`, `?`,
+and names such as `@daily`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from bot.words import many
 
 MINUTE_MS: Final = 60_000
 DAY_MS: Final = 86_400_000
-YEARS_MAX: Final = 50  # Every possible combination of date and weekday occurs within this many years.
+# Every possible combination of date and weekday occurs within this many years.
+YEARS_MAX: Final = 50
 
 _MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -51,7 +54,10 @@ class BadCron(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A parsed expression: sorted minutes and hours, sets of the other fields. `either`: a day must match only one of the two day fields."""
+    """A parsed expression: sorted minutes and hours, sets of the other fields.
+
+    `either`: a day must match only one of the two day fields.
+    """
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -187,7 +193,8 @@ def civil(day: int) -> tuple[int, int, int]:
 
 def _meets(cron: Cron, day: int) -> bool:
     _, month, of_month = civil(day)
-    return cron.meets(month, of_month, (day + 4) % 7)  # 1 January 1970 was a Thursday.
+    # 1 January 1970 was a Thursday.
+    return cron.meets(month, of_month, (day + 4) % 7)
 
 
 def _next_day(cron: Cron, first: int) -> int | None:

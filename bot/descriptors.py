@@ -1,7 +1,8 @@
 """A reserve of file descriptors for the daemon's own work, so that a strategy that leaks files does not stop it.
 
-The control socket, the journal, the heartbeat and a new connection to the service must always get a descriptor. So the soft limit of the
-process is lowered, and `reserved` raises it to the original limit while the daemon opens a file or a connection of its own.
+The control socket, the journal, the heartbeat and a new connection to the service must always get a descriptor. So the
+soft limit of the process is lowered, and `reserved` raises it to the original limit while the daemon opens a file or a
+connection of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from collections.abc import Iterator
 from typing import Final
 
 RESERVED: Final = 32
-SHARE: Final = (
-    4  # the reserve is at most a quarter of the limit: with `ulimit -n 64` the rest of the process needs the others
-)
+# the reserve is at most a quarter of the limit: with `ulimit -n 64` the rest of the process needs the others
+SHARE: Final = 4
 USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -26,8 +26,10 @@ class Reserve:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0  # blocks of `used` that are open
-        self._whole = self._usual = 0  # soft limits, with the reserve and without; 0 until `keep`
+        # blocks of `used` that are open
+        self._users = 0
+        # soft limits, with the reserve and without; 0 until `keep`
+        self._whole = self._usual = 0
 
     def keep(self) -> None:
         """Set the reserve aside, also if other code has changed the limit since the last call. Cheap if not."""
@@ -41,7 +43,10 @@ class Reserve:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """While the block runs, the process may use the reserve. Keep the block short, because other threads may use it too."""
+        """While the block runs, the process may use the reserve.
+
+        Keep the block short, because other threads may use it too.
+        """
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -58,7 +63,8 @@ class Reserve:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         # If other code has changed the limit, `keep` starts again from the new one.
         if soft in (self._usual, self._whole):
-            with contextlib.suppress(ValueError, OSError):  # The hard limit may have been lowered since.
+            # The hard limit may have been lowered since.
+            with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 

@@ -1,6 +1,7 @@
 """Encrypts short secrets at rest, with a key that stands elsewhere: AES-256-GCM and HKDF of the package cryptography.
 
-Each text has a new random nonce of 96 bits. The owner is authenticated with it, so a text that is moved to another row is refused.
+Each text has a new random nonce of 96 bits. The owner is authenticated with it, so a text that is moved to another row
+is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Errors. A refusal is a value (`Refusal`). A fault is an exception whose name tells the caller what to do next. A bug fails an `assert`.
+"""Errors. A refusal is a value (`Refusal`). A fault is an exception whose name tells the caller what to do next. A bug
+fails an `assert`.
 
-One table, `CODES`, gives each of the interface's 18 codes its HTTP status, whether the same request may be sent again, and the
-exception that the client raises for it. This module does not depend on a transport.
+One table, `CODES`, gives each of the interface's 18 codes its HTTP status, whether the same request may be sent again,
+and the exception that the client raises for it. This module does not depend on a transport.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
-OrderSubmitted = Literal["unknown"] | bool | None  # None: the answer did not say
+# None: the answer did not say
+OrderSubmitted = Literal["unknown"] | bool | None
 
-NO_ERROR_OBJECT: Final = "no_error_object"  # a code of our own, for an error without the interface's error object
-RETRY_AFTER_MS: Final = 1_000  # the wait if the service says "later" without a time
+# a code of our own, for an error without the interface's error object
+NO_ERROR_OBJECT: Final = "no_error_object"
+# the wait if the service says "later" without a time
+RETRY_AFTER_MS: Final = 1_000
 
 
 class Exit(IntEnum):
@@ -22,18 +26,26 @@ class Exit(IntEnum):
 
     DONE = 0
     ERROR = 1
-    USAGE = 2  # wrong usage, or the named object does not exist
-    NOT_RUNNING = 3  # the daemon is not running
+    # wrong usage, or the named object does not exist
+    USAGE = 2
+    # the daemon is not running
+    NOT_RUNNING = 3
     CONFIG = 4
     TIMEOUT = 5
-    UNSAFE = 6  # a position without its stop or its dead-man, or a journal that cannot be written
-    REFUSED = 7  # refused by the service
-    STOPPED = 130  # ended early by Ctrl-C; shells use this code for SIGINT
+    # a position without its stop or its dead-man, or a journal that cannot be written
+    UNSAFE = 6
+    # refused by the service
+    REFUSED = 7
+    # ended early by Ctrl-C; shells use this code for SIGINT
+    STOPPED = 130
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A definite no. `fix`: what would make the request pass. `details`: the figures behind it. Both use the interface's spelling."""
+    """A definite no.
+
+    `fix`: what would make the request pass. `details`: the figures behind it. Both use the interface's spelling.
+    """
 
     code: str
     message: str
@@ -43,7 +55,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a file that a person wrote. Line and column count from 1; `shown` is the line with a caret under the mistake."""
+    """One mistake in a file that a person wrote.
+
+    Line and column count from 1; `shown` is the line with a caret under the mistake.
+    """
 
     file: str
     line: int
@@ -74,7 +89,10 @@ class ConfigError(BotError):
 
 
 class StrategyError(BotError):
-    """A strategy does not load, or has raised: quarantine it and notify. Other strategies go on; guardians stay armed."""
+    """A strategy does not load, or has raised: quarantine it and notify.
+
+    Other strategies go on; guardians stay armed.
+    """
 
 
 class JournalError(BotError):
@@ -84,7 +102,9 @@ class JournalError(BotError):
 
 
 class JournalDamaged(JournalError):
-    """The content of the journal cannot be trusted: set the file aside at the next start, and rebuild from the service."""
+    """The content of the journal cannot be trusted: set the file aside at the next start, and rebuild from the
+    service.
+    """
 
 
 class JournalBlocked(JournalError):
@@ -98,7 +118,10 @@ class Declined(BotError):
 
 
 class ApiError(BotError):
-    """The service did not execute a request. Only its four subclasses are raised; the name of each tells the caller what to do next."""
+    """The service did not execute a request.
+
+    Only its four subclasses are raised; the name of each tells the caller what to do next.
+    """
 
     exit_code = Exit.REFUSED
 
@@ -139,8 +162,8 @@ class ApiError(BotError):
     ) -> ApiError:
         """The exception for an error object.
 
-        The answer's own fields override the usual meaning of its code. `reads`: the request could change nothing, so its
-        outcome is never in doubt. An unknown code is in doubt, unless its status is clear.
+        The answer's own fields override the usual meaning of its code. `reads`: the request could change nothing, so
+        its outcome is never in doubt. An unknown code is in doubt, unless its status is clear.
         """
         row = CODES.get(code)
         if retryable is None:
@@ -167,7 +190,10 @@ class Refused(ApiError):
 
 
 class OutcomeUnknown(ApiError):
-    """The request may have been executed. Leave the intent open, ask with the same key or token, and reconcile. Never use a new key."""
+    """The request may have been executed.
+
+    Leave the intent open, ask with the same key or token, and reconcile. Never use a new key.
+    """
 
     exit_code = Exit.TIMEOUT
 
@@ -203,7 +229,8 @@ class Code(NamedTuple):
     move: type[ApiError]
     status: int
     retryable: bool
-    before_execution: bool  # with this code and no `orderSubmitted`, nothing was executed
+    # with this code and no `orderSubmitted`, nothing was executed
+    before_execution: bool
 
 
 CODES: Final[Mapping[str, Code]] = {
@@ -229,20 +256,27 @@ CODES: Final[Mapping[str, Code]] = {
 
 
 def _passes(status: int | None, *, reads: bool) -> bool:
-    """True if a request may be sent again, by its status alone, for an unknown code. A read may be repeated after any fault of the service."""
+    """True if a request may be sent again, by its status alone, for an unknown code.
+
+    A read may be repeated after any fault of the service.
+    """
     return status in (429, 503) or (reads and status is not None and (status in (408, 425) or status >= 500))
 
 
 def _move(
     row: Code | None, *, order_submitted: OrderSubmitted, retryable: bool, status: int | None, reads: bool
 ) -> type[ApiError]:
-    """The exception class: by what the answer says about the order, else by its code. Otherwise the outcome is unknown."""
+    """The exception class: by what the answer says about the order, else by its code.
+
+    Otherwise the outcome is unknown.
+    """
     if row is not None and row.move is AccessLost:
         return AccessLost
     if reads or order_submitted is False:
         return TryLater if retryable else Refused
     if order_submitted is not None:
-        return OutcomeUnknown  # Also for True: the order exists, and only the account state shows its outcome.
+        # Also for True: the order exists, and only the account state shows its outcome.
+        return OutcomeUnknown
     if row is None:
         return AccessLost if status == 401 else TryLater if status == 429 else OutcomeUnknown
     return row.move if row.before_execution else OutcomeUnknown

@@ -54,7 +54,8 @@ def _is_clone(folder: Path, prefix: Path) -> bool:
 def _origin() -> Mapping[str, Any]:
     try:
         text = distribution(PACKAGE).read_text("direct_url.json")
-    except PackageNotFoundError:  # Run from a folder that is not installed.
+    # Run from a folder that is not installed.
+    except PackageNotFoundError:
         folder = Path(__file__).resolve().parent.parent
         return {"url": folder.as_uri(), "dir_info": {"editable": True}}
     origin: Mapping[str, Any] = json.loads(text) if text else {}

@@ -59,7 +59,8 @@ def certificate_files(environ: Mapping[str, str] = os.environ) -> list[str]:
             else ""
         )
         raise ConfigError(
-            f"{CERTIFICATES}={chosen}: {why or 'cannot be read as certificates'}; name a file with certificates in PEM form"
+            f"{CERTIFICATES}={chosen}: {why or 'cannot be read as certificates'}; name a file with certificates in PEM"
+            " form"
         ) from None
     return [certifi.where(), chosen]
 
@@ -73,7 +74,8 @@ def tls_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
     return context
 
 
-_bundles: list[Any] = []  # open until the process ends; then the file is removed
+# open until the process ends; then the file is removed
+_bundles: list[Any] = []
 
 
 def share_certificates(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -129,7 +131,8 @@ def is_compressed(headers: Mapping[str, str]) -> bool:
 def bounded_transport(
     bytes_max: int, *, values_max: int | None = None, trusts_proxies: bool = True, library: Any = httpx
 ) -> Any:
-    """A transport of httpx that reads at most `bytes_max` of an answer, with at most `values_max` objects and lists in its JSON.
+    """A transport of httpx that reads at most `bytes_max` of an answer, with at most `values_max` objects and lists in
+    its JSON.
 
     `trusts_proxies`: use the proxies of the environment. `library`: httpx, or another release of it that a client
     wants.

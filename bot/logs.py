@@ -1,6 +1,7 @@
 """Logging: readable lines on a terminal, JSON lines elsewhere, and never a secret.
 
-Callers log events, not prose: `log = structlog.get_logger()`, then `log.info("intent.accepted", intent=i.id, coin="BTC")`.
+Callers log events, not prose: `log = structlog.get_logger()`, then `log.info("intent.accepted", intent=i.id,
+coin="BTC")`.
 """
 
 from __future__ import annotations
@@ -39,18 +40,25 @@ WARNING: Final = logging.WARNING
 
 HIDDEN: Final = "[hidden]"
 
-_shown_from = logging.INFO  # the level of the last `configure`, and the logger class that it made for it
+# the level of the last `configure`, and the logger class that it made for it
+_shown_from = logging.INFO
 _wrapper: Any = None
 
 
 def is_shown(number: int) -> bool:
-    """True if a line of this level (INFO, WARNING) is shown. Ask first if a line on the path of an order needs figures."""
+    """True if a line of this level (INFO, WARNING) is shown.
+
+    Ask first if a line on the path of an order needs figures.
+    """
     # If other code has configured structlog since, its own filter decides.
     return number >= _shown_from or structlog.get_config()["wrapper_class"] is not _wrapper
 
 
 class FastLogger:
-    """A logger for the path of an order: a line below the level costs one comparison. Otherwise the same as structlog's."""
+    """A logger for the path of an order: a line below the level costs one comparison.
+
+    Otherwise the same as structlog's.
+    """
 
     def info(self, event: str, **fields: Any) -> None:
         if is_shown(INFO):
@@ -64,8 +72,10 @@ class FastLogger:
         structlog.get_logger().error(event, **fields)
 
 
-SECRET_MIN: Final = 8  # characters; a shorter secret is no secret, and its letters stand in other words
-DEPTH_MAX: Final = 8  # an event has a few keys; values that are nested deeper are hidden
+# characters; a shorter secret is no secret, and its letters stand in other words
+SECRET_MIN: Final = 8
+# an event has a few keys; values that are nested deeper are hidden
+DEPTH_MAX: Final = 8
 
 _SECRET_NAME: Final = re.compile(
     r"key|secret|token|authorization|password|credential|otp\b|(sandbox|device)_?code|^urls$", re.IGNORECASE
@@ -76,7 +86,10 @@ SECRET_TEXT: Final = re.compile(r"\b(bb[kscd]|cft)_[A-Za-z0-9_-]+|\b(whsec)_[A-Z
 
 
 def is_secret_name(name: str) -> bool:
-    """True if a value with this name must not be shown: `api_key`, `Authorization`, `confirmToken`; not `idempotency_key`, `key_id`."""
+    """True if a value with this name must not be shown:
+
+    `api_key`, `Authorization`, `confirmToken`; not `idempotency_key`, `key_id`.
+    """
     return bool(_SECRET_NAME.search(name)) and not _OPEN_NAME.fullmatch(name)
 
 
@@ -90,7 +103,9 @@ def hide(secret: str) -> None:
 
 
 def redact_text(text: str) -> str:
-    """The text with every API key, session, control, confirm and device token, webhook secret and bearer credential made unreadable."""
+    """The text with every API key, session, control, confirm and device token, webhook secret and bearer credential
+    made unreadable.
+    """
     text = SECRET_TEXT.sub(lambda match: f"{next(kind for kind in match.groups() if kind)}_{HIDDEN}", text)
     for secret in _hidden:
         text = text.replace(secret, HIDDEN)
@@ -122,7 +137,8 @@ def _redact_named(name: str, value: Any, depth: int) -> Any:
 
 def _without_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
     for name, value in event_dict.items():
-        if not name.startswith("_"):  # structlog's own notes to the last processor
+        # structlog's own notes to the last processor
+        if not name.startswith("_"):
             event_dict[name] = redact(value) if name in ("event", "exception") else _redact_named(name, value, 0)
     return event_dict
 
@@ -162,7 +178,8 @@ def _dumps(event_dict: EventDict, **_options: Any) -> str:
 class _LossyStream(io.TextIOBase):
     """A stream that drops a line if its reader is gone or its disk is full, so that a log line never ends the daemon.
 
-    `file`: where the process's standard output and error go. If that file is renamed or removed, a new one takes its place.
+    `file`: where the process's standard output and error go. If that file is renamed or removed, a new one takes its
+    place.
     """
 
     def __init__(self, out: TextIO, file: Path | None = None) -> None:
@@ -170,7 +187,8 @@ class _LossyStream(io.TextIOBase):
         self._file = file
 
     def write(self, text: str, /) -> int:
-        if self._out.closed:  # Its owner has ended; a server in another thread may still log.
+        # Its owner has ended; a server in another thread may still log.
+        if self._out.closed:
             return len(text)
         with contextlib.suppress(OSError):
             if self._file is not None and is_moved(self._out.fileno(), self._file):
@@ -187,7 +205,8 @@ class _LossyStream(io.TextIOBase):
             os.close(descriptor)
 
     def flush(self) -> None:
-        if self._out.closed:  # Its owner has closed it; the destructor of this object still calls `flush`.
+        # Its owner has closed it; the destructor of this object still calls `flush`.
+        if self._out.closed:
             return
         with contextlib.suppress(OSError):
             self._out.flush()
@@ -207,8 +226,8 @@ def configure(
     """Send all logging, structlog's and the standard library's, to `stream` (standard error by default).
 
     `pretty` None chooses by the stream: lines for people on a terminal, JSON otherwise. `listen` also gets every event,
-    without its secrets, for a command that prints its own lines. `file`: what `stream` writes into, made anew if it is moved.
-    May be called again; the last call wins.
+    without its secrets, for a command that prints its own lines. `file`: what `stream` writes into, made anew if it is
+    moved. May be called again; the last call wins.
     """
     out = sys.stderr if stream is None else stream
     # The renderer writes colors of its own, so it cleans the texts, not the stream.
@@ -242,15 +261,16 @@ def configure(
         processors=[*shared, *last],
         wrapper_class=_wrapper,
         logger_factory=structlog.WriteLoggerFactory(file=lossy),  # type: ignore[arg-type]  # structlog calls only `write` and `flush`.
-        cache_logger_on_first_use=False,  # so that a later call also applies to existing loggers
+        # so that a later call also applies to existing loggers
+        cache_logger_on_first_use=False,
     )
     handler = _Handler(lossy)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
         )
     )
-    # Libraries log only warnings and errors, because their progress lines may hold secrets, such as the address for notices.
+    # Libraries log only warnings and errors, because their progress lines may hold secrets, such as the address for
+    # notices.
     logging.root.handlers[:] = [kept for kept in logging.root.handlers if not isinstance(kept, _Handler)] + [handler]
     logging.root.setLevel(max(number, logging.WARNING))

@@ -7,19 +7,27 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final
 
-E8: Final = 100_000_000  # the finest unit of price, size and usd inside the venue
-E16: Final = E8 * E8  # the unit of a price times a size
-E12: Final = 1_000_000_000_000  # the unit of a funding rate
+# the finest unit of price, size and usd inside the venue
+E8: Final = 100_000_000
+# the unit of a price times a size
+E16: Final = E8 * E8
+# the unit of a funding rate
+E12: Final = 1_000_000_000_000
 
-AMOUNTS_KEPT: Final = 512  # Decimals: an amount is read several times, and an order's size is in all of its events
+# Decimals: an amount is read several times, and an order's size is in all of its events
+AMOUNTS_KEPT: Final = 512
 
-TEXT_LENGTH_MAX: Final = 64  # longer than any amount; a hostile string must not become a huge integer
+# longer than any amount; a hostile string must not become a huge integer
+TEXT_LENGTH_MAX: Final = 64
 
 _AMOUNT: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?", re.ASCII)
 
 
 def _digits(text: str) -> tuple[bool, str, str]:
-    """Sign, whole digits and fraction digits of an amount; ValueError when the text is not exactly `[-]digits[.digits]`."""
+    """Sign, whole digits and fraction digits of an amount;
+
+    ValueError when the text is not exactly `[-]digits[.digits]`.
+    """
     match = _AMOUNT.fullmatch(text) if len(text) <= TEXT_LENGTH_MAX else None
     if match is None:
         raise ValueError(f"not a plain decimal number: {text[:TEXT_LENGTH_MAX]!r}")
@@ -28,7 +36,10 @@ def _digits(text: str) -> tuple[bool, str, str]:
 
 
 def parse_e8(text: str) -> int:
-    """`"1.5"` -> 150_000_000. Exact, or ValueError: also for text that is finer than 1e-8 (zeros after that are fine)."""
+    """`"1.5"` -> 150_000_000.
+
+    Exact, or ValueError: also for text that is finer than 1e-8 (zeros after that are fine).
+    """
     negative, whole, fraction = _digits(text)
     if fraction[8:].strip("0"):
         raise ValueError(f"finer than 8 decimals: {text!r}")
@@ -59,13 +70,18 @@ def format_e16(value: int) -> str:
 
 
 def parse_decimal(text: str) -> Decimal:
-    """`"0.10"` -> Decimal("0.10"), with any number of decimals; ValueError for exponents, blanks, NaN, signs other than a leading minus."""
+    """`"0.10"` -> Decimal("0.10"), with any number of decimals;
+
+    ValueError for exponents, blanks, NaN, signs other than a leading minus.
+    """
     _digits(text)
     return Decimal(text)
 
 
 def format_decimal(value: Decimal) -> str:
-    """A Decimal in the interface's spelling: digits and at most one point, no exponent, no trailing zero, zero is `"0"`."""
+    """A Decimal in the interface's spelling: digits and at most one point, no exponent, no trailing zero, zero is
+    `"0"`.
+    """
     if not value.is_finite():
         raise ValueError(f"not an amount: {value}")
     text = format(value, "f")

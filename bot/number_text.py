@@ -1,7 +1,9 @@
-"""Numbers, amounts, durations and instants as people read them: one form in the terminal, the report, the dashboard and the wallet page. Pure.
+"""Numbers, amounts, durations and instants as people read them: one form in the terminal, the report, the dashboard and
+the wallet page. Pure.
 
-The functions give the form of the terminal. A page passes the text through `on_page`, which has a minus as wide as a plus. JSON and CSV keep
-raw numbers. Costs are told by their effect on the account: what was paid is negative everywhere.
+The functions give the form of the terminal. A page passes the text through `on_page`, which has a minus as wide as a
+plus. JSON and CSV keep raw numbers. Costs are told by their effect on the account: what was paid is negative
+everywhere.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from typing import Any, Final
 from bot.clock import datetime_of
 from bot.money import format_decimal
 
-MISSING: Final = "-"  # has no value
+# has no value
+MISSING: Final = "-"
 MINUS: Final = "\u2212"
-DASH: Final = "\u2013"  # has no value, on a page
-PX_DIGITS: Final = 6  # significant digits of a price, because no tick is finer; at least two decimals are shown
+# has no value, on a page
+DASH: Final = "\u2013"
+# significant digits of a price, because no tick is finer; at least two decimals are shown
+PX_DIGITS: Final = 6
 WIDE: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 UNITS: Final = (("y", 31_536_000), ("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 

@@ -1,4 +1,5 @@
-"""Text of others in a form that is safe to show: on one line (`one_line`), as JSON of a service (`plain_json`), or as output (`visible`).
+"""Text of others in a form that is safe to show: on one line (`one_line`), as JSON of a service (`plain_json`), or as
+output (`visible`).
 
 Pure.
 
@@ -36,7 +37,9 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 def visible(text: str) -> str:
-    """The text as it may be written to a terminal: each unsafe character is spelled as in JSON, so that JSON keeps its meaning."""
+    """The text as it may be written to a terminal: each unsafe character is spelled as in JSON, so that JSON keeps
+    its meaning.
+    """
     if text.isascii() and text.isprintable():
         return text
     # Bytes that Python holds one by one can make a control character when they are written together.

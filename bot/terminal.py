@@ -54,7 +54,8 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         for name, stream in before.items():
-            if unguarded(getattr(sys, name)) is stream:  # Somebody else may have put another one there.
+            # Somebody else may have put another one there.
+            if unguarded(getattr(sys, name)) is stream:
                 setattr(sys, name, stream)
 
 

@@ -13,7 +13,10 @@ def many(count: int, thing: str, things: str | None = None) -> str:
 
 
 def meant_market(name: str, listed: Collection[str]) -> str | None:
-    """The listed market that `name` probably means: BTC for BTCUSDT, BTC-USD and BTX. Other venues put the quote currency into the name."""
+    """The listed market that `name` probably means:
+
+    BTC for BTCUSDT, BTC-USD and BTX. Other venues put the quote currency into the name.
+    """
     base = re.sub(r"[-_./]?(PERP|USD[CT]?)$", "", name)
     return base if base in listed else next(iter(get_close_matches(name, listed, n=1)), None)
 

@@ -1,7 +1,8 @@
 """Trend: two moving averages give the direction of a market; the stop limits the loss.
 
-A strategy reads a View and yields signals: Open, Close or Cancel. It has no client, no clock and no await. The daemon checks
-each signal against the risk limits, records it and sends it. The stop stays at the service when the daemon does not run.
+A strategy reads a View and yields signals: Open, Close or Cancel. It has no client, no clock and no await. The daemon
+checks each signal against the risk limits, records it and sends it. The stop stays at the service when the daemon does
+not run.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,9 @@ from bot import Bar, Bracket, Close, Field, Intent, Open, Params, Strategy, View
 
 
 class Trend(Strategy):
-    """Open in the direction of the fast average when it is far enough from the slow one; close at the stop, the target, or when they cross."""
+    """Open in the direction of the fast average when it is far enough from the slow one; close at the stop, the
+    target, or when they cross.
+    """
 
     class Params(Params):
         # Make a param of every number that you may want to change: the config sets it, and an error names its bounds.
@@ -32,7 +35,8 @@ class Trend(Strategy):
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         fast, slow, range_ = self.fast[bar.market], self.slow[bar.market], self.range[bar.market]
         if fast is None or slow is None or not range_:
-            return  # There are not enough bars yet, or the market does not move.
+            # There are not enough bars yet, or the market does not move.
+            return
         lead = (fast - slow) / range_
 
         position = view.position(bar.market)

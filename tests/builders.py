@@ -18,12 +18,13 @@ from bot.venue.apply import Applied, apply
 from bot.venue.quiet_band import band_of
 from bot.venue.state import Account, GuardianSpec, LegSpec, MarketSpec, OrderSpec, Position, Rules, State
 
-T0: Final = 1_746_057_600_000  # 2025-05-01 00:00 UTC: a full hour, so that funding is an hour away.
+# 2025-05-01 00:00 UTC: a full hour, so that funding is an hour away.
+T0: Final = 1_746_057_600_000
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 
-# passed: bars go in whole. fed: each point of each bar is looked at, calm or not. skipped: a calm bar is only its mark, said before the
-# next command. stored: after every command the state is written down and read again.
+# passed: bars go in whole. fed: each point of each bar is looked at, calm or not. skipped: a calm bar is only its mark,
+# said before the next command. stored: after every command the state is written down and read again.
 WAYS: Final = ("passed", "fed", "skipped", "stored")
 
 e8 = parse_e8
@@ -32,8 +33,13 @@ e8 = parse_e8
 def market(coin: str = "BTC", **over: Any) -> MarketSpec:
     """A market without fees, spread and funding, with a book that never ends."""
     plain: dict[str, Any] = {
-        "coin": coin, "taker_rate": 0, "maker_rate": 0, "funding_rate": 0, "participation": 100_000_000, "slippage_bps": 1000,
-    }  # fmt: skip
+        "coin": coin,
+        "taker_rate": 0,
+        "maker_rate": 0,
+        "funding_rate": 0,
+        "participation": 100_000_000,
+        "slippage_bps": 1000,
+    }
     return MarketSpec(**{**plain, **over})
 
 
@@ -140,8 +146,9 @@ class VenueDriver:
     def bars(
         self, *candles: tuple[str, tuple[str, ...]], volume: str = "1000000", interval_ms: int = MINUTE_MS
     ) -> list[Event]:
-        """Pass one candle of several markets over the same minute, in this order. A minute is skipped when all of them are calm: the first
-        market's bar takes the clock to the minute's end."""
+        """Pass one candle of several markets over the same minute, in this order. A minute is skipped when all of them
+        are calm: the first market's bar takes the clock to the minute's end.
+        """
         passes = [
             c.PassBar(coin, self.now_ms, *(e8(px) for px in prices), e8(volume), interval_ms)
             for coin, prices in candles
@@ -158,7 +165,8 @@ class VenueDriver:
 
     def wait(self, ms: int) -> list[Event]:
         """Let time pass, to the millisecond, without a price."""
-        events = self._settle()  # The marks of skipped bars are those before the wait.
+        # The marks of skipped bars are those before the wait.
+        events = self._settle()
         self.now_ms += ms
         return events + self.do(c.Pulse()).events
 

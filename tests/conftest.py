@@ -1,4 +1,5 @@
-"""What every test may ask for: the shared data, and how large a randomized suite is to be; and how the suite is spread over a machine.
+"""What every test may ask for: the shared data, and how large a randomized suite is to be; and how the suite is spread
+over a machine.
 
 Builders and fakes live elsewhere.
 """
@@ -26,13 +27,14 @@ pytest_plugins = ["tests.workers"]
 REPOSITORY = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
 
-# An example takes as long as the machine lets it: a busy one is not a fault of the code under test. New examples are for `make soak`:
-# whether a change lands must not depend on which ones came up.
+# An example takes as long as the machine lets it: a busy one is not a fault of the code under test. New examples are
+# for `make soak`: whether a change lands must not depend on which ones came up.
 hypothesis.settings.register_profile("landing", deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("landing")
 
-# No test pulls the plug, so no file needs a disk: in memory the suite does not wait for whoever else writes to that disk.
+# No test pulls the plug, so no file needs a disk: in memory the suite does not wait for whoever else writes to that
+# disk.
 MEMORY = Path("/dev/shm")
 MEMORY_MIN_BYTES = 2**31
 if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_MIN_BYTES:
@@ -45,12 +47,14 @@ sys.dont_write_bytecode = False
 # The commands of `bot` start from a process that has imported them.
 prepared_process.use()
 
-# Started in the background of a script, Python leaves Ctrl-C ignored, and so would every process that a test starts and interrupts.
+# Started in the background of a script, Python leaves Ctrl-C ignored, and so would every process that a test starts and
+# interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NEVER = 2**31 - 1
-COLLECTIONS_MAX = 500  # of the second generation, before all is collected
+# of the second generation, before all is collected
+COLLECTIONS_MAX = 500
 
 # Of every suite that names no number of its own.
 WORLDS_DEFAULT = 20
@@ -67,7 +71,10 @@ def _log_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _full_collections_between_modules() -> Iterator[None]:
-    """The heap of a worker is large, and a full collection of it takes seconds. Amid a test it can outlast the time limit of a request."""
+    """The heap of a worker is large, and a full collection of it takes seconds.
+
+    Amid a test it can outlast the time limit of a request.
+    """
     gc.set_threshold(*gc.get_threshold()[:2], NEVER)
     yield
     if gc.get_count()[2] > COLLECTIONS_MAX:
@@ -76,7 +83,9 @@ def _full_collections_between_modules() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def runtime_folder() -> Iterator[Path]:
-    """A folder for the locks of accounts that no other worker's daemons are in: a command without flags looks for daemons there."""
+    """A folder for the locks of accounts that no other worker's daemons are in: a command without flags looks for
+    daemons there.
+    """
     with tempfile.TemporaryDirectory(prefix="bot-run-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         yield Path(folder)
@@ -118,7 +127,10 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of recorded candles and oracles: BOT_SHARED, or the folder `shared` beside the project. Skips where there is none."""
+    """The folder of recorded candles and oracles:
+
+    BOT_SHARED, or the folder `shared` beside the project. Skips where there is none.
+    """
     folder = Path(os.environ.get("BOT_SHARED") or REPOSITORY.parent / "shared")
     if not folder.is_dir():
         pytest.skip("the shared data is not here: set BOT_SHARED")
@@ -126,7 +138,9 @@ def shared() -> Path:
 
 
 def _number(request: pytest.FixtureRequest, name: str, default: int) -> int:
-    """The command line's number, else with `--full` the `full` of the mark `soak(worlds=..., full=...)`, else its other number, else the default."""
+    """The command line's number, else with `--full` the `full` of the mark `soak(worlds=..., full=...)`, else its
+    other number, else the default.
+    """
     given: int | None = request.config.getoption(f"--{name}")
     mark = request.node.get_closest_marker("soak")
     known = {} if mark is None else mark.kwargs
@@ -165,7 +179,10 @@ def _rates(reports: list[pytest.TestReport]) -> Iterator[str]:
     for report in sorted(reports, key=lambda report: report.nodeid):
         for name, number in report.user_properties:
             if name in ("worlds", "kills") and isinstance(number, int) and report.duration > 0:
-                yield f"{number / report.duration:12,.1f} {name}/s  {number:>8,} in {report.duration:8.1f} s  {report.nodeid}"
+                yield (
+                    f"{number / report.duration:12,.1f} {name}/s  {number:>8,} in {report.duration:8.1f} s "
+                    f" {report.nodeid}"
+                )
 
 
 def _figures(reports: list[pytest.TestReport]) -> Iterator[str]:
@@ -193,7 +210,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium, driven by Playwright. No package of Python's brings it, so a machine without it leaves out what is looked at in a browser."""
+    """Debian's Chromium, driven by Playwright.
+
+    No package of Python's brings it, so a machine without it leaves out what is looked at in a browser.
+    """
     if not CHROMIUM.exists():
         pytest.skip(f"chromium is not installed at {CHROMIUM}")
     sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.documents import ROOT
 
 CORE = re.findall(r"^([\w-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
-PYTEST = ("pytest", "iniconfig", "packaging", "pluggy", "pygments")  # what `pip install pytest` brings
+# what `pip install pytest` brings
+PYTEST = ("pytest", "iniconfig", "packaging", "pluggy", "pygments")
 
 
 def folders_of(names: Iterable[str]) -> Iterator[Path]:

@@ -1,7 +1,9 @@
-"""Small real implementations of the runtime's ports, in memory: a venue with single-use tokens, keys and events, and a pacer that does not wait.
+"""Small real implementations of the runtime's ports, in memory: a venue with single-use tokens, keys and events, and a
+pacer that does not wait.
 
-FakeVenue is not the product's venue: no margin, no fees, no slippage, and an order at a level fills at that level. It breaks the network
-on request. In all else it answers as the service does: tests/integration/test_fake_venue.py gives both the same commands.
+FakeVenue is not the product's venue: no margin, no fees, no slippage, and an order at a level fills at that level. It
+breaks the network on request. In all else it answers as the service does: tests/integration/test_fake_venue.py gives
+both the same commands.
 """
 
 from __future__ import annotations
@@ -105,7 +107,9 @@ class Held:
 
 @dataclass
 class Fault:
-    """`op` meets `kind` the next `count` times: lose_reply (done, then no answer), drop (not done, no answer), late (no answer, done within the next minute), or an error to raise."""
+    """`op` meets `kind` the next `count` times: lose_reply (done, then no answer), drop (not done, no answer), late
+    (no answer, done within the next minute), or an error to raise.
+    """
 
     op: str
     kind: str | ApiError
@@ -155,20 +159,26 @@ class FakeVenue:
         self.balance = Decimal(10_000)
         self.epoch = 0
         self.serial = 0
-        self.first_event = 0  # events before it were wiped by a reset
+        # events before it were wiped by a reset
+        self.first_event = 0
         self.faults: list[Fault] = []
         self.late: list[Callable[[], Any]] = []
         self.calls: list[str] = []
         self.refuse: Callable[[OrderRequest], ApiError | None] = lambda _request: None
         self.shows_keys = True
-        self.resizes = True  # False: exits keep their size when the position grows or shrinks
-        self.says_gone = True  # False: a wiped cursor is not noticed, the reset comes as an event
+        # False: exits keep their size when the position grows or shrinks
+        self.resizes = True
+        # False: a wiped cursor is not noticed, the reset comes as an event
+        self.says_gone = True
         self._event("account", "created", None, {"balanceUsd": "10000"})
 
     # -- the world
 
     def close_bar(self, coin: str, close: str | Decimal, *, high: str | None = None, low: str | None = None) -> None:
-        """A minute passes on the coin: its stops and targets are tried, then the candle is there. Move the clock yourself."""
+        """A minute passes on the coin: its stops and targets are tried, then the candle is there.
+
+        Move the clock yourself.
+        """
         px = Decimal(close)
         top, bottom = max(px, Decimal(high or px), self.px[coin]), min(px, Decimal(low or px), self.px[coin])
         for order in list(self.working.values()):
@@ -199,8 +209,19 @@ class FakeVenue:
         self.positions, self.working, self.guards, self.plans = {}, {}, {}, {}
         self.trade_rows, self.event_rows = [], []
         self.first_event = self.serial
-        self.replies = {key: (b"", ApiError.of("idempotency_conflict", "reset", order_submitted=False, retryable=False,
-                                                 details={"reason": "account_reset"})) for key in self.replies}  # fmt: skip
+        self.replies = {
+            key: (
+                b"",
+                ApiError.of(
+                    "idempotency_conflict",
+                    "reset",
+                    order_submitted=False,
+                    retryable=False,
+                    details={"reason": "account_reset"},
+                ),
+            )
+            for key in self.replies
+        }
         self._event("account", "reset", None, {"balanceUsd": "10000", "epoch": self.epoch})
 
     @property
@@ -370,9 +391,14 @@ class FakeVenue:
         self.plans[token] = Planned(request.model_copy(update={"dry_run": False}), expires_ms)
         size = self._size(request)
         plan = Plan(
-            coin=request.market, market=f"perp:{request.market}", side=request.side, intent="open", type=request.type, size=size,
+            coin=request.market,
+            market=f"perp:{request.market}",
+            side=request.side,
+            intent="open",
+            type=request.type,
+            size=size,
             notional_usd=size * self.px[request.market],
-        )  # fmt: skip
+        )
         return PlanResult(confirm_token=token, expires_at=expires_ms, plan=plan)
 
     def _confirm(self, token: str, key: str) -> OrderResult:
@@ -434,10 +460,20 @@ class FakeVenue:
     ) -> Trade:
         self.serial += 1
         trade = Trade(
-            id=f"trd_{self.serial:06d}", kind=kind, symbol=coin, side=side, intent=intent, reduce_only=intent == "close", size=size,
-            status="open" if kind == "limit" else "done", venue_oid=oid or str(self.serial), idempotency_key=key if self.shows_keys else None, seq=self.serial,
-            ts=self.clock.now_ms(), source=source,
-        )  # fmt: skip
+            id=f"trd_{self.serial:06d}",
+            kind=kind,
+            symbol=coin,
+            side=side,
+            intent=intent,
+            reduce_only=intent == "close",
+            size=size,
+            status="open" if kind == "limit" else "done",
+            venue_oid=oid or str(self.serial),
+            idempotency_key=key if self.shows_keys else None,
+            seq=self.serial,
+            ts=self.clock.now_ms(),
+            source=source,
+        )
         self.trade_rows.append(trade)
         return trade
 
@@ -461,15 +497,28 @@ class FakeVenue:
             held.size -= size
         left, entry = held.size, held.entry if held.size else None
         self._event(
-            "fill", "entry" if intent == "open" else "exit", coin,
+            "fill",
+            "entry" if intent == "open" else "exit",
+            coin,
             {
-                "tradeId": trade.id, "oid": trade.venue_oid, "kind": kind, "side": side, "intent": intent,
-                "reduceOnly": intent == "close", "size": str(size), "px": str(px), "feeUsd": "0",
-                "realizedPnlUsd": None if realized is None else str(realized), "liquidity": "taker", "remainingSize": "0",
-                "positionSize": str(left), "entryPx": None if entry is None else str(entry), "balanceUsd": str(self.balance),
+                "tradeId": trade.id,
+                "oid": trade.venue_oid,
+                "kind": kind,
+                "side": side,
+                "intent": intent,
+                "reduceOnly": intent == "close",
+                "size": str(size),
+                "px": str(px),
+                "feeUsd": "0",
+                "realizedPnlUsd": None if realized is None else str(realized),
+                "liquidity": "taker",
+                "remainingSize": "0",
+                "positionSize": str(left),
+                "entryPx": None if entry is None else str(entry),
+                "balanceUsd": str(self.balance),
             },
             key if self.shows_keys else None,
-        )  # fmt: skip
+        )
         for order in [o for o in self.working.values() if o.coin == coin and o.reduce_only]:
             if left and self.resizes:
                 self.working[order.oid] = order.model_copy(update={"size": left})
@@ -512,20 +561,52 @@ class FakeVenue:
             self.serial += 1
             oid = str(self.serial)
             self.working[oid] = Order(
-                oid=oid, trade_id=trade.id, coin=coin, side=held.side, intent="close", kind=kind, reduce_only=True, size=held.size,
-                filled_size=Decimal(0), trigger_px=level, status="armed", created_at=self.clock.now_ms(),
-            )  # fmt: skip
+                oid=oid,
+                trade_id=trade.id,
+                coin=coin,
+                side=held.side,
+                intent="close",
+                kind=kind,
+                reduce_only=True,
+                size=held.size,
+                filled_size=Decimal(0),
+                trigger_px=level,
+                status="armed",
+                created_at=self.clock.now_ms(),
+            )
             self._order_event("armed", self.working[oid])
         for inline in request.guardians:
             self._arm(inline.on(coin))
 
-    def _work(self, coin: str, side: str, intent: str, kind: str, size: Decimal, trade: Trade, key: str | None, *, limit_px: Decimal, request: OrderRequest) -> None:  # fmt: skip
+    def _work(
+        self,
+        coin: str,
+        side: str,
+        intent: str,
+        kind: str,
+        size: Decimal,
+        trade: Trade,
+        key: str | None,
+        *,
+        limit_px: Decimal,
+        request: OrderRequest,
+    ) -> None:
         oid = trade.venue_oid or ""
         self.working[oid] = Order(
-            oid=oid, trade_id=trade.id, coin=coin, side=side, intent=intent, kind=kind, reduce_only=False, size=size,
-            filled_size=Decimal(0), limit_px=limit_px, status="open", idempotency_key=key if self.shows_keys else None,
+            oid=oid,
+            trade_id=trade.id,
+            coin=coin,
+            side=side,
+            intent=intent,
+            kind=kind,
+            reduce_only=False,
+            size=size,
+            filled_size=Decimal(0),
+            limit_px=limit_px,
+            status="open",
+            idempotency_key=key if self.shows_keys else None,
             created_at=self.clock.now_ms(),
-        )  # fmt: skip
+        )
         self.plans[f"resting-{oid}"] = Planned(request, 0)
 
     def _touch(self, order: Order, px: Decimal) -> None:
@@ -589,9 +670,14 @@ class FakeVenue:
         if request.market is not None and request.market not in self.positions:
             raise absent()
         guardian = Guardian(
-            id=f"grd_{self.serial:06d}", type=request.type, scope="position" if request.market else "account", status="armed",
-            coin=request.market, created_at=self.clock.now_ms(), **numbers,
-        )  # fmt: skip
+            id=f"grd_{self.serial:06d}",
+            type=request.type,
+            scope="position" if request.market else "account",
+            status="armed",
+            coin=request.market,
+            created_at=self.clock.now_ms(),
+            **numbers,
+        )
         self.guards[guardian.id] = guardian
         self._guardian_event("armed", guardian)
         return guardian
@@ -614,20 +700,39 @@ class FakeVenue:
         positions = [self._position(coin) for coin in sorted(self.positions)]
         upnl = sum((p.unrealized_pnl_usd or Decimal(0) for p in positions), Decimal(0))
         return AccountSnapshot(
-            account_id="acc_1", address=ADDRESS, epoch=self.epoch, account_value_usd=self.balance + upnl, balance_usd=self.balance,
-            free_margin_usd=self.balance, margin_used_usd=Decimal(0), unrealized_pnl_usd=upnl, positions=tuple(positions),
-            orders=tuple(self.working.values()), guardians=tuple(self.guards.values()), limits=Limits.model_construct(),
-            last_event_id=self.event_rows[-1].id, health=Health.model_construct(), server_time=self.clock.now_ms(),
-        )  # fmt: skip
+            account_id="acc_1",
+            address=ADDRESS,
+            epoch=self.epoch,
+            account_value_usd=self.balance + upnl,
+            balance_usd=self.balance,
+            free_margin_usd=self.balance,
+            margin_used_usd=Decimal(0),
+            unrealized_pnl_usd=upnl,
+            positions=tuple(positions),
+            orders=tuple(self.working.values()),
+            guardians=tuple(self.guards.values()),
+            limits=Limits.model_construct(),
+            last_event_id=self.event_rows[-1].id,
+            health=Health.model_construct(),
+            server_time=self.clock.now_ms(),
+        )
 
     def _position(self, coin: str) -> Position:
         held = self.positions[coin]
         gain = (money(self.px[coin] * held.size) - held.cost) * (1 if held.side == "long" else -1)
         stop = next((o.trigger_px for o in self.working.values() if o.coin == coin and o.kind == "stop_loss"), None)
         return Position(
-            coin=coin, side=held.side, size=held.size, leverage=1, entry_px=held.entry, mark_px=self.px[coin], book="main",
-            unrealized_pnl_usd=gain, stop_px=stop, opened_at=held.opened_ms,
-        )  # fmt: skip
+            coin=coin,
+            side=held.side,
+            size=held.size,
+            leverage=1,
+            entry_px=held.entry,
+            mark_px=self.px[coin],
+            book="main",
+            unrealized_pnl_usd=gain,
+            stop_px=stop,
+            opened_at=held.opened_ms,
+        )
 
     def _result(self, coin: str, trade: Trade) -> OrderResult:
         return OrderResult(
@@ -654,14 +759,23 @@ class FakeVenue:
 
     def _order_event(self, subtype: str, order: Order, reason: str | None = None) -> None:
         self._event(
-            "order", subtype, order.coin,
+            "order",
+            subtype,
+            order.coin,
             {
-                "oid": order.oid, "tradeId": order.trade_id, "kind": order.kind, "side": order.side, "intent": order.intent,
-                "size": str(order.size), "filledSize": "0", "limitPx": None if order.limit_px is None else str(order.limit_px),
-                "triggerPx": None if order.trigger_px is None else str(order.trigger_px), "reason": reason,
+                "oid": order.oid,
+                "tradeId": order.trade_id,
+                "kind": order.kind,
+                "side": order.side,
+                "intent": order.intent,
+                "size": str(order.size),
+                "filledSize": "0",
+                "limitPx": None if order.limit_px is None else str(order.limit_px),
+                "triggerPx": None if order.trigger_px is None else str(order.trigger_px),
+                "reason": reason,
             },
             order.idempotency_key,
-        )  # fmt: skip
+        )
 
     def _guardian_event(self, subtype: str, guardian: Guardian, reason: str | None = None) -> None:
         data = {"guardianId": guardian.id, "guardianType": guardian.type, "scope": guardian.scope, "reason": reason}
@@ -722,6 +836,9 @@ class Tapped:
 
 
 _ASYNC = frozenset(
-    name for name in vars(FakeVenue) if not name.startswith("_") and getattr(getattr(FakeVenue, name), "__code__", None) is not None
+    name
+    for name in vars(FakeVenue)
+    if not name.startswith("_")
+    and getattr(getattr(FakeVenue, name), "__code__", None) is not None
     and getattr(FakeVenue, name).__code__.co_flags & 0x80
-)  # fmt: skip
+)

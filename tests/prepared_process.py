@@ -1,11 +1,12 @@
-"""`bot ...` as processes that start without imports: a prepared process has imported everything and forks for each start.
+"""`bot ...` as processes that start without imports: a prepared process has imported everything and forks for each
+start.
 
 `use()` puts `Popen` in the place of `subprocess.Popen` in this process. It asks the prepared process for each command
-`[sys.executable, "-m", MODULE, ...]` of one of `MODULES`: the commands of `bot`, and the services of tests/service/serving.py.
-It starts all other commands as ever. A started process is a child like any other: it has its own pid, descriptors, folder,
-environment and session, and ends at the interpreter's own end. It differs from a cold one only in when its modules were
-imported, and in /proc, where its command line and environment are the prepared process's. A test that looks at these, at
-memory or at the time of a start asks for the fixture `cold_starts`.
+`[sys.executable, "-m", MODULE, ...]` of one of `MODULES`: the commands of `bot`, and the services of
+tests/service/serving.py. It starts all other commands as ever. A started process is a child like any other: it has its
+own pid, descriptors, folder, environment and session, and ends at the interpreter's own end. It differs from a cold one
+only in when its modules were imported, and in /proc, where its command line and environment are the prepared process's.
+A test that looks at these, at memory or at the time of a start asks for the fixture `cold_starts`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class PreparedProcess:
         """The pid of a new child of this process; `fds` says which descriptor of ours has which number there."""
         message = json.dumps({**request, "fds": list(fds)}).encode()
         with self._lock:
-            # The forked process is the child of one that ends at once, and so becomes the child of the next subreaper above it.
+            # The forked process is the child of one that ends at once, and so becomes the child of the next subreaper
+            # above it.
             self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
                 socket.send_fds(self._socket, [message], list(fds.values()))
@@ -171,7 +173,9 @@ def cold_starts() -> Iterator[None]:
 
 
 def use() -> None:
-    """Let this process start the commands of `bot` by the prepared process, which gets the environment of this moment."""
+    """Let this process start the commands of `bot` by the prepared process, which gets the environment of this
+    moment.
+    """
     global _environment  # noqa: PLW0603  one a process
     _environment = dict(os.environ)
     if sys.platform.startswith("linux"):

@@ -1,11 +1,13 @@
 """Venue cases as text: `command | what it does`, run in all four ways of builders.WAYS, which must agree to the byte.
 
-    mark BTC 100                                    list a costless market; words may follow: isolated, fee 0.045% 0.015%, max 10, ...
+    mark BTC 100                                    list a costless market; words may follow: isolated, fee 0.045%
+    0.015%, max 10, ...
     long BTC 500 usd lev 5 stop 2% take 4%          | open 5 @ 100
     bar BTC 95 96 94 95                             | stop_loss 5 @ 95
     cash, fees off                                  | 9975
 
-After `|` stands the money that moved, after `||` every event. Nothing after the command: it must not be refused. `-`: nothing moved. `...`: whatever comes.
+After `|` stands the money that moved, after `||` every event. Nothing after the command: it must not be refused. `-`:
+nothing moved. `...`: whatever comes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_
 
 
 def run(text: str, *, cash: str = "10000", rules: Rules | None = None, ways: tuple[str, ...] = WAYS) -> VenueDriver:
-    """Play a scenario in every way; all must meet its expectations and leave the same events. The first way's venue comes back."""
+    """Play a scenario in every way; all must meet its expectations and leave the same events.
+
+    The first way's venue comes back.
+    """
     venues = [Scenario(text, cash=cash, rules=rules, way=way).play() for way in ways]
     for way, venue in zip(ways[1:], venues[1:], strict=True):
         assert venue.digest() == venues[0].digest(), f"{way} and {ways[0]} differ in their events"
@@ -97,7 +102,8 @@ class Scenario:
 
     def do_mark(self, words: Words) -> Any:
         coin, px = words.take(), words.take()
-        over: dict[str, Any] = {"sz_decimals": 2}  # Two decimals of size leave four to a price.
+        # Two decimals of size leave four to a price.
+        over: dict[str, Any] = {"sz_decimals": 2}
         while words.left:
             if words.have("isolated"):
                 over["margin_mode"] = "isolated"

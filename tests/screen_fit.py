@@ -1,4 +1,7 @@
-"""What stands out of the screen or of its card on a page in a browser. Every page is walked filled, on a desk and on a phone."""
+"""What stands out of the screen or of its card on a page in a browser.
+
+Every page is walked filled, on a desk and on a phone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ OUTSIDE: Final = """(frames) => {
 
 
 def misfits(page: Any, name: str, *, frames: dict[int, str] | None = None, picture: str | None = None) -> list[str]:
-    """What is wrong with the open page at each of WIDTHS. `frames`: by width, the selector of frames that may scroll sideways."""
+    """What is wrong with the open page at each of WIDTHS.
+
+    `frames`: by width, the selector of frames that may scroll sideways.
+    """
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     wrong = []
     for width, height in WIDTHS.items():

@@ -14,7 +14,10 @@ WAIT_S = 120
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A PATH of stand-in programs. Each appends its call to the file $CALLS; apt-get fails when its arguments contain $APT_FAILS."""
+    """A PATH of stand-in programs.
+
+    Each appends its call to the file $CALLS; apt-get fails when its arguments contain $APT_FAILS.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("bash", "dirname", "env"):
@@ -33,8 +36,13 @@ def land(machine: Path, **environ: str) -> tuple[int, list[str], str]:
     """The exit code of .ci/run, the calls of apt-get and make, and the text on standard error."""
     calls = machine.parent / "calls"
     done = subprocess.run(
-        [str(ROOT / ".ci" / "run")], env={"PATH": str(machine), "CALLS": str(calls), **environ}, capture_output=True, text=True, timeout=WAIT_S, check=False
-    )  # fmt: skip
+        [str(ROOT / ".ci" / "run")],
+        env={"PATH": str(machine), "CALLS": str(calls), **environ},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
     made = [line for line in calls.read_text().splitlines() if not line.startswith("id")]
     return done.returncode, made, done.stderr
 

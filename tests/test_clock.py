@@ -24,8 +24,10 @@ from bot.clock import (
     utc_day_start_ms,
 )
 
-AT_MS = 1_748_736_000_123  # 2025-06-01T00:00:00.123Z
-INSTANTS = st.integers(0, 32_503_680_000_000)  # to the year 3000
+# 2025-06-01T00:00:00.123Z
+AT_MS = 1_748_736_000_123
+# to the year 3000
+INSTANTS = st.integers(0, 32_503_680_000_000)
 
 
 def test_the_system_clock_tells_unix_milliseconds() -> None:

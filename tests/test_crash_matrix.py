@@ -1,6 +1,8 @@
-"""Which test kills which component at which moment. A new test of a kill or a crash gets a cell here; a cell names a test that exists.
+"""Which test kills which component at which moment. A new test of a kill or a crash gets a cell here; a cell names a
+test that exists.
 
-Each cell is (component, moment): the tests that cover it, as path::name. Kills of the operator (`bot kill`) are orders and are not listed.
+Each cell is (component, moment): the tests that cover it, as path::name. Kills of the operator (`bot kill`) are orders
+and are not listed.
 """
 
 from __future__ import annotations
@@ -66,8 +68,12 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "a strategy that holds the interpreter"): (
         "e2e/test_stuck.py::test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_in_the_next_life",
     ),
-    ("daemon", "random, one bar at a time"): ("e2e/test_kill_lockstep.py::test_a_run_that_is_killed_trades_as_one_that_is_not",),
-    ("daemon", "random, while the clock runs"): ("e2e/test_kill_free.py::test_a_daemon_killed_at_random_loses_nothing_and_doubles_nothing",),
+    ("daemon", "random, one bar at a time"): (
+        "e2e/test_kill_lockstep.py::test_a_run_that_is_killed_trades_as_one_that_is_not",
+    ),
+    ("daemon", "random, while the clock runs"): (
+        "e2e/test_kill_free.py::test_a_daemon_killed_at_random_loses_nothing_and_doubles_nothing",
+    ),
     ("daemon", "random, beside faults of network and disk, in virtual time"): (
         "integration/test_worlds.py::test_nothing_is_doubled_lost_stuck_or_naked",
     ),
@@ -83,17 +89,25 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("journal", "a fault of the disk"): (
         "runtime/journal/test_journal_faults.py::test_an_exit_sent_during_a_fault_is_not_sent_again_after_a_crash",
     ),
-    ("journal", "a power cut between two syncs"): ("integration/test_power_cuts.py::test_no_power_cut_forgets_an_intent",),
+    ("journal", "a power cut between two syncs"): (
+        "integration/test_power_cuts.py::test_no_power_cut_forgets_an_intent",
+    ),
     ("heartbeat process", "while the daemon runs"): (
         "runtime/test_daemon.py::test_heartbeats_go_on_after_the_progress_file_was_removed_and_the_process_killed",
     ),
-    ("heartbeat process", "the daemon is killed"): ("runtime/liveness/test_heartbeat_process.py::test_the_process_ends_with_a_killed_daemon",),
+    ("heartbeat process", "the daemon is killed"): (
+        "runtime/liveness/test_heartbeat_process.py::test_the_process_ends_with_a_killed_daemon",
+    ),
     # The service.
-    ("dashboard", "while it serves"): ("dashboard/test_process.py::test_a_record_of_a_dashboard_that_was_killed_names_none",),
+    ("dashboard", "while it serves"): (
+        "dashboard/test_process.py::test_a_record_of_a_dashboard_that_was_killed_names_none",
+    ),
     ("service", "orders under load"): (
         "service/state_machine/test_kills.py::test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_guardians_stay_armed",
     ),
-    ("service", "any answer, as a client sees it"): ("contract/test_plans_and_keys.py::test_everything_said_is_still_so_after_kill_9",),
+    ("service", "any answer, as a client sees it"): (
+        "contract/test_plans_and_keys.py::test_everything_said_is_still_so_after_kill_9",
+    ),
     ("service", "a guardian fires"): (
         "service/state_machine/test_guardian_fires_once.py::test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten",
     ),
@@ -103,16 +117,26 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("service", "its start"): (
         "service/state_machine/test_command_log.py::test_a_start_killed_during_catch_up_leaves_its_downtime_to_the_next_start",
     ),
-    ("service", "a snapshot"): ("service/state_machine/test_snapshots.py::test_the_log_stays_short_however_often_the_service_is_killed",),
+    ("service", "a snapshot"): (
+        "service/state_machine/test_snapshots.py::test_the_log_stays_short_however_often_the_service_is_killed",
+    ),
     ("service", "a restore"): ("service/sandbox/test_state.py::test_a_restore_survives_a_kill_right_after_its_answer",),
-    ("service", "a webhook is sent"): ("service/webhooks/test_webhook_process.py::test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id",),
+    ("service", "a webhook is sent"): (
+        "service/webhooks/test_webhook_process.py::test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id",
+    ),
     ("service", "a webhook waits for its next try"): (
         "service/webhooks/test_webhook_process.py::test_the_retry_schedule_continues_after_kill_9",
     ),
     ("service", "time passes"): ("service/test_process.py::test_time_never_goes_back_over_a_kill",),
-    ("service", "random, one bar at a time"): ("e2e/test_kill_lockstep.py::test_a_run_that_is_killed_trades_as_one_that_is_not",),
-    ("service", "random, while the clock runs"): ("e2e/test_kill_service.py::test_a_service_killed_at_random_keeps_what_it_acknowledged",),
-    ("service", "under a running demo"): ("e2e/test_demo.py::test_a_service_that_is_killed_is_started_again_under_the_running_demo",),
+    ("service", "random, one bar at a time"): (
+        "e2e/test_kill_lockstep.py::test_a_run_that_is_killed_trades_as_one_that_is_not",
+    ),
+    ("service", "random, while the clock runs"): (
+        "e2e/test_kill_service.py::test_a_service_killed_at_random_keeps_what_it_acknowledged",
+    ),
+    ("service", "under a running demo"): (
+        "e2e/test_demo.py::test_a_service_that_is_killed_is_started_again_under_the_running_demo",
+    ),
     # Commands.
     ("bot restore", "before each file that it moves or writes"): (
         "cli/operate/test_backup.py::test_a_restore_that_is_stopped_anywhere_loses_nothing_and_can_be_repeated",
@@ -144,7 +168,7 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("cluster worker", "while trials run"): (
         "research/test_sweep.py::test_a_cluster_of_which_a_worker_is_killed_gives_the_table_of_one_process",
     ),
-}  # fmt: skip
+}
 
 # Tests whose name speaks of a kill or a crash and that are about what is shown of it afterwards.
 SHOWN = frozenset(

@@ -1,7 +1,9 @@
-"""The documentation denies nothing that the program offers: each "there is no" is held against every command, option and strategy word.
+"""The documentation denies nothing that the program offers: each "there is no" is held against every command, option
+and strategy word.
 
-A denial is a sentence of docs or README that says that something is not there, a cell "none" of a table of counterparts, or a sentence
-of a section "What is not there". It may not name a command, an option, or the word that other frameworks use for one.
+A denial is a sentence of docs or README that says that something is not there, a cell "none" of a table of
+counterparts, or a sentence of a section "What is not there". It may not name a command, an option, or the word that
+other frameworks use for one.
 """
 
 from __future__ import annotations
@@ -19,17 +21,47 @@ from tests.documents import DOCS, README, ROOT
 FILES = [README, ROOT / "AGENTS.md", *sorted(DOCS.rglob("*.md"))]
 # What something is called elsewhere, and the command or option that offers it here.
 CALLED: dict[str, str] = {
-    "optimizer": "bot sweep", "optimiser": "bot sweep", "optimize": "bot sweep", "optimization": "bot sweep", "hyperopt": "bot sweep",
-    "parameter search": "bot sweep", "grid search": "bot sweep run --method", "vectorized": "bot sweep run --screen", "walk-forward": "bot sweep run --walk-forward",
-    "walk forward": "bot sweep run --walk-forward", "monte carlo": "bot backtest --monte-carlo", "bootstrap": "bot backtest --bootstrap",
-    "lookahead": "bot backtest --prove-causal", "look-ahead": "bot backtest --prove-causal", "telegram": "bot telegram",
-    "dashboard": "bot dashboard", "web interface": "bot dashboard", "user interface": "bot dashboard", "paper trading": "bot paper",
-    "dry run": "bot paper", "live prices": "bot sandbox --prices", "kill switch": "bot kill", "report": "bot report",
-    "download": "bot data pull", "importer": "bot data import", "synthetic": "bot data gen", "audit": "bot data audit",
-    "approval": "bot approvals", "backup": "bot backup", "restore": "bot restore", "mcp": "bot mcp", "replay": "bot replay",
-    "fault injection": "bot drill", "templates": "bot init", "hot reload": "bot reload", "holdout": "bot sweep run --holdout",
-    "cluster": "bot sweep run --on", "metrics": "bot sandbox", "comparison of runs": "bot compare", "systemd": "bot systemd",
-}  # fmt: skip
+    "optimizer": "bot sweep",
+    "optimiser": "bot sweep",
+    "optimize": "bot sweep",
+    "optimization": "bot sweep",
+    "hyperopt": "bot sweep",
+    "parameter search": "bot sweep",
+    "grid search": "bot sweep run --method",
+    "vectorized": "bot sweep run --screen",
+    "walk-forward": "bot sweep run --walk-forward",
+    "walk forward": "bot sweep run --walk-forward",
+    "monte carlo": "bot backtest --monte-carlo",
+    "bootstrap": "bot backtest --bootstrap",
+    "lookahead": "bot backtest --prove-causal",
+    "look-ahead": "bot backtest --prove-causal",
+    "telegram": "bot telegram",
+    "dashboard": "bot dashboard",
+    "web interface": "bot dashboard",
+    "user interface": "bot dashboard",
+    "paper trading": "bot paper",
+    "dry run": "bot paper",
+    "live prices": "bot sandbox --prices",
+    "kill switch": "bot kill",
+    "report": "bot report",
+    "download": "bot data pull",
+    "importer": "bot data import",
+    "synthetic": "bot data gen",
+    "audit": "bot data audit",
+    "approval": "bot approvals",
+    "backup": "bot backup",
+    "restore": "bot restore",
+    "mcp": "bot mcp",
+    "replay": "bot replay",
+    "fault injection": "bot drill",
+    "templates": "bot init",
+    "hot reload": "bot reload",
+    "holdout": "bot sweep run --holdout",
+    "cluster": "bot sweep run --on",
+    "metrics": "bot sandbox",
+    "comparison of runs": "bot compare",
+    "systemd": "bot systemd",
+}
 # Commands and options that are everyday words: a denial with one of them is about a thing, such as "no position".
 EVERYDAY = frozenset(
     [
@@ -154,7 +186,8 @@ EVERYDAY = frozenset(
 STATES = r"position|order|stop|price|candle|bar|event|account|key|journal|trade|fill|entry|entries|person|clock|client|network|answer|way|reason"
 DENIAL = re.compile(
     r"\b(?:there (?:is|are)|bracketbot (?:has|offers)|it (?:has|offers)|(?:,|and|or)) no (?P<what>[^,.;:|]+)"
-    r"|\bbracketbot (?:cannot|does not|is not for) (?P<cannot>[^,.;:|]+)|(?P<not>[^.|\n]+?) (?:is|are) not (?:there|supported|available|possible)\b",
+    r"|\bbracketbot (?:cannot|does not|is not for) (?P<cannot>[^,.;:|]+)|(?P<not>[^.|\n]+?) (?:is|are) not"
+    r" (?:there|supported|available|possible)\b",
     re.IGNORECASE,
 )
 
@@ -216,7 +249,8 @@ def refuted(text: str) -> list[str]:
         said = re.sub(r"[`*_\[\]()]", " ", denied).lower()
         ends = re.findall(r"[\w-]+", said)
         for word, how in known.items():
-            # A name that is one plain word is denied only as the thing itself: "no screen", not "no order on the screen of a local machine".
+            # A name that is one plain word is denied only as the thing itself: "no screen", not "no order on the screen
+            # of a local machine".
             if word in OFFERED and word.isalpha() and word not in CALLED and word not in (*ends[:1], *ends[-1:]):
                 continue
             if re.search(rf"(?<![\w-]){re.escape(word)}s?(?![\w-])", said) and not re.match(

@@ -128,6 +128,9 @@ def test_it_holds_that(rule: str) -> None:
 
     done = subprocess.run(
         [sys.executable, "-c", HEAD + textwrap.dedent(RULES[rule])],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""The pages of docs/: links lead somewhere, figures stand in tests, and modules are named with words of the glossary."""
+"""The pages of docs/: links lead somewhere, figures stand in tests, and modules are named with words of the
+glossary.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,8 @@ def test_the_project_of_the_tutorial_can_be_made_checked_and_backtested(
     for words in lines:
         if words[1] == "run":
             continue
-        words = ["10" if word == "30" else word for word in words]  # days of candles; the test needs no month
+        # days of candles; the test needs no month
+        words = ["10" if word == "30" else word for word in words]
         assert call(words[1:]) == 0, capsys.readouterr().err
         if words[1] == "init":
             monkeypatch.chdir(tmp_path / words[2])
@@ -147,7 +150,8 @@ def test_the_notices_of_the_situations_are_kinds_of_notices() -> None:
 
 TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE)[1:]
 
-# Standard words of programming and protocols, and plain English that a module name may use beside the terms of the glossary.
+# Standard words of programming and protocols, and plain English that a module name may use beside the terms of the
+# glossary.
 _PLAIN = """
 admission extra info raw socket visibility
 api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval arithmetic assembly assertion attempt auth backup base bootstrap

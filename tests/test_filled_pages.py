@@ -95,10 +95,7 @@ def _study() -> Study:
         "data": [{"market": MARKET, "interval": "1m", "candles": 10**9}],
     }
     made = SimpleNamespace(
-        name=WORD,
-        identity=identity,
-        trials=lambda: trials,
-        importance=lambda: dict.fromkeys(names, 1 / 12),
+        name=WORD, identity=identity, trials=lambda: trials, importance=lambda: dict.fromkeys(names, 1 / 12)
     )
     return cast(Study, made)
 

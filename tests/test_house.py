@@ -1,4 +1,6 @@
-"""The house keeps its own rules: lint, format, types, import contracts, dependencies, pins, and a tree without machine paths."""
+"""The house keeps its own rules: lint, format, types, import contracts, dependencies, pins, and a tree without
+machine paths.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def test_make_lint_finds_nothing(command: str, repository: Path) -> None:
     tool, *arguments = shlex.split(command)
     if not (BIN / tool).exists():
         pytest.skip(f"{tool} is not installed beside this Python: run `make test`")
-    # With an empty cache mypy computes for a minute. On a busy machine that is longer than a test may take, so it has a limit of its own.
+    # With an empty cache mypy computes for a minute. On a busy machine that is longer than a test may take, so it has a
+    # limit of its own.
     faulthandler.cancel_dump_traceback_later()
     done = run([str(BIN / tool), *arguments], repository, timeout_s=LINT_S, NO_COLOR="1")
     assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
@@ -182,7 +185,9 @@ def test_the_package_offers_what_its_strategy_page_offers() -> None:
 
 
 def test_only_the_sender_orders(repository: Path) -> None:
-    """What leaves as an order was judged by the gate and written down: nothing else of the daemon asks a port for one."""
+    """What leaves as an order was judged by the gate and written down: nothing else of the daemon asks a port for
+    one.
+    """
     files = sorted((repository / "bot" / "runtime").rglob("*.py"))
     ordering = [file.name for file in files if re.search(r"\bport\.(plan|place|confirm|close)\(", file.read_text())]
     assert ordering == ["order_sender.py"]
@@ -199,7 +204,6 @@ def test_the_makefile_has_the_commands_of_the_readme(repository: Path) -> None:
     assert {"demo", "test", "soak", "bench", "lint"} <= targets
     readme = repository / "README.md"
     if readme.exists():
-        told = re.findall(
-            r"(?:^|\$ |`)make ([a-z]+)", readme.read_text(), re.MULTILINE
-        )  # A command, not the word in a sentence.
+        # A command, not the word in a sentence.
+        told = re.findall(r"(?:^|\$ |`)make ([a-z]+)", readme.read_text(), re.MULTILINE)
         assert {"demo", "test"} <= set(told) <= targets

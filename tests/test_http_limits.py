@@ -199,7 +199,8 @@ HEAVY = {
 async def test_no_answer_of_a_model_makes_the_loop_wait(body: bytes, server: Server) -> None:
     """The daemon asks in a thread beside its loop, but both share one lock of the interpreter."""
     server.pieces = lambda: iter([body])
-    await _model(server.url)  # The first question imports the library.
+    # The first question imports the library.
+    await _model(server.url)
     asked = asyncio.create_task(_model(server.url))
     longest, before, used = 0.0, time.thread_time(), time.monotonic()
     while not asked.done():

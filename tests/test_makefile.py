@@ -1,4 +1,6 @@
-"""The Makefile's installation: one at a time, `bot` never away, a stamp only for what runs, and a sentence for an old Python. With an installer that only notes its calls."""
+"""The Makefile's installation: one at a time, `bot` never away, a stamp only for what runs, and a sentence for an
+old Python. With an installer that only notes its calls.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ WAIT_S = 120
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """The wheel, built from the files that the Dockerfile copies by the build backend that is installed here, without a network."""
+    """The wheel, built from the files that the Dockerfile copies by the build backend that is installed here,
+    without a network.
+    """
     tree = tmp_path / "tree"
     for source, target in COPIES.items():
         path, folder = ROOT / source, tree / target
@@ -58,7 +60,9 @@ def wheel(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(wheel: Path, tmp_path: Path) -> Path:
-    """A virtual environment with the core dependencies and the wheel; nothing in it leads back to the project's tree."""
+    """A virtual environment with the core dependencies and the wheel; nothing in it leads back to the project's
+    tree.
+    """
     uv = ROOT / ".tools" / "bin" / "uv"
     if not uv.exists():
         pytest.skip("uv is not in .tools: run `make test`")

@@ -52,10 +52,8 @@ COMMAND_LINES = [
 ]
 BOT_LINES = sorted({line for line in COMMAND_LINES if line.startswith("bot ")})
 WAIT_S = 120
-SERVES = (
-    '"event":"daemon.ready"',
-    '"event":"service.ready"',
-)  # what runs until it is told to stop has shown by then that it runs
+# what runs until it is told to stop has shown by then that it runs
+SERVES = ('"event":"daemon.ready"', '"event":"service.ready"')
 
 
 def keeps_running(line: str) -> bool:
@@ -82,9 +80,14 @@ def home() -> Iterator[Path]:
 def test_a_command_of_the_docs_runs(line: str, home: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in ("XDG_STATE_HOME", "STATE_DIRECTORY")}
     with subprocess.Popen(
-        [sys.executable, "-m", *shlex.split(shortened(line))], cwd=ROOT, env=environ | {"HOME": str(home)}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", *shlex.split(shortened(line))],
+        cwd=ROOT,
+        env=environ | {"HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         said = ""
         if keeps_running(line):
             assert process.stderr is not None
@@ -212,10 +215,22 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
 
 # A heading of the config reference and the definition of the schema that its table lists; the top level has no name.
 TABLES = {
-    "Top level": "", "account": "Account", "account prices": "LivePrices", "dead_man": "DeadMan", "guardians": "GuardianSpec", "safety": "Safety", "orders": "Orders",
-    "strategies": "StrategySettings", "embedded": "Embedded", "embedded data": "Recording", "log": "LogSettings", "notify": "Notify",
-    "metrics": "Metrics", "telegram": "Telegram", "dashboard": "Dashboard",
-}  # fmt: skip
+    "Top level": "",
+    "account": "Account",
+    "account prices": "LivePrices",
+    "dead_man": "DeadMan",
+    "guardians": "GuardianSpec",
+    "safety": "Safety",
+    "orders": "Orders",
+    "strategies": "StrategySettings",
+    "embedded": "Embedded",
+    "embedded data": "Recording",
+    "log": "LogSettings",
+    "notify": "Notify",
+    "metrics": "Metrics",
+    "telegram": "Telegram",
+    "dashboard": "Dashboard",
+}
 
 
 def test_every_table_of_the_schema_is_in_the_config_reference() -> None:
@@ -264,8 +279,11 @@ def curl(line: str, sandbox: Sandbox, **known: str) -> dict[str, Any]:
     headers |= dict(value.split(": ", 1) for word, value in after if word == "-H")
     url = next(word for word in words if word.startswith("http"))
     answer = httpx.request(
-        dict(after).get("-X", "GET"), sandbox.base_url + httpx.URL(url).path, headers=headers, content=dict(after).get("-d")
-    )  # fmt: skip
+        dict(after).get("-X", "GET"),
+        sandbox.base_url + httpx.URL(url).path,
+        headers=headers,
+        content=dict(after).get("-d"),
+    )
     assert answer.is_success, answer.text
     told: dict[str, Any] = answer.json()
     return told

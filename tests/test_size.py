@@ -1,4 +1,6 @@
-"""Nothing in bot/ is too large to read: attributes and methods of a class, parameters of a constructor, lines of a function."""
+"""Nothing in bot/ is too large to read: attributes and methods of a class, parameters of a constructor, lines of a
+function.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,12 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ATTRIBUTES_MAX = 20  # annotated in the class, or assigned on self anywhere in it
-METHODS_MAX = 30  # properties included
-PARAMETERS_MAX = 8  # of __init__, without self
+# annotated in the class, or assigned on self anywhere in it
+ATTRIBUTES_MAX = 20
+# properties included
+METHODS_MAX = 30
+# of __init__, without self
+PARAMETERS_MAX = 8
 LINES_MAX = 70
 RECORD_METHODS_MAX = 10
 
@@ -28,7 +33,8 @@ def attributes_of(class_: ast.ClassDef) -> set[str]:
 
 
 def is_record(class_: ast.ClassDef) -> bool:
-    """A class that holds values, such as a dataclass or a model of the wire: its fields are annotated and it has no constructor of its own.
+    """A class that holds values, such as a dataclass or a model of the wire: its fields are annotated and it has no
+    constructor of its own.
 
     Its attributes are the columns of a row or the fields of a body, and are not counted.
     """

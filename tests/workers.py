@@ -1,7 +1,7 @@
 """Runs the tests in worker processes that are forked after the collection, so that the test modules are imported once.
 
-`-n N` starts N workers, `-n auto` one more than there are cores; without `-n` pytest runs the tests itself. A worker that dies
-fails the test that it ran, and another one is forked in its place. The process that collected runs no test.
+`-n N` starts N workers, `-n auto` one more than there are cores; without `-n` pytest runs the tests itself. A worker
+that dies fails the test that it ran, and another one is forked in its place. The process that collected runs no test.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ STOP_SECONDS = 10
 # A second process helps to compile when more test modules than this have no compiled form.
 UNCOMPILED_MIN = 60
 
-# The longest files come first, so that no worker is left alone with one at the end. One lane holds files that compute, one those
-# that run many processes, one those that mostly wait: side by side they fill the cores, and two of a kind do not starve each other.
+# The longest files come first, so that no worker is left alone with one at the end. One lane holds files that compute,
+# one those that run many processes, one those that mostly wait: side by side they fill the cores, and two of a kind do
+# not starve each other.
 LANES = (
     (
         "service/http/test_openapi_contract.py",
@@ -103,7 +104,9 @@ def worker_count(asked: str) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """In a fresh clone a second process imports the test modules from the last on, so that each finds half of them compiled."""
+    """In a fresh clone a second process imports the test modules from the last on, so that each finds half of them
+    compiled.
+    """
     helper = None
     if worker_count(session.config.getoption("workers")) > 1 and not session.config.getoption("file_or_dir"):
         paths = sorted((REPOSITORY / "tests").rglob("test_*.py"), reverse=True)
@@ -132,7 +135,9 @@ def _import_all(paths: Sequence[Path]) -> None:
 
 
 def lanes_of(items: Sequence[pytest.Item], workers: int) -> list[deque[int]]:
-    """For each worker the numbers of its tests: a lane of long files first, then an equal part of the rest, whole files together."""
+    """For each worker the numbers of its tests: a lane of long files first, then an equal part of the rest, whole
+    files together.
+    """
     lane_of = {
         REPOSITORY / "tests" / name: (n, place) for n, lane in enumerate(LANES) for place, name in enumerate(lane)
     }
@@ -151,13 +156,17 @@ def lanes_of(items: Sequence[pytest.Item], workers: int) -> list[deque[int]]:
 
 
 def _words(expression: str) -> list[str]:
-    """The words of which at least one stands in the name of each test that `-k` chooses; none if it also chooses without."""
+    """The words of which at least one stands in the name of each test that `-k` chooses; none if it also chooses
+    without.
+    """
     words = [word.lower() for word in re.findall(r"[^\s()]+", expression)]
     return [] if "not" in words else [word for word in words if word not in ("and", "or")]
 
 
 class NamesByFile:
-    """Leaves out the files in which `-k` chooses nothing: none of its words is in their text, nor was in a name of their tests."""
+    """Leaves out the files in which `-k` chooses nothing: none of its words is in their text, nor was in a name of
+    their tests.
+    """
 
     CACHE = "bracketbot/names"
 
@@ -221,7 +230,8 @@ class Runner:
         self._hook = session.config.hook
         self._workers = [Worker(lane) for lane in lanes_of(session.items, workers)]
         self._printed = time.monotonic()
-        # Of each test that has ended: wall seconds, and processor seconds with those of the processes that it waited for.
+        # Of each test that has ended: wall seconds, and processor seconds with those of the processes that it waited
+        # for.
         self.seconds: dict[str, tuple[float, float]] = {}
 
     def run(self) -> None:
@@ -247,7 +257,9 @@ class Runner:
                     worker.process.kill()
 
     def _deal(self, worker: Worker) -> None:
-        """Tell a worker its next test, or that there is none; an idle worker takes the last file of the longest lane."""
+        """Tell a worker its next test, or that there is none; an idle worker takes the last file of the longest
+        lane.
+        """
         if not worker.lane:
             longest = max(self._workers, key=lambda other: len(other.lane)).lane
             while longest and (not worker.lane or self._path(longest[-1]) == self._path(worker.lane[0])):
@@ -293,7 +305,10 @@ class Runner:
             raise self._session.Interrupted(self._session.shouldstop)
 
     def _bury(self, worker: Worker) -> None:
-        """A worker has ended. If tests are left to it, the one that it ran has failed and a new worker runs the others."""
+        """A worker has ended.
+
+        If tests are left to it, the one that it ran has failed and a new worker runs the others.
+        """
         worker.connection.close()
         worker.process.join(TEARDOWN_SECONDS)
         code = worker.process.exitcode
@@ -381,9 +396,11 @@ def processor_seconds() -> float:
 
 
 def _take_own_files(capture: Any) -> None:
-    """Give the captures of standard output and error files of this worker's own, in place of those that all workers share.
+    """Give the captures of standard output and error files of this worker's own, in place of those that all workers
+    share.
 
-    The streams stay the same objects and stay open: a module that was imported in the collection may hold one, as mcp does.
+    The streams stay the same objects and stay open: a module that was imported in the collection may hold one, as mcp
+    does.
     """
     capture.suspend_global_capture()
     capturing = capture._global_capturing

@@ -1,7 +1,7 @@
 """Strategies that ask a language model. The model proposes; limits outside of it decide. Start with `agent_strategy`.
 
-`answers` is what a model may answer, `limits` what is let through, `models` the only module that talks to a model. The library of
-models (pydantic-ai, the extra `agents`) is imported in the thread of the first question.
+`answers` is what a model may answer, `limits` what is let through, `models` the only module that talks to a model. The
+library of models (pydantic-ai, the extra `agents`) is imported in the thread of the first question.
 """
 
 from bot.agents.agent_strategy import AgentStrategy

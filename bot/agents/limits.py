@@ -1,6 +1,7 @@
 """The limits of an agent, outside of the model: which decision is refused, and how much may be asked and spent.
 
-The limits of every strategy (budget, leverage, markets, daily loss, protection) hold besides; the risk checks of the daemon keep them.
+The limits of every strategy (budget, leverage, markets, daily loss, protection) hold besides; the risk checks of the
+daemon keep them.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from bot.strategy import Answered, OrderView, State, View
 if TYPE_CHECKING:
     from bot.agents.params import AgentParams
 
-SENT_BARS = 3  # an entry may wait for approval or its plan for two bars; until then it counts as open
+# an entry may wait for approval or its plan for two bars; until then it counts as open
+SENT_BARS = 3
 
 
 def refusal(
-    params: AgentParams,
-    markets: Collection[str],
-    view: View,
-    at_ms: int,
-    decision: Decision,
-    decided: Collection[str],
+    params: AgentParams, markets: Collection[str], view: View, at_ms: int, decision: Decision, decided: Collection[str]
 ) -> str | None:
-    """Which limit refuses a decision; None if none does. `decided`: the markets of earlier decisions of the same answer."""
+    """Which limit refuses a decision;
+
+    None if none does. `decided`: the markets of earlier decisions of the same answer.
+    """
     if decision.action == "hold":
         return None
     if decision.action not in params.may:
@@ -109,11 +109,8 @@ def begin_periods(state: State, at_ms: int) -> None:
         state.update(hour=at_ms // HOUR_MS, hour_asks=0)
 
 
-OF_A_DAY: Final = (
-    "asks_per_day",
-    "tokens_per_day",
-    "usd_per_day",
-)  # limits after which no question is asked before 00:00 UTC
+# limits after which no question is asked before 00:00 UTC
+OF_A_DAY: Final = ("asks_per_day", "tokens_per_day", "usd_per_day")
 
 
 def spent(params: AgentParams, state: State, tokens: int, usd: float) -> str | None:

@@ -1,4 +1,7 @@
-"""Asks a language model once, through pydantic-ai. It runs in the thread of a question and knows no strategy, no account and no journal."""
+"""Asks a language model once, through pydantic-ai.
+
+It runs in the thread of a question and knows no strategy, no account and no journal.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,25 @@ from bot.wire.addresses import address_problem
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-BODY_BYTES_MAX = 65_536  # The bytes of an HTTP answer, besides BYTES_A_TOKEN for each token that was asked for.
-BYTES_A_TOKEN = 16  # in JSON; a token of a language of the East takes about 12 as escapes
-VALUES_MAX = 5_000  # objects and lists in an HTTP answer; the library makes a Python object of each
-NAME_MAX = 100  # characters of the name that a model gives itself
+# The bytes of an HTTP answer, besides BYTES_A_TOKEN for each token that was asked for.
+BODY_BYTES_MAX = 65_536
+# in JSON; a token of a language of the East takes about 12 as escapes
+BYTES_A_TOKEN = 16
+# objects and lists in an HTTP answer; the library makes a Python object of each
+VALUES_MAX = 5_000
+# characters of the name that a model gives itself
+NAME_MAX = 100
 PROBLEM_MAX = 300
-ANSWER_MAX = 20_000  # characters of an answer; a longer one is dropped
-TOKENS_MAX = 50_000  # that one request may ask for
-TOOL_BARS_MAX = 200  # The bars of one call.
-TOOL_TOKENS_MAX = 30_000  # The tokens of one call's result, at most as many as its bytes.
-WITHOUT_TOOLS, WITH_TOOLS = 2, 4  # requests for one question; a second one is for an answer that does not fit
+# characters of an answer; a longer one is dropped
+ANSWER_MAX = 20_000
+# that one request may ask for
+TOKENS_MAX = 50_000
+# The bars of one call.
+TOOL_BARS_MAX = 200
+# The tokens of one call's result, at most as many as its bytes.
+TOOL_TOKENS_MAX = 30_000
+# requests for one question; a second one is for an answer that does not fit
+WITHOUT_TOOLS, WITH_TOOLS = 2, 4
 
 
 def missing() -> str:
@@ -42,7 +54,8 @@ def missing() -> str:
     return f"an agent needs pydantic-ai: {install('agents')}"
 
 
-Snapshot = Mapping[str, Mapping[str, Any]]  # market -> bars, position and orders, as of the question
+# market -> bars, position and orders, as of the question
+Snapshot = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -66,11 +79,16 @@ class ModelSetup:
         """As JSON, without addresses and prices: part of the key of a recorded answer."""
         return json.dumps(
             {
-                "model": self.model, "instructions": self.instructions, "schema": self.schema.model_json_schema(), "answer_as": self.answer_as,
-                "tools": list(self.tools), "max_tokens": self.max_tokens, "temperature": self.temperature,
+                "model": self.model,
+                "instructions": self.instructions,
+                "schema": self.schema.model_json_schema(),
+                "answer_as": self.answer_as,
+                "tools": list(self.tools),
+                "max_tokens": self.max_tokens,
+                "temperature": self.temperature,
             },
             sort_keys=True,
-        )  # fmt: skip
+        )
 
     @property
     def requests_max(self) -> int:
@@ -104,11 +122,16 @@ def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapsho
         settings["temperature"] = setup.temperature
 
     async def run() -> tuple[str, str]:
-        model: Any = make_model()  # Any, because pydantic-ai lists thousands of names in its types.
+        # Any, because pydantic-ai lists thousands of names in its types.
+        model: Any = make_model()
         agent: Any = Agent(
-            model, output_type=output, instructions=setup.instructions, tools=tools_of(setup.tools, snapshot), retries=1,
+            model,
+            output_type=output,
+            instructions=setup.instructions,
+            tools=tools_of(setup.tools, snapshot),
+            retries=1,
             model_settings=settings,
-        )  # fmt: skip
+        )
         limits = UsageLimits(request_limit=setup.requests_max, total_tokens_limit=setup.most(prompt)[0])
         found = await asyncio.wait_for(agent.run(prompt, usage=usage, usage_limits=limits), setup.timeout_s)
         text = plain_json(found.output.model_dump_json().encode()).decode()
@@ -139,7 +162,9 @@ def tools_of(names: Sequence[str], snapshot: Snapshot) -> list[Callable[..., Any
     """The read-only functions that a model may call. They read a copy that was made with the question."""
 
     def bars(market: str, n: int) -> list[Any]:
-        """The last n bars of a market (at most 200): close time in unix milliseconds, open, high, low, close, volume."""
+        """The last n bars of a market (at most 200): close time in unix milliseconds, open, high, low, close,
+        volume.
+        """
         return list(snapshot.get(market, {}).get("bars", ()))[-max(1, min(n, TOOL_BARS_MAX)) :]
 
     def position(market: str) -> Any:
@@ -155,10 +180,11 @@ def tools_of(names: Sequence[str], snapshot: Snapshot) -> list[Callable[..., Any
 
 
 def named_model(name: str, base_url: str | None, api_key: str | None, max_tokens: int = TOKENS_MAX) -> Model:
-    """A model by its name in pydantic-ai, `openai:NAME` or `anthropic:NAME`; with `base_url` any server that speaks the OpenAI protocol.
+    """A model by its name in pydantic-ai, `openai:NAME` or `anthropic:NAME`; with `base_url` any server that speaks the
+    OpenAI protocol.
 
-    The client repeats nothing by itself where we can say so, because repeats would pass our counters. It reads no more of an answer than
-    `max_tokens` tokens can have.
+    The client repeats nothing by itself where we can say so, because repeats would pass our counters. It reads no more
+    of an answer than `max_tokens` tokens can have.
     """
     try:
         from pydantic_ai.models import infer_model
@@ -191,9 +217,11 @@ def bounded_client(provider: Any, name: str, max_tokens: int) -> Any:
     ConfigError if the provider takes no client. A provider wants a client of httpx or of httpx2, as its signature says.
     """
     wanted = signature(provider).parameters.get("http_client")
-    if wanted is None or provider.__module__.endswith(".huggingface"):  # That one ignores the client.
+    # That one ignores the client.
+    if wanted is None or provider.__module__.endswith(".huggingface"):
         raise ConfigError(
-            f"model {name}: answers of this provider cannot be bounded; give the base_url of a server with the OpenAI protocol"
+            f"model {name}: answers of this provider cannot be bounded; give the base_url of a server with the OpenAI"
+            " protocol"
         )
     is_second = "httpx2" in str(wanted.annotation) or "HTTPClient" in str(wanted.annotation)
     library: Any = import_module("httpx2" if is_second and find_spec("httpx2") is not None else "httpx")

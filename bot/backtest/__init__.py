@@ -1,7 +1,7 @@
 """Backtests: the daemon's kernel over candles in simulated time, with their data, results, reports and replay.
 
-It may import the daemon (`runtime`), the service and the checks of configs; it holds no rule of trading. Start with `backtest.py`, then
-`engine/driver.py`. From Python: `from bot.backtest import run` (python_api.py).
+It may import the daemon (`runtime`), the service and the checks of configs; it holds no rule of trading. Start with
+`backtest.py`, then `engine/driver.py`. From Python: `from bot.backtest import run` (python_api.py).
 """
 
 from __future__ import annotations

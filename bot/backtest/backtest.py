@@ -1,4 +1,7 @@
-"""Run a backtest: config, candles and funding in, a result out. Also the band of path policies and the proof of causality. `bot backtest` calls it."""
+"""Run a backtest: config, candles and funding in, a result out.
+
+Also the band of path policies and the proof of causality. `bot backtest` calls it.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,14 @@ from bot.runtime.strategy_host.loader import load
 from bot.strategy import Strategy
 from bot.venue.numbers import E8
 
-LOG_LINES_MAX: Final = 100_000  # lines of log.jsonl; more come only from a strategy that logs at every bar
-EVENTS_HELD: Final = 6_000  # events in memory before they are added to the ledger and written
-BAND_ORDERS_MAX: Final = 1_000  # orders listed in summary.json
-WALKED: Final = 0.0005  # relative; a smaller difference between two prices comes from another order size
+# lines of log.jsonl; more come only from a strategy that logs at every bar
+LOG_LINES_MAX: Final = 100_000
+# events in memory before they are added to the ledger and written
+EVENTS_HELD: Final = 6_000
+# orders listed in summary.json
+BAND_ORDERS_MAX: Final = 1_000
+# relative; a smaller difference between two prices comes from another order size
+WALKED: Final = 0.0005
 
 Rates = Mapping[str, Sequence[Payment]]
 
@@ -82,7 +89,8 @@ class Backtest:
     journal_path: Path | None = None
     place: Callable[[Settings], list[StrategySpec]] | None = None
     address: str = ADDRESS
-    is_cut: bool = False  # the candles are cut for --prove-causal
+    # the candles are cut for --prove-causal
+    is_cut: bool = False
     session: Session = field(init=False)
     exchange: SimulatedExchange = field(init=False)
     journal: Journal = field(init=False)
@@ -112,7 +120,10 @@ class Backtest:
     def run(
         self, *, progress: Progress | None = None, events: Lines | None = None, log_lines: Lines | None = None
     ) -> Result:
-        """Run to the end, or until `progress` returns False. `events` and `log_lines` take the lines of events.jsonl and log.jsonl."""
+        """Run to the end, or until `progress` returns False.
+
+        `events` and `log_lines` take the lines of events.jsonl and log.jsonl.
+        """
         exchange, session = self.exchange, self.session
         session.log_sink = None if log_lines is None else StrategyLog(log_lines)
         slippage_meter = SlippageMeter(Prices(session.timeline.cursors, self.options.path))
@@ -167,7 +178,10 @@ class Backtest:
 
 
 _REFUSED: Final = "SELECT at_ms, strategy, market, code, message FROM refusals ORDER BY seq"
-_REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state IN ('rejected', 'expired', 'void') ORDER BY moved_ms, seq"
+_REJECTED: Final = (
+    "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state IN ('rejected', 'expired', 'void') ORDER"
+    " BY moved_ms, seq"
+)
 
 
 @contextmanager
@@ -182,7 +196,9 @@ def quiet_log() -> Iterator[None]:
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
-    """For the manifest: each strategy with its markets and all its params, the hash of its source, and the versions of the packages that it imports."""
+    """For the manifest: each strategy with its markets and all its params, the hash of its source, and the versions
+    of the packages that it imports.
+    """
     loaded = {
         use: load(use, settings.strategies_dir) for use in {strategy.use: None for strategy in settings.strategies}
     }
@@ -208,10 +224,12 @@ def _params_of(strategy: type[Strategy], given: Mapping[str, Any]) -> dict[str, 
 
 
 def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) -> dict[str, Any]:
-    """Compare the results of all path policies. `found` has one result for each policy; `path` is the policy of the run itself.
+    """Compare the results of all path policies. `found` has one result for each policy; `path` is the policy of the run
+    itself.
 
-    For each other policy: its figures, and the number of trades that differ in more than the instant inside a bar. Also the orders for which the path
-    mattered: trades that all policies entered on the same bar, with different fills or exits. Other trades differ only as a consequence.
+    For each other policy: its figures, and the number of trades that differ in more than the instant inside a bar. Also
+    the orders for which the path mattered: trades that all policies entered on the same bar, with different fills or
+    exits. Other trades differ only as a consequence.
     """
     here = Counter(map(_without_instants, found[path].trade_ledger.trips))
     paths = {}
@@ -239,13 +257,20 @@ def _moved_by_path(
         fills = {name: those[entry][2] for name, those in trades.items() if entry in those}
         if not all(_are_alike(fills[path], other) for other in fills.values()):
             yield {
-                "trade": number, "strategy": trip.strategy, "market": trip.coin, "side": trip.side, "entryMs": trip.entry_ms,
+                "trade": number,
+                "strategy": trip.strategy,
+                "market": trip.coin,
+                "side": trip.side,
+                "entryMs": trip.entry_ms,
                 "fills": {name: " ".join(filter(None, one)) for name, one in fills.items()},
-            }  # fmt: skip
+            }
 
 
 def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """True if both have the same kinds of fills at the same prices. A small difference is allowed, because another size walks the book differently."""
+    """True if both have the same kinds of fills at the same prices.
+
+    A small difference is allowed, because another size walks the book differently.
+    """
     (kind, px, _, end, out_px), (kind_, px_, _, end_, out_px_) = one, other
     prices = ((float(px), float(px_)), (float(out_px or 0), float(out_px_ or 0)))
     return (kind, end) == (kind_, end_) and all(isclose(a, b, rel_tol=WALKED) for a, b in prices)
@@ -276,10 +301,11 @@ def _without_instants(trip: RoundTrip) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was different, if any.
-    Not whole: a run was stopped, no cut was possible, a strategy read something besides the candles (`outside`), or
-    the candles' times are not those of
-    their source (`moved`, a sentence about each market). Then nothing is proved."""
+    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was
+    different, if any. Not whole: a run was stopped, no cut was possible, a strategy read something besides the candles
+    (`outside`), or the candles' times are not those of their source (`moved`, a sentence about each market). Then
+    nothing is proved.
+    """
 
     cut_ms: tuple[int, ...]
     compared: int
@@ -294,7 +320,10 @@ class Proof:
         return replace(self, is_whole=False, moved=tuple(moved)) if moved else self
 
     def spoiled_by(self, outside: Sequence[str]) -> Proof:
-        """This proof with what strategies have read `outside` (see outside_reads.py). The same object if they have read nothing."""
+        """This proof with what strategies have read `outside` (see outside_reads.py).
+
+        The same object if they have read nothing.
+        """
         return replace(self, is_whole=False, outside=tuple(outside)) if outside else self
 
     def plain(self) -> dict[str, Any]:
@@ -310,13 +339,17 @@ class Proof:
 
 
 def prove_causal(
-    make: Callable[[SessionOptions, int], Backtest], options: SessionOptions, whole: Sequence[str], cuts: Sequence[int],
-    *, progress: Progress | None = None,
-) -> Proof:  # fmt: skip
+    make: Callable[[SessionOptions, int], Backtest],
+    options: SessionOptions,
+    whole: Sequence[str],
+    cuts: Sequence[int],
+    *,
+    progress: Progress | None = None,
+) -> Proof:
     """Run again on data that end at each cut. Every event before the cut must be the same, line by line.
 
-    `make(options, cut_ms)` makes a backtest without the candles that open at the cut or later. Outages after the cut are left out too.
-    A cut in a gap (a night) is moved to the last candle before it. `progress` may stop the runs.
+    `make(options, cut_ms)` makes a backtest without the candles that open at the cut or later. Outages after the cut
+    are left out too. A cut in a gap (a night) is moved to the last candle before it. `progress` may stop the runs.
     """
     compared = 0
     for number, cut_ms in enumerate(cuts):
@@ -327,7 +360,8 @@ def prove_causal(
             return Proof(tuple(cuts[:number]), compared, is_whole=False)
         mine = lines.getvalue().splitlines(keepends=True)
         if any(outage.at_ms < result.end_ms < outage.end_ms for outage in again.options.outages):
-            # The cut data end in an outage: this daemon starts again at their end, while the daemon on all data is still down.
+            # The cut data end in an outage: this daemon starts again at their end, while the daemon on all data is
+            # still down.
             mine = [line for line in mine if _ts(line) < result.end_ms - 1]
         compared += len(mine)
         if mine != list(whole[: len(mine)]) or (len(whole) > len(mine) and _ts(whole[len(mine)]) < result.end_ms - 1):
@@ -341,9 +375,11 @@ def prove_causal(
 
 
 def cuts_between(count: int, start_ms: int, end_ms: int, *, step_ms: int, seed: int) -> list[int]:
-    """The instants of the cuts: the middle of each of `count` equal parts, moved a little at random. A short range has fewer, or none.
+    """The instants of the cuts: the middle of each of `count` equal parts, moved a little at random. A short range has
+    fewer, or none.
 
-    They lie on the grid of `step_ms`, the longest candles of the data, because a cut inside a bar would remove the whole bar.
+    They lie on the grid of `step_ms`, the longest candles of the data, because a cut inside a bar would remove the
+    whole bar.
     """
     chance = Random(f"{seed}:cuts")
     part = (end_ms - start_ms) // count

@@ -1,4 +1,7 @@
-"""The inputs of a backtest, read and checked: config, candles, funding and options in, a backtest ready to run out. For `bot backtest`, Python and sweeps."""
+"""The inputs of a backtest, read and checked: config, candles, funding and options in, a backtest ready to run out.
+
+For `bot backtest`, Python and sweeps.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ class Chance(NamedTuple):
 
 
 class Files(NamedTuple):
-    """The files of a backtest: candles and funding as of `bot backtest --data` and `--funding`, the exchange of `--fees-of`, the accepted faults."""
+    """The files of a backtest: candles and funding as of `bot backtest --data` and `--funding`, the exchange of
+    `--fees-of`, the accepted faults.
+    """
 
     candles: Sequence[str]
     funding: Sequence[str] = ()
@@ -63,13 +68,23 @@ class Inputs:
     """
 
     def __init__(
-        self, config: Path, files: Files, options: SessionOptions, *, params: Mapping[tuple[str, str], str] | None = None,
-        chance: Chance | None = None, report: Callable[[str], None] = lambda line: None,
-    ) -> None:  # fmt: skip
-        """`params` are values by (strategy, param), each as in YAML. `report` gets a line for each file that is left out."""
+        self,
+        config: Path,
+        files: Files,
+        options: SessionOptions,
+        *,
+        params: Mapping[tuple[str, str], str] | None = None,
+        chance: Chance | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`params` are values by (strategy, param), each as in YAML.
+
+        `report` gets a line for each file that is left out.
+        """
         self.config = config
         self.config_text = text_of(config)
-        self.settings = checked_text(self.config_text, config)  # A backtest needs no API key.
+        # A backtest needs no API key.
+        self.settings = checked_text(self.config_text, config)
         if params:
             self.config_text = with_params(self.config_text, params)
             self.settings = checked_text(self.config_text, config)
@@ -82,7 +97,8 @@ class Inputs:
         read, left_out = chosen(held, options.start_ms, shortest_intervals(self.settings))
         self.candles, reports = quality.checked(read, accept=self.accepted)
         self._notes += left_out
-        for line in left_out:  # Said at once too, because what was left out may be why the rest is too short.
+        # Said at once too, because what was left out may be why the rest is too short.
+        for line in left_out:
             report(line)
         # Gaps are listed by `assumptions_of`, because only those in the range matter.
         self._notes += [
@@ -99,12 +115,14 @@ class Inputs:
         if options.agents.file is None and (options.agents.answers == "live" or beside.is_file()):
             options = replace(options, agents=replace(options.agents, file=beside))
         self.options = self._completed(replace(options, rules=rules), chance or Chance())
-        self.begun_ms = 0  # from here every market has had a candle in the range
+        # from here every market has had a candle in the range
+        self.begun_ms = 0
 
     def _completed(self, given: SessionOptions, chance: Chance) -> SessionOptions:
         start_ms = start_of(given.start_ms, self.candles)
         end_ms = max(series.end_ms for series in self.candles)
-        if given.end_ms is not None:  # The backtest ends with the last whole candle.
+        # The backtest ends with the last whole candle.
+        if given.end_ms is not None:
             whole = [series.slice(None, given.end_ms - series.step_ms + 1) for series in self.candles]
             end_ms = max((series.end_ms for series in whole if len(series)), default=given.end_ms)
         by_chance = chance_outages(chance.outages, start_ms, end_ms, mean_ms=chance.mean_ms, seed=given.seed)
@@ -131,9 +149,13 @@ class Inputs:
         """What the result rests on, as sentences."""
         timeline = made.session.timeline
         found = assumptions_of(
-            timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers,
+            timeline,
+            self.options,
+            made.exchange,
+            funded=list(self.rates),
+            timers=made.session.timers,
             asking=[one.name for one in self.settings.strategies if one.asks_person],
-        )  # fmt: skip
+        )
         found += agent_lines(made.session.specs, self.options.agents, timeline.start_ms)
         found += self._notes
         self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
@@ -145,15 +167,28 @@ class Inputs:
     def manifest(self, assumptions: Sequence[str], besides: Sequence[str] = ()) -> dict[str, Any]:
         """The content of manifest.json. Read before the run, because config and strategies may be edited during it."""
         return run_writer.manifest_of(
-            name=self.settings.name, config_text=self.config_text, strategies=strategies_of(self.settings), candles=self.candles,
-            funding={market: one.sha256 for market, one in self.recorded.items()}, options=self.options, accepted=self.accepted,
-            assumptions=assumptions, besides=besides,
-        )  # fmt: skip
+            name=self.settings.name,
+            config_text=self.config_text,
+            strategies=strategies_of(self.settings),
+            candles=self.candles,
+            funding={market: one.sha256 for market, one in self.recorded.items()},
+            options=self.options,
+            accepted=self.accepted,
+            assumptions=assumptions,
+            besides=besides,
+        )
 
     def run_into(
-        self, folder: Path, made: Backtest, progress: Progress, *, with_journal: bool = False, outside: list[str] | None = None
-    ) -> tuple[Result, OSError | None]:  # fmt: skip
-        """Run the backtest and write its events and log. It stops if they cannot be written. Returns the result and the write error, if any.
+        self,
+        folder: Path,
+        made: Backtest,
+        progress: Progress,
+        *,
+        with_journal: bool = False,
+        outside: list[str] | None = None,
+    ) -> tuple[Result, OSError | None]:
+        """Run the backtest and write its events and log. It stops if they cannot be written. Returns the result and the
+        write error, if any.
 
         `outside` gets what strategies read of the clock (see outside_reads.py).
         """
@@ -161,7 +196,8 @@ class Inputs:
             made.journal.close()
             try:
                 made = self.make(journal=folder / queries.FILE)
-            except JournalError as error:  # Its message is about a live daemon, so only its cause is shown.
+            # Its message is about a live daemon, so only its cause is shown.
+            except JournalError as error:
                 why = str(error.__cause__ or error)
                 raise BotError(
                     f"{folder}: the journal cannot be written: {why}; choose another place with --out"
@@ -181,7 +217,11 @@ class Inputs:
 
 
 class _Lines:
-    """A file of lines. It is made with the first line, or at once if it `is_needed`. After a write error it takes no more lines and keeps the error."""
+    """A file of lines.
+
+    It is made with the first line, or at once if it `is_needed`. After a write error it takes no more lines and keeps
+    the error.
+    """
 
     def __init__(self, path: Path, *, is_needed: bool = True) -> None:
         self.lost: OSError | None = None
@@ -277,7 +317,9 @@ def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Fundi
 def with_fees_of(
     exchange: str, data: Sequence[str], markets: Collection[str], given: Mapping[str, MarketRules]
 ) -> tuple[dict[str, MarketRules], list[str]]:
-    """The rules of --fees-of: fees, ticks, lots and smallest orders of an exchange from the stores of --data, below those that were given. Returns the assumptions too."""
+    """The rules of --fees-of: fees, ticks, lots and smallest orders of an exchange from the stores of --data, below
+    those that were given. Returns the assumptions too.
+    """
     origins = [one for one in _origins(data) if one.market in markets and one.instrument is not None]
     found = {one.market: one for one in origins if _exchange_of(one) == exchange.removeprefix("ccxt:")}
     if missing := sorted(set(markets) - set(found)):

@@ -1,7 +1,8 @@
-"""What a run could have been by luck: its trades in another order, its trades drawn again, and its strategies on other histories of the same markets.
+"""What a run could have been by luck: its trades in another order, its trades drawn again, and its strategies on other
+histories of the same markets.
 
-The same seed gives the same figures. Sources: Efron, Bootstrap Methods: Another Look at the Jackknife, Annals of Statistics 7, 1979 (trades drawn with
-replacement); Politis and Romano 1994 (candles, data/bootstrap.py).
+The same seed gives the same figures. Sources: Efron, Bootstrap Methods: Another Look at the Jackknife, Annals of
+Statistics 7, 1979 (trades drawn with replacement); Politis and Romano 1994 (candles, data/bootstrap.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ FIGURES: Final = ("Return [%]", "Max. Drawdown [%]", "Sharpe Ratio", "# Trades")
 
 
 def of_trades(result: Result, draws: int, seed: int) -> dict[str, Any]:
-    """The finished trades in `draws` other orders, and drawn `draws` times with replacement. Amounts are the trades' own, in USD, without compounding.
+    """The finished trades in `draws` other orders, and drawn `draws` times with replacement. Amounts are the trades'
+    own, in USD, without compounding.
 
     A drawdown is of the balance after each trade, in percent, so it is less deep than that of the equity curve.
     """
@@ -69,12 +71,14 @@ def check_bootstrap(inputs: Inputs, made: Backtest, block_ms: int) -> None:
     for series in inputs.candles:
         if series.market.startswith("event:"):
             raise ConfigError(
-                f"--bootstrap: {series.market} is an event market: its price ends at 0 or 1, so its moves cannot be put in another order"
+                f"--bootstrap: {series.market} is an event market: its price ends at 0 or 1, so its moves cannot be put"
+                " in another order"
             )
     for spec in made.session.specs:
         if is_agent(spec):
             raise ConfigError(
-                f"--bootstrap: {spec.strategy.name} asks a language model, and no answers are recorded for other histories; leave it out"
+                f"--bootstrap: {spec.strategy.name} asks a language model, and no answers are recorded for other"
+                " histories; leave it out"
             )
     start_ms, end_ms = _span(inputs)
     candles_ms = observed_ms(inputs.candles, start_ms, end_ms)
@@ -114,11 +118,14 @@ def of_candles(
                 values.append(value)
     own, returns = result.figures["Return [%]"], figures["Return [%]"]
     return {
-        "runs": runs, "seed": seed, "blockMs": block_ms, "quarantined": failed,
+        "runs": runs,
+        "seed": seed,
+        "blockMs": block_ms,
+        "quarantined": failed,
         "figures": {name: quantiles(values) for name, values in figures.items()},
         "lossShare": sum(one < 0 for one in returns) / runs,
         "belowShare": sum(one < own for one in returns) / runs,
-    }  # fmt: skip
+    }
 
 
 def quantiles(values: Sequence[float]) -> list[float] | None:

@@ -1,4 +1,5 @@
-"""Backtests from Python: `from bot.backtest import run`. A notebook or a script does what `bot backtest` does, and gets data frames.
+"""Backtests from Python: `from bot.backtest import run`. A notebook or a script does what `bot backtest` does, and gets
+data frames.
 
 The data frames are of polars, which comes with the extra `research`.
 """
@@ -29,7 +30,8 @@ from bot.files import replacing
 if TYPE_CHECKING:
     import polars as pl
 
-PLOT_PX: Final = 720  # height of the charts in a notebook
+# height of the charts in a notebook
+PLOT_PX: Final = 720
 Place = str | Path
 Instant = str | date | datetime | int
 
@@ -50,8 +52,9 @@ class BacktestRun:
     def trades(self) -> pl.DataFrame:
         """One row for each round trip, in the order of their exits; an open trade has no exit.
 
-        Columns: number, strategy, market, side, size, entry_at, entry_px, entry_kind, exit_at, exit_px, exit_kind, fees_usd, funding_usd,
-        pnl_usd (after fees and funding), r_multiple, stop_px, target_px, slippage_usd, low_px, high_px. Instants are UTC.
+        Columns: number, strategy, market, side, size, entry_at, entry_px, entry_kind, exit_at, exit_px, exit_kind,
+        fees_usd, funding_usd, pnl_usd (after fees and funding), r_multiple, stop_px, target_px, slippage_usd, low_px,
+        high_px. Instants are UTC.
         """
         frames = _polars()
         kinds = {"int": frames.Int64, "int | None": frames.Int64, "str": frames.String}
@@ -64,7 +67,9 @@ class BacktestRun:
 
     @cached_property
     def equity(self) -> pl.DataFrame:
-        """One row for each close: at (UTC), equity_usd, exposure_usd (the notional of the positions), drawdown_pct (0 or below)."""
+        """One row for each close: at (UTC), equity_usd, exposure_usd (the notional of the positions), drawdown_pct
+        (0 or below).
+        """
         frames = _polars()
         stored = self.stored
         frame = frames.DataFrame({"at": stored.at_ms, "equity_usd": stored.equity, "exposure_usd": stored.exposure})
@@ -85,11 +90,17 @@ class BacktestRun:
         return made
 
     def plot(self) -> Charts:
-        """The charts of the report: equity, drawdown, price with trades. A notebook shows them; `save` writes a page."""
+        """The charts of the report: equity, drawdown, price with trades.
+
+        A notebook shows them; `save` writes a page.
+        """
         return Charts(render_charts(self.stored))
 
     def report(self, path: Place | None = None) -> Path:
-        """Write the report, a page that is whole offline, and return its path. Default: report.html in the folder of the run."""
+        """Write the report, a page that is whole offline, and return its path.
+
+        Default: report.html in the folder of the run.
+        """
         return _written(Path(path) if path is not None else self.folder / "report.html", render_html(self.stored))
 
 
@@ -105,18 +116,29 @@ class Charts:
 
     def _repr_html_(self) -> str:
         page = html.escape(self.page)
-        return f'<iframe srcdoc="{page}" style="width:100%;height:{PLOT_PX}px;border:0" title="Charts of a backtest"></iframe>'
+        return (
+            f'<iframe srcdoc="{page}" style="width:100%;height:{PLOT_PX}px;border:0" title="Charts of a'
+            ' backtest"></iframe>'
+        )
 
 
 def run(
-    config: Place, data: Place | Sequence[Place], *, start: Instant | None = None, end: Instant | None = None, balance_usd: float | Decimal | None = None,
-    params: Mapping[str, Any] | None = None, out: Place = "runs", options: SessionOptions | None = None,
-) -> BacktestRun:  # fmt: skip
+    config: Place,
+    data: Place | Sequence[Place],
+    *,
+    start: Instant | None = None,
+    end: Instant | None = None,
+    balance_usd: float | Decimal | None = None,
+    params: Mapping[str, Any] | None = None,
+    out: Place = "runs",
+    options: SessionOptions | None = None,
+) -> BacktestRun:
     """Run the daemon of a config over recorded candles in simulated time, as `bot backtest` does.
 
-    `data` are candle files or folders; MARKET=FILE names the market. `start` and `end` (exclusive) are datetimes, ISO texts or ms UTC. `params` are
-    values by "strategy.param". `options` sets fees, latency and the rest; the balance is 10,000 USD if nothing says another.
-    ConfigError if something cannot be used; BotError if a strategy fails, or if the folder cannot be written.
+    `data` are candle files or folders; MARKET=FILE names the market. `start` and `end` (exclusive) are datetimes, ISO
+    texts or ms UTC. `params` are values by "strategy.param". `options` sets fees, latency and the rest; the balance is
+    10,000 USD if nothing says another. ConfigError if something cannot be used; BotError if a strategy fails, or if the
+    folder cannot be written.
     """
     given = [data] if isinstance(data, str | Path) else _places("data", data)
     _places("config", [config])
@@ -154,7 +176,10 @@ def _places(name: str, given: Any) -> list[Place]:
             kind = one.__name__ if isinstance(one, type) else type(one).__name__
             way_out = {
                 "config": "write the path of a config; `bot init` makes a project with one",
-                "data": "write the path of a candle file or folder; a frame goes into a file first (df.to_csv), then `bot data import`",
+                "data": (
+                    "write the path of a candle file or folder; a frame goes into a file first (df.to_csv), then `bot"
+                    " data import`"
+                ),
             }[name]
             raise ConfigError(f"{name}: {kind} is no path: {way_out}")
     return found
@@ -167,7 +192,8 @@ def param_texts(params: Mapping[str, Any]) -> dict[tuple[str, str], str]:
         strategy, point, param = name.partition(".")
         if not (strategy and point and param):
             raise ConfigError(f"params: {name!r}: write STRATEGY.PARAM, for example trend.fast_bars")
-        found[strategy, param] = json.dumps(value, default=str)  # JSON is YAML.
+        # JSON is YAML.
+        found[strategy, param] = json.dumps(value, default=str)
     return found
 
 

@@ -1,4 +1,6 @@
-"""Checks a whole config before anything starts: the file, its strategies and their params, its markets, its candle files."""
+"""Checks a whole config before anything starts: the file, its strategies and their params, its markets, its candle
+files.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from bot.words import meant_market
 
 
 def checked_config(path: Path, outside: Outside | None = None) -> Source:
-    """Read and check a config that is to run. ConfigError lists every problem that can be found without starting anything.
+    """Read and check a config that is to run. ConfigError lists every problem that can be found without starting
+    anything.
 
     `outside` resolves references; give it if the credentials of a systemd unit cannot be read here.
     """
@@ -32,7 +35,10 @@ def checked_config(path: Path, outside: Outside | None = None) -> Source:
 
 
 def checked_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
-    """Check a config without reading its secrets. Also returns the references to them: (credential, file or env; name)."""
+    """Check a config without reading its secrets.
+
+    Also returns the references to them: (credential, file or env; name).
+    """
     settings, noted = checked_and_noted(path)
     return settings, noted.found
 
@@ -94,7 +100,10 @@ def check_strategies(settings: Settings) -> None:
 
 
 def called(source: Source) -> tuple[Source, list[str]]:
-    """Call each strategy of the config on generated bars. ConfigError lists each strategy that fails; also returns what its author should read."""
+    """Call each strategy of the config on generated bars.
+
+    ConfigError lists each strategy that fails; also returns what its author should read.
+    """
     from bot.checks.strategy_check import checked
 
     found = checked(source.settings)
@@ -110,7 +119,10 @@ def called(source: Source) -> tuple[Source, list[str]]:
 
 
 def missing_packages(settings: Settings) -> list[tuple[str, str]]:
-    """Missing packages that a run needs and a backtest does not, (section, package). Found here, before the service starts."""
+    """Missing packages that a run needs and a backtest does not, (section, package).
+
+    Found here, before the service starts.
+    """
     return [
         (section, name)
         for section, name in (("notify", "apprise"), ("metrics", "prometheus-client"), ("dashboard", "jinja2"))
@@ -128,7 +140,10 @@ def extra_of(section: str) -> str:
 
 
 def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
-    """Addresses for notices that apprise does not know. `unseen`: addresses that cannot be read here and are not checked."""
+    """Addresses for notices that apprise does not know.
+
+    `unseen`: addresses that cannot be read here and are not checked.
+    """
     from bot.runtime.alerts.notifier import AppriseTarget
 
     assert source.settings.notify is not None
@@ -196,25 +211,24 @@ def _of_markets(source: Source) -> list[Problem]:
     for index, strategy in enumerate(settings.strategies):
         for place, coin in enumerate(strategy.markets):
             if coin not in listed:
-                problems.append(
-                    source.problem(
-                        ("strategies", index, "markets", place),
-                        _not_listed(coin, listed),
-                    )
-                )
+                problems.append(source.problem(("strategies", index, "markets", place), _not_listed(coin, listed)))
             elif coin in played and INTERVAL_MS[strategy.interval] < played[coin].base_ms:
                 finest = next(name for name, step in INTERVAL_MS.items() if step == played[coin].base_ms)
                 problems.append(
                     source.problem(
                         ("strategies", index, "interval"),
-                        f"there are no {strategy.interval} bars of {coin}: its candles are of {finest}; use finer data, or interval: {finest}",
+                        f"there are no {strategy.interval} bars of {coin}: its candles are of {finest}; use finer data,"
+                        f" or interval: {finest}",
                     )
                 )
     return problems
 
 
 def _of_guardians(source: Source) -> list[Problem]:
-    """The guardians that the embedded service would refuse. Checked early, because the daemon sends no entry without its guardians."""
+    """The guardians that the embedded service would refuse.
+
+    Checked early, because the daemon sends no entry without its guardians.
+    """
     from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
     from bot.service.views.responses import Refused
     from bot.venue.guardians import normalise

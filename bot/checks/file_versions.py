@@ -1,4 +1,6 @@
-"""Whether this version can read what an earlier run has stored: the journal, and the database of the embedded service."""
+"""Whether this version can read what an earlier run has stored: the journal, and the database of the embedded
+service.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from bot.errors import ConfigError
 
 
 def stored_problems(state_dir: Path, *, embedded: bool) -> list[str]:
-    """Each stored file that this version cannot continue with: both versions and the way out. Files that are in use are not looked at."""
+    """Each stored file that this version cannot continue with: both versions and the way out.
+
+    Files that are in use are not looked at.
+    """
     found = [service_problem(state_dir) if embedded else None, journal_problem(state_dir / "journal.db")]
     return [problem for problem in found if problem is not None]
 
@@ -33,7 +38,8 @@ def journal_problem(path: Path) -> str | None:
         refuse_newer(path)
     except ConfigError as error:
         return str(error)
-    except sqlite3.Error:  # Damaged or shut; bot doctor and the next start say so.
+    # Damaged or shut; bot doctor and the next start say so.
+    except sqlite3.Error:
         return None
     return None
 

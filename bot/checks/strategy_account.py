@@ -1,6 +1,8 @@
-"""The account that a check shows a strategy: every order that the risk checks let through is filled at once, nothing else happens.
+"""The account that a check shows a strategy: every order that the risk checks let through is filled at once, nothing
+else happens.
 
-The account state, the attribution and the risk engine are the daemon's own, so that a check refuses what a run would refuse.
+The account state, the attribution and the risk engine are the daemon's own, so that a check refuses what a run would
+refuse.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.strategy import Cancel, Close, Fill, Open, Question, Reply, Strategy
 from bot.strategy.intents import Side
 
-NEVER_RIGHT: Final = ("market_not_yours",)  # refusals that do not depend on prices or the account
-BY_PRICE: Final = ("invalid_input", "no_price")  # refusals that real prices may not give
-BY_ORDER: Final = ("no_protection", "over_leverage", "below_min_notional")  # refusals that only another order can avoid
+# refusals that do not depend on prices or the account
+NEVER_RIGHT: Final = ("market_not_yours",)
+# refusals that real prices may not give
+BY_PRICE: Final = ("invalid_input", "no_price")
+# refusals that only another order can avoid
+BY_ORDER: Final = ("no_protection", "over_leverage", "below_min_notional")
 EIGHT: Final = Decimal("0.00000001")
 
 
@@ -64,7 +69,10 @@ class NothingElse:
 
 
 class CheckedAccount:
-    """One strategy with the account's money for itself. `decided` counts its signals, `entries` those that open, `refusals` the refused ones by code."""
+    """One strategy with the account's money for itself.
+
+    `decided` counts its signals, `entries` those that open, `refusals` the refused ones by code.
+    """
 
     def __init__(
         self, strategy: Strategy, interval: str, limits: StrategyLimits, feed: BarFeed, equity_usd: Decimal
@@ -86,9 +94,12 @@ class CheckedAccount:
         self.instance.source.log_sink = lambda *_: None
         self.decided = self.entries = self.fills = 0
         self.refusals: Counter[str] = Counter()
-        self.first_refusal: dict[str, str] = {}  # by code
-        self.entries_in: Counter[str] = Counter()  # by market
-        self.hopeless_in: Counter[str] = Counter()  # entries by market that are refused whatever else the account holds
+        # by code
+        self.first_refusal: dict[str, str] = {}
+        # by market
+        self.entries_in: Counter[str] = Counter()
+        # entries by market that are refused whatever else the account holds
+        self.hopeless_in: Counter[str] = Counter()
         self._limits = limits
         nothing = NothingElse()
         self._risk = RiskEngine(self.mirror, {strategy.name: limits}, nothing, nothing, self.attribution)
@@ -148,8 +159,19 @@ class CheckedAccount:
         if stop_e8 is not None:
             side = "short" if signal.side == "long" else "long"
             self.mirror.orders[f"stop:{signal.market}"] = MirrorOrder(
-                f"stop:{signal.market}", signal.market, "stop_loss", side, "close", 0, 0, None, stop_e8, None, None, now_ms,
-            )  # fmt: skip
+                f"stop:{signal.market}",
+                signal.market,
+                "stop_loss",
+                side,
+                "close",
+                0,
+                0,
+                None,
+                stop_e8,
+                None,
+                None,
+                now_ms,
+            )
         self._share(position)
         return self._fill(position, "open", size, px, now_ms)
 
@@ -187,9 +209,18 @@ class CheckedAccount:
         side: Side = "long" if position.side == "long" else "short"
         realized = 0.0 if action == "close" else None
         return Fill(
-            position.market, now_ms, side, action, "market", float(size), float(px), 0.0, realized, float(position.size),
+            position.market,
+            now_ms,
+            side,
+            action,
+            "market",
+            float(size),
+            float(px),
+            0.0,
+            realized,
+            float(position.size),
             f"check-{self.fills}",
-        )  # fmt: skip
+        )
 
 
 def _stop_px(signal: Open, px: Decimal) -> Decimal | None:

@@ -1,7 +1,7 @@
 """Calls a strategy on generated bars, without a service, to find the errors that a daemon would meet at its first bars.
 
-It calls the hooks as the daemon does and puts their signals through the daemon's risk checks. It sends and stores nothing. Each order that
-passes is filled at once.
+It calls the hooks as the daemon does and puts their signals through the daemon's risk checks. It sends and stores
+nothing. Each order that passes is filled at once.
 """
 
 from __future__ import annotations
@@ -33,19 +33,28 @@ from bot.venue.numbers import E8
 from bot.wire import INTERVAL_MS
 from bot.words import many
 
-BARS: Final = 200  # The bars of each market, after the warm-up.
-BARS_MAX: Final = 2_000  # with a long warm-up
-BARS_A_TIMER: Final = 10  # between two calls of on_timer
-CALLS_S: Final = 3.0  # for all bars of one strategy; later bars are not checked
-HANGS_S: Final = 10.0  # a strategy that takes longer hangs; the daemon gives one call 5 s
+# The bars of each market, after the warm-up.
+BARS: Final = 200
+# with a long warm-up
+BARS_MAX: Final = 2_000
+# between two calls of on_timer
+BARS_A_TIMER: Final = 10
+# for all bars of one strategy; later bars are not checked
+CALLS_S: Final = 3.0
+# a strategy that takes longer hangs; the daemon gives one call 5 s
+HANGS_S: Final = 10.0
 START_MS: Final = 1_760_000_000_000
 EQUITY_USD: Final = Decimal(10_000)
-OTHER_PX: Final = 100.0  # The price of a market that the embedded service does not have.
+# The price of a market that the embedded service does not have.
+OTHER_PX: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What came of one strategy: a `problem` that a run would meet, and a `note` that its author should read. None: nothing to say."""
+    """What came of one strategy: a `problem` that a run would meet, and a `note` that its author should read.
+
+    None: nothing to say.
+    """
 
     problem: str | None = None
     note: str | None = None
@@ -92,13 +101,17 @@ class StrategyCheck:
         if not account.entries or account.refusals.total() < account.entries:
             return None
         if any(account.refusals[code] for code in BY_PRICE):
-            return None  # The generated prices may be far from those that the strategy was written for: this is a note.
+            # The generated prices may be far from those that the strategy was written for: this is a note.
+            return None
         return f"every entry is refused by the risk checks on generated bars: {self._refusals()}"
 
     def note(self) -> str | None:
         account = self.account
         if account.refusals:
-            return f"{account.refusals.total():,} of {many(account.entries, 'entry', 'entries')} on generated bars refused: {self._refusals()}"
+            return (
+                f"{account.refusals.total():,} of {many(account.entries, 'entry', 'entries')} on generated bars"
+                f" refused: {self._refusals()}"
+            )
         if account.decided or account.asker.asked:
             return None
         return f"0 decisions on {many(self.bars, 'generated bar')}: nothing was yielded"

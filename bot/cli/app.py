@@ -1,4 +1,7 @@
-"""The group `bot`: the list of its commands, and how each ends. A failure becomes one message and an exit code, never a traceback."""
+"""The group `bot`: the list of its commands, and how each ends.
+
+A failure becomes one message and an exit code, never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "strategies": Entry("bot.cli.start.config", "strategies", "List the strategies and their params."),
         "check": Entry("bot.cli.start.config", "check", "Check a config, and call its strategies on generated bars."),
         "config": Entry(
-            "bot.cli.start.config",
-            "config",
-            "Show a config with its defaults, compare two, or print the JSON Schema.",
+            "bot.cli.start.config", "config", "Show a config with its defaults, compare two, or print the JSON Schema."
         ),
         "doctor": Entry(
             "bot.cli.start.doctor", "doctor", "Check everything that a run needs; say how to fix what fails."
@@ -99,9 +100,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     },
     "Backtests": {
         "backtest": Entry(
-            "bot.cli.backtest.backtest",
-            "backtest",
-            "Run a config over recorded candles in simulated time.",
+            "bot.cli.backtest.backtest", "backtest", "Run a config over recorded candles in simulated time."
         ),
         "sweep": Entry("bot.cli.backtest.sweep", "sweep", "Try many params of a config, here or on a cluster."),
         "drill": Entry("bot.cli.backtest.drill", "drill", "Run a config through seeded worlds of faults."),
@@ -123,9 +122,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "bot.cli.data.markets", "markets", "List the markets of an exchange, or of the embedded service."
         ),
     },
-    "Agents": {
-        "mcp": Entry("bot.cli.assistants.mcp", "mcp", "Connect an assistant to a running service or daemon."),
-    },
+    "Agents": {"mcp": Entry("bot.cli.assistants.mcp", "mcp", "Connect an assistant to a running service or daemon.")},
 }
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}
 
@@ -196,11 +193,15 @@ def _drop_unread_errors() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open each closed standard stream on /dev/null, so that no file or socket gets its number. Let stdout print paths that are not UTF-8."""
+    """Open each closed standard stream on /dev/null, so that no file or socket gets its number.
+
+    Let stdout print paths that are not UTF-8.
+    """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         import fcntl
 
-        fcntl.fcntl(number, fcntl.F_SETFD, 0)  # Child processes inherit it, too.
+        # Child processes inherit it, too.
+        fcntl.fcntl(number, fcntl.F_SETFD, 0)
     os.close(number)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -220,19 +221,23 @@ def _call(args: Sequence[str] | None) -> int:
         result: Any = bot.main(args=args, prog_name="bot", standalone_mode=False)
     except click.ClickException as error:
         error = _with_config_hint(error)
-        with suppress(OSError):  # If standard error cannot be written, the exit code still reports the failure.
+        # If standard error cannot be written, the exit code still reports the failure.
+        with suppress(OSError):
             error.show()
         return error.exit_code
     except click.Abort:
-        from bot.errors import Exit  # imported here: a help text needs no errors
+        # imported here: a help text needs no errors
+        from bot.errors import Exit
 
         with suppress(OSError):
             click.echo("stopped before it was done", err=True)
         return int(Exit.STOPPED)
     except Exception as error:  # noqa: BLE001 - every other exception becomes one line and an exit code
-        from bot.cli.common import crash_report  # imported here: a help text needs neither errors nor logs
+        # imported here: a help text needs neither errors nor logs
+        from bot.cli.common import crash_report
 
-        if isinstance(error, BrokenPipeError):  # The reader of our output has ended (`bot strategies | head`).
+        # The reader of our output has ended (`bot strategies | head`).
+        if isinstance(error, BrokenPipeError):
             crash_report.reader_has_gone(error)
             return ERROR
         return crash_report.print_error(error)
@@ -240,7 +245,9 @@ def _call(args: Sequence[str] | None) -> int:
 
 
 def _with_config_hint(error: click.ClickException) -> click.ClickException:
-    """Add a hint if the config was given as an argument (`bot status my.yaml`) to a command that takes it as --config."""
+    """Add a hint if the config was given as an argument (`bot status my.yaml`) to a command that takes it as
+    --config.
+    """
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if ctx is None or not any("--config" in param.opts for param in ctx.command.params):
         return error

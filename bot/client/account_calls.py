@@ -1,4 +1,7 @@
-"""Operations beside trading: sign-in, keys, settings, webhooks, and views of the account and of any wallet. Each call is one attempt."""
+"""Operations beside trading: sign-in, keys, settings, webhooks, and views of the account and of any wallet.
+
+Each call is one attempt.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class AccountCalls(Caller):
         return await self._call(OtpResult, "POST", "/v1/auth/otp", body=request.body())
 
     async def verify(self, request: VerifyRequest) -> VerifyResult:
-        """Sign in with the code; the first sign-in opens the account. Use `access_token` as the credential of another client."""
+        """Sign in with the code; the first sign-in opens the account.
+
+        Use `access_token` as the credential of another client.
+        """
         return await self._call(VerifyResult, "POST", "/v1/auth/verify", body=request.body())
 
     async def end_session(self) -> None:
@@ -68,7 +74,10 @@ class AccountCalls(Caller):
     async def wait_for_device(
         self, device: DeviceResult, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> DeviceTokenResult:
-        """Poll at the service's interval until the person has approved. Raises if the person denied or the code has expired."""
+        """Poll at the service's interval until the person has approved.
+
+        Raises if the person denied or the code has expired.
+        """
         interval: float = device.interval
         while True:
             await sleep(interval)
@@ -83,7 +92,10 @@ class AccountCalls(Caller):
     # ── Keys, settings, webhooks: the owner's ───────────────────────────────────────────────────────────────────────
 
     async def create_key(self, request: KeyRequest, *, key: str) -> KeyCreated:
-        """Create a scoped key. Only this answer contains its secret; a repeat with the same idempotency `key` returns the key without it."""
+        """Create a scoped key.
+
+        Only this answer contains its secret; a repeat with the same idempotency `key` returns the key without it.
+        """
         return await self._call(KeyCreated, "POST", "/v1/keys", body=request.body(), key=key)
 
     async def keys(self) -> list[Key]:
@@ -101,7 +113,10 @@ class AccountCalls(Caller):
         return await self._call(SettingsResult, "PATCH", "/v1/settings", body=request.body())
 
     async def create_webhook(self, request: WebhookRequest, *, key: str) -> WebhookCreated:
-        """Register a URL. Only this answer contains the signing secret. A receiver checks deliveries with `bot.client.webhooks.verify`."""
+        """Register a URL.
+
+        Only this answer contains the signing secret. A receiver checks deliveries with `bot.client.webhooks.verify`.
+        """
         return await self._call(WebhookCreated, "POST", "/v1/webhooks", body=request.body(), key=key)
 
     async def webhooks(self) -> list[Webhook]:

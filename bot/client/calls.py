@@ -1,4 +1,7 @@
-"""Sends one request and turns the reply into a wire model or an exception. The exception's class names what the caller does next."""
+"""Sends one request and turns the reply into a wire model or an exception.
+
+The exception's class names what the caller does next.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ from bot.wire.headers import (
 
 R = TypeVar("R", bound=Resource)
 
-INVALID_BODY: Final = "invalid_body"  # our own code for an answer that is not in the interface's form
+# our own code for an answer that is not in the interface's form
+INVALID_BODY: Final = "invalid_body"
 
 
 @cache
@@ -63,9 +67,8 @@ class Caller:
         self._limiter = limiter
         self._secret = SecretStr(secret) if isinstance(secret, str) else secret
         self._clock = ServiceClock() if clock is None else clock
-        self._sends_version = (
-            False  # True once the service has sent its version header; a later answer without it comes from a proxy
-        )
+        # True once the service has sent its version header; a later answer without it comes from a proxy
+        self._sends_version = False
         headers = {"User-Agent": user_agent(), API_VERSION_HEADER: API_VERSION}
         self._exchange = Exchange(base_url, headers=headers, transport=transport, timeouts=timeouts)
 
@@ -94,7 +97,11 @@ class Caller:
         total: float | None = None,
         kind: Kind = Kind.READ,
     ) -> R:
-        """One attempt. `reads`: the request changes nothing, so its outcome is never in doubt. `kind`: the share of the rate limit that it uses."""
+        """One attempt.
+
+        `reads`: the request changes nothing, so its outcome is never in doubt. `kind`: the share of the rate limit that
+        it uses.
+        """
         headers: dict[str, str] = {}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._secret.get_secret_value()}"
@@ -102,7 +109,8 @@ class Caller:
             headers[IDEMPOTENCY_KEY_HEADER] = parse_idempotency_key(key)
         if expires_at_ms is not None:
             headers[EXPIRES_AFTER_HEADER] = str(expires_at_ms)
-        limiter = None if self._clock.speed <= 0 else self._limiter  # A manual clock has no rate limits.
+        # A manual clock has no rate limits.
+        limiter = None if self._clock.speed <= 0 else self._limiter
         route = route_of(method, path)
         admission: Admission = ()
         if limiter is not None:
@@ -135,7 +143,8 @@ class Caller:
                 retry_after_ms=retry_after_ms(reply.headers.get("Retry-After"), reply.headers.get("Date")),
             )
         if self._sends_version and not has_version:
-            raise _failure(reply, reads=reads, is_proxy=True)  # Whatever its status is, even 200 or 401.
+            # Whatever its status is, even 200 or 401.
+            raise _failure(reply, reads=reads, is_proxy=True)
         if 200 <= reply.status < 300:
             return _read(model, reply, reads=reads)
         raise _failure(reply, reads=reads)
@@ -151,11 +160,7 @@ class Caller:
         secret = self._secret
         headers = {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}
         return follow(
-            self._exchange,
-            headers=headers,
-            failure=lambda reply: _failure(reply, reads=True),
-            query=query,
-            since=since,
+            self._exchange, headers=headers, failure=lambda reply: _failure(reply, reads=True), query=query, since=since
         )
 
 
@@ -166,7 +171,8 @@ def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
         problem = message_of(fields_of(error))
         request_id = reply.headers.get(REQUEST_ID_HEADER)
         text = f"the answer cannot be read as {model.__name__}: {problem}"
-        if reads:  # Half an answer may be whole at the next try; an answer in another form will not change.
+        # Half an answer may be whole at the next try; an answer in another form will not change.
+        if reads:
             kind: type[ApiError] = Refused if _is_json(reply.body) else TryLater
         else:
             kind = MOVES[classify(Observation(status=reply.status))]
@@ -175,7 +181,10 @@ def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
 
 
 def _failure(reply: Reply, *, reads: bool, is_proxy: bool = False) -> ApiError:
-    """The exception for a failed reply. `is_proxy`: a proxy answered, not the service; a retry may reach the service."""
+    """The exception for a failed reply.
+
+    `is_proxy`: a proxy answered, not the service; a retry may reach the service.
+    """
     body = None if is_proxy else _error_object(reply.body)
     after_ms = retry_after_ms(reply.headers.get("Retry-After"), reply.headers.get("Date"))
     if body is None:

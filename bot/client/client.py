@@ -1,8 +1,10 @@
-"""The interface as typed methods, one per operation. Each call is one attempt with a time limit; the caller decides about repeats.
+"""The interface as typed methods, one per operation. Each call is one attempt with a time limit; the caller decides
+about repeats.
 
 A method returns a wire model or raises an exception of `bot.errors`:
-Refused: the service says no. TryLater: not done; repeat after `after_ms` with the same key. OutcomeUnknown: it may be done; the same key or
-token tells. AccessLost: the credential is not valid any more. `bot.client.faults.verdict_of(error)` distinguishes further.
+Refused: the service says no. TryLater: not done; repeat after `after_ms` with the same key. OutcomeUnknown: it may be
+done; the same key or token tells. AccessLost: the credential is not valid any more.
+`bot.client.faults.verdict_of(error)` distinguishes further.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ from bot.wire.resources import Guardian, Order
 
 
 class Client(AccountCalls):
-    """A client of /v1. `clock` follows the service's time from the first answer on. `limiter` keeps the service's rate limits.
+    """A client of /v1. `clock` follows the service's time from the first answer on. `limiter` keeps the service's rate
+    limits.
 
-    `base_url`: https, or http to this machine. `api_key` may be None for operations that need no credential. `transport` is for tests and for
-    a service in the same process.
+    `base_url`: https, or http to this machine. `api_key` may be None for operations that need no credential.
+    `transport` is for tests and for a service in the same process.
     """
 
     def __init__(
@@ -84,7 +87,10 @@ class Client(AccountCalls):
     async def create_sandbox_account(
         self, *, name: str | None = None, starting_balance_usd: Decimal | int = 10_000
     ) -> SandboxAccountResult:
-        """Create a play-money account and its owner's key. Only this answer contains the secret. Each successful repeat creates another account."""
+        """Create a play-money account and its owner's key.
+
+        Only this answer contains the secret. Each successful repeat creates another account.
+        """
         request = SandboxAccountRequest(name=name, starting_balance_usd=Decimal(starting_balance_usd))
         return await self._call(SandboxAccountResult, "POST", "/v1/sandbox/accounts", body=request.body())
 
@@ -110,14 +116,17 @@ class Client(AccountCalls):
         )
 
     async def plan(self, request: OrderRequest, *, key: str | None = None) -> PlanResult:
-        """What the order would do, and a single-use token that executes it. Changes nothing, so it may be repeated. `key` is unused: the runtime's port
-        has this parameter, and only the confirm must be unique.
+        """What the order would do, and a single-use token that executes it. Changes nothing, so it may be repeated.
+        `key` is unused: the runtime's port has this parameter, and only the confirm must be unique.
         """
         dry = request.model_copy(update={"dry_run": True})
         return await self._call(PlanResult, "POST", "/v1/orders", body=dry.body(), reads=True, kind=Kind.ENTRY)
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
-        """Execute a plan. Repeating a token whose outcome is unknown returns that outcome and never executes the plan twice."""
+        """Execute a plan.
+
+        Repeating a token whose outcome is unknown returns that outcome and never executes the plan twice.
+        """
         body = ConfirmRequest(confirm_token=token).body()
         return await self._call(
             OrderResult, "POST", "/v1/orders/confirm", body=body, key=key, expires_at_ms=expires_at_ms, kind=Kind.ENTRY
@@ -170,7 +179,10 @@ class Client(AccountCalls):
         return await self._call(HeartbeatResult, "POST", "/v1/heartbeat", body=b"{}", kind=Kind.EXIT)
 
     async def kill(self, *, flatten: bool = False, key: str) -> KillResult:
-        """Cancel all entries, close all positions if `flatten`, and block openings until the owner lifts the block. The same key is the same kill."""
+        """Cancel all entries, close all positions if `flatten`, and block openings until the owner lifts the block.
+
+        The same key is the same kill.
+        """
         body = KillRequest(flatten=flatten).body()
         return await self._call(KillResult, "POST", "/v1/account/kill", body=body, key=key, kind=Kind.EXIT)
 
@@ -186,8 +198,8 @@ class Client(AccountCalls):
     def stream(self, since: str | None = None, *, types: Sequence[str] = ()) -> AsyncGenerator[Event, None]:
         """Events after `since` as they happen. Reconnects when the connection breaks. Use `async for`, then `aclose()`.
 
-        The stream is only a wake-up: read `events` when it yields, because a stream can miss events. It raises Refused if the cursor is lost (resync)
-        and AccessLost if the credential is.
+        The stream is only a wake-up: read `events` when it yields, because a stream can miss events. It raises Refused
+        if the cursor is lost (resync) and AccessLost if the credential is.
         """
         return self._stream(present({"types": ",".join(types) or None}), since)
 

@@ -1,8 +1,9 @@
-"""A small HTTP/1.1 client for one address: a pool of connections with one exchange at a time on each. It never sends a request twice.
+"""A small HTTP/1.1 client for one address: a pool of connections with one exchange at a time on each. It never sends a
+request twice.
 
-A connection gets the whole request at once, and only while it is open. A failure before that means that no byte was sent (CONNECT,
-CONNECT_TIMEOUT, POOL_TIMEOUT); a failure after it leaves the outcome in doubt. A connection is closed after any error or unexpected byte,
-so that an answer never belongs to another request.
+A connection gets the whole request at once, and only while it is open. A failure before that means that no byte was
+sent (CONNECT, CONNECT_TIMEOUT, POOL_TIMEOUT); a failure after it leaves the outcome in doubt. A connection is closed
+after any error or unexpected byte, so that an answer never belongs to another request.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ import httptools
 from bot.client.faults import Fault, TransportFault
 from bot.descriptors import reserved
 
-HEAD_BYTES_MAX: Final = 64 * 1024  # The bytes of all header lines of an answer.
-READ_BYTES: Final = 16 * 1024  # per read; most answers fit
-STAGGER_S: Final = (
-    0.25  # between attempts at a name's addresses (RFC 8305), so that an address that drops packets delays no other
-)
+# The bytes of all header lines of an answer.
+HEAD_BYTES_MAX: Final = 64 * 1024
+# per read; most answers fit
+READ_BYTES: Final = 16 * 1024
+# between attempts at a name's addresses (RFC 8305), so that an address that drops packets delays no other
+STAGGER_S: Final = 0.25
 SWITCHING: Final = 101
 
-_Resolved = tuple[int, int, int, str, Any]  # an entry of getaddrinfo; the form of the address depends on the family
+# an entry of getaddrinfo; the form of the address depends on the family
+_Resolved = tuple[int, int, int, str, Any]
 
 
 class Fields(Mapping[str, str]):
@@ -80,13 +83,15 @@ class Connection(asyncio.Protocol):
         self._headers = Fields()
         self._parts: list[bytes] = []
         self._size = 0
-        self._received = 0  # bytes since the request was sent
+        # bytes since the request was sent
+        self._received = 0
         self._in_body = False
         self._ends_with_connection = False
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self.is_open = False
-        self.idle_since_s = 0.0  # by the event loop's clock
+        # by the event loop's clock
+        self.idle_since_s = 0.0
         self.lost = asyncio.get_running_loop().create_future()
 
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
@@ -100,7 +105,9 @@ class Connection(asyncio.Protocol):
         return self._asked
 
     def is_calm(self) -> bool:
-        """True if an idle connection can still be used: it is open, and the socket has nothing to read, not even an end of file."""
+        """True if an idle connection can still be used: it is open, and the socket has nothing to read, not even an
+        end of file.
+        """
         return self.is_open and not self._poll.poll(0)
 
     def drop(self) -> None:
@@ -112,14 +119,14 @@ class Connection(asyncio.Protocol):
     # -- Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's transport has the same methods and another base class.
+        # uvloop's transport has the same methods and another base class.
+        self._transport = cast("asyncio.Transport", transport)
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self.is_open = True
 
     def data_received(self, data: bytes | memoryview) -> None:
-        if self._asked is None:  # Data without a request: the next request must not read it as its answer.
+        # Data without a request: the next request must not read it as its answer.
+        if self._asked is None:
             self.drop()
             return
         try:
@@ -146,11 +153,13 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._headers, self._parts, self._size = Fields(), [], 0
         self._in_body = self._ends_with_connection = False
-        if self._asked is None:  # A second answer to one request.
+        # A second answer to one request.
+        if self._asked is None:
             self.drop()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_body:  # A trailer after a chunked body; it cannot change the answer any more.
+        # A trailer after a chunked body; it cannot change the answer any more.
+        if self._in_body:
             return
         self._size += len(name) + len(value)
         if self._size > HEAD_BYTES_MAX:
@@ -173,11 +182,13 @@ class Connection(asyncio.Protocol):
             self._parts.append(part)
 
     def on_message_complete(self) -> None:
-        self._ends_with_connection = False  # The body is complete, so the end of the connection does not end it.
+        # The body is complete, so the end of the connection does not end it.
+        self._ends_with_connection = False
         status = self._parser.get_status_code()
         if status == SWITCHING:
             self._fail(Fault.PROTOCOL_REMOTE, "the answer changes the protocol")
-        elif status >= 200:  # 1xx is not the final answer.
+        # 1xx is not the final answer.
+        elif status >= 200:
             assert self._transport is not None
             # If the service answered before it read the whole request, it would read the rest as the next request.
             is_request_sent = not self._transport.get_write_buffer_size()
@@ -200,9 +211,11 @@ class Connection(asyncio.Protocol):
 
 
 class PlainConnection(Connection, asyncio.BufferedProtocol):
-    """A connection without TLS. It reads into its own buffer, because asyncio allocates 256 kB per read for other protocols.
+    """A connection without TLS. It reads into its own buffer, because asyncio allocates 256 kB per read for other
+    protocols.
 
-    With TLS, asyncio fills such a buffer only once per loop iteration and loses data when the connection ends, so TLS uses `Connection`.
+    With TLS, asyncio fills such a buffer only once per loop iteration and loses data when the connection ends, so TLS
+    uses `Connection`.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -217,7 +230,10 @@ class PlainConnection(Connection, asyncio.BufferedProtocol):
 
 
 class Connections:
-    """A pool of at most `most` connections to one address. Uses the newest idle connection first, and none that was idle for `idle_s` seconds."""
+    """A pool of at most `most` connections to one address.
+
+    Uses the newest idle connection first, and none that was idle for `idle_s` seconds.
+    """
 
     def __init__(
         self, address: Address, *, most: int, idle_s: float, connect_s: float, pool_s: float, bytes_max: int
@@ -228,12 +244,16 @@ class Connections:
         self._pool_s = pool_s
         self._bytes_max = bytes_max
         self._free = asyncio.Semaphore(most)
-        self._idle: list[Connection] = []  # oldest first
+        # oldest first
+        self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._is_closed = False
 
     async def exchange(self, request: bytes) -> Answer:
-        """Send one request and return its answer, or raise TransportFault. If cancelled, it closes the connection, because an answer may still come."""
+        """Send one request and return its answer, or raise TransportFault.
+
+        If cancelled, it closes the connection, because an answer may still come.
+        """
         if self._free.locked():
             try:
                 async with asyncio.timeout(self._pool_s):
@@ -265,7 +285,10 @@ class Connections:
             self._free.release()
 
     async def close(self) -> None:
-        """Close all connections and wait for their end. Outcomes of requests in flight are in doubt; waiting requests are not sent."""
+        """Close all connections and wait for their end.
+
+        Outcomes of requests in flight are in doubt; waiting requests are not sent.
+        """
         self._is_closed = True
         closing = (*self._idle, *self._busy)
         self._idle.clear()
@@ -293,12 +316,14 @@ class Connections:
                 return await self._race(await _addresses(self._address.host, self._address.port))
         except TimeoutError as error:
             raise TransportFault(Fault.CONNECT_TIMEOUT, str(error)) from None
-        except (OSError, UnicodeError) as error:  # OSError includes TLS errors; UnicodeError: a name that cannot exist.
+        # OSError includes TLS errors; UnicodeError: a name that cannot exist.
+        except (OSError, UnicodeError) as error:
             raise TransportFault(Fault.CONNECT, str(error)) from error
 
     async def _race(self, addresses: Sequence[_Resolved]) -> Connection:
-        """Connect to the first address that accepts. The next attempt starts when the previous one fails, or after STAGGER_S. All other connections are
-        closed, also on cancellation: asyncio's own race leaks a socket that had just connected.
+        """Connect to the first address that accepts. The next attempt starts when the previous one fails, or after
+        STAGGER_S. All other connections are closed, also on cancellation: asyncio's own race leaks a socket that had
+        just connected.
         """
         waiting, tries, made = list(addresses), list[asyncio.Task[Connection]](), list[Connection]()
         winner: Connection | None = None
@@ -334,7 +359,8 @@ class Connections:
 
         with (
             reserved()
-        ):  # Use a reserved file descriptor if necessary, so that an exit reaches the service when none is free.
+            # Use a reserved file descriptor if necessary, so that an exit reaches the service when none is free.
+        ):
             connected = socket.socket(family, kind, protocol)
         try:
             connected.settimeout(0)
@@ -355,7 +381,8 @@ def _discard_exception(attempt: asyncio.Task[Connection]) -> None:
 
 async def _addresses(host: str, port: int) -> Sequence[_Resolved]:
     """The addresses of a host name, alternating between IPv4 and IPv6 (RFC 8305)."""
-    try:  # An IP address needs no lookup.
+    # An IP address needs no lookup.
+    try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

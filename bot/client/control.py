@@ -1,4 +1,7 @@
-"""Client of the sandbox control, /sandbox/v1, over its Unix socket. No hosted service has it, and the daemon does not need it."""
+"""Client of the sandbox control, /sandbox/v1, over its Unix socket.
+
+No hosted service has it, and the daemon does not need it.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,13 @@ from bot.wire.resources import Market
 from bot.wire.vocabulary import FaultKind
 
 _BASE = "/sandbox/v1"
-CONTROL_TIMEOUTS = Timeouts(total=60.0)  # advancing over days processes every price between
+# advancing over days processes every price between
+CONTROL_TIMEOUTS = Timeouts(total=60.0)
 
 
 class ControlClient(Caller):
-    """Controls the sandbox's clock and prices. `socket`: path of its Unix socket, whose file permissions are the credential. `base_url` and `token`:
+    """Controls the sandbox's clock and prices. `socket`: path of its Unix socket, whose file permissions are the
+    credential. `base_url` and `token`:
     for a control that is served on a port.
     """
 
@@ -62,7 +67,10 @@ class ControlClient(Caller):
         await self.aclose()
 
     async def mint_key(self, account_id: str | None = None) -> MintKeyResult:
-        """Create an owner's key of the embedded account; the previous one stops working. `account_id` None: the only account."""
+        """Create an owner's key of the embedded account; the previous one stops working.
+
+        `account_id` None: the only account.
+        """
         return await self._call(
             MintKeyResult, "POST", f"{_BASE}/keys", body=MintKeyRequest(account_id=account_id).body()
         )

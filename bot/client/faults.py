@@ -1,6 +1,8 @@
-"""Decides what the outcome of a request means for its order: one pure function over what the client observed. Sends nothing, waits for nothing.
+"""Decides what the outcome of a request means for its order: one pure function over what the client observed. Sends
+nothing, waits for nothing.
 
-The rule behind every row: a missing answer proves nothing. An outcome that is not listed is UNKNOWN, and UNKNOWN never means "not placed".
+The rule behind every row: a missing answer proves nothing. An outcome that is not listed is UNKNOWN, and UNKNOWN never
+means "not placed".
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from bot.wire.errors import ErrorBody
 class Fault(StrEnum):
     """How an exchange failed without an answer."""
 
-    CONNECT = "connect_error"  # includes name resolution and TLS
+    # includes name resolution and TLS
+    CONNECT = "connect_error"
     CONNECT_TIMEOUT = "connect_timeout"
     POOL_TIMEOUT = "pool_timeout"
     READ = "read_error"
@@ -34,7 +37,8 @@ class Fault(StrEnum):
     TOO_LARGE = "reply_too_large"
     TOTAL_TIMEOUT = "total_timeout"
     CANCELLED = "cancelled"
-    CRASHED = "crashed"  # a process died after it had recorded the request; the start finds it open
+    # a process died after it had recorded the request; the start finds it open
+    CRASHED = "crashed"
     OTHER = "transport_error"
 
 
@@ -53,26 +57,38 @@ NOT_SENT_FAULTS: Final = frozenset({Fault.CONNECT, Fault.CONNECT_TIMEOUT, Fault.
 class Verdict(StrEnum):
     """What is certain about a request, and what the caller does next."""
 
-    DONE = "done"  # use the answer
-    NOT_SENT = "not_sent"  # no byte was sent: repeat with the same key
-    UNKNOWN = "unknown"  # it may be live: repeat with the same key, then look the order up
-    EXISTS = "exists"  # the order exists: look it up by its key until found; never use a new key
-    RETRY = "retry"  # not placed for a passing reason: repeat with the same key until not_after
-    IN_FLIGHT = "in_flight"  # the first copy is still running: wait, then repeat with the same key
-    REFUSED = "refused"  # a final no
-    UNPROVEN = "unproven"  # this copy was refused, but an earlier copy may still arrive: in doubt until the expiry
-    FINGERPRINT = "fingerprint"  # the key belongs to another body: adopt that order, or quarantine the intent
+    # use the answer
+    DONE = "done"
+    # no byte was sent: repeat with the same key
+    NOT_SENT = "not_sent"
+    # it may be live: repeat with the same key, then look the order up
+    UNKNOWN = "unknown"
+    # the order exists: look it up by its key until found; never use a new key
+    EXISTS = "exists"
+    # not placed for a passing reason: repeat with the same key until not_after
+    RETRY = "retry"
+    # the first copy is still running: wait, then repeat with the same key
+    IN_FLIGHT = "in_flight"
+    # a final no
+    REFUSED = "refused"
+    # this copy was refused, but an earlier copy may still arrive: in doubt until the expiry
+    UNPROVEN = "unproven"
+    # the key belongs to another body: adopt that order, or quarantine the intent
+    FINGERPRINT = "fingerprint"
     USED_TOKEN = "used_token"  # noqa: S105  the token has executed: details name the trade
-    FENCED_VOID = "fenced_void"  # an account reset voided the key: certain
-    FENCED_EXPIRED = "fenced_expired"  # it arrived after its expiry and will never run: certain
-    ACCESS_LOST = "access_lost"  # not executed: repeat with a new credential and the same key
+    # an account reset voided the key: certain
+    FENCED_VOID = "fenced_void"
+    # it arrived after its expiry and will never run: certain
+    FENCED_EXPIRED = "fenced_expired"
+    # not executed: repeat with a new credential and the same key
+    ACCESS_LOST = "access_lost"
 
 
 # If an error has one of these codes and a requestId, nothing was executed, even if orderSubmitted is missing.
 BEFORE_EXECUTION: Final = frozenset(code for code, row in CODES.items() if row.before_execution)
 
-# Refusals that our service stores with the key, so that a late copy gets the same answer. It stores no refusals of schema, authentication
-# or rate.
+# Refusals that our service stores with the key, so that a late copy gets the same answer. It stores no refusals of
+# schema, authentication or rate.
 STORED_REFUSALS: Final = frozenset(
     {
         "insufficient_funds",
@@ -87,7 +103,8 @@ STORED_REFUSALS: Final = frozenset(
 
 ACCESS_CODES: Final = frozenset(code for code, row in CODES.items() if row.move is AccessLost)
 
-CONFLICTS: Final[Mapping[str, Verdict]] = {  # by details.reason of idempotency_conflict
+# by details.reason of idempotency_conflict
+CONFLICTS: Final[Mapping[str, Verdict]] = {
     "in_flight": Verdict.IN_FLIGHT,
     "fingerprint": Verdict.FINGERPRINT,
     "used_token": Verdict.USED_TOKEN,
@@ -98,15 +115,19 @@ CONFLICTS: Final[Mapping[str, Verdict]] = {  # by details.reason of idempotency_
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the client observed of one attempt: a transport fault, or a status with an error object, or a status with a readable or unreadable body."""
+    """What the client observed of one attempt: a transport fault, or a status with an error object, or a status with
+    a readable or unreadable body.
+    """
 
     fault: Fault | None = None
     status: int | None = None
     body_valid: bool = False
-    code: str | None = None  # The code of the error object; None without one (a proxy's page, an empty body).
+    # The code of the error object; None without one (a proxy's page, an empty body).
+    code: str | None = None
     order_submitted: OrderSubmitted = None
     retryable: bool | None = None
-    reason: str | None = None  # details.reason
+    # details.reason
+    reason: str | None = None
 
     @staticmethod
     def of_error(status: int, body: ErrorBody) -> Observation:
@@ -125,8 +146,9 @@ def classify(
 ) -> Verdict:
     """The verdict on one attempt.
 
-    `after_ambiguous`: the outcome of an earlier attempt of the same intent is unknown. Then a refusal is final only if the service stores
-    it with the key (`stores_refusals`, true for ours) or the order's expiry has passed (`fenced`: not_after, or the token's expiry).
+    `after_ambiguous`: the outcome of an earlier attempt of the same intent is unknown. Then a refusal is final only if
+    the service stores it with the key (`stores_refusals`, true for ours) or the order's expiry has passed (`fenced`:
+    not_after, or the token's expiry).
     """
     verdict = _alone(seen)
     if verdict is not Verdict.REFUSED or not after_ambiguous or fenced:
@@ -180,7 +202,8 @@ MOVES: Final[Mapping[Verdict, type[ApiError]]] = {
     Verdict.ACCESS_LOST: AccessLost,
 }
 
-_CARRIED = "_observation"  # attribute of the exception, for `verdict_of`
+# attribute of the exception, for `verdict_of`
+_CARRIED = "_observation"
 
 
 def carry(error: ApiError, seen: Observation) -> ApiError:

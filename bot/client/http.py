@@ -1,7 +1,7 @@
 """One HTTP request and its answer within a time limit. Returns the answer of any status, or raises TransportFault.
 
-Requests over TCP use the project's own connections (connections.py), because httpx takes 8 to 16 times their processor time. Streams,
-Unix sockets and apps in the same process use httpx. Only this module imports httpx.
+Requests over TCP use the project's own connections (connections.py), because httpx takes 8 to 16 times their processor
+time. Streams, Unix sockets and apps in the same process use httpx. Only this module imports httpx.
 """
 
 from __future__ import annotations
@@ -26,17 +26,21 @@ from bot.http_limits import is_compressed, tls_context
 from bot.plain_text import plain_json
 from bot.wire.addresses import address_problem
 
-REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles take less than 1 MB
-CONNECTIONS_MAX: Final = 128  # a daemon has up to 50 orders and 50 candle requests in flight, and a few others
-KEEPALIVE_S: Final = 3.0  # shorter than servers' timeouts, so that we close an idle connection before the server does
+# 5,000 candles take less than 1 MB
+REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
+# a daemon has up to 50 orders and 50 candle requests in flight, and a few others
+CONNECTIONS_MAX: Final = 128
+# shorter than servers' timeouts, so that we close an idle connection before the server does
+KEEPALIVE_S: Final = 3.0
 
 Transport = httpx.AsyncBaseTransport
 
 _TARGET: Final = re.compile(r"/[\x21-\x7e]*")
-_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")  # a header value without line breaks, so that nobody can inject a header
+# a header value without line breaks, so that nobody can inject a header
+_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 
-# httpcore imports sniffio for every lock, several times per request. If it is not installed, each import searches the whole path, a fifth
-# of the cost of a request. With None in sys.modules the import fails at once.
+# httpcore imports sniffio for every lock, several times per request. If it is not installed, each import searches the
+# whole path, a fifth of the cost of a request. With None in sys.modules the import fails at once.
 if importlib.util.find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]  # A None there is the import system's own word for "not to be had".
 
@@ -61,7 +65,10 @@ FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `total` bounds the whole exchange, because httpx has no limit for a server that sends a few bytes at a time."""
+    """Seconds.
+
+    `total` bounds the whole exchange, because httpx has no limit for a server that sends a few bytes at a time.
+    """
 
     total: float = 15.0
     connect: float = 3.0
@@ -73,7 +80,10 @@ TIMEOUTS: Final = Timeouts()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete answer, its texts without characters that are not printable. `sent_ns` and `received_ns` are monotonic."""
+    """A complete answer, its texts without characters that are not printable.
+
+    `sent_ns` and `received_ns` are monotonic.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -116,8 +126,13 @@ class Exchange:
             host = url.raw_host.decode("ascii")
             address = Address(host, url.port or (443 if is_tls else 80), context if is_tls else None)
             self._connections = Connections(
-                address, most=CONNECTIONS_MAX, idle_s=KEEPALIVE_S, connect_s=timeouts.connect, pool_s=timeouts.pool, bytes_max=reply_bytes_max
-            )  # fmt: skip
+                address,
+                most=CONNECTIONS_MAX,
+                idle_s=KEEPALIVE_S,
+                connect_s=timeouts.connect,
+                pool_s=timeouts.pool,
+                bytes_max=reply_bytes_max,
+            )
             self._base_path = url.raw_path.decode("ascii").rstrip("/")
             self._lines = _lines({"Host": url.netloc.decode("ascii"), **lines})
             transport = httpx.AsyncHTTPTransport(verify=context, retries=0, trust_env=False)
@@ -139,7 +154,10 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         total: float | None = None,
     ) -> Reply:
-        """Send a request and read its answer within `total` seconds. Raises TransportFault without a complete answer."""
+        """Send a request and read its answer within `total` seconds.
+
+        Raises TransportFault without a complete answer.
+        """
         extra = dict(headers or {})
         if body is not None:
             extra["Content-Type"] = "application/json"
@@ -193,7 +211,10 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         silence: float,
     ) -> AsyncIterator[Listening]:
-        """A streamed answer. It must start within the total timeout; then at most `silence` seconds may pass between two parts."""
+        """A streamed answer.
+
+        It must start within the total timeout; then at most `silence` seconds may pass between two parts.
+        """
         timeout = httpx.Timeout(silence, connect=self.timeouts.connect, pool=self.timeouts.pool)
         request = self._http.build_request(
             "GET", self.base_url + path, params=query or None, headers=headers, timeout=timeout

@@ -1,10 +1,11 @@
-"""The rate limiter of one credential. It learns from answers what the service still allows, and delays or refuses requests. It sends nothing.
+"""The rate limiter of one credential. It learns from answers what the service still allows, and delays or refuses
+requests. It sends nothing.
 
-It reads RateLimit, RateLimit-Policy and the Retry-After of a 429, and limits nothing before the first answer. Reads and entries leave a share
-of the quota unused, entries the larger one, so that exits, kills and heartbeats need no queue; the heartbeat process is another process
-and uses that share too. If the quota is used up, entries wait as long as the service says. Exits are sent again after 10 s without quota, and reads
-after a longer time, because a daemon that cannot read cannot close. When the service accepts such an exit, the other exits follow. A manual
-clock has no rate limits.
+It reads RateLimit, RateLimit-Policy and the Retry-After of a 429, and limits nothing before the first answer. Reads and
+entries leave a share of the quota unused, entries the larger one, so that exits, kills and heartbeats need no queue;
+the heartbeat process is another process and uses that share too. If the quota is used up, entries wait as long as the
+service says. Exits are sent again after 10 s without quota, and reads after a longer time, because a daemon that cannot
+read cannot close. When the service accepts such an exit, the other exits follow. A manual clock has no rate limits.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from bot.errors import TryLater
 
 
 class Kind(Enum):
-    """What a request is for: the share of the quota that it leaves unused, how long it waits at most (ms), and after how many ms without quota it
-    is sent anyway.
+    """What a request is for: the share of the quota that it leaves unused, how long it waits at most (ms), and after
+    how many ms without quota it is sent anyway.
     """
 
-    EXIT = (0.0, 2_000, 10_000.0)  # closes, cancels, guardians, heartbeats, the kill switch
+    # closes, cancels, guardians, heartbeats, the kill switch
+    EXIT = (0.0, 2_000, 10_000.0)
     READ = (0.1, 2_000, 60_000.0)
-    ENTRY = (0.25, 500, math.inf)  # a dry run too, because it is the first half of an entry
+    # a dry run too, because it is the first half of an entry
+    ENTRY = (0.25, 500, math.inf)
 
     @property
     def reserve(self) -> float:
@@ -43,12 +46,17 @@ class Kind(Enum):
         return self.value[2]
 
 
-SILENT_MS: Final = 1_000  # wait after a 429 without a time
-BLOCK_MAX_MS: Final = 3_600_000  # if the service says longer, ask again after an hour
-POLICIES_MAX: Final = 50  # policies that are remembered; a service has a few
-RESERVE_MAX: Final = 50  # most requests that a share leaves unused; a tenth of a large quota would be a waste
+# wait after a 429 without a time
+SILENT_MS: Final = 1_000
+# if the service says longer, ask again after an hour
+BLOCK_MAX_MS: Final = 3_600_000
+# policies that are remembered; a service has a few
+POLICIES_MAX: Final = 50
+# most requests that a share leaves unused; a tenth of a large quota would be a waste
+RESERVE_MAX: Final = 50
 _NUMBER_MAX: Final = 10**9
-_ROUNDING: Final = 1e-9  # tolerance for a count that is refilled by fractions
+# tolerance for a count that is refilled by fractions
+_ROUNDING: Final = 1e-9
 _ITEM: Final = re.compile(
     r'\s*"([^"\\]{1,64})"((?:\s*;\s*[a-z*][a-z0-9_.*-]{0,15}=(?:"[^"]{0,64}"|[^;,"\s]{1,64}))*)\s*(?:,|$)'
 )
@@ -80,7 +88,10 @@ class Budget(NamedTuple):
 
 
 class RateHeld(TryLater):
-    """The request was not sent, because the quota is used up or the rest is reserved for exits. `after_ms`: the wait for new quota."""
+    """The request was not sent, because the quota is used up or the rest is reserved for exits.
+
+    `after_ms`: the wait for new quota.
+    """
 
 
 @dataclass(slots=True)
@@ -92,11 +103,16 @@ class _Bucket:
     left: float
     at_ms: float
     blocked_ms: float = 0.0
-    spent_ms: float = math.inf  # since when the quota is used up
-    asked_ms: float = -math.inf  # when the newest 429 came, or a request was sent without quota
-    refused_ms: float = -math.inf  # when the newest 429 came
-    lets_exits: bool = False  # the service accepted a request sent without quota, so other exits need not wait
-    under_way: int = 0  # sent and not answered, so not counted in what the service says is left
+    # since when the quota is used up
+    spent_ms: float = math.inf
+    # when the newest 429 came, or a request was sent without quota
+    asked_ms: float = -math.inf
+    # when the newest 429 came
+    refused_ms: float = -math.inf
+    # the service accepted a request sent without quota, so other exits need not wait
+    lets_exits: bool = False
+    # sent and not answered, so not counted in what the service says is left
+    under_way: int = 0
 
     def refill(self, now_ms: float) -> None:
         self.left = min(self.requests, self.left + max(0.0, now_ms - self.at_ms) * self.per_ms)
@@ -127,7 +143,8 @@ class _Bucket:
         return max(quota_ms, blocked_ms, 0.0)
 
 
-Admission = tuple[_Bucket, ...]  # the buckets that an admitted request was counted in
+# the buckets that an admitted request was counted in
+Admission = tuple[_Bucket, ...]
 
 
 def loop_ms() -> float:
@@ -145,7 +162,8 @@ class Limiter:
         self._sleep = sleep
         self._buckets: dict[str, _Bucket] = {}
         self._policy_of: dict[str, tuple[str, ...]] = {}
-        self.held = 0  # requests that were not sent because of the limit
+        # requests that were not sent because of the limit
+        self.held = 0
         self.waited_ms = 0
 
     def wait_ms(self, kind: Kind, route: str) -> int:
@@ -154,7 +172,8 @@ class Limiter:
         return max((bucket.wait_ms(kind, now_ms) for bucket in self._drawn(route)), default=0)
 
     async def admit(self, kind: Kind, route: str, *, within_ms: float = math.inf) -> Admission:
-        """Wait until the request may be sent, and count it. Pass the result to `ended`. Raises RateHeld at once if the wait would be too long.
+        """Wait until the request may be sent, and count it. Pass the result to `ended`. Raises RateHeld at once if the
+        wait would be too long.
 
         `within_ms`: the request is useless after that time (an entry's not_after).
         """
@@ -166,7 +185,8 @@ class Limiter:
                 self.held += 1
                 raise RateHeld(
                     "rate_limited",
-                    f"not sent: the service's rate limit allows no {'entry' if kind is Kind.ENTRY else 'such request'} for {wait_ms} ms",
+                    f"not sent: the service's rate limit allows no {'entry' if kind is Kind.ENTRY else 'such request'}"
+                    f" for {wait_ms} ms",
                     order_submitted=False,
                     retryable=True,
                     after_ms=wait_ms,
@@ -175,12 +195,16 @@ class Limiter:
         now_ms = self._now_ms()
         self.waited_ms += round(now_ms - began_ms)
         admission = tuple(self._drawn(route))
-        for bucket in admission:  # No await since the check, so no other request took this quota.
+        # No await since the check, so no other request took this quota.
+        for bucket in admission:
             bucket.take(kind, now_ms)
         return admission
 
     def ended(self, admission: Admission) -> None:
-        """An admitted request has its answer or failed. Releases the buckets that it was counted in, even if its route has other policies now."""
+        """An admitted request has its answer or failed.
+
+        Releases the buckets that it was counted in, even if its route has other policies now.
+        """
         for bucket in admission:
             assert bucket.under_way > 0
             bucket.under_way -= 1
@@ -188,7 +212,10 @@ class Limiter:
     def learn(
         self, route: str, *, status: int, limit: str | None, policy: str | None, retry_after_ms: int | None
     ) -> None:
-        """Learn from the headers of one answer. Unreadable headers are ignored. Retry-After of a 429 overrides the others."""
+        """Learn from the headers of one answer.
+
+        Unreadable headers are ignored. Retry-After of a 429 overrides the others.
+        """
         now_ms = self._now_ms()
         quotas = _quotas(policy)
         lefts = parse_limit(limit)
@@ -231,7 +258,8 @@ class Limiter:
 
     def _refused(self, route: str, wait_ms: int, now_ms: float) -> None:
         drawn = self._drawn(route)
-        if not drawn:  # The service names no policy: only this route must wait.
+        # The service names no policy: only this route must wait.
+        if not drawn:
             drawn = [self._buckets.setdefault(route, _Bucket(_NUMBER_MAX, _NUMBER_MAX, _NUMBER_MAX, now_ms))]
             self._policy_of[route] = (route,)
         for bucket in drawn:

@@ -1,6 +1,8 @@
-"""An event loop that looks up host names in daemon threads, so that a lookup that hangs does not delay the end of the process.
+"""An event loop that looks up host names in daemon threads, so that a lookup that hangs does not delay the end of the
+process.
 
-asyncio uses its thread pool, and `asyncio.run` waits for that pool at the end: a minute or more if the resolver does not answer.
+asyncio uses its thread pool, and `asyncio.run` waits for that pool at the end: a minute or more if the resolver does
+not answer.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ def run_unheld(main: Coroutine[Any, Any, T]) -> T:
 
 
 class NamesLoop(asyncio.SelectorEventLoop):
-    """Looks up each name once at a time. Later callers wait for the same lookup, also after the first caller has given up."""
+    """Looks up each name once at a time.
+
+    Later callers wait for the same lookup, also after the first caller has given up.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,14 +36,15 @@ class NamesLoop(asyncio.SelectorEventLoop):
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         key = (host, port, family, type, proto, flags)
         asked = self._asked.get(key)
         if asked is None:
             asked = self.create_future()
             try:
                 threading.Thread(target=self._look_up, args=(key, asked), name="names", daemon=True).start()
-            except RuntimeError as error:  # No thread can be started now; the next caller tries again.
+            # No thread can be started now; the next caller tries again.
+            except RuntimeError as error:
                 raise OSError(str(error)) from None
             self._asked[key] = asked
             asked.add_done_callback(lambda one: self._forget(key, one))
@@ -56,10 +62,12 @@ class NamesLoop(asyncio.SelectorEventLoop):
             else:
                 asked.set_exception(error)
 
-        with contextlib.suppress(RuntimeError):  # The loop is closed, so nobody waits.
+        # The loop is closed, so nobody waits.
+        with contextlib.suppress(RuntimeError):
             self.call_soon_threadsafe(answer)
 
     def _forget(self, key: _Key, asked: asyncio.Future[Any]) -> None:
         del self._asked[key]
         if not asked.cancelled():
-            asked.exception()  # Read the exception, so that asyncio does not log it.
+            # Read the exception, so that asyncio does not log it.
+            asked.exception()

@@ -1,4 +1,7 @@
-"""Waits and repeats calls: exponential backoff with jitter, Retry-After, and a limit for every retry. Chance and sleep are arguments."""
+"""Waits and repeats calls: exponential backoff with jitter, Retry-After, and a limit for every retry.
+
+Chance and sleep are arguments.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ T = TypeVar("T")
 
 FIRST_MS: Final = 500
 MAX_MS: Final = 10_000
-SPREAD: Final = 0.2  # jitter, so that many clients do not return at the same instant
-RETRY_AFTER_MAX_MS: Final = 3_600_000  # if the service says longer, ask again after an hour
+# jitter, so that many clients do not return at the same instant
+SPREAD: Final = 0.2
+# if the service says longer, ask again after an hour
+RETRY_AFTER_MAX_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,10 @@ class Backoff:
     spread: float = SPREAD
 
     def wait_ms(self, attempt: int, chance: float, after_ms: int = 0) -> int:
-        """Milliseconds to wait after failed attempt number `attempt` (from 1). `chance` is in [0, 1). The wait is never shorter than `after_ms`, the service's Retry-After."""
+        """Milliseconds to wait after failed attempt number `attempt` (from 1).
+
+        `chance` is in [0, 1). The wait is never shorter than `after_ms`, the service's Retry-After.
+        """
         assert attempt >= 1
         assert 0 <= chance < 1
         base = self.max_ms if attempt > 30 else min(self.max_ms, self.first_ms * 2 ** (attempt - 1))
@@ -44,7 +52,8 @@ async def persist(
     backoff: Backoff = Backoff(),
     elapsed_ns: Callable[[], int] = monotonic_ns,
 ) -> T:
-    """Repeat a call after TryLater and OutcomeUnknown. Raises the last error after `attempts_max` calls, or when `budget_ms` would be exceeded.
+    """Repeat a call after TryLater and OutcomeUnknown. Raises the last error after `attempts_max` calls, or when
+    `budget_ms` would be exceeded.
 
     Use it only for calls that may be repeated: reads, and requests that send the same key or token each time.
     """

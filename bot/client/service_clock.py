@@ -1,4 +1,6 @@
-"""The service's time: the last X-Sandbox-Clock header plus elapsed time, or the machine's clock within bounds of the service's Date header."""
+"""The service's time: the last X-Sandbox-Clock header plus elapsed time, or the machine's clock within bounds of the
+service's Date header.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,18 @@ from bot.clock import Clock, SystemClock, boot_ns, monotonic_ns
 from bot.wire.dates import parse_date
 from bot.wire.headers import parse_sandbox_clock
 
-REWIND_MS: Final = (
-    1_000  # Real time. If a header is behind by less, `now_ms` waits; by more, the service's time was set back.
-)
-DATES_KEPT: Final = 5  # their median counts, so that one wrong date does not
+# Real time. If a header is behind by less, `now_ms` waits; by more, the service's time was set back.
+REWIND_MS: Final = 1_000
+# their median counts, so that one wrong date does not
+DATES_KEPT: Final = 5
 # A Date that is further behind the newest one may come from a cache that does not say so.
 STALE_MS: Final = 5_000
-DRIFT: Final = 1_000  # the service's clock may lose one second in this many; such a Date is not stale
-STALE_FOR_MS: Final = 60_000  # Real time with only stale dates, after which the service's clock was set back.
-AHEAD_MS: Final = (
-    3_000  # how far the machine's clock may be ahead of the Date of an answer, which has whole seconds and travelled
-)
+# the service's clock may lose one second in this many; such a Date is not stale
+DRIFT: Final = 1_000
+# Real time with only stale dates, after which the service's clock was set back.
+STALE_FOR_MS: Final = 60_000
+# how far the machine's clock may be ahead of the Date of an answer, which has whole seconds and travelled
+AHEAD_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +39,38 @@ class _Anchor:
 
 
 class ServiceClock:
-    """The service's time. `now_ms()` never decreases between headers. It is late by the answer's travel time, never early.
+    """The service's time. `now_ms()` never decreases between headers. It is late by the answer's travel time, never
+    early.
 
     `speed` is 1 for real time, 60 for an accelerated sandbox, 0 for a manual clock, which stands still between headers.
     `skew_ms` is how far the service's Date is ahead of this machine: the median of the last answers, in whole seconds.
-    `stale` counts answers from a cache, whose time is ignored: they have an Age, or a Date that is STALE_MS behind (unless that lasts).
-    `rewinds` counts how often the service's time went back (a restore, a reset, a restart).
+    `stale` counts answers from a cache, whose time is ignored: they have an Age, or a Date that is STALE_MS behind
+    (unless that lasts). `rewinds` counts how often the service's time went back (a restore, a reset, a restart).
 
-    In real time the machine's clock counts while it is between that Date and AHEAD_MS after it. Outside this range the Date plus monotonic time
-    counts. The service judges the expiry of orders, so a wrong machine clock must neither refuse an exit nor declare an order expired.
+    In real time the machine's clock counts while it is between that Date and AHEAD_MS after it. Outside this range the
+    Date plus monotonic time counts. The service judges the expiry of orders, so a wrong machine clock must neither
+    refuse an exit nor declare an order expired.
     """
 
     def __init__(
-        self, real: Clock | None = None, elapsed_ns: Callable[[], int] = monotonic_ns, since_boot_ns: Callable[[], int] = boot_ns
-    ) -> None:  # fmt: skip
+        self,
+        real: Clock | None = None,
+        elapsed_ns: Callable[[], int] = monotonic_ns,
+        since_boot_ns: Callable[[], int] = boot_ns,
+    ) -> None:
         self._real: Clock = SystemClock() if real is None else real
         self._elapsed_ns = elapsed_ns
         self._since_boot_ns = since_boot_ns
         self._anchor: _Anchor | None = None
         self._floor_ms = 0
-        self._dates_ms: deque[int] = deque(maxlen=DATES_KEPT)  # Date minus the time since the machine's boot
-        self._boot_ms: int | None = None  # median of these: the instant of the boot, by the service's clock
-        self._newest_ms = self._newest_at_ms = 0  # the highest accepted boot instant, and when it was learnt
-        self._stale_since_ms: int | None = None  # since when every answer has been stale
+        # Date minus the time since the machine's boot
+        self._dates_ms: deque[int] = deque(maxlen=DATES_KEPT)
+        # median of these: the instant of the boot, by the service's clock
+        self._boot_ms: int | None = None
+        # the highest accepted boot instant, and when it was learnt
+        self._newest_ms = self._newest_at_ms = 0
+        # since when every answer has been stale
+        self._stale_since_ms: int | None = None
         self.stale = 0
         self.rewinds = 0
 
@@ -110,8 +122,8 @@ class ServiceClock:
         age: str | None = None,
         may_be_kept: bool = True,
     ) -> None:
-        """Learn from the headers of one answer. `is_service`: the service itself answered, not a proxy. `may_be_kept`: a cache may answer this kind
-        of request.
+        """Learn from the headers of one answer. `is_service`: the service itself answered, not a proxy. `may_be_kept`:
+        a cache may answer this kind of request.
         """
         if age is not None and age.strip() != "0":
             self.stale += 1
@@ -131,7 +143,8 @@ class ServiceClock:
         known_ms = None if old is None else max(self._floor_ms, old.at(received_ns))
         if old is not None and known_ms is not None and now_ms < known_ms:
             if sent_ns < old.received_ns and now_ms < old.now_ms:
-                return  # Two answers overtook each other; the newer one was read first.
+                # Two answers overtook each other; the newer one was read first.
+                return
             if old.speed == 0 or known_ms - now_ms > REWIND_MS * max(old.speed, speed, 1.0):
                 self._floor_ms = 0
                 self.rewinds += 1

@@ -1,6 +1,8 @@
-"""The event stream: parses server-sent events and reconnects after the last id. Use it only as a wake-up; the cursor feed is the truth.
+"""The event stream: parses server-sent events and reconnects after the last id. Use it only as a wake-up; the cursor
+feed is the truth.
 
-`Client.stream` uses it. A client that keeps state reads `Client.events` at each wake-up, which returns missed events too.
+`Client.stream` uses it. A client that keeps state reads `Client.events` at each wake-up, which returns missed events
+too.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from bot.wire.errors import fields_of, message_of
 from bot.wire.events import Event
 
 PATH: Final = "/v1/events/stream"
-SILENCE_SECONDS: Final = 45.0  # three pings of the service: after so long without data the connection is dead
-LINE_MAX: Final = 1_048_576  # characters; an event has less than 2 kB
+# three pings of the service: after so long without data the connection is dead
+SILENCE_SECONDS: Final = 45.0
+# characters; an event has less than 2 kB
+LINE_MAX: Final = 1_048_576
 ERROR_BYTES_MAX: Final = 65_536
 LAST_EVENT_ID: Final = "Last-Event-ID"
 BACKOFF: Final = Backoff()
@@ -103,7 +107,10 @@ async def follow(
     backoff: Backoff = BACKOFF,
     chance: Random | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Events after `since`, without end. Reconnects when a connection ends. Raises Refused (410: the cursor is lost, resync) and AccessLost."""
+    """Events after `since`, without end.
+
+    Reconnects when a connection ends. Raises Refused (410: the cursor is lost, resync) and AccessLost.
+    """
     draw = Random() if chance is None else chance
     attempt = 0
     last = since

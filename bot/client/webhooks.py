@@ -19,28 +19,29 @@ from typing import Final
 from bot.clock import SystemClock
 from bot.wire import signing
 
-TOLERANCE_SECONDS: Final = 300  # difference between the clocks of sender and receiver, either way
-SIGNATURES_MAX: Final = 16  # a delivery with more signatures is refused unread; a rotation has two
+# difference between the clocks of sender and receiver, either way
+TOLERANCE_SECONDS: Final = 300
+# a delivery with more signatures is refused unread; a rotation has two
+SIGNATURES_MAX: Final = 16
 SEEN_MAX: Final = 100_000
 
 
 def verify(
-    body: bytes,
-    headers: Mapping[str, str],
-    secret: str | bytes | Iterable[str | bytes],
-    *,
-    now_ms: int | None = None,
+    body: bytes, headers: Mapping[str, str], secret: str | bytes | Iterable[str | bytes], *, now_ms: int | None = None
 ) -> bool:
-    """True if the delivery was signed with the secret (or one of several, during a rotation) within five minutes of now.
+    """True if the delivery was signed with the secret (or one of several, during a rotation) within five minutes of
+    now.
 
-    `secret`: `whsec_...`, any other text as given at registration, or the key's bytes. Returns False for anything unreadable: answer 401.
-    Raises ValueError only if your own secret is invalid.
+    `secret`: `whsec_...`, any other text as given at registration, or the key's bytes. Returns False for anything
+    unreadable: answer 401. Raises ValueError only if your own secret is invalid.
     """
     secrets = (secret,) if isinstance(secret, str | bytes) else tuple(secret)
     keys = [signing.key_of(one) if isinstance(one, str) else one for one in secrets]
     if any(
-        len(key) < signing.KEY_BYTES_MIN for key in keys
-    ):  # For example an unset variable: anybody could sign with an empty secret.
+        len(key) < signing.KEY_BYTES_MIN
+        for key in keys
+        # For example an unset variable: anybody could sign with an empty secret.
+    ):
         raise ValueError(f"a secret has at least {signing.KEY_BYTES_MIN} bytes")
     given = {str(name).lower(): value for name, value in headers.items()}
     delivery_id = given.get(signing.ID_HEADER, "")
@@ -66,7 +67,10 @@ def _is_recent(timestamp: str, now_ms: int) -> bool:
 
 
 class SeenIds:
-    """Ids of the newest `size` handled deliveries. The service delivers at least once, so some deliveries come twice."""
+    """Ids of the newest `size` handled deliveries.
+
+    The service delivers at least once, so some deliveries come twice.
+    """
 
     def __init__(self, size: int = SEEN_MAX) -> None:
         assert size >= 1

@@ -1,7 +1,8 @@
 """Config: a YAML file becomes frozen, checked `Settings`, or every problem at once with its line and column.
 
-`document` reads YAML and knows where each value stands, `references` fetches secrets, `settings` is the schema, `source` joins them, `diff` compares
-two configs, `param_values` changes params in a config's text. Start with `settings.py`. Nothing here starts anything, and no message shows a secret. It may import `strategy` and `wire`.
+`document` reads YAML and knows where each value stands, `references` fetches secrets, `settings` is the schema,
+`source` joins them, `diff` compares two configs, `param_values` changes params in a config's text. Start with
+`settings.py`. Nothing here starts anything, and no message shows a secret. It may import `strategy` and `wire`.
 """
 
 from bot.config.param_values import with_params

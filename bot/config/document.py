@@ -1,4 +1,7 @@
-"""The text of a config: YAML 1.2 nodes, plain data from them, and where each value stands. It knows no key of the schema."""
+"""The text of a config:
+
+YAML 1.2 nodes, plain data from them, and where each value stands. It knows no key of the schema.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,20 @@ from bot.logs import SECRET_TEXT, is_secret_name, redact_text
 
 Loc = tuple[str | int, ...]
 
-DEPTH_MAX: Final = 32  # levels: more than any config has; stops an alias that contains itself
-NODES_MAX: Final = 20_000  # nodes: far more than any config has; stops aliases that multiply
+# levels: more than any config has; stops an alias that contains itself
+DEPTH_MAX: Final = 32
+# nodes: far more than any config has; stops aliases that multiply
+NODES_MAX: Final = 20_000
 
 _TAG: Final = "tag:yaml.org,2002:"
-# A word and the separator before its value, for a text that could not be parsed and for keys that swallowed their value.
+# A word and the separator before its value, for a text that could not be parsed and for keys that swallowed their
+# value.
 _NAMED: Final = re.compile(r"""([\w-]+)["']?[ \t]*[:=]""")
 _GLUED: Final = re.compile(r"([\w-]+)[:=](?=\S)")
 _REFERENCE: Final = re.compile(r"\$\{(?:credential|file|env):[^{}\n]*\}")
 _OTHER_VERSION: Final = re.compile(r"^%YAML[ \t]+(?!1\.2\b).*", re.MULTILINE)
-_SYNTAX_HINTS: Final = {  # by the parser's problem or context
+# by the parser's problem or context
+_SYNTAX_HINTS: Final = {
     "alias": '; a text that begins with * needs quotes: cron: "* * * * *"',
     "'\\t' that cannot start": "; indent with blanks, not with tabs",
 }
@@ -55,8 +62,10 @@ class Rejected(ValueError):
 # From a scalar's text and the nearest key above it to its replacement; raises Rejected.
 Lookup = Callable[[str, str], str]
 
-SHOWN_MAX: Final = 160  # characters of a line that an error shows; a longer line is cut around the mistake
-SHOWN_BEFORE_MAX: Final = 60  # The characters before the mistake.
+# characters of a line that an error shows; a longer line is cut around the mistake
+SHOWN_MAX: Final = 160
+# The characters before the mistake.
+SHOWN_BEFORE_MAX: Final = 60
 CUT: Final = "..."
 
 
@@ -67,19 +76,20 @@ class Document:
     file: str
     text: str
     data: Any = None
-    problems: list[Problem] = field(
-        default_factory=list
-    )  # their lines are shown by `shown`, once all secrets are known
+    # their lines are shown by `shown`, once all secrets are known
+    problems: list[Problem] = field(default_factory=list)
     _values: dict[Loc, StringMark] = field(default_factory=dict)
     _keys: dict[Loc, StringMark] = field(default_factory=dict)
     _ends: dict[Loc, int] = field(default_factory=dict)
-    _hidden: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # start and end in the text: values that no message may show
+    # start and end in the text: values that no message may show
+    _hidden: list[tuple[int, int]] = field(default_factory=list)
     _nodes: int = 0
 
     def problem(self, loc: Loc, message: str, *, at_key: bool = False) -> Problem:
-        """Add a problem at the value of a path, or at the nearest parent in the file. `at_key` points at the key instead."""
+        """Add a problem at the value of a path, or at the nearest parent in the file.
+
+        `at_key` points at the key instead.
+        """
         here = loc
         while here not in self._values and here:
             here = here[:-1]
@@ -112,7 +122,8 @@ class Document:
         if not shown.strip():
             return problem
         before, after = shown[:column], shown[column:]
-        if len(shown) > SHOWN_MAX:  # Such as a whole config on one line, which each of its problems would repeat.
+        # Such as a whole config on one line, which each of its problems would repeat.
+        if len(shown) > SHOWN_MAX:
             before = before if len(before) <= SHOWN_BEFORE_MAX else CUT + before[-SHOWN_BEFORE_MAX:]
             left = SHOWN_MAX - len(before)
             after = after if len(after) <= left else after[:left] + CUT
@@ -178,7 +189,8 @@ class Document:
         line, column, index = (mark.line, mark.column, mark.index) if mark is not None else (0, 0, 0)
         message = f"not YAML: {error.problem or error.context}"
         if any(start <= index < end for start, end in self._hidden):
-            message = re.sub(r" '[^'<]{2,}'", "", message)  # The parser's message quotes the text.
+            # The parser's message quotes the text.
+            message = re.sub(r" '[^'<]{2,}'", "", message)
         said = f"{error.context} {error.problem}"
         message += next((hint for words, hint in _SYNTAX_HINTS.items() if words in said), "")
         lines = self.text.splitlines()
@@ -187,13 +199,17 @@ class Document:
         self.problems.append(self._problem_at(line, column, "", message))
 
     def _hide_unparsed(self) -> None:
-        """Hide the possible value of a secret's name: the rest of its line and the lines below it. A reference is not hidden."""
+        """Hide the possible value of a secret's name: the rest of its line and the lines below it.
+
+        A reference is not hidden.
+        """
         for match in _NAMED.finditer(self.text):
             if not is_secret_name(match[1]):
                 continue
             start = self.text.rfind("\n", 0, match.start()) + 1
             margin = len(self.text[start:]) - len(self.text[start:].lstrip(" \t"))
-            below = rf"[ \t]*(?=\n)|[ \t]{{{margin}}}(?:[ \t]|- ).*"  # blank, deeper, or an item of a list
+            # blank, deeper, or an item of a list
+            below = rf"[ \t]*(?=\n)|[ \t]{{{margin}}}(?:[ \t]|- ).*"
             value = re.compile(rf".*(?:\n(?:{below}))*").match(self.text, match.end())
             assert value is not None
             at = match.end()

@@ -1,4 +1,7 @@
-"""Changes the params of strategies in a config's text, for `bot backtest --param`. The changed text is a config like any other, with its comments."""
+"""Changes the params of strategies in a config's text, for `bot backtest --param`.
+
+The changed text is a config like any other, with its comments.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from bot.errors import ConfigError
 
 
 def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
-    """The text of a valid config with other values of params, by (strategy, param). A value is YAML, as after `param: ` in the file.
+    """The text of a valid config with other values of params, by (strategy, param). A value is YAML, as after `param: `
+    in the file.
 
-    ConfigError if no strategy has the name, or if a value is no YAML or has a reference. Whether the strategy has the param is for the check of the new text.
+    ConfigError if no strategy has the name, or if a value is no YAML or has a reference. Whether the strategy has the
+    param is for the check of the new text.
     """
     yaml = YAML()
     yaml.preserve_quotes = True
@@ -40,7 +45,10 @@ def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
 
 
 def _without_references(value: Any, param: str) -> Any:
-    """The value. ConfigError if a text in it has a reference: only the author of the config may read the environment and secrets."""
+    """The value.
+
+    ConfigError if a text in it has a reference: only the author of the config may read the environment and secrets.
+    """
     if isinstance(value, str) and "${" in value:
         raise ConfigError(
             f"--param {param}: a value of a param takes no reference such as ${{env:NAME}}; write it into the config"

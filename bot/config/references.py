@@ -12,13 +12,15 @@ from typing import Final
 from bot.config.document import Rejected
 from bot.logs import hide, is_secret_name
 
-SECRET_BYTES_MAX: Final = 65_536  # enough for a key or a certificate; refuses a device that was named by mistake
+# enough for a key or a certificate; refuses a device that was named by mistake
+SECRET_BYTES_MAX: Final = 65_536
 
 FORMS: Final = "${credential:NAME} (systemd), ${file:PATH} (readable by you alone) or ${env:NAME}"
 NO_HOME: Final = "the folder that ~ means is not known here; write the whole path"
 
 _REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
-_API_KEY: Final = re.compile(r"[!-~]+", re.ASCII)  # what fits into an HTTP header
+# what fits into an HTTP header
+_API_KEY: Final = re.compile(r"[!-~]+", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", re.ASCII)
 
 _NO_NAME: Final = "a credential's name is letters, digits and _ . @ -"
@@ -38,14 +40,18 @@ class References:
         self._environ = environ
 
     def __call__(self, text: str, key: str) -> str:
-        """The text with each reference replaced. `key` is its key in the config: a secret must stand under a secret's name."""
+        """The text with each reference replaced.
+
+        `key` is its key in the config: a secret must stand under a secret's name.
+        """
         secret = is_secret_name(key)
         if secret and not _REFERENCE.fullmatch(text):
             raise Rejected(f"a secret must be one reference and nothing else: {FORMS}")
         replaced = _REFERENCE.sub(lambda match: self._one(match.group(1), secret=secret), text)
         if key == "api_key" and not _API_KEY.fullmatch(replaced):
             raise Rejected(
-                f"{text} does not hold an API key: a key is one ASCII word without blanks, line breaks or a byte order mark"
+                f"{text} does not hold an API key: a key is one ASCII word without blanks, line breaks or a byte order"
+                " mark"
             )
         return Referred(replaced)
 
@@ -55,7 +61,8 @@ class References:
             raise Rejected(f"${{{reference}}} is not a reference; write {FORMS}")
         if kind != "env" and not secret:
             raise Rejected(
-                f"${{{kind}:...}} holds a secret, but the value of this key is shown; use ${{env:NAME}} or the value itself"
+                f"${{{kind}:...}} holds a secret, but the value of this key is shown; use ${{env:NAME}} or the value"
+                " itself"
             )
         if kind == "env":
             value = self._environ.get(name, "")
@@ -84,7 +91,8 @@ class References:
             raise Rejected(_NO_NAME)
         if not folder:
             raise Rejected(
-                f"the credential {name} comes from systemd (LoadCredential=), and systemd did not start this process with credentials"
+                f"the credential {name} comes from systemd (LoadCredential=), and systemd did not start this process"
+                " with credentials"
             )
         return _read(Path(folder) / name, f"the credential {name}", private=False)
 
@@ -98,7 +106,8 @@ def _read(file: Path, what: str, *, private: bool) -> str:
     except OSError as error:
         raise Rejected(f"{what} cannot be read: {error.strerror}") from None
     try:
-        status = os.fstat(descriptor)  # The status of the opened file, also if the path was replaced since.
+        # The status of the opened file, also if the path was replaced since.
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise Rejected(f"{what} is not a file")
         if private and status.st_mode & 0o077:
@@ -115,30 +124,39 @@ def _read(file: Path, what: str, *, private: bool) -> str:
 
 
 class Outside:
-    """Resolves references as `References` does. A credential that only the systemd unit gets is recorded, with a stand-in for its value."""
+    """Resolves references as `References` does.
+
+    A credential that only the systemd unit gets is recorded, with a stand-in for its value.
+    """
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._look = References(folder, environ)
         self._is_unit = bool(environ.get("CREDENTIALS_DIRECTORY"))
-        self.found: dict[str, str] = {}  # stand-in -> the credential's name
+        # stand-in -> the credential's name
+        self.found: dict[str, str] = {}
 
     def __call__(self, text: str, key: str) -> str:
         match = _REFERENCE.fullmatch(text) if is_secret_name(key) and not self._is_unit else None
         kind, _, name = match.group(1).partition(":") if match is not None else ("", "", "")
         if kind != "credential" or not _NAME.fullmatch(name):
             return self._look(text, key)
-        stand_in = Referred(f"(credential {name})")  # Different credentials need different stand-ins.
+        # Different credentials need different stand-ins.
+        stand_in = Referred(f"(credential {name})")
         self.found[stand_in] = name
         return stand_in
 
 
 class Noted:
-    """Records each reference and resolves none that is a secret: for checking a config where its secrets cannot be read."""
+    """Records each reference and resolves none that is a secret: for checking a config where its secrets cannot be
+    read.
+    """
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._look = References(folder, environ)
-        self.found: list[tuple[str, str]] = []  # (credential, file or env; name) of the secrets, each once
-        self.plain: list[str] = []  # what else came out of the environment, by name
+        # (credential, file or env; name) of the secrets, each once
+        self.found: list[tuple[str, str]] = []
+        # what else came out of the environment, by name
+        self.plain: list[str] = []
 
     def __call__(self, text: str, key: str) -> str:
         match = _REFERENCE.fullmatch(text) if is_secret_name(key) else None

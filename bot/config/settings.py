@@ -41,13 +41,16 @@ from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
 
-STRATEGIES_MAX: Final = 300  # The strategies of one daemon. Each costs a thread and a part of every pass.
-MARKETS_MAX: Final = 20  # The number for one strategy.
-GUARDIANS_MAX: Final = 50  # half of the service's limit for an account; the guardians of positions need the rest
-SPEED_MAX: Final = 3_600  # the service's bound on an accelerated clock
-BEAT_WINDOW_SECONDS_MIN: Final = (
-    20  # real time for a heartbeat to arrive; with less, a short pause of the machine closes all positions
-)
+# The strategies of one daemon. Each costs a thread and a part of every pass.
+STRATEGIES_MAX: Final = 300
+# The number for one strategy.
+MARKETS_MAX: Final = 20
+# half of the service's limit for an account; the guardians of positions need the rest
+GUARDIANS_MAX: Final = 50
+# the service's bound on an accelerated clock
+SPEED_MAX: Final = 3_600
+# real time for a heartbeat to arrive; with less, a short pause of the machine closes all positions
+BEAT_WINDOW_SECONDS_MIN: Final = 20
 
 Loc = tuple[str | int, ...]
 
@@ -68,7 +71,10 @@ INSTRUCTIONS_FILE: Final = "instructions_file"
 
 
 def instructions_file(folder: Path, name: str) -> Path:
-    """The whole path of the param INSTRUCTIONS_FILE of a file in `folder`. OutsideFolder unless it is in the folder or below it."""
+    """The whole path of the param INSTRUCTIONS_FILE of a file in `folder`.
+
+    OutsideFolder unless it is in the folder or below it.
+    """
     return inside(folder, os.path.relpath(name, folder) if Path(name).is_absolute() else os.path.normpath(name))
 
 
@@ -77,7 +83,8 @@ def _path(value: Any, info: ValidationInfo) -> Any:
         raise _no("must be a path")
     if str(value).startswith("$"):
         raise _no(
-            "a path cannot contain shell variables: write the whole path, ~/... or ${env:NAME}/...; ./$x is a folder called $x"
+            "a path cannot contain shell variables: write the whole path, ~/... or ${env:NAME}/...; ./$x is a folder"
+            " called $x"
         )
     folder = (info.context or {}).get("folder")
     try:
@@ -247,7 +254,10 @@ class DeadMan(Section):
 
 
 class GuardianSpec(Section):
-    """A guardian that the service keeps for the whole account. Guardians of a position come with the strategy's order."""
+    """A guardian that the service keeps for the whole account.
+
+    Guardians of a position come with the strategy's order.
+    """
 
     type: GuardianType = Field(description="account_drawdown or schedule")
     max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = Field(
@@ -315,7 +325,10 @@ class Safety(Section):
     )
     adopted_stop_pct: Annotated[Decimal, Number(gt=0, le=50)] | None = Field(
         default=None,
-        description="For adopt: a position without a stop gets a trailing stop at this distance from its price. None: it is not adopted.",
+        description=(
+            "For adopt: a position without a stop gets a trailing stop at this distance from its price. None: it is not"
+            " adopted."
+        ),
     )
 
     @model_validator(mode="after")
@@ -348,15 +361,24 @@ class StrategySettings(Section):
     max_leverage: Leverage = Field(default=1, description="Highest leverage of an order.")
     daily_loss_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] | None = Field(
         default=None,
-        description="After a loss of this much since 00:00 UTC (realised and unrealised, net of fees and funding), entries are refused until the next day.",
+        description=(
+            "After a loss of this much since 00:00 UTC (realised and unrealised, net of fees and funding), entries are"
+            " refused until the next day."
+        ),
     )
     netting: Literal["refuse", "allow"] = Field(
         default="refuse",
-        description="allow: share a market with other strategies that allow it too. The market has one position, and each strategy has a share of it.",
+        description=(
+            "allow: share a market with other strategies that allow it too. The market has one position, and each"
+            " strategy has a share of it."
+        ),
     )
     approve: Approve = Field(
         default="never",
-        description="Entries that wait for a person: never, always, or those {above_usd: AMOUNT}. `file:function`: a policy in Python answers instead. Exits and protection never wait.",
+        description=(
+            "Entries that wait for a person: never, always, or those {above_usd: AMOUNT}. `file:function`: a policy in"
+            " Python answers instead. Exits and protection never wait."
+        ),
     )
     params: Mapping[str, Any] = Field(
         default_factory=dict, description="The strategy's own params; `bot strategies` lists them."
@@ -388,7 +410,9 @@ class StrategySettings(Section):
     @field_validator("params")
     @classmethod
     def _files(cls, value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
-        """The param INSTRUCTIONS_FILE as a whole path: params may come from others, so it names a file of the config's folder only."""
+        """The param INSTRUCTIONS_FILE as a whole path: params may come from others, so it names a file of the
+        config's folder only.
+        """
         folder, name = (info.context or {}).get("folder"), value.get(INSTRUCTIONS_FILE)
         if folder is None or not isinstance(name, str):
             return value
@@ -408,7 +432,9 @@ class LogSettings(Section):
     )
     format: Literal["auto", "pretty", "json"] = Field(
         default="auto",
-        description="pretty: events with their fields. auto: the lines of `bot demo` on a terminal, JSON lines elsewhere.",
+        description=(
+            "pretty: events with their fields. auto: the lines of `bot demo` on a terminal, JSON lines elsewhere."
+        ),
     )
 
     @property
@@ -422,7 +448,10 @@ class Orders(Section):
 
     path: Literal["plan", "direct"] = Field(
         default="plan",
-        description="plan: a dry run first, then its single-use token. direct: one request, once the service has returned our key with an order. A strategy with its own `confirm` always uses plan.",
+        description=(
+            "plan: a dry run first, then its single-use token. direct: one request, once the service has returned our"
+            " key with an order. A strategy with its own `confirm` always uses plan."
+        ),
     )
 
 
@@ -447,7 +476,10 @@ class Metrics(Section):
 
 
 class Telegram(Section):
-    """Control from Telegram chats, by `bot telegram`. Only these chats are answered, and in a group only these persons."""
+    """Control from Telegram chats, by `bot telegram`.
+
+    Only these chats are answered, and in a group only these persons.
+    """
 
     token: Secret = Field(description=f"Of your bot, from @BotFather: {FORMS}.")
     chats: tuple[Annotated[int, Integer(-(2**52), 2**52)], ...] = Field(
@@ -456,7 +488,10 @@ class Telegram(Section):
     users: tuple[Annotated[int, Integer(1, 2**52)], ...] = Field(
         default=(),
         max_length=50,
-        description="Ids of the persons whose commands count in the groups among `chats`. A private chat has the id of its person.",
+        description=(
+            "Ids of the persons whose commands count in the groups among `chats`. A private chat has the id of its"
+            " person."
+        ),
     )
     api_url: Annotated[str, StringConstraints(max_length=ADDRESS_MAX)] = Field(
         default="https://api.telegram.org", description="Another address for a Bot API server of your own."
@@ -486,7 +521,10 @@ class Telegram(Section):
 
 
 class Dashboard(Section):
-    """Pages in a browser that show the daemon, reachable from this machine only. `bot run` starts them as a process of their own."""
+    """Pages in a browser that show the daemon, reachable from this machine only.
+
+    `bot run` starts them as a process of their own.
+    """
 
     port: Annotated[int, Integer(0, 65_535)] = Field(default=8710, description="On 127.0.0.1; 0 takes a free one.")
     control: Flag = Field(
@@ -579,7 +617,10 @@ def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc,
                 continue
             silent = [one.name for one in (owner, strategy) if one.netting != "allow"]
             names = " and ".join(dict.fromkeys(silent))
-            text = f"{owner.name} already trades {coin}, and a market has one position; to share it, set netting: allow on {names}"
+            text = (
+                f"{owner.name} already trades {coin}, and a market has one position; to share it, set netting: allow on"
+                f" {names}"
+            )
             problems.append((("strategies", index, "markets", place), text))
     return problems
 
@@ -644,8 +685,9 @@ class Settings(Section):
                 problems.append(
                     (
                         ("dead_man", "heartbeat_seconds"),
-                        f"{self.dead_man.heartbeat_seconds} s are {self.dead_man.heartbeat_seconds / self.embedded.speed:.3g} s of real time"
-                        f" at clock {self.embedded.clock}; a heartbeat needs {BEAT_WINDOW_SECONDS_MIN} s, so at least {least}"
+                        f"{self.dead_man.heartbeat_seconds} s are"
+                        f" {self.dead_man.heartbeat_seconds / self.embedded.speed:.3g} s of real time at clock"
+                        f" {self.embedded.clock}; a heartbeat needs {BEAT_WINDOW_SECONDS_MIN} s, so at least {least}"
                         + ("" if least <= 86_400 else ", or a slower clock"),
                     )
                 )

@@ -19,7 +19,8 @@ from bot.errors import ConfigError, Problem
 from bot.logs import redact
 from bot.words import did_you_mean
 
-FILE_BYTES_MAX: Final = 1_000_000  # a config is written by hand, and is small
+# a config is written by hand, and is small
+FILE_BYTES_MAX: Final = 1_000_000
 
 _SAID: Final[Mapping[str, str]] = {
     "missing": "is required",
@@ -55,9 +56,7 @@ def read(path: str | Path, environ: Mapping[str, str] | None = None, lookup: Loo
     return read_text(text_of(Path(path)), Path(path), environ, lookup)
 
 
-def read_text(
-    text: str, path: Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None
-) -> Source:  # fmt: skip
+def read_text(text: str, path: Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None) -> Source:
     """As `read`, from a text, as if it stood in the file `path`."""
     environ = os.environ if environ is None else environ
     folder = path.absolute().parent
@@ -68,7 +67,8 @@ def read_text(
     data = dict(document.data)
     if "name" not in data:
         data["name"] = name_of(path)
-    if document.is_empty(("dead_man",)):  # All keys of the section may be commented out, which does not mean "off".
+    # All keys of the section may be commented out, which does not mean "off".
+    if document.is_empty(("dead_man",)):
         document.problems.append(document.problem(("dead_man",), "is empty; give its keys, or off"))
     if "state_dir" not in data:
         name = data["name"]
@@ -143,20 +143,27 @@ def _error(document: Document) -> ConfigError:
 
 
 def _follows(error: ErrorDetails) -> bool:
-    """True if this problem only repeats another: a value that was rejected, or a list that is too short without its bad items."""
+    """True if this problem only repeats another: a value that was rejected, or a list that is too short without its
+    bad items.
+    """
     return error["input"] is MISSING or (
         error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
     )
 
 
 def _said(document: Document, error: ErrorDetails) -> Problem:
-    """A problem of the schema in words for the config's author. It never shows the input; the masked line of the file does."""
+    """A problem of the schema in words for the config's author.
+
+    It never shows the input; the masked line of the file does.
+    """
     kind, loc = error["type"], tuple(step for step in error["loc"] if step not in PRICE_TAGS)
     if kind == "extra_forbidden":
-        document.hide(loc)  # it may be a secret under a misspelt key
+        # it may be a secret under a misspelt key
+        document.hide(loc)
         return document.problem(loc, _unknown(loc), at_key=True)
     if loc[-1:] in (("base_url",), ("api_url",)) and set("@?#") & set(str(error["input"])):
-        document.hide(loc)  # it may contain a password or a key
+        # it may contain a password or a key
+        document.hide(loc)
     message = _SAID.get(kind) or error["msg"].removeprefix("Value error, ").replace(
         "Input should be", "must be"
     ).replace("a valid string", "text")

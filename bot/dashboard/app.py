@@ -1,4 +1,7 @@
-"""The application: which address shows which page. Reads are GET; changes are POST: to `/sign-in`, `/sign-out`, `/runs`, `/control/...`."""
+"""The application: which address shows which page.
+
+Reads are GET; changes are POST: to `/sign-in`, `/sign-out`, `/runs`, `/control/...`.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,29 @@ from bot.errors import BotError
 
 log = structlog.get_logger()
 
-REPORT_POLICY: Final = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-UPDATE_S: Final = 1.0  # between two updates of an open page
-STREAMS_MAX: Final = 20  # open pages
+REPORT_POLICY: Final = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+    " blob:; font-src data:"
+)
+# between two updates of an open page
+UPDATE_S: Final = 1.0
+# open pages
+STREAMS_MAX: Final = 20
 ADDRESSES: Final = (
-    ("/", "overview"), ("/market", "market"), ("/market/{coin}", "market"), ("/strategies", "strategies"), ("/strategies/{name}", "strategy"),
-    ("/events", "events"), ("/explain/{name}", "explain"), ("/guardians", "guardians"), ("/approvals", "approvals"), ("/runs", "runs"), ("/runs/compare", "compare"),
-)  # fmt: skip
-FRAME: Final = ("status", "notice")  # fragments of every page
+    ("/", "overview"),
+    ("/market", "market"),
+    ("/market/{coin}", "market"),
+    ("/strategies", "strategies"),
+    ("/strategies/{name}", "strategy"),
+    ("/events", "events"),
+    ("/explain/{name}", "explain"),
+    ("/guardians", "guardians"),
+    ("/approvals", "approvals"),
+    ("/runs", "runs"),
+    ("/runs/compare", "compare"),
+)
+# fragments of every page
+FRAME: Final = ("status", "notice")
 
 
 class Dashboard:
@@ -90,7 +108,8 @@ class Dashboard:
         values = await self._values(page, query)
         if isinstance(values, NoSuchPage):
             return await self._message(404, "Not found", str(values))
-        about = query | values["identity"]  # The updates of the page name what it was loaded for.
+        # The updates of the page name what it was loaded for.
+        about = query | values["identity"]
         stream = request.url_for("stream", page=page.name).include_query_params(
             **{name: str(value) for name, value in about.items()}
         )
@@ -156,7 +175,8 @@ class Dashboard:
         try:
             while not self.stopping.is_set() and self._sign_in.knows(cookie):
                 values = await self._values(page, query)
-                if isinstance(values, NoSuchPage):  # What the page was loaded for is gone, so it ends.
+                # What the page was loaded for is gone, so it ends.
+                if isinstance(values, NoSuchPage):
                     yield {"data": json.dumps({"now": SystemClock().now_ms(), "fragments": {}, "moved": str(values)})}
                     return
                 yield {"data": json.dumps(self._changed(page, values, sent), separators=(",", ":"))}
@@ -193,7 +213,10 @@ class Dashboard:
     # -- backtests
 
     async def report(self, request: Request) -> Response:
-        """The page of `bot report`. It has scripts of its own, so it runs in a sandbox: it cannot read the dashboard or its cookie."""
+        """The page of `bot report`.
+
+        It has scripts of its own, so it runs in a sandbox: it cannot read the dashboard or its cookie.
+        """
         try:
             page = await self._sources.backtests.report(request.path_params["name"])
         except NoRun as error:
@@ -233,7 +256,10 @@ class Dashboard:
         cookie = None if form is None else self._sign_in.redeem(form.get("code", ""))
         if cookie is None:
             log.warning("dashboard.sign_in_refused")
-            problem = "This link was used before, is older than ten minutes, or belongs to an earlier start. Run bot dashboard again for a new one."
+            problem = (
+                "This link was used before, is older than ten minutes, or belongs to an earlier start. Run bot"
+                " dashboard again for a new one."
+            )
             return HTMLResponse(self._documents.page("sign_in", {"problem": problem}), 403)
         log.info("dashboard.signed_in")
         response = RedirectResponse("/", 303)

@@ -1,6 +1,8 @@
-"""The folder of backtests: its runs, their reports, the comparison of two, and one backtest that is started from the browser.
+"""The folder of backtests: its runs, their reports, the comparison of two, and one backtest that is started from the
+browser.
 
-Reports, comparisons and backtests are made by the commands themselves (`bot report`, `bot compare`, `bot backtest`), each in a process of its own.
+Reports, comparisons and backtests are made by the commands themselves (`bot report`, `bot compare`, `bot backtest`),
+each in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from bot.files import OutsideFolder, inside
 
 Data = dict[str, Any]
 
-RUNS_MAX: Final = 200  # newest, in the list
-REPORTS_KEPT: Final = 4  # each a few megabytes
-WITHIN_S: Final = 120.0  # for a report or a comparison
-TEXT_MAX: Final = 300  # The characters of a field of the form.
+# newest, in the list
+RUNS_MAX: Final = 200
+# each a few megabytes
+REPORTS_KEPT: Final = 4
+# for a report or a comparison
+WITHIN_S: Final = 120.0
+# The characters of a field of the form.
+TEXT_MAX: Final = 300
 
 
 class NoRun(Exception):
@@ -57,7 +63,8 @@ class Backtests:
         found = []
         with suppress(OSError):
             for path in self.folder.glob("*/summary.json"):
-                with suppress(OSError, ValueError):  # A run that is a link is left out: OutsideFolder is a ValueError.
+                # A run that is a link is left out: OutsideFolder is a ValueError.
+                with suppress(OSError, ValueError):
                     inside(self.folder, f"{path.parent.name}/{path.name}")
                     at_ns = path.stat().st_mtime_ns
                     if self._summaries.get(path, (0, {}))[0] != at_ns:
@@ -96,9 +103,14 @@ class Backtests:
 
     async def _run(self, *arguments: str) -> bytes:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bot", *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            sys.executable,
+            "-m",
+            "bot",
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
             out, err = await asyncio.wait_for(process.communicate(), WITHIN_S)
         except TimeoutError:
@@ -109,7 +121,10 @@ class Backtests:
         return out
 
     def start(self, config: str, form: Mapping[str, str]) -> str | None:
-        """Start a backtest of a config. Returns why not, or None. The backtest goes on until it ends, or with the dashboard."""
+        """Start a backtest of a config.
+
+        Returns why not, or None. The backtest goes on until it ends, or with the dashboard.
+        """
         if self.job is not None and self.job.ended is None:
             return "a backtest runs already; wait for its end"
         data, given = (
@@ -128,9 +143,15 @@ class Backtests:
 
     async def _follow(self, job: Job) -> None:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bot", *job.command, cwd=self.folder.parent, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            sys.executable,
+            "-m",
+            "bot",
+            *job.command,
+            cwd=self.folder.parent,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         try:
             job.last = "running"

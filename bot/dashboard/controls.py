@@ -1,6 +1,8 @@
-"""Changes from a browser: pause, resume, close, cancel, approve, refuse, kill. Each goes through the daemon's control socket, as the commands do.
+"""Changes from a browser: pause, resume, close, cancel, approve, refuse, kill. Each goes through the daemon's control
+socket, as the commands do.
 
-A change needs `--control`, the cookie, the change token of the page, a word that the person types, and the stamp of what the person saw:
+A change needs `--control`, the cookie, the change token of the page, a word that the person types, and the stamp of
+what the person saw:
 a change of something that is another thing by now is refused (`identity.py`).
 """
 
@@ -42,7 +44,8 @@ class Seen(NamedTuple):
         return self.snapshot.status or {}
 
 
-BY: Final = "the dashboard"  # who the journal and the log say that it was
+# who the journal and the log say that it was
+BY: Final = "the dashboard"
 
 
 class Action(NamedTuple):
@@ -55,7 +58,8 @@ class Action(NamedTuple):
     subject: Callable[[Seen, str], Subject | None]
     needs_name: bool = False
     is_dangerous: bool = False
-    is_of_proposal: bool = False  # acts on an entry that waits for approval
+    # acts on an entry that waits for approval
+    is_of_proposal: bool = False
 
 
 def _account(seen: Seen, _name: str) -> Subject:
@@ -124,34 +128,68 @@ def _proposal(seen: Seen, name: str) -> Subject | None:
 
 ACTIONS: Final[Mapping[str, Action]] = {
     "pause": Action(
-        "Pause", "No new entries; exits, stops and guardians continue. Resting entries may still fill. A pause stays in force over restarts.",
-        lambda name: name or "pause", "/pause", _paused,
+        "Pause",
+        "No new entries; exits, stops and guardians continue. Resting entries may still fill. A pause stays in force"
+        " over restarts.",
+        lambda name: name or "pause",
+        "/pause",
+        _paused,
     ),
     "resume": Action(
-        "Resume", "Entries are allowed again. A named strategy also leaves its quarantine; without a name, orders that wait for a person are released.",
-        lambda name: name or "resume", "/resume", _resumed,
+        "Resume",
+        "Entries are allowed again. A named strategy also leaves its quarantine; without a name, orders that wait for a"
+        " person are released.",
+        lambda name: name or "resume",
+        "/resume",
+        _resumed,
     ),
     "close": Action(
-        "Close", "The daemon closes the whole position at the market, reduce-only. Its stop and targets end with it. The strategy may open again: pause it first.",
-        lambda name: name, "/close", _position, needs_name=True,
+        "Close",
+        "The daemon closes the whole position at the market, reduce-only. Its stop and targets end with it. The"
+        " strategy may open again: pause it first.",
+        lambda name: name,
+        "/close",
+        _position,
+        needs_name=True,
     ),
     "cancel": Action(
-        "Cancel", "The entry order is canceled at the service. Stops and targets cannot be canceled, so that no position loses its stop.",
-        lambda name: name, "/cancel", _entry, needs_name=True,
+        "Cancel",
+        "The entry order is canceled at the service. Stops and targets cannot be canceled, so that no position loses"
+        " its stop.",
+        lambda name: name,
+        "/cancel",
+        _entry,
+        needs_name=True,
     ),
     "approve": Action(
-        "Approve", "The daemon sends this entry. If its price has moved more than 0.5 % from the price that was shown, nothing is sent and you are asked again.",
-        lambda name: name, "/approve", _proposal, needs_name=True, is_of_proposal=True,
+        "Approve",
+        "The daemon sends this entry. If its price has moved more than 0.5 % from the price that was shown, nothing is"
+        " sent and you are asked again.",
+        lambda name: name,
+        "/approve",
+        _proposal,
+        needs_name=True,
+        is_of_proposal=True,
     ),
     "refuse": Action(
-        "Refuse", "The entry ends and nothing is sent. The strategy decides anew on its next bar.",
-        lambda name: name, "/refuse", _proposal, needs_name=True, is_of_proposal=True,
+        "Refuse",
+        "The entry ends and nothing is sent. The strategy decides anew on its next bar.",
+        lambda name: name,
+        "/refuse",
+        _proposal,
+        needs_name=True,
+        is_of_proposal=True,
     ),
     "kill": Action(
-        "Kill", "The service cancels all entries and blocks new ones until the account's owner lifts the kill switch. Stops stay.",
-        lambda _name: "kill", "/kill", _account, is_dangerous=True,
+        "Kill",
+        "The service cancels all entries and blocks new ones until the account's owner lifts the kill switch. Stops"
+        " stay.",
+        lambda _name: "kill",
+        "/kill",
+        _account,
+        is_dangerous=True,
     ),
-}  # fmt: skip
+}
 
 
 def confirmation(action: Action, name: str, subject: Subject) -> Data:
@@ -169,7 +207,10 @@ def confirmation(action: Action, name: str, subject: Subject) -> Data:
 
 
 def other_ways(action_name: str) -> list[str]:
-    """What still works when the daemon has not done it. The dashboard has no key of the account, so it cannot call the service itself."""
+    """What still works when the daemon has not done it.
+
+    The dashboard has no key of the account, so it cannot call the service itself.
+    """
     if action_name != "kill":
         return []
     return ["bot kill, on the daemon's machine, and /kill of bot telegram call the service without the daemon."]
@@ -188,7 +229,10 @@ def missing(action: Action, name: str, seen: Seen) -> str:
         "approve": "no waiting entry",
         "refuse": "no waiting entry",
     }
-    return f"There is {things.get(action.title.lower(), 'no strategy')} {name} now, so there is nothing to {action.title.lower()}."
+    return (
+        f"There is {things.get(action.title.lower(), 'no strategy')} {name} now, so there is nothing to"
+        f" {action.title.lower()}."
+    )
 
 
 def body_of(action: Action, subject: Subject, key: str, form: Mapping[str, str]) -> Data:
@@ -204,7 +248,8 @@ def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:
     if action_name == "kill":
         result = answer["result"]
         lines.append(
-            f"The kill switch is active ({result['guardian']['id']}): no position can be opened until the account's owner lifts it."
+            f"The kill switch is active ({result['guardian']['id']}): no position can be opened until the account's"
+            " owner lifts it."
         )
         lines.append(f"Entries canceled: {len(result['canceledOids'])}.")
         lines += [f"Closed: {one['symbol']} {one['side']} {one['size']}." for one in result["trades"]]
@@ -212,16 +257,19 @@ def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:
         return lines
     if action_name == "close":
         return [
-            f"The {answer['market']} position is closed."
-            if answer["closed"]
-            else f"The close of {answer['market']} is on its way."
+            (
+                f"The {answer['market']} position is closed."
+                if answer["closed"]
+                else f"The close of {answer['market']} is on its way."
+            )
         ]
     if action_name == "cancel":
         return [f"The order {answer['oid']} is canceled."]
     if action_name in ("approve", "refuse"):
         what = "not sent" if action_name == "refuse" else answer["state"]
         return [
-            f"{answer['id'][:12]} is {answer['answer']}: the entry in {answer['market']} of {answer['strategy']} is {what}."
+            f"{answer['id'][:12]} is {answer['answer']}: the entry in {answer['market']} of {answer['strategy']} is"
+            f" {what}."
         ]
     lines += [f"{one['name']}: {one['state']}." for one in answer.get("strategies", ())]
     if resting := answer.get("resting"):

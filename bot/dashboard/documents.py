@@ -30,8 +30,12 @@ class Documents:
         except ImportError as error:
             raise ConfigError(f"the dashboard needs the package jinja2: {install('ui')}") from error
         self._environment: Environment = Environment(
-            loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, auto_reload=False, trim_blocks=True, lstrip_blocks=True
-        )  # fmt: skip
+            loader=FileSystemLoader(FOLDER / "templates"),
+            autoescape=True,
+            auto_reload=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
         self.static: dict[str, tuple[bytes, str]] = {
             path.name: (path.read_bytes(), TYPES[path.suffix]) for path in sorted((FOLDER / "static").iterdir())
         }
@@ -42,7 +46,7 @@ class Documents:
         self._environment.filters["cells"] = cells
         self._environment.globals.update(
             column=Column, has_charts=script is not None, chart_notice=NOTICE, version=digest.hexdigest()[:12]
-        )  # fmt: skip
+        )
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(f"{template}.html").render(values)

@@ -1,7 +1,8 @@
 """What a page and a control are about. It is fixed when the page is loaded and never worked out again.
 
-A page that was opened for one account, market and interval shows nothing of another one: its updates name them, and end with `Moved` when
-the daemon trades another account. A control names its subject by a stamp, and a change whose stamp is no longer right is refused.
+A page that was opened for one account, market and interval shows nothing of another one: its updates name them, and end
+with `Moved` when the daemon trades another account. A control names its subject by a stamp, and a change whose stamp is
+no longer right is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from bot.dashboard.snapshot import Snapshot
 
 Data = Mapping[str, Any]
 
-ACCOUNT: Final = "account"  # the name of the account in the address of a page's updates
+# the name of the account in the address of a page's updates
+ACCOUNT: Final = "account"
 STAMP_LETTERS: Final = 16
 
 
@@ -43,7 +45,10 @@ def stamp(*parts: object) -> str:
 
 
 def position_stamp(account: str, one: Data) -> str:
-    """The same for as long as the position is open. A stop that moves or a part that is closed makes no other position."""
+    """The same for as long as the position is open.
+
+    A stop that moves or a part that is closed makes no other position.
+    """
     return stamp("position", account, one["market"], one["side"], one.get("opened_ms"))
 
 
@@ -58,7 +63,9 @@ def proposal_stamp(account: str, one: Data) -> str:
 
 
 def strategy_stamp(account: str, one: Data) -> str:
-    """Another state or reason is another question: a resume ends a quarantine that the person has not seen otherwise."""
+    """Another state or reason is another question: a resume ends a quarantine that the person has not seen
+    otherwise.
+    """
     return stamp("strategy", account, one["name"], one["state"], one.get("why"))
 
 

@@ -1,6 +1,7 @@
 """The account as a dead daemon's journal has it: its events folded once more, in the form of the daemon's own answers.
 
-It is old: stops may have fired since. What the journal does not have, such as marks and the dead-man switch's clock, is left out.
+It is old: stops may have fired since. What the journal does not have, such as marks and the dead-man switch's clock, is
+left out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bot.wire import Event
 
 Data = dict[str, Any]
 
-EVENTS_MAX: Final = 20_000  # newest, that are folded; about 0.5 s
+# newest, that are folded; about 0.5 s
+EVENTS_MAX: Final = 20_000
 
 
 def last_snapshot(folder: Path, trouble: str) -> Snapshot:
@@ -37,18 +39,28 @@ def last_snapshot(folder: Path, trouble: str) -> Snapshot:
         strategies = _strategies(db, run)
     positions = tuple(_position(one, state) for one in state.positions.values())
     status = {
-        "state": "NOT RUNNING", "why": None, "name": run.get("name") or "bot", "address": last.address, "epoch": last.epoch,
-        "base_url": run.get("base_url") or _embedded(folder), "config": run.get("config"), "strategies": strategies,
+        "state": "NOT RUNNING",
+        "why": None,
+        "name": run.get("name") or "bot",
+        "address": last.address,
+        "epoch": last.epoch,
+        "base_url": run.get("base_url") or _embedded(folder),
+        "config": run.get("config"),
+        "strategies": strategies,
         "intents": {"waiting": [one for one in last.open_intents if one["state"] == "quarantined"]},
         "had_dead_man": any(one.type == "dead_man_switch" for one in state.guardians.values()),
-    }  # fmt: skip
+    }
     guardians = [
         {
-            "id": one.id, "type": one.type, "market": one.market, "latched": one.latched, "blocks_opens": one.blocks_opens,
+            "id": one.id,
+            "type": one.type,
+            "market": one.market,
+            "latched": one.latched,
+            "blocks_opens": one.blocks_opens,
             "active": one.active,
         }
         for one in state.guardians.values()
-    ]  # fmt: skip
+    ]
     return Snapshot(
         last.written_ms,
         trouble,
@@ -64,29 +76,55 @@ def last_snapshot(folder: Path, trouble: str) -> Snapshot:
 def _position(one: MirrorPosition, state: AccountState) -> Data:
     stop, target = state.stop_of(one.market), state.target_of(one.market)
     return {
-        "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px), "mark_px": None,
-        "unrealized_usd": None, "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
-        "shares": {}, "stop_px": None if stop is None else _amount(stop.trigger_px),
-        "target_px": None if target is None else _amount(target.trigger_px), "first_stop_px": _amount(one.first_stop_px),
+        "market": one.market,
+        "side": one.side,
+        "size": format_decimal(one.size),
+        "entry_px": _amount(one.entry_px),
+        "mark_px": None,
+        "unrealized_usd": None,
+        "notional_usd": format_decimal(one.notional_usd),
+        "leverage": one.leverage,
+        "strategy": one.owner,
+        "shares": {},
+        "stop_px": None if stop is None else _amount(stop.trigger_px),
+        "target_px": None if target is None else _amount(target.trigger_px),
+        "first_stop_px": _amount(one.first_stop_px),
         "trailing_stops": [
-            {"id": g.id, "active": g.active} for g in state.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)
+            {"id": g.id, "active": g.active}
+            for g in state.guardians.values()
+            if (g.type, g.market) == ("trailing_stop", one.market)
         ],
-        "protected": state.is_protected(one.market), "needs_stop": True, "opened_ms": one.opened_ms,
-    }  # fmt: skip
+        "protected": state.is_protected(one.market),
+        "needs_stop": True,
+        "opened_ms": one.opened_ms,
+    }
 
 
 def _order(one: MirrorOrder, state: AccountState) -> Data:
     holder = state.positions.get(one.market)
     owner = state.owner_of(one.key) if one.key is not None else None if holder is None else holder.owner
     return {
-        "oid": one.oid, "market": one.market, "kind": one.kind, "side": one.side, "action": one.action, "size": format_decimal(one.size),
-        "filled": format_decimal(one.filled), "limit_px": _amount(one.limit_px), "trigger_px": _amount(one.trigger_px),
-        "trade_id": one.trade_id, "intent": one.key, "created_ms": one.created_ms, "strategy": owner,
-    }  # fmt: skip
+        "oid": one.oid,
+        "market": one.market,
+        "kind": one.kind,
+        "side": one.side,
+        "action": one.action,
+        "size": format_decimal(one.size),
+        "filled": format_decimal(one.filled),
+        "limit_px": _amount(one.limit_px),
+        "trigger_px": _amount(one.trigger_px),
+        "trade_id": one.trade_id,
+        "intent": one.key,
+        "created_ms": one.created_ms,
+        "strategy": owner,
+    }
 
 
 def _strategies(db: sqlite3.Connection, run: Mapping[str, Any]) -> list[Data]:
-    """The strategies of the last run, each with the totals of its book. Profit of open positions is not in the journal."""
+    """The strategies of the last run, each with the totals of its book.
+
+    Profit of open positions is not in the journal.
+    """
     books = {row["strategy"]: row for row in queries.books(db)}
     found = []
     for one in run.get("strategies") or [{"name": name} for name in books if not name.startswith("@")]:
@@ -99,10 +137,16 @@ def _strategies(db: sqlite3.Connection, run: Mapping[str, Any]) -> list[Data]:
             book["closed_usd"] = format_decimal(realized - fees + funding)
         found.append(
             {
-                "name": one["name"], "state": "NOT RUNNING", "why": None, "markets": one.get("markets", ()),
-                "interval": one.get("interval", ""), "budget_usd": one.get("budget_usd"), "book": book, "resting": [],
+                "name": one["name"],
+                "state": "NOT RUNNING",
+                "why": None,
+                "markets": one.get("markets", ()),
+                "interval": one.get("interval", ""),
+                "budget_usd": one.get("budget_usd"),
+                "book": book,
+                "resting": [],
             }
-        )  # fmt: skip
+        )
     return found
 
 

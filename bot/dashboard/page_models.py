@@ -1,4 +1,7 @@
-"""The values of each page: reads the sources and calls the pure functions of `pages/`. A page and its updates use the same values."""
+"""The values of each page: reads the sources and calls the pure functions of `pages/`.
+
+A page and its updates use the same values.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,26 @@ Query = Mapping[str, str]
 SPANS: Final = get_args(NavRange)
 CURVE_ROWS_MAX: Final = 60
 GUARDIAN_EVENTS: Final = 50
-PARTS: Final = (  # The parts of pages, each known, old or not known.
-    "account", "positions", "orders", "health", "curve", "candles", "book", "markets", "journal", "strategies", "params", "guardians", "approvals",
-    "waiting", "config",
-)  # fmt: skip
-UPDATED_CANDLES: Final = 3  # in an update: the running one, the one that just closed, and one to join them
+# The parts of pages, each known, old or not known.
+PARTS: Final = (
+    "account",
+    "positions",
+    "orders",
+    "health",
+    "curve",
+    "candles",
+    "book",
+    "markets",
+    "journal",
+    "strategies",
+    "params",
+    "guardians",
+    "approvals",
+    "waiting",
+    "config",
+)
+# in an update: the running one, the one that just closed, and one to join them
+UPDATED_CANDLES: Final = 3
 
 
 class Sources(NamedTuple):
@@ -57,16 +75,20 @@ class Page(NamedTuple):
     template: str
     fragments: tuple[str, ...]
     values: Callable[[Sources, Query], Awaitable[Data]]
-    identity: tuple[str, ...] = (ACCOUNT,)  # what the updates of the page must name
+    # what the updates of the page must name
+    identity: tuple[str, ...] = (ACCOUNT,)
 
 
 class Read(NamedTuple):
-    """What every page begins with: the daemon's last answer, the service's view of its account, and the values of the frame."""
+    """What every page begins with: the daemon's last answer, the service's view of its account, and the values of
+    the frame.
+    """
 
     snapshot: Snapshot
     wallet: Reading[WalletResult | None]
     values: Data
-    daemon: Known  # how well the parts that the daemon says are known
+    # how well the parts that the daemon says are known
+    daemon: Known
     now_ms: int
 
 
@@ -86,9 +108,11 @@ async def read(sources: Sources, query: Query) -> Read:
         ),
     }
     values = {
-        "frame": frame.frame(snapshot, now_ms=now_ms), "identity": {ACCOUNT: account}, "stamps": stamps,
+        "frame": frame.frame(snapshot, now_ms=now_ms),
+        "identity": {ACCOUNT: account},
+        "stamps": stamps,
         "known": dict.fromkeys(PARTS, NOW),
-    }  # fmt: skip
+    }
     return Read(snapshot, wallet, values, known, now_ms)
 
 
@@ -135,16 +159,23 @@ async def overview_values(sources: Sources, query: Query) -> Data:
     rows = curve.points[-CURVE_ROWS_MAX:][::-1]
     account_known = one.daemon if not snapshot.trouble or wallet is None else one.wallet.known
     one.values["known"] |= {
-        "account": account_known, "positions": positions_known(one), "curve": curve_known,
+        "account": account_known,
+        "positions": positions_known(one),
+        "curve": curve_known,
         "health": unknown("a daemon that does not answer has no health.") if snapshot.trouble else NOW,
-    }  # fmt: skip
+    }
     return one.values | {
-        "figures": overview.figures(snapshot, wallet), "positions": overview.position_rows(snapshot, wallet),
-        "health": overview.health(snapshot, await _price_age_s(sources, snapshot)), "span": span, "spans": SPANS, "curve": curve,
+        "figures": overview.figures(snapshot, wallet),
+        "positions": overview.position_rows(snapshot, wallet),
+        "health": overview.health(snapshot, await _price_age_s(sources, snapshot)),
+        "span": span,
+        "spans": SPANS,
+        "curve": curve,
         "curve_rows": [(formatting.instant(at), formatting.usd(value)) for at, value in rows],
         "value_svg": server_chart.value_chart(curve.points),
-        "chart": _value_chart(curve), "chart_update": _value_chart(curve),
-    }  # fmt: skip
+        "chart": _value_chart(curve),
+        "chart_update": _value_chart(curve),
+    }
 
 
 async def _curve(sources: Sources, one: Read, span: str) -> tuple[overview.Curve, Known]:
@@ -205,12 +236,20 @@ async def market_values(sources: Sources, query: Query) -> Data:
     table = range(len(candles.value) - 1, max(-1, len(candles.value) - 1 - market.ROWS_MAX), -1)
     labels = [one.label for one in overlays]
     one.values["known"] |= {
-        "positions": positions_known(one), "candles": candles.known, "book": book.known, "markets": markets.known,
+        "positions": positions_known(one),
+        "candles": candles.known,
+        "book": book.known,
+        "markets": markets.known,
         "journal": journal_known(one, filled),
-    }  # fmt: skip
+    }
     spread = None if book.value is None else book.value.spread_bps
     return one.values | {
-        "coin": coin, "interval": interval, "intervals": tuple(INTERVAL_MS), "markets": listed, "asks": asks, "bids": bids,
+        "coin": coin,
+        "interval": interval,
+        "intervals": tuple(INTERVAL_MS),
+        "markets": listed,
+        "asks": asks,
+        "bids": bids,
         "spread": formatting.NONE if spread is None else f"{spread:.1f} bps",
         "position": next((one for one in rows if one.market == coin), None),
         "summary": market.summary(coin, interval, candles.value, marks if filled.value is not None else None, lines),
@@ -221,13 +260,16 @@ async def market_values(sources: Sources, query: Query) -> Data:
         "candle_svg": server_chart.candle_chart(candles.value, interval, overlays, marks, lines),
         "chart": market.chart(candles.value, interval, overlays, marks, lines),
         "chart_update": market.chart(candles.value, interval, overlays, marks, lines, newest=UPDATED_CANDLES),
-    }  # fmt: skip
+    }
 
 
 def _market_of(
     query: Query, snapshot: Snapshot, listed: Sequence[market.Listed], markets: Reading[tuple[Market, ...]]
 ) -> tuple[str, str]:
-    """The market and the interval of the page. Its updates name both, so they are chosen once, when the page is loaded."""
+    """The market and the interval of the page.
+
+    Its updates name both, so they are chosen once, when the page is loaded.
+    """
     coin = query.get("coin") or (listed[0].coin if listed else "")
     if not coin:
         raise NoSuchPage(f"no market is known: {markets.known.text or 'the service has none'}")
@@ -285,9 +327,14 @@ async def events_values(sources: Sources, query: Query) -> Data:
 
     def search(db: sqlite3.Connection) -> list[queries.Row]:
         return queries.search_events(
-            db, types=types, coin=given["market"] or None, strategy=given["strategy"] or None, text=given["q"] or None,
-            before_id=given["before"] or None, limit=events.PAGE_ROWS,
-        )  # fmt: skip
+            db,
+            types=types,
+            coin=given["market"] or None,
+            strategy=given["strategy"] or None,
+            text=given["q"] or None,
+            before_id=given["before"] or None,
+            limit=events.PAGE_ROWS,
+        )
 
     searched = await sources.daemon.journal(search)
     found = searched.value or []
@@ -299,9 +346,15 @@ async def events_values(sources: Sources, query: Query) -> Data:
     older = f"/events?{urlencode(kept | {'before': found[0]['id']})}" if len(found) == events.PAGE_ROWS else ""
     one.values["known"] |= {"orders": one.daemon, "journal": journal_known(one, searched)}
     return one.values | {
-        "orders": events.orders(snapshot), "events": events.rows(found), "filter": given, "types": list(EVENT_SUBTYPES), "coins": coins,
-        "names": [one["name"] for one in configured], "older": older, "newest": f"/events?{urlencode(kept)}",
-    }  # fmt: skip
+        "orders": events.orders(snapshot),
+        "events": events.rows(found),
+        "filter": given,
+        "types": list(EVENT_SUBTYPES),
+        "coins": coins,
+        "names": [one["name"] for one in configured],
+        "older": older,
+        "newest": f"/events?{urlencode(kept)}",
+    }
 
 
 async def explain_values(sources: Sources, query: Query) -> Data:

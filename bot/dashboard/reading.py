@@ -1,7 +1,8 @@
 """How well a part of a page is known: known, old (with its age) or not known (with the reason).
 
-Rule: no page says "no", "none", "flat" or 0 for what it does not know. A part whose source did not answer carries `UNKNOWN`, and the
-templates get their empty sentences through the macro `nothing`, which says them only for what is known or old.
+Rule: no page says "no", "none", "flat" or 0 for what it does not know. A part whose source did not answer carries
+`UNKNOWN`, and the templates get their empty sentences through the macro `nothing`, which says them only for what is
+known or old.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Known(NamedTuple):
 
     state: State = "known"
     text: str = ""
-    at_ms: int | None = None  # when an old part was read, on the machine's clock
+    # when an old part was read, on the machine's clock
+    at_ms: int | None = None
 
 
 NOW: Final = Known()

@@ -1,7 +1,9 @@
-"""What every request must pass before a page sees it: the host, the origin, the cookie. And the headers of every answer.
+"""What every request must pass before a page sees it: the host, the origin, the cookie. And the headers of every
+answer.
 
 - Host: a name of this machine. A foreign name means that a site points its own name at this machine (DNS rebinding).
-- Origin and Sec-Fetch-Site: requests from pages of other sites are refused. A change needs the Origin of this dashboard.
+- Origin and Sec-Fetch-Site: requests from pages of other sites are refused. A change needs the Origin of this
+dashboard.
 - Cookie: set by a one-time link. Only the style sheet, the scripts and the sign-in page do without.
 """
 
@@ -67,7 +69,9 @@ class RequestChecks:
         await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
 
     def _is_open(self, path: str, scope: Scope) -> bool:
-        """True for the paths that need no cookie, spelled exactly so: no other spelling reaches a page that shows data."""
+        """True for the paths that need no cookie, spelled exactly so: no other spelling reaches a page that shows
+        data.
+        """
         is_exact = scope.get("raw_path", path.encode()) == path.encode()
         return is_exact and (path == SIGN_IN or path in self._files)
 
@@ -106,7 +110,10 @@ def is_local(host: str) -> bool:
 
 
 def is_from_elsewhere(headers: Headers, host: str, *, changes: bool) -> bool:
-    """True for a request that a page of another site makes, or a change that does not prove its origin. A link to the dashboard is no such request."""
+    """True for a request that a page of another site makes, or a change that does not prove its origin.
+
+    A link to the dashboard is no such request.
+    """
     origins = headers.getlist("origin")
     if any(origin != f"http://{host}" for origin in origins) or (changes and len(origins) != 1):
         return True

@@ -31,9 +31,11 @@ from bot.runtime.control_plane.acceptor import HOST, loopback_listener
 log = structlog.get_logger()
 
 KEY_FILE: Final = "dashboard.key"
-RECORD: Final = "dashboard.json"  # the port of the running dashboard, locked while it runs
+# the port of the running dashboard, locked while it runs
+RECORD: Final = "dashboard.json"
 STOP_S: Final = 1
-GONE_S: Final = 2.0  # between two looks whether the state directory is still there
+# between two looks whether the state directory is still there
+GONE_S: Final = 2.0
 
 
 class Running(NamedTuple):
@@ -89,9 +91,16 @@ def left_by_run(folder: Path) -> int | None:
 
 
 def serve(
-    control_socket: Control, *, port: int, control: bool, runs: Path, on_ready: Callable[[Running, bytes], None], of_run: bool = False
-) -> None:  # fmt: skip
-    """Serve the dashboard of a daemon until SIGINT or SIGTERM, or until the state directory is gone. `of_run`: `bot run` has started it.
+    control_socket: Control,
+    *,
+    port: int,
+    control: bool,
+    runs: Path,
+    on_ready: Callable[[Running, bytes], None],
+    of_run: bool = False,
+) -> None:
+    """Serve the dashboard of a daemon until SIGINT or SIGTERM, or until the state directory is gone. `of_run`: `bot
+    run` has started it.
 
     ConfigError if the port is in use, another dashboard runs on the folder, or the extra `ui` is missing.
     """
@@ -107,9 +116,14 @@ def serve(
 
 async def _serve(dashboard: Dashboard, folder: Path, listener: socket.socket, on_started: Callable[[], None]) -> None:
     config = uvicorn.Config(
-        dashboard.app(), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
+        dashboard.app(),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
         timeout_graceful_shutdown=STOP_S,
-    )  # fmt: skip
+    )
     server = _Server(config, dashboard, on_started)
     _end_when_gone(folder, server)
     await server.serve(sockets=[listener])

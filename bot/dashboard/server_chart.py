@@ -1,4 +1,7 @@
-"""Charts as SVG, drawn by the server. They need no script: the pages show them first, and keep them if the chart library is missing."""
+"""Charts as SVG, drawn by the server.
+
+They need no script: the pages show them first, and keep them if the chart library is missing.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from bot.wire import INTERVAL_MS, Candle
 
 WIDTH: Final = 960
 HEIGHT: Final = 320
-RIGHT: Final = 100  # for the scale: 12 digits
+# for the scale: 12 digits
+RIGHT: Final = 100
 TOP: Final = 12
 BOTTOM: Final = 26
-VOLUME: Final = 48  # height of the volume
-CANDLES_MAX: Final = 120  # that stay readable
+# height of the volume
+VOLUME: Final = 48
+# that stay readable
+CANDLES_MAX: Final = 120
 GRID: Final = 4
 TEXT_HEIGHT: Final = 12
 
@@ -70,16 +76,18 @@ def candle_chart(
     marks: Sequence[FillMark],
     lines: Sequence[Line],
 ) -> Drawing:
-    """The newest candles with volume, the overlays of the price, fills and lines. Rising candles are hollow, falling ones filled."""
+    """The newest candles with volume, the overlays of the price, fills and lines.
+
+    Rising candles are hollow, falling ones filled.
+    """
     shown = candles[-CANDLES_MAX:]
     if not shown:
         return Drawing()
     inner, price_bottom = WIDTH - RIGHT, HEIGHT - BOTTOM - VOLUME
     lows, highs = [float(one.low) for one in shown], [float(one.high) for one in shown]
     reach = max(highs) - min(lows)
-    near = [
-        one for one in lines if min(lows) - reach <= one.px <= max(highs) + reach
-    ]  # A far line would flatten the candles.
+    # A far line would flatten the candles.
+    near = [one for one in lines if min(lows) - reach <= one.px <= max(highs) + reach]
     scale = _Scale(
         min([*lows, *(one.px for one in near)]), max([*highs, *(one.px for one in near)]), top=TOP, bottom=price_bottom
     )
@@ -94,7 +102,8 @@ def candle_chart(
             f"{n * step + step / 2:.1f},{scale.y(value)}" for n, value in enumerate(values) if value is not None
         )
         parts.append(
-            f'<polyline class="overlay o{count % COLOURS}" points="{places}"><title>{escape(overlay.label)}</title></polyline>'
+            f'<polyline class="overlay o{count % COLOURS}"'
+            f' points="{places}"><title>{escape(overlay.label)}</title></polyline>'
         )
     for line in near:
         y = scale.y(line.px)
@@ -118,9 +127,9 @@ def _candle(one: Candle, scale: _Scale, *, x: float, width: float, largest: floa
     volume = float(one.volume) / largest * (VOLUME - 6)
     base = HEIGHT - BOTTOM
     return (
-        f'<g class="{kind}"><line x1="{x:.1f}" x2="{x:.1f}" y1="{scale.y(high)}" y2="{scale.y(low)}"/>'
-        f'<rect x="{x - width / 2:.1f}" y="{top}" width="{width:.1f}" height="{tall:.1f}"/>'
-        f'<rect class="volume" x="{x - width / 2:.1f}" y="{base - volume:.1f}" width="{width:.1f}" height="{volume:.1f}"/></g>'
+        f'<g class="{kind}"><line x1="{x:.1f}" x2="{x:.1f}" y1="{scale.y(high)}" y2="{scale.y(low)}"/><rect'
+        f' x="{x - width / 2:.1f}" y="{top}" width="{width:.1f}" height="{tall:.1f}"/><rect class="volume"'
+        f' x="{x - width / 2:.1f}" y="{base - volume:.1f}" width="{width:.1f}" height="{volume:.1f}"/></g>'
     )
 
 
@@ -148,7 +157,10 @@ def _label(y: float, text: str, kind: str, inner: float) -> str:
 
 def _time(at_ms: int, x: float) -> str:
     anchor = "start" if x < 1 else "end" if x > WIDTH - RIGHT - 1 else "middle"
-    return f'<text class="scale" x="{x:.0f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{formatting.instant(at_ms)[:-3]}</text>'
+    return (
+        f'<text class="scale" x="{x:.0f}" y="{HEIGHT - 8}"'
+        f' text-anchor="{anchor}">{formatting.instant(at_ms)[:-3]}</text>'
+    )
 
 
 def _svg(parts: Sequence[str], height: int) -> Drawing:

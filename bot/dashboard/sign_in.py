@@ -1,7 +1,8 @@
-"""Who may use the dashboard: a one-time link gives the browser a cookie; the cookie gives each page its token for changes.
+"""Who may use the dashboard: a one-time link gives the browser a cookie; the cookie gives each page its token for
+changes.
 
-All three are signed with a key in the state directory, which only its owner can read. The link's code stands behind the `#`, so no
-browser sends it in an address and no log contains it. Pure: the time and the random bytes are arguments.
+All three are signed with a key in the state directory, which only its owner can read. The link's code stands behind the
+`#`, so no browser sends it in an address and no log contains it. Pure: the time and the random bytes are arguments.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-LINK_S: Final = 600  # a link that nobody has used is void after this time
+# a link that nobody has used is void after this time
+LINK_S: Final = 600
 COOKIE_S: Final = 30 * 86_400
 KEY_BYTES: Final = 32
-USED_MAX: Final = 10_000  # codes in one run; each is remembered until the run ends
+# codes in one run; each is remembered until the run ends
+USED_MAX: Final = 10_000
 TOKEN_CHARACTERS_MAX: Final = 200
 
 
 class SignIn:
     """Gives out codes, cookies and change tokens of one dashboard, and checks them.
 
-    `run_id` changes with each start: codes of an earlier start are void. Cookies last over a restart, because the key does.
+    `run_id` changes with each start: codes of an earlier start are void. Cookies last over a restart, because the key
+    does.
     """
 
     def __init__(
@@ -56,7 +60,9 @@ class SignIn:
         return self._signed("cookie", COOKIE_S)
 
     def knows(self, cookie: str | None) -> bool:
-        """True if this dashboard gave out the cookie, it has not expired, and it was not signed out since the dashboard started."""
+        """True if this dashboard gave out the cookie, it has not expired, and it was not signed out since the
+        dashboard started.
+        """
         return cookie is not None and cookie not in self._ended and self._is_valid("cookie", cookie)
 
     def end(self, cookie: str) -> None:

@@ -6,17 +6,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Data = dict[str, Any]
-OLD_S: Final = 10.0  # an account that was read longer ago is shown as old
+# an account that was read longer ago is shown as old
+OLD_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the daemon last answered. `trouble` is why it does not answer now; then `status` is its last answer, or None.
+    """What the daemon last answered. `trouble` is why it does not answer now; then `status` is its last answer, or
+    None.
 
-    `is_of_journal`: the daemon has not answered this dashboard at all, so everything is from its journal, last written at `at_ms`.
+    `is_of_journal`: the daemon has not answered this dashboard at all, so everything is from its journal, last written
+    at `at_ms`.
     """
 
-    at_ms: int  # the machine's clock
+    # the machine's clock
+    at_ms: int
     trouble: str = ""
     is_running: bool = True
     status: Data | None = None

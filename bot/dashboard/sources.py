@@ -1,6 +1,8 @@
-"""Where the pages get their data: the daemon's control socket, its journal (read-only), and the public data of the service.
+"""Where the pages get their data: the daemon's control socket, its journal (read-only), and the public data of the
+service.
 
-Every answer is kept for a moment, so that several open pages cost the daemon no more than one. Nothing is asked while no page is open.
+Every answer is kept for a moment, so that several open pages cost the daemon no more than one. Nothing is asked while
+no page is open.
 """
 
 from __future__ import annotations
@@ -28,15 +30,19 @@ from bot.wire.wallets import WalletNavResult, WalletResult
 T = TypeVar("T")
 Data = dict[str, Any]
 
-DAEMON_S: Final = 0.8  # how long an answer of the daemon is shown; pages are updated every second
+# how long an answer of the daemon is shown; pages are updated every second
+DAEMON_S: Final = 0.8
 WALLET_S: Final = 0.8
 NAV_S: Final = 5.0
 MARKETS_S: Final = 2.0
 CANDLES_S: Final = 0.8
 BOOK_S: Final = 0.8
-CANDLES: Final = 500  # The candles of one chart.
-WITHIN_S: Final = 3.0  # for an answer of the daemon; then the page shows its last answer as old
-SERIES_MAX: Final = 100  # charts whose candles are kept
+# The candles of one chart.
+CANDLES: Final = 500
+# for an answer of the daemon; then the page shows its last answer as old
+WITHIN_S: Final = 3.0
+# charts whose candles are kept
+SERIES_MAX: Final = 100
 
 
 class Control(Protocol):
@@ -47,8 +53,14 @@ class Control(Protocol):
         """The state directory."""
 
     def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None, *, within_s: float | None = None
-    ) -> Any:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        within_s: float | None = None,
+    ) -> Any:
         """The daemon's answer. BotError says why there is none; its exit code tells a dead daemon from a silent one."""
 
 
@@ -109,9 +121,13 @@ class DaemonSource:
                 ("strategies", status["pid"], len(status["strategies"])), 10.0, self._strategies
             )
             self._last = Snapshot(
-                now_ms, status=status, positions=tuple(positions), orders=tuple(orders), strategies=strategies,
+                now_ms,
+                status=status,
+                positions=tuple(positions),
+                orders=tuple(orders),
+                strategies=strategies,
                 guardians=await self._guardians(),
-            )  # fmt: skip
+            )
         except BotError as error:
             is_running = error.exit_code is not Exit.NOT_RUNNING
             if not self._last.knows_account:
@@ -120,7 +136,10 @@ class DaemonSource:
         return self._last
 
     async def _from_journal(self, trouble: str, *, is_running: bool) -> Snapshot:
-        """The account as the journal has it, for a daemon that this dashboard has not seen alive. It is read again when it was written."""
+        """The account as the journal has it, for a daemon that this dashboard has not seen alive.
+
+        It is read again when it was written.
+        """
 
         def read() -> Snapshot:
             stamps = [
@@ -178,13 +197,17 @@ class DaemonSource:
 
 
 class ServiceSource:
-    """The public data of the service: no key, no account of its own. Where the service does not answer, its last answer is given as old."""
+    """The public data of the service: no key, no account of its own.
+
+    Where the service does not answer, its last answer is given as old.
+    """
 
     def __init__(self) -> None:
         self._client: Client | None = None
         self._base_url = ""
         self._kept = Kept()
-        self._last: dict[object, tuple[int, Any]] = {}  # when it was read, on the machine's clock, and what
+        # when it was read, on the machine's clock, and what
+        self._last: dict[object, tuple[int, Any]] = {}
         self._candles: dict[tuple[str, str], list[Candle]] = {}
         self._clock = SystemClock()
 

@@ -1,6 +1,8 @@
-"""Every table of the pages: the macro `table` builds its head from a list of columns, and each row passes through `cells`.
+"""Every table of the pages: the macro `table` builds its head from a list of columns, and each row passes through
+`cells`.
 
-So head and rows have one width, and on a phone, where a row is a block of lines, each cell shows the head of its column.
+So head and rows have one width, and on a phone, where a row is a block of lines, each cell shows the head of its
+column.
 """
 
 from __future__ import annotations
@@ -10,13 +12,17 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple, TypeVar
 
-T = TypeVar("T", bound=str)  # jinja2's text of markup
+# jinja2's text of markup
+T = TypeVar("T", bound=str)
 
 _CELL: Final = re.compile(r"<(td|th)(?=[\s>])")
 
 
 class Column(NamedTuple):
-    """`kind` is a class of the style sheet: right for figures, wrap for texts. `is_hidden`: the head is for screen readers alone."""
+    """`kind` is a class of the style sheet: right for figures, wrap for texts.
+
+    `is_hidden`: the head is for screen readers alone.
+    """
 
     head: str
     kind: str = ""
@@ -24,7 +30,10 @@ class Column(NamedTuple):
 
 
 def cells(row: T, columns: Sequence[Column]) -> T:
-    """The cells of a row, each with the head and the class of its column. AssertionError if there is not one for each column."""
+    """The cells of a row, each with the head and the class of its column.
+
+    AssertionError if there is not one for each column.
+    """
     found = _CELL.findall(row)
     assert len(found) == len(columns), f"{len(found)} cells under {len(columns)} heads: {[one.head for one in columns]}"
     heads = iter(columns)
@@ -35,4 +44,5 @@ def cells(row: T, columns: Sequence[Column]) -> T:
         kind = f' class="{column.kind}"' if column.kind else ""
         return f"<{match[1]}{label}{kind}"
 
-    return type(row)(_CELL.sub(labelled, row))  # The template has escaped the row.
+    # The template has escaped the row.
+    return type(row)(_CELL.sub(labelled, row))

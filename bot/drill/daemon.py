@@ -1,4 +1,7 @@
-"""One life of the daemon in a drill: its kernel on its journal, passes when the live daemon makes them, and heartbeats. It ends by Killed or by `stop`."""
+"""One life of the daemon in a drill: its kernel on its journal, passes when the live daemon makes them, and heartbeats.
+
+It ends by Killed or by `stop`.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,12 @@ from bot.strategy import Question, Reply
 from bot.wire import INTERVAL_MS, AccountSnapshot, HeartbeatResult
 
 PASS_MS: Final = int(PASS_S * 1000)
-SETTLE_MS: Final = 5  # after a close, as the pass scheduler
-WAKE_MS: Final = 20  # after which the stream has woken the daemon for an event
-FIRST_ANSWER_MS: Final = 2_000  # a start waits so long for the answer to its first heartbeat
+# after a close, as the pass scheduler
+SETTLE_MS: Final = 5
+# after which the stream has woken the daemon for an event
+WAKE_MS: Final = 20
+# a start waits so long for the answer to its first heartbeat
+FIRST_ANSWER_MS: Final = 2_000
 
 Execute = Callable[..., sqlite3.Cursor]
 
@@ -71,7 +77,8 @@ class Daemon:
         self._pacer = SimulatedPacer(self.time, chance)
         self._is_started = False
         self.is_stopped = False
-        self._failed_before = 0  # requests that had failed when the newest pass began
+        # requests that had failed when the newest pass began
+        self._failed_before = 0
         timing = beat_timing_of(setup.settings, self.port.clock.speed)
         if timing is not None:
             self.heartbeats = SimulatedHeartbeats(
@@ -111,11 +118,16 @@ class Daemon:
                 one.type == "dead_man_switch" and one.status == "armed" for one in snapshot.guardians
             )
         self.kernel = kernel = Kernel(
-            port=self.port, journal=journal, specs=setup.place(setup.settings), pacer=self._pacer, settings=kernel_settings(setup.settings),
+            port=self.port,
+            journal=journal,
+            specs=setup.place(setup.settings),
+            pacer=self._pacer,
+            settings=kernel_settings(setup.settings),
             hooks=Hooks(lease=self._lease, passed=self._passed, asker=NoModel()),
-        )  # fmt: skip
+        )
         kernel.risk.grids = setup.grids
-        kernel.approvals.leave_to("all")  # Nobody can be asked.
+        # Nobody can be asked.
+        kernel.approvals.leave_to("all")
         self._until_up(lambda: drive(kernel.recover()))
         self._is_started = True
         if self.heartbeats is not None:
@@ -159,7 +171,8 @@ class Daemon:
         kernel = self._running()
         self._failed_before = self.port.failed
         kernel.budget.begin()
-        with suppress(ApiError):  # The next pass tries again.
+        # The next pass tries again.
+        with suppress(ApiError):
             self._resync_if_lapsed(kernel)
             drive(kernel.cycle(is_begun=True))
 
@@ -179,7 +192,9 @@ class Daemon:
         beats.acknowledge(lapses)
 
     def _rest(self, until_ms: int) -> None:
-        """Wait for the next pass: at a close, at a timer, at an event of the account, or soon if something is left to do."""
+        """Wait for the next pass: at a close, at a timer, at an event of the account, or soon if something is left
+        to do.
+        """
         kernel, time = self._running(), self.time
         if kernel.is_late:
             time.pass_ms(1)

@@ -1,4 +1,7 @@
-"""A drill: many worlds, here or in other processes, and what came of them together. Also as JUnit XML, for a test server."""
+"""A drill: many worlds, here or in other processes, and what came of them together.
+
+Also as JUnit XML, for a test server.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from bot.drill.outcome import Outcome
 from bot.drill.world import Ground, World
 from bot.errors import BotError
 
-_ground: Ground | None = None  # The ground of the process in which worlds run: forked processes have it without a copy.
+# The ground of the process in which worlds run: forked processes have it without a copy.
+_ground: Ground | None = None
 
 
 def lived(ground: Ground, seed: int, *, is_told: bool = False) -> Outcome:
@@ -32,7 +36,10 @@ def lived(ground: Ground, seed: int, *, is_told: bool = False) -> Outcome:
 
 
 def outcomes(ground: Ground, seeds: Iterable[int], workers: int = 1) -> Generator[Outcome]:
-    """The outcomes of the worlds as they finish. BotError if a process dies. Closing the iterator ends the processes."""
+    """The outcomes of the worlds as they finish.
+
+    BotError if a process dies. Closing the iterator ends the processes.
+    """
     if workers == 1:
         yield from (lived(ground, seed) for seed in seeds)
         return
@@ -66,7 +73,8 @@ def _lived(seed: int) -> Outcome:
 
 
 def _ready(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one.
+    # Ctrl-C is for the process that started this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
@@ -78,8 +86,9 @@ def _end_with(parent: int) -> None:
 
 
 class Summary(NamedTuple):
-    """Several worlds together. `longest_bare_ms`: the longest stretch in which a position had no stop; `worst_usd`: the lowest account value below
-    the beginning's, of any world."""
+    """Several worlds together. `longest_bare_ms`: the longest stretch in which a position had no stop; `worst_usd`: the
+    lowest account value below the beginning's, of any world.
+    """
 
     worlds: int
     failed: int
@@ -115,10 +124,18 @@ def as_json(found: Sequence[Outcome]) -> dict[str, Any]:
     """A drill as JSON: the sums, and each world in the order of seeds."""
     total = summary(found)
     return {
-        "worlds": total.worlds, "failed": total.failed, "orders": sum(one.orders for one in found), "lost": total.lost, "doubled": total.doubled,
-        "secondsWithoutStop": total.bare_ms / 1000, "longestWithoutStop": total.longest_bare_ms / 1000, "worstUsd": round(total.worst_usd, 2),
-        "guardianFires": total.fires, "savedUsd": round(total.saved_usd, 2), "outcomes": [one.plain() for one in found],
-    }  # fmt: skip
+        "worlds": total.worlds,
+        "failed": total.failed,
+        "orders": sum(one.orders for one in found),
+        "lost": total.lost,
+        "doubled": total.doubled,
+        "secondsWithoutStop": total.bare_ms / 1000,
+        "longestWithoutStop": total.longest_bare_ms / 1000,
+        "worstUsd": round(total.worst_usd, 2),
+        "guardianFires": total.fires,
+        "savedUsd": round(total.saved_usd, 2),
+        "outcomes": [one.plain() for one in found],
+    }
 
 
 def junit(name: str, found: Sequence[Outcome]) -> str:

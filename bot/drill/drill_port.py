@@ -1,4 +1,6 @@
-"""The port of a drill: every request goes through the service's own operation, with its stored answers, over a network that fails as the faults say."""
+"""The port of a drill: every request goes through the service's own operation, with its stored answers, over a
+network that fails as the faults say.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,14 @@ from bot.wire.queries import EventsQuery
 
 R = TypeVar("R", bound=Resource)
 
-LATENCY_MS: Final = (5, 400)  # The latency of a request and its reply together.
-CONNECT_MS: Final = 3_000  # without a connection a request ends then, as the client's do
-TOTAL_MS: Final = 15_000  # without a reply a request ends then
-LATE_MS: Final = (200, 45_000)  # after which a request arrives that nobody waits for
+# The latency of a request and its reply together.
+LATENCY_MS: Final = (5, 400)
+# without a connection a request ends then, as the client's do
+CONNECT_MS: Final = 3_000
+# without a reply a request ends then
+TOTAL_MS: Final = 15_000
+# after which a request arrives that nobody waits for
+LATE_MS: Final = (200, 45_000)
 
 
 class Killed(BaseException):
@@ -46,7 +52,8 @@ class DrillPort(LocalPort):
         self.clock = RealTimeClock(time.exchange.clock)
         self.time = time
         self.at_point: Callable[[Point], None] = lambda _point: None
-        self.failed = 0  # requests that brought no answer
+        # requests that brought no answer
+        self.failed = 0
         self.met: Counter[Fate] = Counter()
         self._outages = tuple(one for one in faults if one.kind == "outage")
         self._lossy = tuple(one for one in faults if one.kind == "lossy")
@@ -133,7 +140,8 @@ class DrillPort(LocalPort):
 
     def _arrive_late(self, name: str, operation: Callable[[], Answer]) -> None:
         self.time.say(f"network: {name} arrives late")
-        with suppress(Exception):  # Nobody hears a refusal.
+        # Nobody hears a refusal.
+        with suppress(Exception):
             operation()
 
     def _before(self, name: str, *, reads: bool) -> Fate | None:

@@ -21,14 +21,15 @@ WORDS: Final[dict[Kind, str]] = {
     "silence": "lost heartbeats",
     "no_stop": "canceled stops",
 }
-FAULTS_MAX: Final = 5  # The faults of one world.
+# The faults of one world.
+FAULTS_MAX: Final = 5
 
 # Where the daemon dies: between two passes, or in the middle of its work.
 Point = Literal["idle", "before_request", "after_request", "before_commit", "after_commit"]
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 
-# What a lossy network does with one request: it never arrives; its reply is lost; it arrives later, when nobody waits for it; it arrives twice; the
-# service refuses it for now, by 429 or 503; its reply is slow.
+# What a lossy network does with one request: it never arrives; its reply is lost; it arrives later, when nobody waits
+# for it; it arrives twice; the service refuses it for now, by 429 or 503; its reply is slow.
 Fate = Literal["unsent", "lost", "late", "double", "busy", "down", "slow"]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 
@@ -41,8 +42,10 @@ class Fault:
     at_ms: int
     for_ms: int = 0
     share: float = 0.0
-    point: Point = "idle"  # The point of a death.
-    back: float = 0.0  # The part of a shock's move that the price takes back at its end.
+    # The point of a death.
+    point: Point = "idle"
+    # The part of a shock's move that the price takes back at its end.
+    back: float = 0.0
 
     @property
     def end_ms(self) -> int:
@@ -64,7 +67,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When the faults of a world may begin and when all of them have ended. `bar_ms`: the length of a candle; `switch_ms`: of the dead-man switch."""
+    """When the faults of a world may begin and when all of them have ended.
+
+    `bar_ms`: the length of a candle; `switch_ms`: of the dead-man switch.
+    """
 
     start_ms: int
     end_ms: int
@@ -102,7 +108,8 @@ def _fault(kind: Kind, chance: Random, span: Span) -> Fault | None:
         case "no_stop":
             pass
     if for_ms >= span.end_ms - span.start_ms:
-        if kind == "silence":  # A shorter one is no fault: the switch does not fire.
+        # A shorter one is no fault: the switch does not fire.
+        if kind == "silence":
             return None
         for_ms = (span.end_ms - span.start_ms) // 2
     return Fault(kind, chance.randrange(span.start_ms, span.end_ms - for_ms), for_ms, share, point, back)

@@ -1,4 +1,6 @@
-"""The heartbeats of a simulated daemon: the rule of the heartbeat process (heartbeat_rule.py) on simulated time, without a process."""
+"""The heartbeats of a simulated daemon: the rule of the heartbeat process (heartbeat_rule.py) on simulated time,
+without a process.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,31 @@ from bot.runtime.liveness.heartbeat_rule import Answer, BeatTiming, Heart
 from bot.runtime.liveness.progress_stamp import STARTING, Stamp
 from bot.wire import HeartbeatResult
 
-TICK_MS: Final = 1_000  # between two looks at a daemon that makes no progress
-MS: Final = 1_000_000  # nanoseconds
+# between two looks at a daemon that makes no progress
+TICK_MS: Final = 1_000
+# nanoseconds
+MS: Final = 1_000_000
 
 
 class SimulatedHeartbeats:
-    """Those of one life of the daemon, numbered `fence`. `send` returns None if no answer comes. `boot_beats` are those of the lives before."""
+    """Those of one life of the daemon, numbered `fence`.
+
+    `send` returns None if no answer comes. `boot_beats` are those of the lives before.
+    """
 
     def __init__(
-        self, timing: BeatTiming, time: SimulatedTime, send: Callable[[], HeartbeatResult | None], chance: Random, *, fence: int, boot_beats: int
-    ) -> None:  # fmt: skip
+        self,
+        timing: BeatTiming,
+        time: SimulatedTime,
+        send: Callable[[], HeartbeatResult | None],
+        chance: Random,
+        *,
+        fence: int,
+        boot_beats: int,
+    ) -> None:
         self.heart = Heart(boot_beats=boot_beats)
-        self.may_beat = False  # True: a switch may be armed, so heartbeats are sent
+        # True: a switch may be armed, so heartbeats are sent
+        self.may_beat = False
         self.is_ended = False
         self._timing = timing
         self._time = time

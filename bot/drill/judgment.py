@@ -1,4 +1,5 @@
-"""What must be so of an account and a journal, whatever happened on the way. Pure: reads the service's own events and trades, and the journal's rows.
+"""What must be so of an account and a journal, whatever happened on the way. Pure: reads the service's own events and
+trades, and the journal's rows.
 
 Events and trades are bodies of the interface; rows are those of the table `intents`.
 """
@@ -15,7 +16,8 @@ from bot.runtime.model.intents import FINAL
 Event = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-OURS: Final = "agent"  # the source of the daemon's orders
+# the source of the daemon's orders
+OURS: Final = "agent"
 # The columns of a row that say what its order was for.
 CAUSE: Final = ("epoch", "strategy", "market", "cause", "ordinal", "leg")
 
@@ -32,7 +34,8 @@ class Finding(NamedTuple):
 def order_findings(
     rows: Sequence[Row], trades: Sequence[Event], *, settled: bool = True, buried: Set[str] = frozenset()
 ) -> list[Finding]:
-    """Each accepted intent is exactly one trade with its key; a trade of ours without an intent there is none; none is doubled.
+    """Each accepted intent is exactly one trade with its key; a trade of ours without an intent there is none; none is
+    doubled.
 
     `buried`: intents of a journal that was lost with all that was in it. `settled`: every intent must have its outcome.
     """
@@ -94,7 +97,9 @@ def bare_spans(
 def bare_markets(
     events: Sequence[Event], our_keys: Set[str], *, sleepers: Set[str] = frozenset()
 ) -> Iterator[tuple[int, list[str]]]:
-    """At the end of each instant: the markets with a position that our orders opened and without a stop or a trailing stop."""
+    """At the end of each instant: the markets with a position that our orders opened and without a stop or a
+    trailing stop.
+    """
     size: dict[str, Decimal] = {}
     is_ours: dict[str, bool] = {}
     stands: dict[str, set[str]] = {}
@@ -141,7 +146,10 @@ def instants(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def belief_findings(mirror: Any, account: Mapping[str, Any]) -> list[Finding]:
-    """What the daemon believes of the account, where the service has something else. `account` is the body of GET /v1/account."""
+    """What the daemon believes of the account, where the service has something else.
+
+    `account` is the body of GET /v1/account.
+    """
     theirs = {one["coin"]: (one["side"], Decimal(one["size"])) for one in account["positions"]}
     ours = {one.market: (one.side, one.size) for one in mirror.positions.values()}
     pairs: tuple[tuple[str, Any, Any], ...] = (

@@ -12,8 +12,10 @@ from typing import Any, Final
 from bot.backtest.data.candles import Candles
 from bot.drill.faults import Fault
 
-RAMP_BARS: Final = (1, 2, 5)  # in which a shock makes its move
-FIGURES: Final = 8  # significant figures of a changed price
+# in which a shock makes its move
+RAMP_BARS: Final = (1, 2, 5)
+# significant figures of a changed price
+FIGURES: Final = 8
 
 
 def changed(candles: Candles, faults: Iterable[Fault], chance: Random) -> Candles:
@@ -28,7 +30,9 @@ def changed(candles: Candles, faults: Iterable[Fault], chance: Random) -> Candle
 
 
 def _shocked(candles: Candles, fault: Fault, ramp: int) -> Candles:
-    """Prices move by `share` within `ramp` candles, stay there, and take a part of the move back at the end of the shock."""
+    """Prices move by `share` within `ramp` candles, stay there, and take a part of the move back at the end of the
+    shock.
+    """
     first, last = bisect_left(candles.at_ms, fault.at_ms), bisect_left(candles.at_ms, fault.end_ms)
     opens, highs, lows, closes = (array("d", one) for one in (candles.open, candles.high, candles.low, candles.close))
     before = 1.0

@@ -15,8 +15,9 @@ from bot.venue.numbers import E8
 
 
 class Fire(NamedTuple):
-    """A guardian that fired and closed positions. `closed_usd` is what these closes realized, `held_usd` what the positions would have made if they
-    had been held to the end of the shock, or of the world if there was none."""
+    """A guardian that fired and closed positions. `closed_usd` is what these closes realized, `held_usd` what the
+    positions would have made if they had been held to the end of the shock, or of the world if there was none.
+    """
 
     at_ms: int
     guardian: str
@@ -41,11 +42,14 @@ class Outcome:
     orders: int = 0
     fills: int = 0
     deaths: int = 0
-    spoiled: Mapping[str, int] = field(default_factory=dict)  # requests, by what became of them
+    # requests, by what became of them
+    spoiled: Mapping[str, int] = field(default_factory=dict)
     bare_ms: int = 0
     longest_bare_ms: int = 0
-    worst_usd: float = 0.0  # the lowest account value below the beginning's
-    end_usd: float = 0.0  # the account value at the end, less the beginning's
+    # the lowest account value below the beginning's
+    worst_usd: float = 0.0
+    # the account value at the end, less the beginning's
+    end_usd: float = 0.0
     fires: tuple[Fire, ...] = ()
     took_s: float = field(default=0.0, compare=False)
     steps: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -64,17 +68,35 @@ class Outcome:
     def plain(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "seed": self.seed, "fromMs": self.start_ms, "toMs": self.end_ms, "passed": self.has_passed,
-            "faults": [{"kind": one.kind, "atMs": one.at_ms, "forMs": one.for_ms, "text": str(one)} for one in self.faults],
+            "seed": self.seed,
+            "fromMs": self.start_ms,
+            "toMs": self.end_ms,
+            "passed": self.has_passed,
+            "faults": [
+                {"kind": one.kind, "atMs": one.at_ms, "forMs": one.for_ms, "text": str(one)} for one in self.faults
+            ],
             "findings": [one._asdict() for one in self.findings],
-            "orders": self.orders, "fills": self.fills, "lost": self.count("lost"), "doubled": self.count("doubled"), "deaths": self.deaths,
-            "spoiledRequests": dict(sorted(self.spoiled.items())), "secondsWithoutStop": self.bare_ms / 1000,
-            "longestWithoutStop": self.longest_bare_ms / 1000, "worstUsd": round(self.worst_usd, 2), "endUsd": round(self.end_usd, 2),
+            "orders": self.orders,
+            "fills": self.fills,
+            "lost": self.count("lost"),
+            "doubled": self.count("doubled"),
+            "deaths": self.deaths,
+            "spoiledRequests": dict(sorted(self.spoiled.items())),
+            "secondsWithoutStop": self.bare_ms / 1000,
+            "longestWithoutStop": self.longest_bare_ms / 1000,
+            "worstUsd": round(self.worst_usd, 2),
+            "endUsd": round(self.end_usd, 2),
             "guardianFires": [
-                {"atMs": one.at_ms, "guardian": one.guardian, "closedUsd": round(one.closed_usd, 2), "heldUsd": round(one.held_usd, 2), "savedUsd": round(one.saved_usd, 2)}
+                {
+                    "atMs": one.at_ms,
+                    "guardian": one.guardian,
+                    "closedUsd": round(one.closed_usd, 2),
+                    "heldUsd": round(one.held_usd, 2),
+                    "savedUsd": round(one.saved_usd, 2),
+                }
                 for one in self.fires
             ],
-        }  # fmt: skip
+        }
 
 
 def fires_of(

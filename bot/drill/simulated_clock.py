@@ -1,4 +1,5 @@
-"""Simulated time of a world: it moves the venue's clock through the candles, and runs at its instant what happens beside the daemon's own work.
+"""Simulated time of a world: it moves the venue's clock through the candles, and runs at its instant what happens
+beside the daemon's own work.
 
 Real time and the service's time are the same here. Waits of the daemon and of its requests pass in it.
 """
@@ -42,11 +43,13 @@ class SimulatedTime:
         self.end_ms = end_ms
         self.now_ms = exchange.clock.now_ms
         self.note = note
-        self.sleepers: set[str] = set()  # guardians that are no stop before they are activated
+        # guardians that are no stop before they are activated
+        self.sleepers: set[str] = set()
         self.begin_usd_e8 = self.lowest_usd_e8 = account_value(exchange.state, exchange.account)
         self._agenda: list[tuple[int, int, Task]] = []
         self._entries = 0
-        self._seen = 0  # number of the newest event that `_observe` has read
+        # number of the newest event that `_observe` has read
+        self._seen = 0
 
     def at(self, ms: int, task: Task) -> None:
         """Run `task` at that instant, or now if it is past. What it raises ends the work that moved the time."""

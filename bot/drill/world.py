@@ -1,4 +1,7 @@
-"""A world: one seed, one stretch of candles with its faults, and the daemon that lives through it. Afterwards its venue and its journal are judged."""
+"""A world: one seed, one stretch of candles with its faults, and the daemon that lives through it.
+
+Afterwards its venue and its journal are judged.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +43,30 @@ from bot.venue.numbers import E8
 from bot.venue.state import Rules
 from bot.wire import INTERVAL_MS
 
-CALM_MS: Final = 15 * MINUTE_MS  # at the end of a world, without faults: everything must come right in it
-BARS: Final = 240  # The bars of a world, in the strategies' shortest interval.
-SPARE_BARS: Final = 10  # before the warm-up
-POINT_MS: Final = 2 * MINUTE_MS  # a death that waits longer for its point comes at once
-BARE_MAX_MS: Final = MINUTE_MS  # without a stop, besides the time in which the daemon could do nothing
-TROUBLES: Final = ("outage", "lossy", "death")  # faults in which the daemon can do nothing, or little
-RESTED_MS: Final = 1_000  # a process manager needs at least that long
+# at the end of a world, without faults: everything must come right in it
+CALM_MS: Final = 15 * MINUTE_MS
+# The bars of a world, in the strategies' shortest interval.
+BARS: Final = 240
+# before the warm-up
+SPARE_BARS: Final = 10
+# a death that waits longer for its point comes at once
+POINT_MS: Final = 2 * MINUTE_MS
+# without a stop, besides the time in which the daemon could do nothing
+BARE_MAX_MS: Final = MINUTE_MS
+# faults in which the daemon can do nothing, or little
+TROUBLES: Final = ("outage", "lossy", "death")
+# a process manager needs at least that long
+RESTED_MS: Final = 1_000
 
 Rates = Mapping[str, Sequence[Payment]]
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What all worlds of a drill have in common: config, candles, options. `place` makes the strategies, again for each life of the daemon."""
+    """What all worlds of a drill have in common: config, candles, options.
+
+    `place` makes the strategies, again for each life of the daemon.
+    """
 
     settings: Settings
     candles: Sequence[Candles] = field(repr=False)
@@ -87,7 +100,10 @@ class Ground:
         return max(self.bars * self.bar_ms, 3 * CALM_MS // self.bar_ms * self.bar_ms)
 
     def starts(self) -> tuple[int, int]:
-        """The first and the last instant at which a world may begin. ConfigError if the candles are too short for one."""
+        """The first and the last instant at which a world may begin.
+
+        ConfigError if the candles are too short for one.
+        """
         markets = {one.market for one in self.driving}
         for series in series_of(self.specs):
             if series.market not in markets:
@@ -97,8 +113,8 @@ class Ground:
         last = (min(one.end_ms for one in self.driving) - self.length_ms) // self.bar_ms * self.bar_ms
         if last < first:
             raise ConfigError(
-                f"the candles are too short: a world takes {self.length_ms // MINUTE_MS:,} min after {self.warm_ms // MINUTE_MS:,} min of warm-up; give more of "
-                "them, or ask for fewer --bars"
+                f"the candles are too short: a world takes {self.length_ms // MINUTE_MS:,} min after"
+                f" {self.warm_ms // MINUTE_MS:,} min of warm-up; give more of them, or ask for fewer --bars"
             )
         return first, last
 
@@ -134,8 +150,10 @@ class World:
         self.port = DrillPort(self.time, timeline.series_cursors, self.faults, Random(f"{seed}:network"))
         self.port.at_point = self._at_point
         self.lives: list[Daemon] = []
-        self.deaths: list[tuple[int, int]] = []  # from the end of a life to the next one's start
-        self._death: Fault | None = None  # that waits for its point
+        # from the end of a life to the next one's start
+        self.deaths: list[tuple[int, int]] = []
+        # that waits for its point
+        self._death: Fault | None = None
 
     def _exchange(self) -> tuple[Timeline, SimulatedExchange]:
         ground = self.ground
@@ -230,7 +248,8 @@ class World:
 
     def _judged(self, error: Finding | None, took_s: float) -> Outcome:
         time, exchange, life = self.time, self.time.exchange, self.lives[-1]
-        port = LocalPort(exchange, ())  # without faults
+        # without faults
+        port = LocalPort(exchange, ())
         trades = self._trades(port)
         findings = [] if error is None else [error]
         if life.kernel is not None and error is None:
@@ -250,15 +269,23 @@ class World:
             findings += self._unprotected(spans)
         begin = time.begin_usd_e8
         return Outcome(
-            seed=self.seed, start_ms=self.start_ms, end_ms=self.end_ms, faults=self.faults, findings=tuple(dict.fromkeys(findings)),
+            seed=self.seed,
+            start_ms=self.start_ms,
+            end_ms=self.end_ms,
+            faults=self.faults,
+            findings=tuple(dict.fromkeys(findings)),
             orders=sum(trade["source"] == OURS for trade in trades),
             fills=sum(type(one).__name__ == "Fill" for one in exchange.event_buffer.events),
-            deaths=len(self.deaths), spoiled=dict(self.port.met.items()), bare_ms=sum(one.to_ms - one.from_ms for one in spans),
+            deaths=len(self.deaths),
+            spoiled=dict(self.port.met.items()),
+            bare_ms=sum(one.to_ms - one.from_ms for one in spans),
             longest_bare_ms=max((one.to_ms - one.from_ms for one in spans), default=0),
-            worst_usd=(time.lowest_usd_e8 - begin) / E8, end_usd=(account_value(exchange.state, exchange.account) - begin) / E8,
-            fires=fires_of(exchange.event_buffer.events, self.candles, self.faults, end_ms=self.end_ms), took_s=took_s,
+            worst_usd=(time.lowest_usd_e8 - begin) / E8,
+            end_usd=(account_value(exchange.state, exchange.account) - begin) / E8,
+            fires=fires_of(exchange.event_buffer.events, self.candles, self.faults, end_ms=self.end_ms),
+            took_s=took_s,
             steps=tuple(f"{iso(at_ms)} {text}" for at_ms, text in self.steps),
-        )  # fmt: skip
+        )
 
     def _unprotected(self, spans: Sequence[Bare]) -> list[Finding]:
         """Positions that had no stop for longer than BARE_MAX_MS while the daemon could have armed one."""

@@ -1,11 +1,13 @@
-"""The process that runs ccxt: a request per line on stdin, answers as JSON lines on stdout. It imports the standard library and ccxt, nothing of bot.
+"""The process that runs ccxt: a request per line on stdin, answers as JSON lines on stdout. It imports the standard
+library and ccxt, nothing of bot.
 
-A separate interpreter may run this file by its path, because ccxt pins versions that may differ from ours. Requests are answered as they finish:
+A separate interpreter may run this file by its path, because ccxt pins versions that may differ from ours. Requests are
+answered as they finish:
 
     {"id": 1, "op": "instruments", "exchange": "binance"}       -> {"id": 1, "now_ms": ..., "result": [...]}
-    {"id": 2, "op": "candles", "exchange": "binance", "symbol": "BTC/USDT:USDT", "interval": "1m", "since_ms": ..., "limit": 1000}
-    {"id": 3, "op": "funding", "exchange": "binance", "symbol": "BTC/USDT:USDT", "since_ms": ..., "limit": 1000}
-    {"id": 4, "op": "watch", "exchange": "binance", "symbols": ["BTC/USDT:USDT"]}
+    {"id": 2, "op": "candles", "exchange": "binance", "symbol": "BTC/USDT:USDT", "interval": "1m", "since_ms": ...,
+    "limit": 1000} {"id": 3, "op": "funding", "exchange": "binance", "symbol": "BTC/USDT:USDT", "since_ms": ...,
+    "limit": 1000} {"id": 4, "op": "watch", "exchange": "binance", "symbols": ["BTC/USDT:USDT"]}
 
 `watch` is answered by a line for each batch of data, until a failure or the end. A line has some of these fields:
 
@@ -17,8 +19,9 @@ A separate interpreter may run this file by its path, because ccxt pins versions
     "missing": [what, message]                         "marks", "depth" or "funding" failed; a null message: it is back
     "now_ms"                                           in a line that follows a request
 
-`now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is
-{"id": 1, "error": {"kind": ..., "message": ..., "after_ms": ...}} with the kinds of `KINDS`. The process ends when stdin closes. With --base-url (loopback only) every request goes to BASE_URL/HOST/PATH instead of the exchange.
+`now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is {"id": 1, "error": {"kind":
+..., "message": ..., "after_ms": ...}} with the kinds of `KINDS`. The process ends when stdin closes. With --base-url
+(loopback only) every request goes to BASE_URL/HOST/PATH instead of the exchange.
 """
 
 import argparse
@@ -36,27 +39,41 @@ from itertools import chain
 from typing import Any
 
 KINDS = ("unknown_exchange", "unknown_symbol", "unsupported", "country", "key", "busy", "unreachable", "failed")
-LINE_BYTES_MAX = 1 << 20  # The bytes of a request.
-BODY_BYTES_MAX = 1 << 26  # The bytes of an exchange's answer: the markets of a large one take about 20 MB
+# The bytes of a request.
+LINE_BYTES_MAX = 1 << 20
+# The bytes of an exchange's answer: the markets of a large one take about 20 MB
+BODY_BYTES_MAX = 1 << 26
 TIMEOUT_MS = 20_000
 LOOPBACK = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 COUNTRY = re.compile(r"restricted location|from your country|your region|eligib|not available in|geo", re.IGNORECASE)
 STATUS = re.compile(r" ([1-5][0-9]{2}) ")
 UNTIL = re.compile(r"until ([0-9]{13})")
-PASSWORD = re.compile(r"//\S*@")  # The password of an address: //user:password@host.
+# The password of an address: //user:password@host.
+PASSWORD = re.compile(r"//\S*@")
 MESSAGE_CHARS_MAX = 400
-POLL_SECONDS = 1.0  # between two requests of the quotes
-PACE_SECONDS = 0.25  # between two lines of one kind of data from a WebSocket
-IDLE_SECONDS = 1.0  # the longest wait for a message before the newest data are looked at again
-OPEN_SECONDS = 10.0  # for the first message of a WebSocket; then the quotes are polled
-RETRY_SECONDS = 600.0  # The time of polling before the WebSocket is tried again.
-GROUP_MAX = 100  # symbols in one subscription: fewer than the limit of every exchange
-MARK_SECONDS = 5.0  # between two requests of the mark prices
-RATE_SECONDS = 60.0  # between two requests of the funding rates
-BOOK_SECONDS = 10.0  # between two requests of one market's book
-BOOK_GAP_SECONDS = 1.0  # between the requests of two books
+# between two requests of the quotes
+POLL_SECONDS = 1.0
+# between two lines of one kind of data from a WebSocket
+PACE_SECONDS = 0.25
+# the longest wait for a message before the newest data are looked at again
+IDLE_SECONDS = 1.0
+# for the first message of a WebSocket; then the quotes are polled
+OPEN_SECONDS = 10.0
+# The time of polling before the WebSocket is tried again.
+RETRY_SECONDS = 600.0
+# symbols in one subscription: fewer than the limit of every exchange
+GROUP_MAX = 100
+# between two requests of the mark prices
+MARK_SECONDS = 5.0
+# between two requests of the funding rates
+RATE_SECONDS = 60.0
+# between two requests of one market's book
+BOOK_SECONDS = 10.0
+# between the requests of two books
+BOOK_GAP_SECONDS = 1.0
 BOOK_LEVELS = 100
-FUNDING_HOURS = 8  # The hours of a funding rate, if the exchange says nothing else.
+# The hours of a funding rate, if the exchange says nothing else.
+FUNDING_HOURS = 8
 
 
 class Refused(Exception):
@@ -73,7 +90,8 @@ class Feeder:
 
     def __init__(self, ccxt: Any, pro: Any, base_url: str | None) -> None:
         self.ccxt = ccxt
-        self.pro = pro  # the same exchanges with WebSockets; not all have them
+        # the same exchanges with WebSockets; not all have them
+        self.pro = pro
         self.base_url = base_url
         self.opened: dict[str, Any] = {}
 
@@ -100,7 +118,8 @@ class Feeder:
             markets = await self.markets(exchange)
             for symbol in request["symbols"]:
                 if symbol not in markets:
-                    continue  # It was delisted. The others go on, and its silence tells the caller.
+                    # It was delisted. The others go on, and its silence tells the caller.
+                    continue
                 groups.setdefault(exchange.market(symbol)["type"], []).append(symbol)
             await Watch(self.ccxt, exchange, list(groups.values()), partial(answered, request["id"])).run()
         except Exception as error:  # noqa: BLE001 - as for every request
@@ -171,15 +190,16 @@ class Watch:
         self.groups = [group[at : at + GROUP_MAX] for group in groups for at in range(0, len(group), GROUP_MAX)]
         self.contracts = [group for group in self.groups if exchange.market(group[0])["contract"]]
         self.answer = answer
-        self.has_marks = self.has("watchMarkPrices") or self.has(
-            "fetchMarkPrices"
-        )  # else tickers or funding rates have them
+        # else tickers or funding rates have them
+        self.has_marks = self.has("watchMarkPrices") or self.has("fetchMarkPrices")
         self.transport: str | None = None
-        self.written: dict[tuple[str, str], list[Any]] = {}  # the newest row of each kind and symbol
+        # the newest row of each kind and symbol
+        self.written: dict[tuple[str, str], list[Any]] = {}
         self.missing: set[str] = set()
 
     async def run(self) -> None:
-        await self.poll_quotes()  # A WebSocket sends the price of a quiet market only when it changes.
+        # A WebSocket sends the price of a quiet market only when it changes.
+        await self.poll_quotes()
         async with asyncio.TaskGroup() as tasks:
             for kind in (self.quotes, self.marks, self.depth, self.funding):
                 tasks.create_task(kind())
@@ -238,7 +258,10 @@ class Watch:
     async def follow(
         self, watch: Callable[[list[str]], Any], groups: list[list[str]], emit: Callable[[], bool]
     ) -> None:
-        """Write what a WebSocket sends, until it fails. Returns if it cannot be opened or does not send what is needed."""
+        """Write what a WebSocket sends, until it fails.
+
+        Returns if it cannot be opened or does not send what is needed.
+        """
         pending = {asyncio.ensure_future(watch(group)): group for group in groups}
         try:
             done, _ = await asyncio.wait(pending, timeout=OPEN_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
@@ -248,7 +271,8 @@ class Watch:
                 for task in [task for task in pending if task.done()]:
                     group = pending.pop(task)
                     await task
-                    pending[asyncio.ensure_future(watch(group))] = group  # One always waits, so that it hears the end.
+                    # One always waits, so that it hears the end.
+                    pending[asyncio.ensure_future(watch(group))] = group
                 emit()
                 await asyncio.sleep(PACE_SECONDS)
                 await asyncio.wait(pending, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -294,7 +318,8 @@ class Watch:
 
     async def book(self, symbol: str) -> None:
         found = await self.exchange.fetch_order_book(symbol, BOOK_LEVELS)
-        contract = float(self.exchange.market(symbol).get("contractSize") or 1)  # sizes are counted in contracts
+        # sizes are counted in contracts
+        contract = float(self.exchange.market(symbol).get("contractSize") or 1)
         sides = [[[px, size * contract] for px, size, *_ in found[side][:BOOK_LEVELS]] for side in ("bids", "asks")]
         self.answer(books=[[symbol, *sides]], now_ms=now_of(self.exchange))
 
@@ -316,10 +341,7 @@ class Watch:
                 [one["symbol"], one["fundingRate"], hours_of(hours.get(one["symbol"]), one), paid_at(one)]
                 for one in found
             ]
-            self.answer(
-                rates=[row for row in rows if row[1] is not None],
-                marks=self.beside(found),
-            )
+            self.answer(rates=[row for row in rows if row[1] is not None], marks=self.beside(found))
 
     async def tried(self, what: str, asked: Awaitable[None]) -> None:
         """Wait for a request that may fail. The caller hears of its failure, and of its return."""
@@ -351,9 +373,8 @@ def instrument(ccxt: Any, exchange: Any, market: dict[str, Any]) -> dict[str, An
     elif exchange.precisionMode == ccxt.SIGNIFICANT_DIGITS:
         steps["price"] = None
     contract = Decimal(str(market.get("contractSize") or 1))
-    step = (
-        None if steps["amount"] is None else Decimal(str(steps["amount"])) * contract
-    )  # sizes are counted in contracts
+    # sizes are counted in contracts
+    step = None if steps["amount"] is None else Decimal(str(steps["amount"])) * contract
     limits = market["limits"]
     return {
         "symbol": market["symbol"],
@@ -431,7 +452,9 @@ def failure(ccxt: Any, exchange: Any, error: Exception) -> dict[str, Any]:
 
 
 def plain(error: BaseException) -> str:
-    """The text of an error in one line, without the control characters that an exchange may have sent and without the password of a proxy."""
+    """The text of an error in one line, without the control characters that an exchange may have sent and without
+    the password of a proxy.
+    """
     text = PASSWORD.sub("//***@", "".join(c if c.isprintable() else " " for c in str(error)))
     return " ".join(text.split())[:MESSAGE_CHARS_MAX]
 
@@ -442,7 +465,10 @@ def is_cut(cause: BaseException | None) -> bool:
 
 
 def wait_of(exchange: Any, message: str) -> int | None:
-    """The milliseconds that an exchange tells to wait, by the Retry-After header or the end of a ban; None if it tells none."""
+    """The milliseconds that an exchange tells to wait, by the Retry-After header or the end of a ban;
+
+    None if it tells none.
+    """
     headers = (
         {name.lower(): value for name, value in (exchange.last_response_headers or {}).items()} if exchange else {}
     )

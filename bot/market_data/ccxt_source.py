@@ -33,26 +33,42 @@ from bot.market_data.source import (
 )
 from bot.wire.vocabulary import INTERVAL_MS
 
-PASSES: Final = ("busy", "unreachable")  # kinds of failure that may pass
-TRIES_MAX: Final = 7  # The tries of one request: with the waits between them about a minute.
-TRIES_FIRST_MAX: Final = 2  # before the exchange has answered at all: it is more likely that it cannot be reached
+# kinds of failure that may pass
+PASSES: Final = ("busy", "unreachable")
+# The tries of one request: with the waits between them about a minute.
+TRIES_MAX: Final = 7
+# before the exchange has answered at all: it is more likely that it cannot be reached
+TRIES_FIRST_MAX: Final = 2
 WAIT_FIRST_MS: Final = 500
-WAIT_MS: Final = 30_000  # the longest wait of our own
-WAIT_TOLD_MS: Final = 10 * 60 * SECOND_MS  # the longest wait that an exchange may ask for; beyond it the pull ends
-CLOCK_MS: Final = 5_000  # a larger difference of the clocks is told
+# the longest wait of our own
+WAIT_MS: Final = 30_000
+# the longest wait that an exchange may ask for; beyond it the pull ends
+WAIT_TOLD_MS: Final = 10 * 60 * SECOND_MS
+# a larger difference of the clocks is told
+CLOCK_MS: Final = 5_000
 RATES_ASKED: Final = 500
-MINUTES_ASKED_MAX: Final = 100  # in one request: fewer than every exchange's page limit
+# in one request: fewer than every exchange's page limit
+MINUTES_ASKED_MAX: Final = 100
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
 
 _WORD: Final = {
-    "unknown_exchange": NotOffered, "unknown_symbol": NotOffered, "unsupported": NotOffered,
-    "country": AccessDenied, "key": AccessDenied, "busy": NoAnswer, "unreachable": NoAnswer,
-}  # fmt: skip
+    "unknown_exchange": NotOffered,
+    "unknown_symbol": NotOffered,
+    "unsupported": NotOffered,
+    "country": AccessDenied,
+    "key": AccessDenied,
+    "busy": NoAnswer,
+    "unreachable": NoAnswer,
+}
 _WAY: Final = {
     "country": "the exchange refuses requests from this country; choose another exchange that may be used here",
-    "key": "the exchange gives market data only to holders of an API key, and none is used here; choose another exchange",
+    "key": (
+        "the exchange gives market data only to holders of an API key, and none is used here; choose another exchange"
+    ),
     "busy": "the exchange limits requests from this address; run the same command again later",
-    "unreachable": "check the network of this machine and the status page of the exchange, then run the same command again",
+    "unreachable": (
+        "check the network of this machine and the status page of the exchange, then run the same command again"
+    ),
 }
 
 
@@ -79,7 +95,8 @@ class CcxtSource:
         self._answered = False
         self._clock_told = False
         if self._feeder.base_url is not None:
-            self.name += "@local"  # recorded in the store, so that its prices never pass for the exchange's
+            # recorded in the store, so that its prices never pass for the exchange's
+            self.name += "@local"
 
     async def __aenter__(self) -> Self:
         await self._feeder.__aenter__()
@@ -129,7 +146,10 @@ class CcxtSource:
             raise self._named(error) from None
 
     def _connection(self, body: dict[str, Any], before: Connection) -> Connection:
-        """How the source is reached, after this line of the feeder. A Date header has whole seconds, on average half a second too early."""
+        """How the source is reached, after this line of the feeder.
+
+        A Date header has whole seconds, on average half a second too early.
+        """
         difference, exchange_ms = before.clock_difference_ms, body.get("now_ms")
         if exchange_ms is not None:
             difference = exchange_ms + SECOND_MS // 2 - self._clock.now_ms()
@@ -137,11 +157,13 @@ class CcxtSource:
 
     async def minutes(self, symbol: str, since_ms: int, say: Say) -> Page:
         limit = (self._clock.now_ms() - since_ms) // MINUTE_MS + 2
-        if limit > MINUTES_ASKED_MAX:  # A longer gap: page through it.
+        # A longer gap: page through it.
+        if limit > MINUTES_ASKED_MAX:
             pages = [page async for page in self.history(symbol, "1m", since_ms, self._clock.now_ms(), say)]
             rows = [row for page in pages for row in page.rows]
             return Page(rows, rows[-1].at_ms + MINUTE_MS if rows else since_ms)
-        # The minute before is asked too: an answer that has it is whole. ccxt answers nothing where it cannot read the exchange.
+        # The minute before is asked too: an answer that has it is whole. ccxt answers nothing where it cannot read the
+        # exchange.
         before_ms = since_ms - MINUTE_MS
         body = await self._ask("candles", say, symbol=symbol, interval="1m", since_ms=before_ms, limit=limit + 1)
         end_ms = self._now_ms(body["now_ms"], say) - CLOSE_MARGIN_MS
@@ -152,7 +174,8 @@ class CcxtSource:
         rows = [row for row in found if row.at_ms >= since_ms]
         closed = [row for row in rows if row.at_ms + MINUTE_MS <= end_ms]
         sure_ms = closed[-1].at_ms + MINUTE_MS if closed else since_ms
-        # A minute without a candle had no trade, or its candle comes up to a minute late. An answer with a row before or after it is whole.
+        # A minute without a candle had no trade, or its candle comes up to a minute late. An answer with a row before
+        # or after it is whole.
         if len(closed) < len(rows) or (found and found[0].at_ms == before_ms):
             sure_ms = max(sure_ms, end_ms - MINUTE_MS)
         return Page(closed, sure_ms)
@@ -204,7 +227,10 @@ class CcxtSource:
     def _named(self, error: Failure) -> SourceError:
         way = _WAY.get(error.kind)
         if error.kind == "busy" and error.after_ms:
-            way = f"the exchange accepts no request until {iso(self._clock.now_ms() + error.after_ms)}; run the same command again then"
+            way = (
+                f"the exchange accepts no request until {iso(self._clock.now_ms() + error.after_ms)}; run the same"
+                " command again then"
+            )
         if error.kind == "unreachable" and self._feeder.base_url is not None:
             way = f"{way} ({URL} sends all requests to {self._feeder.base_url})"
         return _WORD.get(error.kind, SourceError)(f"{error}" + (f"\n{way}" if way else ""))

@@ -19,15 +19,19 @@ from bot.http_limits import NETWORK, check_proxies
 from bot.market_data.source import NoAnswer, SourceError
 
 FEEDER: Final = Path(__file__).with_name("ccxt_feeder.py")
-PYTHON: Final = "BOT_MARKETS_PYTHON"  # an interpreter that has ccxt; by default this one
-URL: Final = "BOT_MARKETS_URL"  # a server on this machine in place of every exchange, for tests
-LINE_BYTES_MAX: Final = 1 << 26  # The bytes of an answer: the markets of a large exchange take about 2 MB.
+# an interpreter that has ccxt; by default this one
+PYTHON: Final = "BOT_MARKETS_PYTHON"
+# a server on this machine in place of every exchange, for tests
+URL: Final = "BOT_MARKETS_URL"
+# The bytes of an answer: the markets of a large exchange take about 2 MB.
+LINE_BYTES_MAX: Final = 1 << 26
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
 END_SECONDS: Final = 5.0
 # What the process needs of the environment: how to find programs and servers, and no secret.
 ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONHOME", "TZ", "COVERAGE_PROCESS_START", *NETWORK)
-BATCHES_MAX: Final = 1_000  # The batches of a stream that nobody has taken. Then the feeder waits.
+# The batches of a stream that nobody has taken. Then the feeder waits.
+BATCHES_MAX: Final = 1_000
 _LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 
 
@@ -62,17 +66,24 @@ class Feeder:
         try:
             # -P keeps the files beside the feeder from hiding modules of the same names.
             self._process = await asyncio.create_subprocess_exec(
-                self._python, "-P", str(FEEDER), *url,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_BYTES_MAX, env=self._environment,
-            )  # fmt: skip
+                self._python,
+                "-P",
+                str(FEEDER),
+                *url,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=LINE_BYTES_MAX,
+                env=self._environment,
+            )
         except OSError as error:
             raise SourceError(f"{PYTHON}={self._python}: cannot be started: {error.strerror}") from None
         try:
             first = await asyncio.wait_for(self._line(), START_SECONDS)
             if "error" in first:
                 raise SourceError(
-                    f"ccxt is not installed for {self._python} ({first['error']['message']}): {install('markets')}. "
-                    f"Or give it an environment of its own: python3 -m venv markets && markets/bin/pip install 'ccxt>=4.5,<5', and set {PYTHON}=markets/bin/python"
+                    f"ccxt is not installed for {self._python} ({first['error']['message']}): {install('markets')}. Or"
+                    " give it an environment of its own: python3 -m venv markets && markets/bin/pip install"
+                    f" 'ccxt>=4.5,<5', and set {PYTHON}=markets/bin/python"
                 )
         except BaseException:
             await self._end()
@@ -87,12 +98,16 @@ class Feeder:
         await self._end()
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """The answer to one request, with `result` and `now_ms`. Failure if the feeder refuses it; NoAnswer if the process is gone or silent."""
+        """The answer to one request, with `result` and `now_ms`.
+
+        Failure if the feeder refuses it; NoAnswer if the process is gone or silent.
+        """
         number = next(self._ids)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             await self._write({"id": number, "op": op, **fields})
-            async with asyncio.timeout(ANSWER_SECONDS):  # wait_for loses a cancellation that comes with the answer
+            # wait_for loses a cancellation that comes with the answer
+            async with asyncio.timeout(ANSWER_SECONDS):
                 body: dict[str, Any] = await answer
         except TimeoutError:
             raise NoAnswer(f"the ccxt process has not answered for {ANSWER_SECONDS:.0f} s") from None
@@ -166,6 +181,7 @@ class Feeder:
         try:
             await asyncio.wait_for(self._process.wait(), END_SECONDS)
         except TimeoutError:
-            with suppress(ProcessLookupError):  # It has just ended.
+            # It has just ended.
+            with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()

@@ -1,10 +1,12 @@
-"""Pages through the candles of an exchange whose page limit is unknown: learns the limit, and proves by an overlap of one candle that no candle was skipped.
+"""Pages through the candles of an exchange whose page limit is unknown: learns the limit, and proves by an overlap of
+one candle that no candle was skipped.
 
 Exchanges differ in what they answer to "1,000 candles from T":
 - the first ones at or after T, at most their page limit;
 - only those inside a window of 1,000 intervals, so an empty answer does not mean the end;
 - the newest of that window, if 1,000 is above their page limit, which skips the oldest silently.
-Each request therefore begins with the last known candle. An answer that does not contain it has skipped candles, and the request is repeated with a smaller limit.
+Each request therefore begins with the last known candle. An answer that does not contain it has skipped candles, and
+the request is repeated with a smaller limit.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from typing import Final, NamedTuple
 from bot.clock import DAY_MS, iso
 from bot.market_data.source import NoAnswer, Page, Row
 
-LIMIT_ASKED: Final = 1_000  # no exchange is known to need more; ccxt lowers it where it knows the limit
+# no exchange is known to need more; ccxt lowers it where it knows the limit
+LIMIT_ASKED: Final = 1_000
 LIMIT_MIN: Final = 10
-CLOSE_MARGIN_MS: Final = 5_000  # the Date header has whole seconds, and exchanges count late trades for a moment
-REPEATS_MAX: Final = 3  # The repeats of one page whose overlap differs.
+# the Date header has whole seconds, and exchanges count late trades for a moment
+CLOSE_MARGIN_MS: Final = 5_000
+# The repeats of one page whose overlap differs.
+REPEATS_MAX: Final = 3
 
 
 class Answer(NamedTuple):
@@ -30,12 +35,16 @@ class Answer(NamedTuple):
     now_ms: int
 
 
-Fetch = Callable[[str, int, int], Awaitable[Answer]]  # interval, since_ms, limit
+# interval, since_ms, limit
+Fetch = Callable[[str, int, int], Awaitable[Answer]]
 
 
 @dataclass(slots=True)
 class Pager:
-    """The pages of one market and interval. `has_days`: the source has daily candles, which say where the next candles are."""
+    """The pages of one market and interval.
+
+    `has_days`: the source has daily candles, which say where the next candles are.
+    """
 
     fetch: Fetch
     interval: str
@@ -73,7 +82,8 @@ class Pager:
                 differing += 1
                 if differing == REPEATS_MAX:
                     raise NoAnswer(
-                        f"the exchange gives the candle of {iso(last.at_ms)} with other values than before: {first[1:]}, {last[1:]} before"
+                        f"the exchange gives the candle of {iso(last.at_ms)} with other values than before:"
+                        f" {first[1:]}, {last[1:]} before"
                     )
             elif self.limit > LIMIT_MIN:
                 self.limit = max(LIMIT_MIN, min(self.limit // 2, len(rows) or self.limit))
@@ -81,7 +91,10 @@ class Pager:
                 raise NoAnswer(f"the exchange skips candles after {iso(last.at_ms)}, also with {LIMIT_MIN} a page")
 
     async def _head(self, at_ms: int) -> Answer:
-        """The rows from `at_ms` on, where no candle before is known. A later first candle is believed only if smaller pages show none before it."""
+        """The rows from `at_ms` on, where no candle before is known.
+
+        A later first candle is believed only if smaller pages show none before it.
+        """
         while True:
             rows, now_ms = await self._ordered(at_ms, self.limit)
             if not rows or rows[0].at_ms <= at_ms:
@@ -98,7 +111,11 @@ class Pager:
             self.limit = max(LIMIT_MIN, min(self.limit // 2, len(rows)))
 
     async def _ordered(self, since_ms: int, limit: int) -> Answer:
-        """One request. The rows are sorted, each instant once, none before `since_ms`. Two different rows of one instant are asked for again."""
+        """One request.
+
+        The rows are sorted, each instant once, none before `since_ms`. Two different rows of one instant are asked for
+        again.
+        """
         for _ in range(REPEATS_MAX):
             rows, now_ms = await self.fetch(self.interval, since_ms, limit)
             found = sorted({row for row in rows if row.at_ms >= since_ms})
@@ -107,11 +124,14 @@ class Pager:
         raise NoAnswer(f"the exchange gives two different candles of one instant after {iso(since_ms)}")
 
     async def _next_start(self, at_ms: int, end_ms: int) -> int:
-        """Where to go on when one page has no candle from `at_ms` on: at the next day that has a candle, else one page later."""
+        """Where to go on when one page has no candle from `at_ms` on: at the next day that has a candle, else one
+        page later.
+        """
         at_day = at_ms
         if self.has_days and self.step_ms < DAY_MS:
             days = Pager(self.fetch, "1d", DAY_MS, end_ms, has_days=False)
-            at_day = end_ms - end_ms % DAY_MS  # the last day, whose daily candle may be unfinished
+            # the last day, whose daily candle may be unfinished
+            at_day = end_ms - end_ms % DAY_MS
             async for page in days.pages(at_ms - at_ms % DAY_MS):
                 if page.rows:
                     at_day = page.rows[0].at_ms

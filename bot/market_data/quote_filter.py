@@ -11,14 +11,16 @@ from bot.market_data.source import Quote
 
 # The part of the price that one tick may move. A larger move needs a second quote and a second witness.
 JUMP_MAX: Final = 0.05
-PX_MAX: Final = 10**9  # in the quote currency; no market is near it
+# in the quote currency; no market is near it
+PX_MAX: Final = 10**9
 # How long the quotes of a jump that no witness confirms or denies must hold: 5 s for 5 %, 15 min for a tenth.
 MS_PER_PCT: Final = 1_000
 
 REASONS: Final = ("no_price", "crossed", "out_of_order", "jump")
 
 
-Witness = Callable[[int], bool | None]  # The answer on a price: True confirms it, False denies it, None knows nothing.
+# The answer on a price: True confirms it, False denies it, None knows nothing.
+Witness = Callable[[int], bool | None]
 
 
 class Jump(NamedTuple):
@@ -34,24 +36,28 @@ def no_witness(_px: int) -> bool | None:
 
 
 class QuoteFilter:
-    """The quotes of one market in the order in which they came. `refused` counts the quotes that gave no price, by reason.
+    """The quotes of one market in the order in which they came. `refused` counts the quotes that gave no price, by
+    reason.
 
-    Quotes that repeat a jump come from the same place as its first one, so they confirm nothing: a witness of another kind must, or
-    the quotes must hold for MS_PER_PCT of each percent. A witness that denies a jump lets that time begin again.
+    Quotes that repeat a jump come from the same place as its first one, so they confirm nothing: a witness of another
+    kind must, or the quotes must hold for MS_PER_PCT of each percent. A witness that denies a jump lets that time begin
+    again.
     """
 
     def __init__(self, jump_max: float = JUMP_MAX, last: int | None = None) -> None:
         self.refused: Counter[str] = Counter()
-        self.jump: Jump | None = None  # the newest one that became a price
+        # the newest one that became a price
+        self.jump: Jump | None = None
         self.jumps = 0
-        self.seen: tuple[int, int] | None = (
-            None  # the newest valid price, also of a quote that is held, and when it came
-        )
+        # the newest valid price, also of a quote that is held, and when it came
+        self.seen: tuple[int, int] | None = None
         self._jump_max = jump_max
-        self._last = last  # the newest price; None: the next one is the first
+        # the newest price; None: the next one is the first
+        self._last = last
         self._last_ms = 0
         self._held: int | None = None
-        self.held_since_ms = 0  # when the first quote of the jump that waits came
+        # when the first quote of the jump that waits came
+        self.held_since_ms = 0
 
     @property
     def held_jump(self) -> tuple[int, int] | None:
@@ -59,7 +65,10 @@ class QuoteFilter:
         return None if self._held is None or self._last is None else (self._last, self._held)
 
     def price(self, quote: Quote, now_ms: int = 0, witness: Witness = no_witness) -> int | None:
-        """The price of a quote, scaled 1e8: the mid of bid and ask, else the last trade. None for a quote that is refused or held."""
+        """The price of a quote, scaled 1e8: the mid of bid and ask, else the last trade.
+
+        None for a quote that is refused or held.
+        """
         px = _price(quote)
         reason = px if isinstance(px, str) else None
         if reason is None and quote.at_ms is not None and quote.at_ms < self._last_ms:
@@ -102,7 +111,10 @@ def is_near(px: int, other: int | None, jump_max: float = JUMP_MAX) -> bool:
 
 
 def scaled(value: float) -> int:
-    """A price or volume of a source, scaled 1e8. The float is read as the shortest decimal that gives it, which is the exchange's own text."""
+    """A price or volume of a source, scaled 1e8.
+
+    The float is read as the shortest decimal that gives it, which is the exchange's own text.
+    """
     return int(Decimal(repr(value)).scaleb(8))
 
 

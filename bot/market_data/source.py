@@ -1,10 +1,11 @@
-"""What a source of market data offers, and its errors. A plug-in implements `Source` and registers it in the entry point group `bot.market_data`:
+"""What a source of market data offers, and its errors. A plug-in implements `Source` and registers it in the entry
+point group `bot.market_data`:
 
     [project.entry-points."bot.market_data"]
     mysource = "mypackage.mymodule:open_source"
 
-`open_source(argument)` returns a `Source`. `argument` is the text behind the colon of `--from mysource:ARGUMENT`, or an empty text. A source is used with
-`async with`, by one task at a time.
+`open_source(argument)` returns a `Source`. `argument` is the text behind the colon of `--from mysource:ARGUMENT`, or an
+empty text. A source is used with `async with`, by one task at a time.
 """
 
 from __future__ import annotations
@@ -98,7 +99,10 @@ class FundingRate(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """How quotes come: websocket or polling (None: not known yet). `clock_difference_ms`: the source's clock less ours, to about a second; or None."""
+    """How quotes come: websocket or polling (None: not known yet).
+
+    `clock_difference_ms`: the source's clock less ours, to about a second; or None.
+    """
 
     transport: str | None
     clock_difference_ms: int | None
@@ -131,12 +135,17 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """A market of a source. Fees are fractions; tick, step and bounds are decimal texts in the quote currency or the base; None: the source does not say."""
+    """A market of a source.
+
+    Fees are fractions; tick, step and bounds are decimal texts in the quote currency or the base; None: the source does
+    not say.
+    """
 
     symbol: str
     base: str
     quote: str
-    kind: str  # spot, swap, future, stock
+    # spot, swap, future, stock
+    kind: str
     linear: bool = False
     active: bool = True
     listed_ms: int | None = None
@@ -148,16 +157,17 @@ class Instrument:
     max_leverage: str | None = None
 
 
-Say = Callable[[str], None]  # one line for a person: a wait, a gap, a clock that differs
+# one line for a person: a wait, a gap, a clock that differs
+Say = Callable[[str], None]
 
 
 class Source(Protocol):
     """A source of history. Every method raises a `SourceError`."""
 
-    name: str  # as in --from, for example ccxt:binance
-    revises_history: (
-        bool  # True: old candles change later (adjusted prices), so each pull asks for all of them and replaces them
-    )
+    # as in --from, for example ccxt:binance
+    name: str
+    # True: old candles change later (adjusted prices), so each pull asks for all of them and replaces them
+    revises_history: bool
 
     async def __aenter__(self) -> Self: ...
 
@@ -166,11 +176,17 @@ class Source(Protocol):
     ) -> None: ...
 
     async def instruments(self, say: Say) -> list[Instrument]:
-        """The markets of the source. A source without a list returns an empty one; then each coin's name is its symbol."""
+        """The markets of the source.
+
+        A source without a list returns an empty one; then each coin's name is its symbol.
+        """
         ...
 
     def history(self, symbol: str, interval: str, since_ms: int, until_ms: int, say: Say) -> AsyncIterator[Page]:
-        """The closed candles that open at `since_ms` or later and before `until_ms`, oldest first. A source never returns the unfinished candle."""
+        """The closed candles that open at `since_ms` or later and before `until_ms`, oldest first.
+
+        A source never returns the unfinished candle.
+        """
         ...
 
     def funding(self, symbol: str, since_ms: int, until_ms: int, say: Say) -> AsyncIterator[list[Rate]]:
@@ -187,11 +203,14 @@ class LiveSource(Source, Protocol):
     """A source that also has the prices of now. Several calls of all methods may run at the same time."""
 
     def quotes(self, symbols: Sequence[str]) -> AsyncIterator[Sequence[Update]]:
-        """The quotes of some markets as they come, and whatever else the source tells about them. An iterator may be silent for ever: the caller
-        watches the age of its quotes.
+        """The quotes of some markets as they come, and whatever else the source tells about them. An iterator may be
+        silent for ever: the caller watches the age of its quotes.
         """
         ...
 
     async def minutes(self, symbol: str, since_ms: int, say: Say) -> Page:
-        """The closed minute candles that open at `since_ms` or later, by few requests. `until_ms` of the page: the source has no other one before it."""
+        """The closed minute candles that open at `since_ms` or later, by few requests.
+
+        `until_ms` of the page: the source has no other one before it.
+        """
         ...

@@ -8,8 +8,10 @@ from typing import Final, NamedTuple
 
 from bot.market_data.source import Instrument, NotOffered
 
-DOLLARS: Final = ("USDT", "USDC", "USD")  # best first
-THOUSANDS: Final = "K"  # KPEPE: a thousand PEPE, which exchanges list as 1000PEPE or kPEPE
+# best first
+DOLLARS: Final = ("USDT", "USDC", "USD")
+# KPEPE: a thousand PEPE, which exchanges list as 1000PEPE or kPEPE
+THOUSANDS: Final = "K"
 
 
 class Mapped(NamedTuple):
@@ -37,7 +39,8 @@ def mapped(text: str, instruments: Sequence[Instrument], source: str) -> Mapped:
     if not ranked:
         known = sorted({one.base for one in instruments if one.quote in DOLLARS})
         raise NotOffered(
-            f"{source} has no perpetual and no spot market of {coin} in {', '.join(DOLLARS)}; {_near(coin, known)} COIN=SYMBOL names another market"
+            f"{source} has no perpetual and no spot market of {coin} in {', '.join(DOLLARS)}; {_near(coin, known)}"
+            " COIN=SYMBOL names another market"
         )
     return Mapped(coin, ranked[0].symbol, ranked[0])
 

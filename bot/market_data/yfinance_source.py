@@ -1,6 +1,8 @@
-"""The source yfinance: daily and hourly history of shares, funds and indices from Yahoo. Unofficial: Yahoo documents no interface, and may change or block it.
+"""The source yfinance: daily and hourly history of shares, funds and indices from Yahoo. Unofficial: Yahoo documents no
+interface, and may change or block it.
 
-`yfinance` gives prices adjusted for splits only, `yfinance:adjusted` for dividends too. Old prices change with each split or dividend.
+`yfinance` gives prices adjusted for splits only, `yfinance:adjusted` for dividends too. Old prices change with each
+split or dividend.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from bot.market_data.source import Action, Instrument, NoAnswer, NotOffered, Pag
 from bot.wire.vocabulary import INTERVAL_MS
 
 INTERVALS: Final = ("1h", "1d")
-HOURLY_DAYS_MAX: Final = 729  # Yahoo keeps hourly candles for 730 days
+# Yahoo keeps hourly candles for 730 days
+HOURLY_DAYS_MAX: Final = 729
 CLOSE_MARGIN_MS: Final = 60_000
 
-Ticker = Callable[[str], Any]  # a symbol's yfinance.Ticker
+# a symbol's yfinance.Ticker
+Ticker = Callable[[str], Any]
 
 
 class YfinanceSource:
@@ -43,7 +47,8 @@ class YfinanceSource:
             except ImportError:
                 raise SourceError(f"yfinance is not installed: {install('yfinance')}") from None
             share_certificates()
-            yfinance.config.debug.hide_exceptions = False  # by default errors are printed, and the table is empty
+            # by default errors are printed, and the table is empty
+            yfinance.config.debug.hide_exceptions = False
             self._ticker = yfinance.Ticker
         return self
 
@@ -93,7 +98,8 @@ class YfinanceSource:
             text = " ".join(str(error).split())[:300]
             if "PricesMissing" in what or "TzMissing" in what or "delisted" in text:
                 raise NotOffered(
-                    f"yfinance has no candles of {symbol!r} in this span ({text}); Yahoo's symbols are listed at finance.yahoo.com"
+                    f"yfinance has no candles of {symbol!r} in this span ({text}); Yahoo's symbols are listed at"
+                    " finance.yahoo.com"
                 ) from None
             raise NoAnswer(
                 f"yfinance ({what}): {text}\nYahoo is unofficial and limits requests; run the same command again later"
@@ -122,7 +128,8 @@ def _rows(frame: Any, interval: str) -> list[tuple[Row, int]]:
     ends: dict[int, int] = {}
     for at, *values in zip(frame.index, *columns, strict=True):
         if any(math.isnan(value) for value in values[:4]):
-            continue  # Yahoo writes a day without trades as empty prices.
+            # Yahoo writes a day without trades as empty prices.
+            continue
         at_ms = _day_ms(at) if interval == "1d" else ms_of(at) + -ms_of(at) % step
         o, h, low, c, volume = map(float, values)
         row = Row(at_ms, o, h, low, c, 0.0 if math.isnan(volume) else volume)

@@ -1,6 +1,8 @@
-"""Events of an account: one tuple class for each event type of the interface. Amounts are integers of 1e-8; views and files make texts of them.
+"""Events of an account: one tuple class for each event type of the interface. Amounts are integers of 1e-8; views and
+files make texts of them.
 
-`fill((...))` and its like make an event of all its values at once. They run no Python code and check nothing, not even the number of values.
+`fill((...))` and its like make an event of all its values at once. They run no Python code and check nothing, not even
+the number of values.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Fill(NamedTuple):
     balance: int
     request_id: str | None
     idempotency_key: str | None
-    absorbed: int = 0  # what the service paid so that neither balance nor margin became negative
+    # what the service paid so that neither balance nor margin became negative
+    absorbed: int = 0
 
 
 class OrderChanged(NamedTuple):
@@ -133,7 +136,10 @@ class Liquidated(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """type settlement, subtype settled: the outcome of an event market ended a position. `size` is the position's size, `payout` the amount paid."""
+    """type settlement, subtype settled: the outcome of an event market ended a position.
+
+    `size` is the position's size, `payout` the amount paid.
+    """
 
     account: str
     seq: int
@@ -152,7 +158,10 @@ class Settled(NamedTuple):
 
 
 class AccountChanged(NamedTuple):
-    """type account: created, reset, settings, leverage, key_created, key_revoked. Only the fields that apply are set."""
+    """type account: created, reset, settings, leverage, key_created, key_revoked.
+
+    Only the fields that apply are set.
+    """
 
     account: str
     seq: int

@@ -1,4 +1,6 @@
-"""The best trials of a screened sweep, run again through the full backtest: what the screen said, what the backtest says, and the gap."""
+"""The best trials of a screened sweep, run again through the full backtest: what the screen said, what the backtest
+says, and the gap.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from bot.research.runners import Runner
 from bot.research.study import Study
 from bot.research.trials import Outcome, Task
 
-GAPS: Final = "gaps"  # the user attribute of a study: a row for each trial that ran again, the best first
+# the user attribute of a study: a row for each trial that ran again, the best first
+GAPS: Final = "gaps"
 
 
 def run_again(study: Study, runner: Runner, top: int) -> None:

@@ -1,6 +1,8 @@
-"""The holdout of a study: the last part of its data, which no trial sees. Each look at it is recorded, because only the first one is a test of an unseen range.
+"""The holdout of a study: the last part of its data, which no trial sees. Each look at it is recorded, because only the
+first one is a test of an unseen range.
 
-Trials run on data that are cut before the holdout. A look runs the best trial's params on the holdout, from no position, with all earlier candles as history.
+Trials run on data that are cut before the holdout. A look runs the best trial's params on the holdout, from no
+position, with all earlier candles as history.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from bot.research.trials import Task, bundle_of, evaluate
 from bot.research.walk_forward import length_ms
 from bot.words import many
 
-LOOKS: Final = "looks"  # the user attribute of a study: its looks, the oldest first
+# the user attribute of a study: its looks, the oldest first
+LOOKS: Final = "looks"
 
-Look = dict[str, Any]  # at, trial, params, figure, inSweep, inHoldout, days, probabilisticSharpe
+# at, trial, params, figure, inSweep, inHoldout, days, probabilisticSharpe
+Look = dict[str, Any]
 
 
 class Cut(NamedTuple):
@@ -47,7 +51,8 @@ def cut_off(inputs: Inputs, length: str | None) -> Cut:
     from_ms = (end_ms - found) // step_ms * step_ms
     if from_ms <= start_ms:
         raise ConfigError(
-            f"--holdout {length}: the range has {(end_ms - start_ms) / DAY_MS:g} days; take a shorter holdout or more data"
+            f"--holdout {length}: the range has {(end_ms - start_ms) / DAY_MS:g} days; take a shorter holdout or more"
+            " data"
         )
     seen = copy(inputs)
     seen.candles = [part for series in inputs.candles if len(part := series.slice(None, from_ms))]
@@ -68,7 +73,10 @@ def looks_of(study: Study) -> list[Look]:
 
 
 def look(study: Study, inputs: Inputs, at_ms: int) -> Look:
-    """Run the best trial on the holdout and record the look. If the newest look was at the same trial, return that one and run nothing."""
+    """Run the best trial on the holdout and record the look.
+
+    If the newest look was at the same trial, return that one and run nothing.
+    """
     span = span_of(study)
     if span is None:
         raise BotError(
@@ -92,16 +100,24 @@ def look(study: Study, inputs: Inputs, at_ms: int) -> Look:
         )
     figure, moments = space.objectives[0].figure, moments_of(outcome.returns)
     found = {
-        "at": iso(at_ms), "trial": best.trial.cell, "params": dict(best.trial.params), "figure": figure, "inSweep": best.values[0],
-        "inHoldout": outcome.figures.get(figure), "trades": outcome.figures.get("# Trades"), "days": len(outcome.returns),
+        "at": iso(at_ms),
+        "trial": best.trial.cell,
+        "params": dict(best.trial.params),
+        "figure": figure,
+        "inSweep": best.values[0],
+        "inHoldout": outcome.figures.get(figure),
+        "trades": outcome.figures.get("# Trades"),
+        "days": len(outcome.returns),
         "probabilisticSharpe": None if moments is None else probabilistic_sharpe(moments),
-    }  # fmt: skip
+    }
     study.keep(LOOKS, [*before, found])
     return found
 
 
 def others_of(study: Study, others: Iterable[Study]) -> tuple[int, list[str]]:
-    """What other studies of the storage saw of this study's holdout: the number of their looks, and the names of those whose trials ran there."""
+    """What other studies of the storage saw of this study's holdout: the number of their looks, and the names of
+    those whose trials ran there.
+    """
     span, looks, names = span_of(study), 0, set[str]()
     if span is None:
         return 0, []

@@ -1,11 +1,13 @@
-"""How sure one can be of the best of many trials: Sharpe ratios that allow for short samples, fat tails and selection, the probability of
-overfitting, and the test of superior predictive ability.
+"""How sure one can be of the best of many trials: Sharpe ratios that allow for short samples, fat tails and selection,
+the probability of overfitting, and the test of superior predictive ability.
 
-All Sharpe ratios here are of one period (a day), not annualised: a count of periods and an annualised ratio do not belong into one formula.
-Moments and the probabilistic Sharpe ratio are those of `risk_statistics`, which also serve the report of one run.
+All Sharpe ratios here are of one period (a day), not annualised: a count of periods and an annualised ratio do not
+belong into one formula. Moments and the probabilistic Sharpe ratio are those of `risk_statistics`, which also serve the
+report of one run.
 
 - [1] Bailey, Lopez de Prado: The Deflated Sharpe Ratio. Journal of Portfolio Management 40 (5), 2014.
-- [2] Bailey, Borwein, Lopez de Prado, Zhu: The Probability of Backtest Overfitting. Journal of Computational Finance 20 (4), 2017.
+- [2] Bailey, Borwein, Lopez de Prado, Zhu: The Probability of Backtest Overfitting. Journal of Computational Finance 20
+(4), 2017.
 - [3] White: A Reality Check for Data Snooping. Econometrica 68 (5), 2000.
 - [4] Hansen: A Test for Superior Predictive Ability. Journal of Business & Economic Statistics 23 (4), 2005.
 """
@@ -24,15 +26,22 @@ from bot.errors import BotError
 from bot.extras import install
 
 SURE: Final = 0.95
-BLOCKS_MAX: Final = 16  # The blocks of CSCV: 12,870 ways to halve them, as in [2].
-BLOCK_MIN: Final = 5  # returns in a block
-DRAWS: Final = 1_000  # The draws of the bootstrap of [4], as the package arch has it.
-CELLS_MAX: Final = 2_000_000_000  # returns that it draws in all, about 20 s; a larger sweep has fewer draws
+# The blocks of CSCV: 12,870 ways to halve them, as in [2].
+BLOCKS_MAX: Final = 16
+# returns in a block
+BLOCK_MIN: Final = 5
+# The draws of the bootstrap of [4], as the package arch has it.
+DRAWS: Final = 1_000
+# returns that it draws in all, about 20 s; a larger sweep has fewer draws
+CELLS_MAX: Final = 2_000_000_000
 EULER: Final = 0.5772156649015329
 
 
 def best_by_luck(trials: int, variance: float) -> float:
-    """The Sharpe ratio that the best of so many trials without skill is expected to show [1]. `variance` is that of the trials' Sharpe ratios."""
+    """The Sharpe ratio that the best of so many trials without skill is expected to show [1].
+
+    `variance` is that of the trials' Sharpe ratios.
+    """
     if trials < 2:
         return 0.0
     low, high = NORMAL.inv_cdf(1 - 1 / trials), NORMAL.inv_cdf(1 - 1 / (trials * math.e))
@@ -40,7 +49,9 @@ def best_by_luck(trials: int, variance: float) -> float:
 
 
 def deflated_sharpe(found: Moments, trials: int, variance: float) -> float:
-    """The probability that the true Sharpe ratio is above the one that selection among so many trials shows by luck [1]."""
+    """The probability that the true Sharpe ratio is above the one that selection among so many trials shows by luck
+    [1].
+    """
     return probabilistic_sharpe(found, best_by_luck(trials, variance))
 
 
@@ -60,7 +71,8 @@ def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
         return None
     length = len(returns[0]) // blocks
     table: Any = np.asarray(returns, dtype=float)[:, : blocks * length].reshape(len(returns), blocks, length)
-    sums, squares = table.sum(axis=2).T, (table**2).sum(axis=2).T  # block x trial
+    # block x trial
+    sums, squares = table.sum(axis=2).T, (table**2).sum(axis=2).T
     picked = np.zeros((math.comb(blocks, blocks // 2), blocks))
     for row, chosen in enumerate(combinations(range(blocks), blocks // 2)):
         picked[row, list(chosen)] = 1
@@ -80,15 +92,18 @@ def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
 class Superiority(NamedTuple):
     """The probability that the best of the trials does as well as it does if none is better than not trading."""
 
-    consistent: float  # Hansen [4]
-    reality_check: float  # White [3], the upper bound of the same statistic
+    # Hansen [4]
+    consistent: float
+    # White [3], the upper bound of the same statistic
+    reality_check: float
 
 
 def superiority(returns: Sequence[Sequence[float]], seed: int = 1) -> Superiority | None:
-    """The test of superior predictive ability by the package arch: the returns of all trials against not trading, drawn in blocks of about the root of their length.
+    """The test of superior predictive ability by the package arch: the returns of all trials against not trading, drawn
+    in blocks of about the root of their length.
 
-    `returns` has a row of equal length for each trial. Rows without any variation are left out; None if fewer than two are left.
-    ImportError without arch.
+    `returns` has a row of equal length for each trial. Rows without any variation are left out; None if fewer than two
+    are left. ImportError without arch.
     """
     import numpy as np
     from arch.bootstrap import SPA
@@ -112,14 +127,18 @@ def _superiority_lines(returns: Sequence[Sequence[float]]) -> list[str]:
         return []
     edge = "an edge is likely" if found.consistent <= 1 - SURE else f"no edge is shown (more than {1 - SURE:.2f})"
     text = (
-        f"Superior predictive ability, p = {found.consistent:.3f}: {edge}. It is the probability that the best trial does so well against not trading "
-        f"if no trial has an edge (Hansen 2005, by arch). White's reality check (2000), which also counts bad trials, gives {found.reality_check:.3f}."
+        f"Superior predictive ability, p = {found.consistent:.3f}: {edge}. It is the probability that the best trial"
+        " does so well against not trading if no trial has an edge (Hansen 2005, by arch). White's reality check"
+        f" (2000), which also counts bad trials, gives {found.reality_check:.3f}."
     )
     return [text]
 
 
 def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[str]:
-    """One plain sentence for each figure that the trials allow. `best` are the returns of the best trial, `returns` those of all complete trials."""
+    """One plain sentence for each figure that the trials allow.
+
+    `best` are the returns of the best trial, `returns` those of all complete trials.
+    """
     found = moments_of(best)
     if found is None:
         return [f"Too few days for a verdict: the best trial has {len(best)} daily returns, and {DAYS_MIN} are needed."]
@@ -129,13 +148,15 @@ def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[
         value = deflated_sharpe(found, len(sharpes), stdev(sharpes) ** 2)
         edge = "an edge is likely" if value >= SURE else f"no edge is shown (less than {SURE})"
         lines.append(
-            f"Deflated Sharpe ratio {value:.2f}: {edge}. It is the probability that the best trial's Sharpe ratio is above what the best of "
-            f"{len(sharpes)} trials shows by luck (Bailey, Lopez de Prado 2014). Every trial counts, so alike trials make it lower."
+            f"Deflated Sharpe ratio {value:.2f}: {edge}. It is the probability that the best trial's Sharpe ratio is"
+            f" above what the best of {len(sharpes)} trials shows by luck (Bailey, Lopez de Prado 2014). Every trial"
+            " counts, so alike trials make it lower."
         )
     chance = overfitting_probability(returns)
     if chance is not None:
         lines.append(
-            f"Probability of backtest overfitting {chance:.2f}: how often the trial that is best on half of the days is below the median on the others "
-            "(CSCV; Bailey, Borwein, Lopez de Prado, Zhu 2017). On noise it is 0.5, give or take 0.2, so it is never a verdict alone."
+            f"Probability of backtest overfitting {chance:.2f}: how often the trial that is best on half of the days is"
+            " below the median on the others (CSCV; Bailey, Borwein, Lopez de Prado, Zhu 2017). On noise it is 0.5,"
+            " give or take 0.2, so it is never a verdict alone."
         )
     return lines + (_superiority_lines(returns) if len(returns) > 1 else [])

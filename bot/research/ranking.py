@@ -1,4 +1,6 @@
-"""What the trials of a study say: their order, the Pareto front, how the neighbours of the best do, and values by two params."""
+"""What the trials of a study say: their order, the Pareto front, how the neighbours of the best do, and values by
+two params.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,16 @@ from bot.research.overfitting import verdicts
 from bot.research.space import Bound, Objective, Scalar, Space
 from bot.research.study import Study, Trial
 
-MAP_VALUES_MAX: Final = 24  # rows and columns of a map
+# rows and columns of a map
+MAP_VALUES_MAX: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A finished trial with its place. `neighbours`: mean of the first objective over the trials that differ by one step of one param; None without any."""
+    """A finished trial with its place.
+
+    `neighbours`: mean of the first objective over the trials that differ by one step of one param; None without any.
+    """
 
     trial: Trial
     values: tuple[float, ...]
@@ -38,7 +44,9 @@ def space_of(study: Study) -> Space:
 
 
 def ranked(trials: Sequence[Trial], space: Space) -> list[Ranked]:
-    """The complete trials, the best first: those that keep the constraints before the others, then by the first objective, then by their cell."""
+    """The complete trials, the best first: those that keep the constraints before the others, then by the first
+    objective, then by their cell.
+    """
     signs = [1 if one.is_highest else -1 for one in space.objectives]
     values = {
         one.cell: tuple(found)
@@ -92,7 +100,10 @@ def _order(value: Scalar) -> tuple[bool, Any]:
 def heat_of(
     rows: Sequence[Ranked], across: str, down: str
 ) -> tuple[list[Scalar], list[tuple[Scalar, list[float | None]]]]:
-    """The mean of the first objective by the values of two params: the values across, and a row for each value down. Empty if there are too many."""
+    """The mean of the first objective by the values of two params: the values across, and a row for each value down.
+
+    Empty if there are too many.
+    """
     columns = sorted({one.trial.params[across] for one in rows}, key=_order)
     lines = sorted({one.trial.params[down] for one in rows}, key=_order)
     if max(len(columns), len(lines)) > MAP_VALUES_MAX:
@@ -109,7 +120,8 @@ def verdicts_of(rows: Sequence[Ranked]) -> list[str]:
     """How sure one can be of the best trial, as sentences. Empty without a trial that keeps the constraints."""
     if not rows or not rows[0].is_feasible:
         return []
-    days = max(len(one.trial.returns) for one in rows)  # A trial that lost everything has fewer.
+    # A trial that lost everything has fewer.
+    days = max(len(one.trial.returns) for one in rows)
     return verdicts([one.trial.returns for one in rows if len(one.trial.returns) == days], rows[0].trial.returns)
 
 
@@ -125,10 +137,14 @@ def table_of(trials: Sequence[Trial], space: Space) -> str:
         is_feasible = one.state == "complete" and space.is_feasible(one.figures)
         rows.writerow(
             [
-                one.cell, one.state, *(one.params[name] for name in params), "yes" if is_feasible else "no",
-                *(_cell(one.figures.get(name)) for name in (*figures, *others)), one.message,
+                one.cell,
+                one.state,
+                *(one.params[name] for name in params),
+                "yes" if is_feasible else "no",
+                *(_cell(one.figures.get(name)) for name in (*figures, *others)),
+                one.message,
             ]
-        )  # fmt: skip
+        )
     return text.getvalue()
 
 

@@ -1,6 +1,8 @@
-"""Run many trials: in processes of this machine, or on a Dask cluster. A trial whose worker dies is run again; the outcomes are the same wherever they ran.
+"""Run many trials: in processes of this machine, or on a Dask cluster. A trial whose worker dies is run again; the
+outcomes are the same wherever they ran.
 
-Both yield outcomes as they finish. Processes of this machine are forked: they share the candles with this one and copy nothing.
+Both yield outcomes as they finish. Processes of this machine are forked: they share the candles with this one and copy
+nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from bot.extras import install
 from bot.research.trials import Bundle, Outcome, Task, code_here, evaluate
 from bot.words import many
 
-DEATHS_MAX: Final = 3  # Deaths of the worker of one trial. Then the trial has failed.
-AHEAD: Final = 2  # tasks for each worker: one runs, the next is there
+# Deaths of the worker of one trial. Then the trial has failed.
+DEATHS_MAX: Final = 3
+# tasks for each worker: one runs, the next is there
+AHEAD: Final = 2
 CONNECT_S: Final = 10
 
 
@@ -41,7 +45,8 @@ _bundle: Bundle | None = None
 
 
 def _ready(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one.
+    # Ctrl-C is for the process that started this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
@@ -51,7 +56,8 @@ def _end_with(parent: int) -> None:
         with suppress(ProcessLookupError):
             select.select([os.pidfd_open(parent)], [], [])
         os._exit(1)
-    while os.getppid() == parent:  # macOS has no event for it.
+    # macOS has no event for it.
+    while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
@@ -80,7 +86,8 @@ class Processes:
         waiting = iter(tasks)
         deaths: dict[int, int] = {}
         running: dict[Future[Outcome], Task] = {}
-        fresh: list[Task] = []  # taken, and not yet submitted
+        # taken, and not yet submitted
+        fresh: list[Task] = []
         # Trials that ran when a worker died. Each runs alone, so that another death names its trial.
         suspects: dict[int, Task] = {}
         while True:
@@ -98,7 +105,8 @@ class Processes:
                     outcome = one.result()
                     del running[one]
                     yield outcome
-            except BrokenProcessPool:  # A worker has died, and all of the pool with it.
+            # A worker has died, and all of the pool with it.
+            except BrokenProcessPool:
                 self.close()
                 self._pool = self._started()
                 for task in [*fresh, *running.values()]:
@@ -134,7 +142,8 @@ class Cluster:
             self._client: Any = Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise BotError(
-                f"--on {address}: no scheduler answers there ({type(error).__name__}); start one with: dask scheduler --port 8786"
+                f"--on {address}: no scheduler answers there ({type(error).__name__}); start one with: dask scheduler"
+                " --port 8786"
             ) from None
         try:
             self._bundle = self._sent(bundle, address)
@@ -152,7 +161,8 @@ class Cluster:
             versions: dict[str, str] = self._client.run(code_here, bundle)
         except Exception as error:  # noqa: BLE001  whatever a foreign worker raises
             raise BotError(
-                f"--on {address}: a worker cannot run the trials ({type(error).__name__}: {error}); install bracketbot=={bundle.code.split()[3]} on each worker"
+                f"--on {address}: a worker cannot run the trials ({type(error).__name__}: {error}); install"
+                f" bracketbot=={bundle.code.split()[3]} on each worker"
             ) from None
         for worker, code in sorted(versions.items()):
             if code != bundle.code:
@@ -183,6 +193,7 @@ class Cluster:
         return self._client.submit(evaluate, self._bundle, task, key=f"trial-{id(self)}-{task.number}", pure=False)
 
     def close(self) -> None:
-        with suppress(Exception):  # The scheduler may be gone.
+        # The scheduler may be gone.
+        with suppress(Exception):
             self._client.cancel(self._bundle, force=True)
         self._client.close()

@@ -12,7 +12,8 @@ constraints:
   "# Trades": {min: 30}
   "Max. Drawdown [%]": {min: -20}               # not deeper than 20 %
 
-A param may carry its own range: `Field(10, ge=2, json_schema_extra={"sweep": {"from": 2, "to": 20}})`. It is used if the file does not name the param.
+A param may carry its own range: `Field(10, ge=2, json_schema_extra={"sweep": {"from": 2, "to": 20}})`. It is used if
+the file does not name the param.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ from bot.files import OutsideFolder
 from bot.runtime.strategy_host import loader
 from bot.words import did_you_mean
 
-REPEATS_MAX: Final = 50  # cells that were there already, in a row, before one is taken in order
-GRID_MAX: Final = 100_000  # cells of a grid, and values of one param
+# cells that were there already, in a row, before one is taken in order
+REPEATS_MAX: Final = 50
+# cells of a grid, and values of one param
+GRID_MAX: Final = 100_000
 OBJECTIVE: Final = "Return [%]"
-FIGURES: Final = tuple(statistics((), (), (), start_ms=0, start_usd=1.0))  # the names of the report's figures
+# the names of the report's figures
+FIGURES: Final = tuple(statistics((), (), (), start_ms=0, start_usd=1.0))
 KEYS: Final = ("params", "objectives", "constraints")
 RANGE: Final = ("from", "to", "step", "log")
 
@@ -120,7 +124,10 @@ class Space:
     constraints: tuple[Bound, ...] = ()
 
     def grid(self) -> Iterator[dict[str, Scalar]]:
-        """Every cell of the grid, the last param fastest. ConfigError if a param is a range without a step, or the grid is too large."""
+        """Every cell of the grid, the last param fastest.
+
+        ConfigError if a param is a range without a step, or the grid is too large.
+        """
         cells = 1
         for one in self.dimensions:
             if not one.values:
@@ -148,7 +155,8 @@ class Space:
         while len(seen) < min(count, self.size or count):
             cell = {one.name: one.drawn(chance) for one in self.dimensions}
             repeats = repeats + 1 if key_of(cell) in seen else 0
-            if repeats == REPEATS_MAX:  # Few are left: take them in their order.
+            # Few are left: take them in their order.
+            if repeats == REPEATS_MAX:
                 cell, repeats = self.untried(seen) or cell, 0
             if key_of(cell) not in seen:
                 seen.add(key_of(cell))
@@ -188,7 +196,8 @@ class _Reader:
 
     document: Document
     settings: Settings
-    fields: dict[str, Any] = field(default_factory=dict)  # The fields of the strategies' params, by STRATEGY.PARAM.
+    # The fields of the strategies' params, by STRATEGY.PARAM.
+    fields: dict[str, Any] = field(default_factory=dict)
     _params: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _loaded: dict[str, Any] = field(default_factory=dict)
 
@@ -232,7 +241,10 @@ class _Reader:
         return made if self._is_within(name, made, loc) else None
 
     def _files(self, given: Sequence[Any]) -> list[str]:
-        """Files of instructions as whole paths. A space may come from others, so it names files of its own folder only."""
+        """Files of instructions as whole paths.
+
+        A space may come from others, so it names files of its own folder only.
+        """
         folder = Path(self.document.file).absolute().parent
         return [str(instructions_file(folder, str(value))) for value in given]
 

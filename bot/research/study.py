@@ -1,6 +1,7 @@
 """The trials of a sweep in Optuna's storage: SQLite by default, any other by its URL. A study is resumed by its name.
 
-Each trial has the user attribute `outcome`: {cell (its place in the order of the sweep), state, figures, returns, digest, message, early}.
+Each trial has the user attribute `outcome`: {cell (its place in the order of the sweep), state, figures, returns,
+digest, message, early}.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 IDENTITY: Final = "identity"
 SQLITE: Final = "sqlite:///"
 OUTCOME: Final = "outcome"
-IMPORTANCE_TRIALS: Final = 6  # fewer say nothing about importance
+# fewer say nothing about importance
+IMPORTANCE_TRIALS: Final = 6
 
 
 class StudyNotFound(BotError):
@@ -90,11 +92,17 @@ class Study:
         """The finished trials in the order of their cells."""
         made = [
             Trial(
-                outcome["cell"], one.params, outcome["state"], outcome["figures"], outcome["returns"], outcome["message"], outcome["early"]
+                outcome["cell"],
+                one.params,
+                outcome["state"],
+                outcome["figures"],
+                outcome["returns"],
+                outcome["message"],
+                outcome["early"],
             )
             for one in self._study.get_trials(deepcopy=False)
             if (outcome := one.user_attrs.get(OUTCOME)) is not None
-        ]  # fmt: skip
+        ]
         return sorted(made, key=lambda trial: trial.cell)
 
     def add(self, outcome: Outcome, params: Params, space: Space) -> None:
@@ -104,9 +112,13 @@ class Study:
         state = optuna.trial.TrialState.FAIL if values is None else optuna.trial.TrialState.COMPLETE
         self._study.add_trial(
             optuna.trial.create_trial(
-                params=dict(params), distributions=distributions(space), values=values, state=state, user_attrs={OUTCOME: _plain(outcome)}
+                params=dict(params),
+                distributions=distributions(space),
+                values=values,
+                state=state,
+                user_attrs={OUTCOME: _plain(outcome)},
             )
-        )  # fmt: skip
+        )
 
     def ask(self, space: Space) -> tuple[optuna.Trial, Params]:
         """The trial that the sampler wants to see next."""
@@ -141,11 +153,15 @@ class Study:
         return len(left)
 
     def importance(self) -> dict[str, float]:
-        """How much each param matters for the objectives, from 0 to 1: PED-ANOVA (Watanabe, Bansal, Hutter, 2023). Empty if trials are too few."""
+        """How much each param matters for the objectives, from 0 to 1:
+
+        PED-ANOVA (Watanabe, Bansal, Hutter, 2023). Empty if trials are too few.
+        """
         optuna = optuna_module()
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # It warns of few trials, which give no values here.
+            # It warns of few trials, which give no values here.
+            warnings.simplefilter("ignore")
             try:
                 found: dict[str, float] = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
             except (ValueError, RuntimeError):
@@ -154,13 +170,24 @@ class Study:
 
 
 def open_study(
-    storage: str, name: str, identity: Mapping[str, Any] | None = None, *, method: str = "grid", seed: int = 1, objectives: Sequence[bool] = (True,)
-) -> Study:  # fmt: skip
-    """The study of this name. With an `identity` it is made if it does not exist; one of another identity is refused. `objectives`: highest is best."""
+    storage: str,
+    name: str,
+    identity: Mapping[str, Any] | None = None,
+    *,
+    method: str = "grid",
+    seed: int = 1,
+    objectives: Sequence[bool] = (True,),
+) -> Study:
+    """The study of this name.
+
+    With an `identity` it is made if it does not exist; one of another identity is refused. `objectives`: highest is
+    best.
+    """
     optuna = optuna_module()
     try:
         if (file := _file_of(storage)) is not None:
-            open_private(file).close()  # SQLite gives its other files the mode of this one.
+            # SQLite gives its other files the mode of this one.
+            open_private(file).close()
         store = _opened(storage, Path.cwd())
         names = optuna.get_all_study_names(store)
     except Exception as error:  # noqa: BLE001  each database has its own
@@ -191,7 +218,10 @@ def _file_of(storage: object) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _opened(storage: str, _folder: Path) -> Any:
-    """The storage of this URL, which may be relative to the folder. It is opened once: each opening reads every migration of Optuna's schema."""
+    """The storage of this URL, which may be relative to the folder.
+
+    It is opened once: each opening reads every migration of Optuna's schema.
+    """
     return optuna_module().storages.get_storage(storage)
 
 
@@ -205,7 +235,10 @@ def every_study(storage: str) -> list[Study]:
 
 @contextmanager
 def one_sweep(storage: str, name: str) -> Iterator[None]:
-    """While this lasts, no other process sweeps this study in the same SQLite file. It would run the same trials, and close those that run here."""
+    """While this lasts, no other process sweeps this study in the same SQLite file.
+
+    It would run the same trials, and close those that run here.
+    """
     file = _file_of(storage)
     if file is None:
         yield
@@ -242,9 +275,14 @@ def _short(value: Any) -> str:
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
     return {
-        "cell": outcome.number, "state": outcome.state, "figures": dict(outcome.figures), "returns": list(outcome.returns),
-        "digest": outcome.digest, "message": outcome.message, "early": outcome.early,
-    }  # fmt: skip
+        "cell": outcome.number,
+        "state": outcome.state,
+        "figures": dict(outcome.figures),
+        "returns": list(outcome.returns),
+        "digest": outcome.digest,
+        "message": outcome.message,
+        "early": outcome.early,
+    }
 
 
 def distributions(space: Space) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""A sweep: many trials of one config, by a grid, by chance or by one of Optuna's samplers. Each trial is stored when it ends, so a sweep can be stopped and resumed.
+"""A sweep: many trials of one config, by a grid, by chance or by one of Optuna's samplers. Each trial is stored when it
+ends, so a sweep can be stopped and resumed.
 
-A sampler is asked for a batch of trials, and told their ends in the order in which it asked. So the number of workers changes nothing in the results.
+A sampler is asked for a batch of trials, and told their ends in the order in which it asked. So the number of workers
+changes nothing in the results.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ from bot.research.space import REPEATS_MAX, Params, Space, key_of
 from bot.research.study import Study, Trial
 from bot.research.trials import Outcome, Task, code_of
 
-Asked = tuple[Any, Params]  # a trial of Optuna and its params
-BATCH: Final = 16  # trials of a sampler, or of a pruned sweep, that run side by side
-PRUNE_PART: Final = 3  # a pruned trial ends after one part in three of the range
-PRUNE_AFTER: Final = 8  # trials with a value there, before any is pruned
+# a trial of Optuna and its params
+Asked = tuple[Any, Params]
+# trials of a sampler, or of a pruned sweep, that run side by side
+BATCH: Final = 16
+# a pruned trial ends after one part in three of the range
+PRUNE_PART: Final = 3
+# trials with a value there, before any is pruned
+PRUNE_AFTER: Final = 8
 
 
 class Plan(NamedTuple):
@@ -47,7 +53,8 @@ class Progress:
 def identity_of(
     inputs: Inputs, space: Space, plan: Plan, seen: tuple[int, int], holdout: tuple[int, int] | None = None
 ) -> dict[str, Any]:
-    """What a study is made of. Trials of another identity do not belong to it. More trials by chance or by a sampler do.
+    """What a study is made of. Trials of another identity do not belong to it. More trials by chance or by a sampler
+    do.
 
     `seen`: the range of the trials. `holdout`: the range after it that they do not see.
     """
@@ -81,8 +88,15 @@ class Sweep:
     """One sweep. `run` ends when every trial has ended; after an exception the trials that have ended are stored."""
 
     def __init__(
-        self, study: Study, space: Space, plan: Plan, runner: Runner, until_ms: int | None = None, *, span: tuple[int, int] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        study: Study,
+        space: Space,
+        plan: Plan,
+        runner: Runner,
+        until_ms: int | None = None,
+        *,
+        span: tuple[int, int] | None = None,
+    ) -> None:
         """`until_ms`: the end of the first part of the range, for pruning. `span`: another range, as of a Task."""
         self._study, self._space, self._plan, self._runner, self._span = study, space, plan, runner, span
         self._until_ms = until_ms if plan.is_pruned else None
@@ -111,7 +125,8 @@ class Sweep:
         if self._until_ms is None:
             self._run_cells(left, show)
             return
-        while batch := list(islice(left, BATCH)):  # The floor of a batch comes from the batches before it.
+        # The floor of a batch comes from the batches before it.
+        while batch := list(islice(left, BATCH)):
             self._run_cells(iter(batch), show)
 
     def _run_cells(self, left: Iterator[tuple[int, Params]], show: Callable[[Progress], object]) -> None:
@@ -185,7 +200,10 @@ class Sweep:
         return Task(number, params, self._until_ms, (first.figure, first.is_highest, floor), self._span)
 
     def _floor(self) -> float | None:
-        """The median of the first objective after the first part of the range, over the trials so far; None while they are few."""
+        """The median of the first objective after the first part of the range, over the trials so far;
+
+        None while they are few.
+        """
         return median(self._early) if len(self._early) >= PRUNE_AFTER else None
 
     def _ended(self, outcome: Outcome, params: Params, show: Callable[[Progress], object]) -> None:

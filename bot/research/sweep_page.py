@@ -1,4 +1,7 @@
-"""The page of a sweep: ranking, Pareto front, importance of the params, a map of two params. One file that needs no network; the same study gives the same bytes."""
+"""The page of a sweep: ranking, Pareto front, importance of the params, a map of two params.
+
+One file that needs no network; the same study gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from bot.research.space import Space
 from bot.research.study import Study, Trial
 from bot.words import many
 
-TOP: Final = 50  # rows of the ranking
-PLOT: Final = (560, 320)  # The size of the Pareto front, in px.
+# rows of the ranking
+TOP: Final = 50
+# The size of the Pareto front, in px.
+PLOT: Final = (560, 320)
 EDGE: Final = 44
 
 
@@ -46,11 +51,17 @@ def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
         section("Not complete", bullets(_not_complete(trials))),
         section("What was run", bullets(_identity_lines(study))),
     ]
-    head = f"<h1>{escaped(study.name)}</h1><p>{many(len(trials), 'trial')}, {sum(one.is_feasible for one in rows):,} keep the constraints</p>"
+    head = (
+        f"<h1>{escaped(study.name)}</h1><p>{many(len(trials), 'trial')}, {sum(one.is_feasible for one in rows):,} keep"
+        " the constraints</p>"
+    )
     return _PAGE.format(title=escaped(study.name), style=_style(), head=head, body="\n".join(filter(None, parts)))
 
 
-PLATEAU_NOTE: Final = "Neighbours: mean of the first objective over the trials one step away in one param. A best trial whose neighbours do badly is probably luck."
+PLATEAU_NOTE: Final = (
+    "Neighbours: mean of the first objective over the trials one step away in one param. A best trial whose neighbours"
+    " do badly is probably luck."
+)
 
 
 def heads_of(names: Sequence[str], space: Space) -> list[str]:
@@ -104,14 +115,16 @@ def _front(rows: Sequence[Ranked], space: Space) -> str:
         cx, cy = spot(x, y)
         kind = "best" if is_best else "other"
         circles.append(
-            f'<circle class="{kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="{5 if is_best else 3}"><title>{x:,.4g} / {y:,.4g}</title></circle>'
+            f'<circle class="{kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="{5 if is_best else 3}"><title>{x:,.4g} /'
+            f" {y:,.4g}</title></circle>"
         )
     first, second = (escaped(one.figure) for one in space.objectives[:2])
     on_front = sum(is_best for _, _, is_best in dots)
     return (
-        f'<svg class="front" viewBox="0 0 {width} {height}" role="img" aria-label="{first} against {second}: {on_front} of {len(dots)} trials are on the front">'
-        f'{"".join(circles)}<text x="{width / 2}" y="{height - 8}" text-anchor="middle">{first}: {x0:,.4g} to {x1:,.4g}</text>'
-        f'<text x="14" y="{height / 2}" text-anchor="middle" transform="rotate(-90 14 {height / 2})">{second}: {y0:,.4g} to {y1:,.4g}</text></svg>'
+        f'<svg class="front" viewBox="0 0 {width} {height}" role="img" aria-label="{first} against {second}: {on_front}'
+        f' of {len(dots)} trials are on the front">{"".join(circles)}<text x="{width / 2}" y="{height - 8}"'
+        f' text-anchor="middle">{first}: {x0:,.4g} to {x1:,.4g}</text><text x="14" y="{height / 2}"'
+        f' text-anchor="middle" transform="rotate(-90 14 {height / 2})">{second}: {y0:,.4g} to {y1:,.4g}</text></svg>'
     )
 
 

@@ -1,4 +1,7 @@
-"""One trial: a backtest of a config with other params. What a worker needs for it can be pickled, and so sent to another process or machine."""
+"""One trial: a backtest of a config with other params.
+
+What a worker needs for it can be pickled, and so sent to another process or machine.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +31,27 @@ if TYPE_CHECKING:
     from bot.research.screen.screen import Screened
     from bot.strategy import Strategy
 
-SOURCES_BYTES_MAX: Final = 8_000_000  # The bytes of the strategies' files, which go to every worker.
+# The bytes of the strategies' files, which go to every worker.
+SOURCES_BYTES_MAX: Final = 8_000_000
 
 State = Literal["complete", "pruned", "refused", "failed"]
 
 
 class Task(NamedTuple):
-    """The params of one trial. `until_ms`: first run to this instant, and go on only if the figure of `pruned_by` reaches its floor there."""
+    """The params of one trial.
+
+    `until_ms`: first run to this instant, and go on only if the figure of `pruned_by` reaches its floor there.
+    """
 
     number: int
     params: Params
     until_ms: int | None = None
-    pruned_by: tuple[str, bool, float | None] | None = None  # figure, is highest best, floor
-    span: tuple[int, int] | None = None  # instead of the range of the bundle: from and to (exclusive), ms UTC
-    is_screened: bool = False  # by the compiled screen; a full backtest runs where it cannot decide
+    # figure, is highest best, floor
+    pruned_by: tuple[str, bool, float | None] | None = None
+    # instead of the range of the bundle: from and to (exclusive), ms UTC
+    span: tuple[int, int] | None = None
+    # by the compiled screen; a full backtest runs where it cannot decide
+    is_screened: bool = False
 
 
 class Outcome(NamedTuple):
@@ -55,7 +65,8 @@ class Outcome(NamedTuple):
     returns: Sequence[float] = ()
     digest: str = ""
     message: str = ""
-    early: float | None = None  # the figure at `until_ms`
+    # the figure at `until_ms`
+    early: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,8 @@ class Bundle:
     options: SessionOptions
     rates: Mapping[str, Sequence[Payment]] = field(repr=False)
     sources: Mapping[str, bytes] = field(repr=False)
-    code: str  # the version of everything that runs on a worker
+    # the version of everything that runs on a worker
+    code: str
     _folders: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,11 +89,14 @@ class Bundle:
 
     @cached_property
     def at_home(self) -> Settings:
-        """The settings with the strategies' folder of this machine; it is made from `sources` where it does not exist."""
+        """The settings with the strategies' folder of this machine; it is made from `sources` where it does not
+        exist.
+        """
         if not self.sources or self.settings.strategies_dir.is_dir():
             return self.settings
         folder = tempfile.TemporaryDirectory(prefix="bot-strategies-")
-        self._folders.append(folder)  # Removed with this object.
+        # Removed with this object.
+        self._folders.append(folder)
         for name, text in self.sources.items():
             path = Path(folder.name) / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,13 +143,17 @@ def bundle_of(inputs: Inputs) -> Bundle:
             sources[str(path.relative_to(settings.strategies_dir))] = path.read_bytes()
     if sum(map(len, sources.values())) > SOURCES_BYTES_MAX:
         raise ConfigError(
-            f"{settings.strategies_dir}: its Python files are larger than {SOURCES_BYTES_MAX:,} bytes; point strategies_dir at the strategies alone"
+            f"{settings.strategies_dir}: its Python files are larger than {SOURCES_BYTES_MAX:,} bytes; point"
+            " strategies_dir at the strategies alone"
         )
     return Bundle(settings, tuple(inputs.candles), inputs.options, inputs.rates, sources, code_of(settings))
 
 
 def code_of(settings: Settings) -> str:
-    """The versions of Python, this package and the strategies, as one text. Two workers with the same text give the same result."""
+    """The versions of Python, this package and the strategies, as one text.
+
+    Two workers with the same text give the same result.
+    """
     strategies = " ".join(f"{one['name']}={str(one['sha256'])[:12]}" for one in strategies_of(settings))
     return f"Python {platform.python_version()}, bracketbot {__version__} ({code_sha256()[:12]}), {strategies}"
 

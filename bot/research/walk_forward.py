@@ -1,7 +1,8 @@
-"""Walk-forward: choose params on a train window, try them on the test window that follows, and go on. The test windows together are what the rule would have earned.
+"""Walk-forward: choose params on a train window, try them on the test window that follows, and go on. The test windows
+together are what the rule would have earned.
 
-A train backtest ends at its border and sees nothing later; a test backtest begins flat. So no trade reaches over a border. An embargo leaves a gap
-between the windows, for figures that look ahead by themselves.
+A train backtest ends at its border and sees nothing later; a test backtest begins flat. So no trade reaches over a
+border. An embargo leaves a gap between the windows, for figures that look ahead by themselves.
 """
 
 from __future__ import annotations
@@ -45,11 +46,15 @@ class Fold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """What one fold came to. `params` and `outcome` are None if no train trial was complete and kept the constraints."""
+    """What one fold came to.
+
+    `params` and `outcome` are None if no train trial was complete and kept the constraints.
+    """
 
     fold: Fold
     params: Params | None
-    trained: float | None  # the first objective in the train window
+    # the first objective in the train window
+    trained: float | None
     outcome: Outcome | None
 
 
@@ -78,7 +83,10 @@ def read_windows(text: str) -> Windows:
 
 
 def folds_of(windows: Windows, start_ms: int, end_ms: int) -> list[Fold]:
-    """The folds of a range. An end that is shorter than a test window is left out. ConfigError if no fold fits, or too many do."""
+    """The folds of a range.
+
+    An end that is shorter than a test window is left out. ConfigError if no fold fits, or too many do.
+    """
     train, test, gap, is_anchored = windows
     found = []
     at_ms = start_ms + train
@@ -88,7 +96,8 @@ def folds_of(windows: Windows, start_ms: int, end_ms: int) -> list[Fold]:
     if not found:
         days = (end_ms - start_ms) / DAY_MS
         raise ConfigError(
-            f"--walk-forward: train, embargo and test take {(train + gap + test) / DAY_MS:g} days, and the range has {days:g}; take shorter windows or more data"
+            f"--walk-forward: train, embargo and test take {(train + gap + test) / DAY_MS:g} days, and the range has"
+            f" {days:g}; take shorter windows or more data"
         )
     if len(found) > WINDOWS_MAX:
         raise ConfigError(
@@ -98,7 +107,10 @@ def folds_of(windows: Windows, start_ms: int, end_ms: int) -> list[Fold]:
 
 
 class WalkForward:
-    """Runs the folds. `study_of` gives the study of a fold's number and train window, so that a stopped walk goes on."""
+    """Runs the folds.
+
+    `study_of` gives the study of a fold's number and train window, so that a stopped walk goes on.
+    """
 
     def __init__(self, space: Space, plan: Plan, runner: Runner, study_of: Callable[[int, Fold], Study]) -> None:
         self._space, self._plan, self._runner, self._study_of = space, plan, runner, study_of
@@ -134,8 +146,10 @@ def summary_of(walked: Sequence[Walked], figure: str) -> dict[str, Any]:
     return {
         "folds": [
             {
-                "train": [iso(at) for at in one.fold.train], "test": [iso(at) for at in one.fold.test],
-                "params": None if one.params is None else dict(one.params), "trained": one.trained,
+                "train": [iso(at) for at in one.fold.train],
+                "test": [iso(at) for at in one.fold.test],
+                "params": None if one.params is None else dict(one.params),
+                "trained": one.trained,
                 "tested": None if one.outcome is None else one.outcome.figures.get(figure),
                 "trades": None if one.outcome is None else one.outcome.figures.get("# Trades"),
             }
@@ -146,7 +160,7 @@ def summary_of(walked: Sequence[Walked], figure: str) -> dict[str, Any]:
         "returnPct": 100 * (growth - 1),
         "probabilisticSharpe": chance,
         "edge": chance is not None and chance >= SURE,
-    }  # fmt: skip
+    }
 
 
 def verdict(summary: dict[str, Any]) -> str:
@@ -156,6 +170,6 @@ def verdict(summary: dict[str, Any]) -> str:
         return f"Too few days for a verdict: the test windows have {summary['days']}."
     edge = "an edge is likely" if summary["edge"] else f"no edge is shown (less than {SURE})"
     return (
-        f"Walk-forward: {summary['returnPct']:+.2f} % over {summary['days']} days of test windows; probabilistic Sharpe ratio {chance:.2f}: {edge}. "
-        "No test window was seen when its params were chosen."
+        f"Walk-forward: {summary['returnPct']:+.2f} % over {summary['days']} days of test windows; probabilistic Sharpe"
+        f" ratio {chance:.2f}: {edge}. No test window was seen when its params were chosen."
     )

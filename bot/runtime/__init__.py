@@ -1,7 +1,10 @@
-"""The daemon: it learns what happened at the service, lets the strategies decide on closed bars, and sends their orders.
+"""The daemon: it learns what happened at the service, lets the strategies decide on closed bars, and sends their
+orders.
 
-Start with `kernel.py`: recover, one pass, one bar. `daemon.py` builds a daemon from a config, `supervisor.py` runs pass after pass, and
-`shutdown.py` ends a run. The packages below, from top to bottom; each imports only from those after it (a contract in pyproject.toml):
+Start with `kernel.py`: recover, one pass, one bar. `daemon.py` builds a daemon from a config, `supervisor.py` runs pass
+after pass, and
+`shutdown.py` ends a run. The packages below, from top to bottom; each imports only from those after it (a contract in
+pyproject.toml):
 
     control_plane      what an operator asks of a running daemon
     decisions          the bars that wait for a decision

@@ -32,8 +32,8 @@ def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> S
     loaded = load(one.use, settings.strategies_dir)
     if anew and loaded.is_outdated:
         raise ConfigError(
-            f"the code of strategy {one.name} ({loaded.path}) has changed. The code of an installed package cannot be reloaded: stop the"
-            " daemon and start it again"
+            f"the code of strategy {one.name} ({loaded.path}) has changed. The code of an installed package cannot be"
+            " reloaded: stop the daemon and start it again"
         )
     for warning in loaded.warnings:
         log.warning("strategy.exposed", strategy=one.name, message=warning)
@@ -49,10 +49,17 @@ def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
 
 def limits_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
     return StrategyLimits(
-        strategy=one.name, markets=frozenset(one.markets), interval_ms=INTERVAL_MS[one.interval], budget_usd=one.budget_usd,
-        max_leverage=one.max_leverage, require_protection=settings.safety.require_protection, path=settings.orders.path,
-        daily_loss_usd=one.daily_loss_usd, nets=one.netting == "allow", approval=_approval_of(settings, one),
-    )  # fmt: skip
+        strategy=one.name,
+        markets=frozenset(one.markets),
+        interval_ms=INTERVAL_MS[one.interval],
+        budget_usd=one.budget_usd,
+        max_leverage=one.max_leverage,
+        require_protection=settings.safety.require_protection,
+        path=settings.orders.path,
+        daily_loss_usd=one.daily_loss_usd,
+        nets=one.netting == "allow",
+        approval=_approval_of(settings, one),
+    )
 
 
 def _approval_of(settings: Settings, one: StrategySettings) -> Approval | None:
@@ -66,7 +73,10 @@ def _approval_of(settings: Settings, one: StrategySettings) -> Approval | None:
 
 
 def version_of(one: StrategySettings, loaded: Loaded) -> str:
-    """A digest of code, params and markets: two instances with the same version are the same. Only a digest, because params may hold secrets."""
+    """A digest of code, params and markets: two instances with the same version are the same.
+
+    Only a digest, because params may hold secrets.
+    """
     parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
@@ -74,10 +84,12 @@ def version_of(one: StrategySettings, loaded: Loaded) -> str:
 def kernel_settings(settings: Settings) -> KernelSettings:
     """The part of the config that the kernel needs."""
     return KernelSettings(
-        guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
+        guardians=wanted_guardians(settings),
+        foreign_positions=settings.safety.foreign_positions,
         adopted_stop_pct=settings.safety.adopted_stop_pct,
-        reconcile_ms=settings.reconcile_seconds * 1000, require_protection=settings.safety.require_protection,
-    )  # fmt: skip
+        reconcile_ms=settings.reconcile_seconds * 1000,
+        require_protection=settings.safety.require_protection,
+    )
 
 
 def wanted_guardians(settings: Settings) -> tuple[WantedGuardian, ...]:

@@ -1,6 +1,7 @@
 """The bar feed makes closed bars of the service's candles, each bar once, in order of close and market.
 
-A bar enters the history only when the strategies get it (`take`). So a strategy never sees a later bar, even if both came in one reply.
+A bar enters the history only when the strategies get it (`take`). So a strategy never sees a later bar, even if both
+came in one reply.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from bot.wire import CANDLES_MAX, INTERVAL_MS, Candle
 
 log = structlog.get_logger()
 
-SPARE_BARS: Final = 2  # the open bar, and one that may close while the request is on its way
-REPLY_S: Final = 1.0  # real time without a reply after which a pass goes on without the bars
+# the open bar, and one that may close while the request is on its way
+SPARE_BARS: Final = 2
+# real time without a reply after which a pass goes on without the bars
+REPLY_S: Final = 1.0
 
-YieldToPass = Callable[
-    [], Awaitable[None]
-]  # called often during long work; makes a pass if the last one is too long ago
-DoneUntil = Callable[[str, str], int | None]  # (market, interval) -> close of the newest decided bar, of any run
+# called often during long work; makes a pass if the last one is too long ago
+YieldToPass = Callable[[], Awaitable[None]]
+# (market, interval) -> close of the newest decided bar, of any run
+DoneUntil = Callable[[str, str], int | None]
 
 
 async def at_once() -> None:
@@ -68,13 +71,20 @@ class BarFeed:
             series: History(series.market, min(max(HISTORY_BARS, bars), CANDLES_MAX))
             for series, bars in self.wanted.items()
         }
-        self._last_ms: dict[Series, int] = {}  # close of the newest bar that was returned
-        self._past_ms: dict[Series, int] = {}  # close up to which bars were history only
-        self.gone: dict[str, str] = {}  # market -> why the service has no candles of it
-        self._asked: dict[Series, asyncio.Task[list[Closed]]] = {}  # requests in flight
+        # close of the newest bar that was returned
+        self._last_ms: dict[Series, int] = {}
+        # close up to which bars were history only
+        self._past_ms: dict[Series, int] = {}
+        # market -> why the service has no candles of it
+        self.gone: dict[str, str] = {}
+        # requests in flight
+        self._asked: dict[Series, asyncio.Task[list[Closed]]] = {}
 
     def due(self, now_ms: int) -> list[Series]:
-        """Series that should have another closed bar by now. Also series whose newest bar lies ahead, because a sandbox clock went back."""
+        """Series that should have another closed bar by now.
+
+        Also series whose newest bar lies ahead, because a sandbox clock went back.
+        """
         return [
             s
             for s in self.wanted
@@ -82,20 +92,27 @@ class BarFeed:
         ]
 
     def awaited_ms(self, now_ms: int) -> int | None:
-        """The newest close that should have come and has not. Of a market that stands still only the first missing bar counts."""
+        """The newest close that should have come and has not.
+
+        Of a market that stands still only the first missing bar counts.
+        """
         nexts = (last + INTERVAL_MS[s.interval] for s in self.wanted if (last := self._last_ms.get(s)) is not None)
         return max((at_ms for at_ms in nexts if at_ms <= now_ms), default=None)
 
     async def warm_up(
         self, port: VenuePort, done_until: DoneUntil, now_ms: int, yield_to_pass: YieldToPass = at_once
     ) -> WarmUp:
-        """Ask for the history of every series. Bars that were missed while the daemon was down are past; only the newest undecided one is due."""
+        """Ask for the history of every series.
+
+        Bars that were missed while the daemon was down are past; only the newest undecided one is due.
+        """
         found: list[Closed] = []
         for series in self.wanted:
             await yield_to_pass()
             try:
                 found += await self._begun(port, series, done_until, now_ms)
-            except Refused as error:  # The other series go on; positions there are protected without bars.
+            # The other series go on; positions there are protected without bars.
+            except Refused as error:
                 self._is_gone(series, error)
         past = [one for one in found if self.is_past(one)]
         return WarmUp(sorted(past), sorted(one for one in found if not self.is_past(one)))
@@ -105,12 +122,18 @@ class BarFeed:
         return closed.at_ms <= self._past_ms.get(closed.series, 0)
 
     async def poll(
-        self, port: VenuePort, done_until: DoneUntil, now_ms: int, has_time: Callable[[], bool] = lambda: True, *, abreast: int = 1
-    ) -> list[Closed]:  # fmt: skip
+        self,
+        port: VenuePort,
+        done_until: DoneUntil,
+        now_ms: int,
+        has_time: Callable[[], bool] = lambda: True,
+        *,
+        abreast: int = 1,
+    ) -> list[Closed]:
         """Bars that have closed since the last call. Requests of `abreast` series run at a time.
 
-        A series whose request failed or had no time is asked again by the next poll. Bars with a late reply come with a later poll. For a
-        series whose warm-up was refused, most of the bars are past.
+        A series whose request failed or had no time is asked again by the next poll. Bars with a late reply come with a
+        later poll. For a series whose warm-up was refused, most of the bars are past.
         """
         due = iter([series for series in self.due(now_ms) if series not in self._asked])
         found: list[Closed] = []
@@ -128,7 +151,8 @@ class BarFeed:
             if not fresh:
                 return sorted(found + self._replies())
             ended, fresh = await asyncio.wait(fresh, timeout=REPLY_S, return_when=asyncio.FIRST_COMPLETED)
-            if not ended:  # A request that hangs does not hold up other markets.
+            # A request that hangs does not hold up other markets.
+            if not ended:
                 return sorted(found + self._replies())
             found += self._replies()
 
@@ -153,7 +177,8 @@ class BarFeed:
                 found = await self._fresh(port, series, now_ms)
             else:
                 found = await self._begun(port, series, done_until, now_ms)
-        except Refused as error:  # Other markets go on.
+        # Other markets go on.
+        except Refused as error:
             self._is_gone(series, error)
             return []
         except (TryLater, OutcomeUnknown) as error:
@@ -183,7 +208,10 @@ class BarFeed:
         return fresh
 
     def join(self, other: BarFeed) -> None:
-        """Take over the series of another feed with their history. Of a series that both have, returned bars are not returned again."""
+        """Take over the series of another feed with their history.
+
+        Of a series that both have, returned bars are not returned again.
+        """
         for series, bars in other.wanted.items():
             self.wanted[series] = max(bars, self.wanted.get(series, 0))
             known = self.histories.get(series)
@@ -191,7 +219,8 @@ class BarFeed:
                 self.histories[series] = other.histories[series]
             if (
                 known is None and series in other._last_ms
-            ):  # Otherwise the next poll begins the series for all its strategies.
+                # Otherwise the next poll begins the series for all its strategies.
+            ):
                 self._last_ms[series] = other._last_ms[series]
 
     def rest(self, series: Series) -> None:
@@ -222,7 +251,8 @@ class BarFeed:
     async def _closed(self, port: VenuePort, series: Series, limit: int) -> list[Closed]:
         answer = await port.candles(series.market, series.interval, min(limit, CANDLES_MAX))
         theirs = answer.coin.removeprefix("perp:")
-        if theirs != series.market:  # Positions and events use the service's name, so ours would look foreign.
+        # Positions and events use the service's name, so ours would look foreign.
+        if theirs != series.market:
             raise Refused("not_found", f"the service calls it {theirs}; write it so in the config")
         return _bars(series, answer.candles)
 

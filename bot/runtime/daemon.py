@@ -1,4 +1,5 @@
-"""The daemon: composition root. `run` opens the state directory, reaches the service, opens the journal, and lets a supervisor run.
+"""The daemon: composition root. `run` opens the state directory, reaches the service, opens the journal, and lets a
+supervisor run.
 
 `kernel` holds what a pass does, `supervisor` how a run starts and ends.
 """
@@ -45,7 +46,8 @@ log = structlog.get_logger()
 
 
 async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
-    """Run until `request.stop` is set or the run cannot go on. One run per state directory and account; the service may be away at the start.
+    """Run until `request.stop` is set or the run cannot go on. One run per state directory and account; the service may
+    be away at the start.
 
     `held`: the caller holds the state directory already.
     """
@@ -57,9 +59,12 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
             specs = place_strategies(request.settings)
         client = await stack.enter_async_context(Client(request.base_url, request.api_key))
         log.info(
-            "daemon.started", name=request.settings.name, base_url=request.base_url, state_dir=str(state_dir),
+            "daemon.started",
+            name=request.settings.name,
+            base_url=request.base_url,
+            state_dir=str(state_dir),
             strategies=[one.strategy.name for one in specs],
-        )  # fmt: skip
+        )
         was_used = (state_dir / "progress").exists()
         snapshot = await _reach_service(request, client, access, was_used=was_used)
         if snapshot is None:
@@ -77,7 +82,8 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
             )
         stack.callback(journal.close)
         _note_start(request, journal, specs, client, snapshot)
-        last_sign = reporting.last_sign(journal, state_dir)  # Before the supervisor writes this run's first stamp.
+        # Before the supervisor writes this run's first stamp.
+        last_sign = reporting.last_sign(journal, state_dir)
         supervisor = Supervisor(request, client, journal, specs, access)
         if damage is not None:
             supervisor.kernel.health.incident("journal.rebuilt", queries.FILE, message=damage)
@@ -112,7 +118,10 @@ async def _serve_control_socket(stack: AsyncExitStack, request: RunRequest, stat
 async def _reach_service(
     request: RunRequest, client: Client, access: DaemonAccess, *, was_used: bool
 ) -> AccountSnapshot | None:
-    """The account, however long the service is away; None if the stop came first. `was_used`: an earlier run has used the state directory."""
+    """The account, however long the service is away;
+
+    None if the stop came first. `was_used`: an earlier run has used the state directory.
+    """
     async with reporting.telling_failure(request.settings, client.clock.now_ms):
         return await until_up(client.account, request.stop, access.set_away, is_known=was_used)
 
@@ -120,13 +129,19 @@ async def _reach_service(
 def _note_start(
     request: RunRequest, journal: Journal, specs: Sequence[StrategySpec], client: Client, snapshot: AccountSnapshot
 ) -> None:
-    """Write into the journal what this run is, and settle what an earlier run left: strategies that hung, entries of unknown age."""
+    """Write into the journal what this run is, and settle what an earlier run left: strategies that hung, entries of
+    unknown age.
+    """
     now_ms = client.clock.now_ms()
     quarantine_asked(request.settings.state_dir, journal, specs, now_ms=now_ms)
     fingerprints.note_run(
-        journal, fingerprints.mark_of(request.settings, source_digests(specs)), at_ms=now_ms, epoch=snapshot.epoch,
-        balance_usd=snapshot.balance_usd, config=request.config,
-    )  # fmt: skip
+        journal,
+        fingerprints.mark_of(request.settings, source_digests(specs)),
+        at_ms=now_ms,
+        epoch=snapshot.epoch,
+        balance_usd=snapshot.balance_usd,
+        config=request.config,
+    )
     journal.state.write_note(queries.RUN, json.dumps(_run_of(request)))
     if not client.clock.is_sandbox:
         expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
@@ -152,10 +167,15 @@ async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_
     """Run, with the port for metrics open, and write a notice of how the run ended."""
     settings, journal, clock = supervisor.request.settings, supervisor.journal, supervisor.client.clock
     sources = Sources(
-        supervisor.passes.meter, supervisor.kernel, lambda: supervisor.heartbeats.process, supervisor.notifier,
-        state=lambda: supervisor.access.state().word, is_recovered=lambda: supervisor.is_recovered, prices=supervisor.prices,
+        supervisor.passes.meter,
+        supervisor.kernel,
+        lambda: supervisor.heartbeats.process,
+        supervisor.notifier,
+        state=lambda: supervisor.access.state().word,
+        is_recovered=lambda: supervisor.is_recovered,
+        prices=supervisor.prices,
         alarms=supervisor.alarms,
-    )  # fmt: skip
+    )
     port = None if settings.metrics is None else settings.metrics.port
     try:
         await stack.enter_async_context(reporting.exposing(port, settings.state_dir, sources))

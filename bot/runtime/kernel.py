@@ -1,10 +1,12 @@
-"""The kernel: learn what happened, decide on one closed bar, act, learn again. Read `recover`, `cycle` and `step` first.
+"""The kernel: learn what happened, decide on one closed bar, act, learn again. Read `recover`, `cycle` and `step`
+first.
 
-The kernel trusts only the journal and the service. Every run begins with `recover`. Unfinished work of a pass is in the journal, and the
-next pass continues it. The kernel does not sleep, does not read the machine's clock and does not know HTTP.
+The kernel trusts only the journal and the service. Every run begins with `recover`. Unfinished work of a pass is in the
+journal, and the next pass continues it. The kernel does not sleep, does not read the machine's clock and does not know
+HTTP.
 
-A bar: strategy host -> intent builder (risk engine) -> journal -> execution -> order sender -> port.
-A fill: port -> event consumer -> attribution, account state, owner -> strategy host -> journal, all in one transaction a page.
+A bar: strategy host -> intent builder (risk engine) -> journal -> execution -> order sender -> port. A fill: port ->
+event consumer -> attribution, account state, owner -> strategy host -> journal, all in one transaction a page.
 """
 
 from __future__ import annotations
@@ -60,13 +62,16 @@ if TYPE_CHECKING:
 
 log = logs.FastLogger()
 
-BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
-BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # how far that may lie ahead of a later start whose clock was a little behind
-CUT: Final = (
-    "begun_cut"  # the note that an earlier run was cut off: the account was not empty when the journal was begun
-)
-LATE_MS: Final = MINUTE_MS  # Real time after a start in which requests of an earlier run of ours may still arrive.
-MARKETS_MAX: Final = 250  # the interface's bound on ?limit
+# the note of when a journal was begun, by the clock of the service
+BEGUN: Final = "begun_ms"
+# how far that may lie ahead of a later start whose clock was a little behind
+BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS
+# the note that an earlier run was cut off: the account was not empty when the journal was begun
+CUT: Final = "begun_cut"
+# Real time after a start in which requests of an earlier run of ours may still arrive.
+LATE_MS: Final = MINUTE_MS
+# the interface's bound on ?limit
+MARKETS_MAX: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,10 @@ class Settings:
     """What the kernel needs of the config. `guardians` has the dead-man under the name DEAD_MAN when there is one."""
 
     guardians: Sequence[WantedGuardian] = ()
-    foreign_positions: str = "ignore"  # adopt | ignore | flatten
-    adopted_stop_pct: Decimal | None = None  # The stop of an adopted position that has none.
+    # adopt | ignore | flatten
+    foreign_positions: str = "ignore"
+    # The stop of an adopted position that has none.
+    adopted_stop_pct: Decimal | None = None
     reconcile_ms: int = RECONCILE_MS
     # For a position whose strategy no longer runs. The limits of the others say it too.
     require_protection: bool = True
@@ -85,10 +92,11 @@ class Settings:
 class Hooks:
     """What a daemon adds to a kernel; a session takes the defaults.
 
-    `run` calls a strategy and `run_policy` its policy: a daemon gives each call a thread and a time limit. `lease` says why the dead-man's deadline is uncertain,
-    `schedule` why bars and timers cannot be trusted. `passed` is called at the end of each pass with the close of the newest decided bar.
-    `between` runs before each pass that is made during a warm-up. `wake` asks for another pass, because a reply came. `new_serial` makes
-    the serial of a guardian's key. `asker` answers the questions of strategies; None: in threads.
+    `run` calls a strategy and `run_policy` its policy: a daemon gives each call a thread and a time limit. `lease` says
+    why the dead-man's deadline is uncertain, `schedule` why bars and timers cannot be trusted. `passed` is called at
+    the end of each pass with the close of the newest decided bar. `between` runs before each pass that is made during a
+    warm-up. `wake` asks for another pass, because a reply came. `new_serial` makes the serial of a guardian's key.
+    `asker` answers the questions of strategies; None: in threads.
     """
 
     run: Run = run_inline
@@ -104,12 +112,22 @@ class Hooks:
 
 
 class Kernel:
-    """One run. `abreast` requests may be on their way at once; with 1, as in a backtest, the kernel needs no event loop."""
+    """One run.
+
+    `abreast` requests may be on their way at once; with 1, as in a backtest, the kernel needs no event loop.
+    """
 
     def __init__(
-        self, *, port: VenuePort, journal: Journal, specs: Sequence[StrategySpec], pacer: Pacer, settings: Settings | None = None,
-        hooks: Hooks | None = None, abreast: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        port: VenuePort,
+        journal: Journal,
+        specs: Sequence[StrategySpec],
+        pacer: Pacer,
+        settings: Settings | None = None,
+        hooks: Hooks | None = None,
+        abreast: int = 1,
+    ) -> None:
         settings, hooks = settings or Settings(), hooks or Hooks()
         self.port, now_ms = port, port.clock.now_ms
         self.journal = journal
@@ -124,9 +142,14 @@ class Kernel:
         losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
         self.timers = Timers()
         self.strategy_host = StrategyHost(
-            specs, journal=journal, mirror=mirror, feed=self.feed, run=hooks.run, attribution=account.attribution,
+            specs,
+            journal=journal,
+            mirror=mirror,
+            feed=self.feed,
+            run=hooks.run,
+            attribution=account.attribution,
             asker=hooks.asker or ThreadAsker(hooks.wake),
-        )  # fmt: skip
+        )
         self.bars = BarQueue(self.feed, self.strategy_host)
         self.guardians = Guardians(
             port=port, journal=journal, mirror=mirror, wanted=settings.guardians, new_serial=hooks.new_serial
@@ -140,16 +163,36 @@ class Kernel:
             live, in_flight, journal, mirror, account.order_owners, self.budget, port.clock
         )
         self.risk = RiskEngine(
-            mirror, limits, self.execution, self.conditions, account.attribution, checks_plans=self.strategy_host.checks_plans,
-            judges_freshness=port.clock.speed > 0, foreign_positions=settings.foreign_positions,
-        )  # fmt: skip
+            mirror,
+            limits,
+            self.execution,
+            self.conditions,
+            account.attribution,
+            checks_plans=self.strategy_host.checks_plans,
+            judges_freshness=port.clock.speed > 0,
+            foreign_positions=settings.foreign_positions,
+        )
         self.risk.order_rules = account.order_rules
         foreign_activity = ForeignActivity(account.order_owners.owner_of)
         context = RepairContext(
-            port, journal, self.state, account, self.health, self.budget, self.execution, self.guardians, self.strategy_host, foreign_activity,
-            ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions,
-            settings.adopted_stop_pct, settings.require_protection, now_ms, self.risk,
-        )  # fmt: skip
+            port,
+            journal,
+            self.state,
+            account,
+            self.health,
+            self.budget,
+            self.execution,
+            self.guardians,
+            self.strategy_host,
+            foreign_activity,
+            ComparisonSchedule(pacer, settings.reconcile_ms),
+            limits,
+            settings.foreign_positions,
+            settings.adopted_stop_pct,
+            settings.require_protection,
+            now_ms,
+            self.risk,
+        )
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, self.execution, self.budget, now_ms)
         self.events = EventConsumer(context, self.builder, hooks.notices_of)
         context.events = self.execution.events = self.events
@@ -181,7 +224,10 @@ class Kernel:
     # -- the run
 
     async def recover(self) -> None:
-        """Read account, events, guardians, open intents and history, in this order. Every run begins here; it may be called again."""
+        """Read account, events, guardians, open intents and history, in this order.
+
+        Every run begins here; it may be called again.
+        """
         state, account = self.state, self.account
         state.ready = False
         self.budget.begin()
@@ -204,7 +250,8 @@ class Kernel:
         self._read_beginning()
         if cursor is None or cursor.epoch != snapshot.epoch or not await reconciler.overlaps(self.context):
             await self.events.restart(snapshot)
-        account.position_owners.find_owners()  # A strategy may close its position on an event that is delivered now.
+        # A strategy may close its position on an event that is delivered now.
+        account.position_owners.find_owners()
         await self.warm_up.deliver_left()
         await self.events.drain()
         target_orders.find_entries(self.context)
@@ -218,8 +265,11 @@ class Kernel:
         self.timers.follow(self.strategy_host.instances, self.journal, now_ms=self.now_ms())
         self.journal.flush()
         log.info(
-            "kernel.recovered", positions=len(account.mirror.positions), orders=len(account.mirror.orders), open_intents=len(self.execution.live)
-        )  # fmt: skip
+            "kernel.recovered",
+            positions=len(account.mirror.positions),
+            orders=len(account.mirror.orders),
+            open_intents=len(self.execution.live),
+        )
 
     @property
     def context(self) -> RepairContext:
@@ -239,7 +289,10 @@ class Kernel:
             self.journal.state.write_note(CUT, str(int(stood)))
 
     def _read_beginning(self) -> None:
-        """Read when this journal was begun. A damaged note means the worst: an earlier journal may have sent all that was decided until now."""
+        """Read when this journal was begun.
+
+        A damaged note means the worst: an earlier journal may have sent all that was decided until now.
+        """
         now_ms = self.now_ms()
         self.journal.state.set_aside_if_damaged(
             BEGUN, lambda text: is_number(text, now_ms + BEGUN_AHEAD_MS), instead=str(now_ms)
@@ -262,8 +315,9 @@ class Kernel:
     async def cycle(self, *, with_bars: bool = True, is_begun: bool = False) -> None:
         """Run one pass: read the events, decide the due bars, settle the intents, reconcile if due.
 
-        A service that is away or refuses a question does not end the pass. Lost access and a bad journal do. `is_begun`: the caller has
-        begun the budget of this pass. If the caller has used all of it, the next pass does the work and begins at once.
+        A service that is away or refuses a question does not end the pass. Lost access and a bad journal do.
+        `is_begun`: the caller has begun the budget of this pass. If the caller has used all of it, the next pass does
+        the work and begins at once.
         """
         if not is_begun:
             self.budget.begin()
@@ -279,7 +333,8 @@ class Kernel:
 
     async def _look_and_act(self, *, with_bars: bool) -> None:
         hurries = self.state.is_starved
-        self.budget.takes_entries = not hurries  # Entries need newer events.
+        # Entries need newer events.
+        self.budget.takes_entries = not hurries
         await self.execution.settle_replies(self.budget.may_go_on)
         if hurries:
             await self.execution.settle()
@@ -290,9 +345,13 @@ class Kernel:
         if with_bars and not self.bars.due and self.budget.has_time():
             self.bars.join(
                 await self.feed.poll(
-                    self.port, self.journal.state.done_until, self.now_ms(), self.budget.has_time, abreast=self.execution.abreast
+                    self.port,
+                    self.journal.state.done_until,
+                    self.now_ms(),
+                    self.budget.has_time,
+                    abreast=self.execution.abreast,
                 )
-            )  # fmt: skip
+            )
         self.state.is_starved = not (hurries or self.budget.has_time())
         if with_bars:
             await self._decide_due()
@@ -307,7 +366,8 @@ class Kernel:
     async def _decide_due(self) -> None:
         """Decide the bars that have closed, and let the timers fire."""
         if self.bars.due and not self.reconciliation.repairs_were_long:
-            await self.reconciliation.repair()  # Without its guardians nothing would be opened.
+            # Without its guardians nothing would be opened.
+            await self.reconciliation.repair()
         elif self.bars.due:
             self.reconciliation.repairs_were_long = False
         # A bar that this pass has no time for stays due: no bar is ever skipped.
@@ -331,7 +391,10 @@ class Kernel:
 
     @property
     def is_late(self) -> bool:
-        """True if bars, orders or events wait that the last pass had no time for. The next pass then begins at once, unless the service is away."""
+        """True if bars, orders or events wait that the last pass had no time for.
+
+        The next pass then begins at once, unless the service is away.
+        """
         waits = bool(self._ready() or self.bars.catching_up) or self.budget.is_cut_short
         return self.state.is_page_cut or (waits and not self.state.behind)
 
@@ -351,14 +414,19 @@ class Kernel:
     # -- one bar
 
     async def step(self, closed: Closed) -> bool:
-        """Read the events, decide on one closed bar, act, read the events again. False: the events could not be read, and the bar stays due.
+        """Read the events, decide on one closed bar, act, read the events again. False: the events could not be read,
+        and the bar stays due.
 
-        After EXITS_WAIT_MS without events the bar is decided all the same: closes of whole positions go, entries are refused.
+        After EXITS_WAIT_MS without events the bar is decided all the same: closes of whole positions go, entries are
+        refused.
         """
         return await self._steps([closed]) == 1
 
     async def _steps(self, group: Sequence[Closed]) -> int:
-        """Decide bars side by side: the events are read once, one transaction, and the orders leave together. Returns how many were decided."""
+        """Decide bars side by side: the events are read once, one transaction, and the orders leave together.
+
+        Returns how many were decided.
+        """
         if not await self.events.drain_or_wait():
             return 0
         await self.fire_timers(group[0].at_ms - 1)
@@ -386,7 +454,8 @@ class Kernel:
         states: dict[str, str] = {}
         for decision, closed in decided:
             bar = closed.bar
-            if bar.at_ms <= self.account.attribution.day_ms:  # The day had begun before the price of its midnight came.
+            # The day had begun before the price of its midnight came.
+            if bar.at_ms <= self.account.attribution.day_ms:
                 self.account.position_owners.mend_day()
             if self.conditions.losses.is_used:
                 self.conditions.losses.watch(self.now_ms(), bar.market)
@@ -405,12 +474,17 @@ class Kernel:
         await self.act(await self.strategy_host.decide_alone(instance, closed, now_ms=self.now_ms()), closed)
 
     async def fire_timers(self, until_ms: int) -> None:
-        """Ask the strategies whose timers are due at or before that instant. A session calls it when the bars of an instant are decided."""
-        if self.port.clock.is_sandbox:  # Only a sandbox's time goes back.
+        """Ask the strategies whose timers are due at or before that instant.
+
+        A session calls it when the bars of an instant are decided.
+        """
+        # Only a sandbox's time goes back.
+        if self.port.clock.is_sandbox:
             self.timers.go_back(self.journal, now_ms=self.now_ms())
         for due in self.timers.due(until_ms):
             if any(one.strategy == due.strategy for one in self.execution.awaited()):
-                return  # It stays due until the strategy's orders have their replies.
+                # It stays due until the strategy's orders have their replies.
+                return
             if not self.budget.has_time() or not await self.events.drain_or_wait():
                 return
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
@@ -428,7 +502,8 @@ class Kernel:
         assert asker is not None
         for strategy in asker.answered():
             if any(one.strategy == strategy for one in self.execution.awaited()):
-                continue  # It waits until the strategy's orders have their replies.
+                # It waits until the strategy's orders have their replies.
+                continue
             if not self.budget.has_time() or not await self.events.drain_or_wait():
                 return
             reply = asker.take(strategy)

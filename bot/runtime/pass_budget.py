@@ -9,9 +9,12 @@ from typing import Final
 
 from bot.runtime.ports import Pacer, ServiceClock
 
-PASS_MS: Final = 4_000  # Real time in which a pass may begin work.
-YIELD_MS: Final = 1_000  # Real time after which long work, such as a warm-up, yields to a pass.
-REAL_HOLD_MS: Final = 20_000  # Real time that an intent has at least before it expires unsent.
+# Real time in which a pass may begin work.
+PASS_MS: Final = 4_000
+# Real time after which long work, such as a warm-up, yields to a pass.
+YIELD_MS: Final = 1_000
+# Real time that an intent has at least before it expires unsent.
+REAL_HOLD_MS: Final = 20_000
 
 
 class PassBudget:
@@ -21,8 +24,10 @@ class PassBudget:
         self.pacer = pacer
         self._clock = clock
         self._ends_ms = 0
-        self.takes_entries = True  # False: this pass opens nothing
-        self.is_cut_short = False  # True if this pass had no time for some orders or repairs
+        # False: this pass opens nothing
+        self.takes_entries = True
+        # True if this pass had no time for some orders or repairs
+        self.is_cut_short = False
 
     def begin(self) -> None:
         """Begin a pass of PASS_MS."""
@@ -38,7 +43,10 @@ class PassBudget:
         return self.pacer.mono_ms() < self._ends_ms
 
     def may_go_on(self) -> bool:
-        """Like `has_time`, for a series of similar tasks. If no time is left, the next pass begins at once and continues the series."""
+        """Like `has_time`, for a series of similar tasks.
+
+        If no time is left, the next pass begins at once and continues the series.
+        """
         has_time = self.has_time()
         self.is_cut_short = self.is_cut_short or not has_time
         return has_time

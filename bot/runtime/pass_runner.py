@@ -30,16 +30,25 @@ Work = Callable[[], Awaitable[None]]
 
 # Real time after a close at which the daemon asks again for a missing bar, before the regular pass.
 LATE_BAR_MS: Final = (100, 500)
-FREE_MIN: Final = 8  # free file descriptors; with fewer the run is degraded, until twice as many are free
+# free file descriptors; with fewer the run is degraded, until twice as many are free
+FREE_MIN: Final = 8
 
 
 class PassRunner:
-    """Runs the kernel's passes. `report` writes the periodic log lines; it runs after a pass when `report_due` is set."""
+    """Runs the kernel's passes.
+
+    `report` writes the periodic log lines; it runs after a pass when `report_due` is set.
+    """
 
     def __init__(
-        self, request: RunRequest, kernel: Kernel, scheduler: PassScheduler, heartbeats: HeartbeatSupervision, resync: Resync,
+        self,
+        request: RunRequest,
+        kernel: Kernel,
+        scheduler: PassScheduler,
+        heartbeats: HeartbeatSupervision,
+        resync: Resync,
         report: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._request = request
         self._kernel = kernel
         self._scheduler = scheduler
@@ -48,8 +57,10 @@ class PassRunner:
         self._report = report
         self.report_due = asyncio.Event()
         self.meter = Meter()
-        self._owes_whole_pass = False  # the work before the newest pass has left it no time
-        self._ended_ns = 0  # the end of the newest pass, also of a failed one
+        # the work before the newest pass has left it no time
+        self._owes_whole_pass = False
+        # the end of the newest pass, also of a failed one
+        self._ended_ns = 0
 
     async def run(self, *work: Work) -> None:
         """Pass after pass until the stop. `work` is done between two passes."""
@@ -65,12 +76,16 @@ class PassRunner:
             )
 
     async def yield_to_pass(self, *work: Work) -> None:
-        """Run a pass within longer work if the last one ended at least YIELD_MS ago. Without passes the heartbeats stop."""
+        """Run a pass within longer work if the last one ended at least YIELD_MS ago.
+
+        Without passes the heartbeats stop.
+        """
         if monotonic_ns() - self._ended_ns >= YIELD_MS * 1_000_000 and not self._request.stop.is_set():
             await self.one_pass(*work)
 
     async def one_pass(self, *work: Work) -> None:
-        """Do the work between two passes, then one pass. If the work left the last pass no time, this pass comes without work.
+        """Do the work between two passes, then one pass. If the work left the last pass no time, this pass comes
+        without work.
 
         The work counts as time of the pass, because no progress is proven until the pass ends.
         """
@@ -103,13 +118,15 @@ class PassRunner:
         await self._heartbeats.beat_by_hand()
         for n, one in enumerate(work):
             if n and not kernel.budget.has_time():
-                break  # The next pass does it.
+                # The next pass does it.
+                break
             await one()
         _degrade_for(kernel.health, "heartbeat_timing", self._heartbeats.follow_clock())
 
     def _next_look_ms(self, began_ms: int, now_ms: int, speed: float) -> int | None:
-        """When bars are asked for next, on the service's clock: at the next close after the pass began, because a bar that closed within
-        the pass may have come after the question. Or soon, for a bar that was not there yet."""
+        """When bars are asked for next, on the service's clock: at the next close after the pass began, because a bar
+        that closed within the pass may have come after the question. Or soon, for a bar that was not there yet.
+        """
         feed = self._kernel.feed
         looks = [began_ms // (step := INTERVAL_MS[one.interval]) * step + step for one in feed.wanted]
         awaited_ms = feed.awaited_ms(now_ms)
@@ -125,8 +142,9 @@ def check_descriptors(health: Health) -> None:
     if count < FREE_MIN:
         health.degrade(
             "descriptors",
-            "the process has used up its file descriptors (ulimit -n), but for a reserve of the daemon: most likely a strategy leaves files or"
-            f" connections open. Find out which (ls -l /proc/{os.getpid()}/fd), mend it and start again",
+            "the process has used up its file descriptors (ulimit -n), but for a reserve of the daemon: most likely a"
+            f" strategy leaves files or connections open. Find out which (ls -l /proc/{os.getpid()}/fd), mend it and"
+            " start again",
         )
     elif count == FREE_MIN * 2:
         health.restore("descriptors")

@@ -1,7 +1,8 @@
-"""The pass scheduler says when the next pass is due: at a bar's close, or after PASS_S at the latest. It runs no work itself.
+"""The pass scheduler says when the next pass is due: at a bar's close, or after PASS_S at the latest. It runs no work
+itself.
 
-It counts in real seconds; the service's clock says when the next bar closes and how fast its time runs. APScheduler goes by the wall
-clock and would wait too long after that was set back, so `wait` has a limit of its own.
+It counts in real seconds; the service's clock says when the next bar closes and how fast its time runs. APScheduler
+goes by the wall clock and would wait too long after that was set back, so `wait` has a limit of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from bot.clock import SystemClock, datetime_of, monotonic_ns
 
-PASS_S: Final = 2.0  # longest time between two passes, also if nothing is due
-MANUAL_S: Final = 0.05  # with a clock that is advanced by hand, because the time of the next close is unknown
-LATE_S: Final = 0.5  # if the scheduler is later than this, the wall clock was set back
-REST_S: Final = 0.5  # if no bar closes within this time, there is time for work that blocks the event loop
-SETTLE_S: Final = 0.005  # after a close, because the service may not have closed the bar at that very instant
+# longest time between two passes, also if nothing is due
+PASS_S: Final = 2.0
+# with a clock that is advanced by hand, because the time of the next close is unknown
+MANUAL_S: Final = 0.05
+# if the scheduler is later than this, the wall clock was set back
+LATE_S: Final = 0.5
+# if no bar closes within this time, there is time for work that blocks the event loop
+REST_S: Final = 0.5
+# after a close, because the service may not have closed the bar at that very instant
+SETTLE_S: Final = 0.005
 
 
 class PassScheduler:
@@ -35,13 +41,15 @@ class PassScheduler:
         self._at_rest = at_rest
         self._event = asyncio.Event()
         self._real = SystemClock()
-        self.lag_s = 0.0  # how late the newest `wait` ended
+        # how late the newest `wait` ended
+        self.lag_s = 0.0
         self._periods: dict[str, float] = {}
         # Its jobs only set an event, in the scheduler's own thread, so none is under way when it is shut down.
         self._scheduler = AsyncIOScheduler(
-            timezone=UTC, executors={"default": DebugExecutor()},
+            timezone=UTC,
+            executors={"default": DebugExecutor()},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
-        )  # fmt: skip
+        )
 
     def start(self) -> None:
         self._repeat(self.wake, PASS_S, "pass")

@@ -1,4 +1,7 @@
-"""Ports: what the runtime needs from outside, as protocols. The client, a session's local venue and the tests' fake implement them."""
+"""Ports: what the runtime needs from outside, as protocols.
+
+The client, a session's local venue and the tests' fake implement them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class Calm(NamedTuple):
 
 
 class ServiceClock(Protocol):
-    """The service's time. `speed` is 1 (real), more (accelerated) or 0 (moved by hand). The time of a sandbox may go back."""
+    """The service's time.
+
+    `speed` is 1 (real), more (accelerated) or 0 (moved by hand). The time of a sandbox may go back.
+    """
 
     @property
     def speed(self) -> float: ...
@@ -48,7 +54,10 @@ class ServiceClock(Protocol):
 
 
 class VenuePort(Protocol):
-    """The operations of the interface that the runtime uses. Each raises an ApiError of bot.errors; its class says what the caller can do."""
+    """The operations of the interface that the runtime uses.
+
+    Each raises an ApiError of bot.errors; its class says what the caller can do.
+    """
 
     @property
     def clock(self) -> ServiceClock: ...

@@ -23,20 +23,25 @@ log = structlog.get_logger()
 
 
 class Resync:
-    """Notices a lapse of the machine's clocks or of the dead-man deadline, and has the kernel recover once the service answers."""
+    """Notices a lapse of the machine's clocks or of the dead-man deadline, and has the kernel recover once the
+    service answers.
+    """
 
     def __init__(self, kernel: Kernel, clocks: ClockWatch, heartbeats: HeartbeatSupervision) -> None:
         self._kernel = kernel
         self._clocks = clocks
         self._heartbeats = heartbeats
-        self._reported = 0, 0  # lapses of the clocks and of the deadline that have a notice
-        self.question: asyncio.Task[ApiError | None] | None = None  # asks whether the service answers
+        # lapses of the clocks and of the deadline that have a notice
+        self._reported = 0, 0
+        # asks whether the service answers
+        self.question: asyncio.Task[ApiError | None] | None = None
 
     async def if_lapsed(self, *, may_begin: bool = True) -> None:
         """Resync if there was a lapse. `may_begin`: whether this pass may ask the service for it."""
         kernel, process = self._kernel, self._heartbeats.process
         if kernel.port.clock.speed <= 0 and process is None:
-            return  # Under a clock that is advanced by hand, real seconds mean nothing.
+            # Under a clock that is advanced by hand, real seconds mean nothing.
+            return
         clock_lapses = self._clocks.look()
         problem = self._clocks.skew_problem
         if problem is None:
@@ -49,7 +54,8 @@ class Resync:
         log.warning("heartbeat.lapsed", lapses=None if lease is None else lease.lapses, clock=self._clocks.lapsed)
         self._report(clock_lapses, 0 if lease is None else lease.lapses)
         if not may_begin or not kernel.budget.has_time() or not await self._recovered():
-            return  # The next pass tries again. Until then nothing is opened; stops, exits and heartbeats go on.
+            # The next pass tries again. Until then nothing is opened; stops, exits and heartbeats go on.
+            return
         self._clocks.acknowledge(clock_lapses)
         # Read again: `recover` may run passes, which may replace the process.
         if lease is not None and self._heartbeats.process is not None:
@@ -83,14 +89,16 @@ class Resync:
                 raise
             log.warning("resync.postponed", code=error.code, message=error.message)
             return False
-        finally:  # Also if a stop cancels it: an account that was recovered before is wound down as the config says.
+        # Also if a stop cancels it: an account that was recovered before is wound down as the config says.
+        finally:
             kernel.state.ready = kernel.state.ready or was_ready
         return True
 
     async def _service_answers(self) -> bool:
         """Whether the service answers a question that changes nothing.
 
-        The question goes on beside the passes until it is answered, so that a slow or hanging service costs no pass its time.
+        The question goes on beside the passes until it is answered, so that a slow or hanging service costs no pass its
+        time.
         """
         if self.question is None:
             self.question = asyncio.create_task(self._error_of_question(), name="resync")

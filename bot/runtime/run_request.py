@@ -24,13 +24,19 @@ class RunRequest:
     settings: Settings
     base_url: str
     api_key: SecretStr
-    stop: asyncio.Event  # set it to end the run
-    on_ready: Callable[[], None] = _nothing  # called once the start is complete
-    tail: Tail | None = None  # the newest log lines, for `bot logs`
-    config: Path | None = None  # the config file, for `bot status`
-    reread: Callable[[], Settings] | None = None  # reads and checks the config again; None: no reload is possible
-    hangup: asyncio.Event | None = None  # set it to ask for a reload
-    trouble: Callable[[], str | None] = (
-        _nothing  # why the service is known to be down, as a sentence; the run is degraded meanwhile
-    )
-    at_rest: Callable[[], None] = _nothing  # called between two passes when nothing is due for a while
+    # set it to end the run
+    stop: asyncio.Event
+    # called once the start is complete
+    on_ready: Callable[[], None] = _nothing
+    # the newest log lines, for `bot logs`
+    tail: Tail | None = None
+    # the config file, for `bot status`
+    config: Path | None = None
+    # reads and checks the config again; None: no reload is possible
+    reread: Callable[[], Settings] | None = None
+    # set it to ask for a reload
+    hangup: asyncio.Event | None = None
+    # why the service is known to be down, as a sentence; the run is degraded meanwhile
+    trouble: Callable[[], str | None] = _nothing
+    # called between two passes when nothing is due for a while
+    at_rest: Callable[[], None] = _nothing

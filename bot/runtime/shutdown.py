@@ -1,4 +1,7 @@
-"""The end of a run: do what safety.on_exit says, and report what stays. The dead-man switch is disarmed last, and only if nothing needs it."""
+"""The end of a run: do what safety.on_exit says, and report what stays.
+
+The dead-man switch is disarmed last, and only if nothing needs it.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,14 @@ from bot.runtime.reconciliation.guardians import DEAD_MAN
 log = structlog.get_logger()
 
 OnExit = Literal["leave", "cancel", "flatten"]
-FLATTEN_PASSES: Final = 20  # each reads the events once; positions that are open after them are reported
-TRIES: Final = 3  # Tries of a request that may be repeated, because the end of a run has no next pass.
-AGAIN_MS: Final = 100  # Real time between two tries.
-REPLIES_MS: Final = (
-    600  # Real time for the replies to earlier requests, and again for those of the end. Both fit into STOP_S.
-)
+# each reads the events once; positions that are open after them are reported
+FLATTEN_PASSES: Final = 20
+# Tries of a request that may be repeated, because the end of a run has no next pass.
+TRIES: Final = 3
+# Real time between two tries.
+AGAIN_MS: Final = 100
+# Real time for the replies to earlier requests, and again for those of the end. Both fit into STOP_S.
+REPLIES_MS: Final = 600
 
 
 SILENT: Final = "the service did not answer"
@@ -43,9 +48,12 @@ class LeftBehind:
     guardians: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = field(default=())
-    known: bool = True  # False: the service could not be asked at the end
-    unknown_because: str = SILENT  # if not known
-    complete: bool = True  # on_exit was done completely
+    # False: the service could not be asked at the end
+    known: bool = True
+    # if not known
+    unknown_because: str = SILENT
+    # on_exit was done completely
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,12 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
     try:
         await kernel.execution.settle_in_flight(REPLIES_MS)
         await kernel.cancel_in_flight()
-        kernel.execution.reload_live()  # A cancelled pass may have written an intent's next state without taking it over.
+        # A cancelled pass may have written an intent's next state without taking it over.
+        kernel.execution.reload_live()
         kernel.execution.give_up_entries()
         known = await kernel.events.drain()
-        await kernel.execution.settle(at_once=True)  # Settle intents in doubt; nothing new is opened.
+        # Settle intents in doubt; nothing new is opened.
+        await kernel.execution.settle(at_once=True)
         await kernel.execution.settle_in_flight(REPLIES_MS)
         if on_exit in ("cancel", "flatten"):
             complete = await _cancel_entries(kernel)
@@ -100,7 +110,10 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
 
 
 def _is_ours(kernel: Kernel, owner: str | None) -> bool:
-    """True if on_exit applies to it. Orders and positions of another hand, adopted ones aside, stay unless they are to be flattened."""
+    """True if on_exit applies to it.
+
+    Orders and positions of another hand, adopted ones aside, stay unless they are to be flattened.
+    """
     return owner is not None or kernel.context.foreign_positions == "flatten"
 
 
@@ -111,7 +124,8 @@ async def _cancel_entries(kernel: Kernel) -> bool:
         for o in kernel.account.mirror.orders.values()
         if o.could_open and _is_ours(kernel, o.key and kernel.account.order_owners.owner_of(o.key))
     ]
-    rest = iter(resting)  # Shared by parallel requests, because the end of a run has no time for one after another.
+    # Shared by parallel requests, because the end of a run has no time for one after another.
+    rest = iter(resting)
     canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.execution.abreast, len(resting))))
     for end in await asyncio.gather(*canceling, return_exceptions=True):
         if isinstance(end, BaseException):
@@ -124,7 +138,8 @@ async def _cancel_each(kernel: Kernel, orders: Iterator[MirrorOrder]) -> None:
     for order in orders:
         try:
             await _tried(kernel, partial(kernel.port.cancel, order.oid))
-        except ApiError as error:  # Most likely it was filled or canceled meanwhile; the events will show it.
+        # Most likely it was filled or canceled meanwhile; the events will show it.
+        except ApiError as error:
             if is_access_lost(error):
                 raise
             log.warning("exit.refused", oid=order.oid, code=error.code, message=error.message)
@@ -132,13 +147,15 @@ async def _cancel_each(kernel: Kernel, orders: Iterator[MirrorOrder]) -> None:
 
 async def _flatten(kernel: Kernel) -> bool:
     """Close positions; False if one of them is still open."""
-    unread = 0  # failed reads of the events in a row
+    # failed reads of the events in a row
+    unread = 0
     for _ in range(FLATTEN_PASSES):
         open_now = [p for p in kernel.account.mirror.positions.values() if _is_ours(kernel, p.owner)]
         if not open_now:
             return True
         kernel.budget.begin()
-        if not unread:  # Otherwise positions may be closed already, and the events could not be read.
+        # Otherwise positions may be closed already, and the events could not be read.
+        if not unread:
             closes = [protection.closing(kernel.context, position, "exit") for position in open_now]
             # Send all closes before the first fill is read: its delivery to a strategy may take long.
             await kernel.execution.open_and_send([close for close in closes if isinstance(close, Intent)])
@@ -153,7 +170,10 @@ async def _flatten(kernel: Kernel) -> bool:
 
 
 async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
-    """Disarm the dead-man switch, or say why it stays. `doubtful`: markets where an entry in doubt may still fill that the end should close."""
+    """Disarm the dead-man switch, or say why it stays.
+
+    `doubtful`: markets where an entry in doubt may still fill that the end should close.
+    """
     guardian_id = kernel.guardians.ids.get(DEAD_MAN)
     if guardian_id is None:
         return "no dead-man switch was armed by this run"
@@ -171,7 +191,8 @@ async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
     try:
         await _tried(kernel, partial(kernel.port.disarm, guardian_id))
     except Refused as error:
-        if error.code != "not_found":  # not_found: an earlier try disarmed it, and its answer was lost.
+        # not_found: an earlier try disarmed it, and its answer was lost.
+        if error.code != "not_found":
             return f"the dead-man switch could not be disarmed ({error.code}): {error.message}"
     return "the dead-man switch was disarmed: nothing needs the daemon any more"
 
@@ -198,7 +219,8 @@ def _left(kernel: Kernel, why: list[str], *, known: bool) -> LeftBehind:
         for p in mirror.positions.values()
     )
     orders = tuple(
-        f"{o.market} {o.kind} {o.side} {o.size:f} @ {o.trigger_px if o.trigger_px is not None else o.limit_px} (oid {o.oid})"
+        f"{o.market} {o.kind} {o.side} {o.size:f} @ {o.trigger_px if o.trigger_px is not None else o.limit_px} (oid"
+        f" {o.oid})"
         for o in mirror.orders.values()
     )
     guardians = tuple(f"{g.type} {g.id}" + (f" on {g.market}" if g.market else "") for g in mirror.guardians.values())

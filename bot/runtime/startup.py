@@ -19,13 +19,18 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# Longest pause between two tries, in real time, even if Retry-After is longer. Until the service answers, the daemon cannot protect positions.
+# Longest pause between two tries, in real time, even if Retry-After is longer. Until the service answers, the daemon
+# cannot protect positions.
 AWAY_MS: Final = 60_000
-REFUSALS_MAX: Final = 3  # Refusals of a start's first question: one may be chance, three are a wrong address or key.
+# Refusals of a start's first question: one may be chance, three are a wrong address or key.
+REFUSALS_MAX: Final = 3
 
 
 class RealPacer:
-    """Real time for retries. The delays are random within bounds, so that many daemons do not ask at the same instant."""
+    """Real time for retries.
+
+    The delays are random within bounds, so that many daemons do not ask at the same instant.
+    """
 
     def __init__(self) -> None:
         self._backoff = Backoff()
@@ -42,13 +47,17 @@ class RealPacer:
 
 
 async def until_up(
-    ask: Callable[[], Awaitable[T]], stop: asyncio.Event, set_away: Callable[[str], None] = lambda _why: None, *,
+    ask: Callable[[], Awaitable[T]],
+    stop: asyncio.Event,
+    set_away: Callable[[str], None] = lambda _why: None,
+    *,
     is_known: bool = False,
-) -> T | None:  # fmt: skip
+) -> T | None:
     """The answer of `ask`, tried until the service gives one; None if `stop` is set first.
 
-    Raises at once if access is lost, and after REFUSALS_MAX refusals. `set_away` gets the reason for the wait, and "" at its end.
-    `is_known`: the service has answered an earlier run of this state directory. Then an error page of a proxy is no sign of a wrong address.
+    Raises at once if access is lost, and after REFUSALS_MAX refusals. `set_away` gets the reason for the wait, and ""
+    at its end. `is_known`: the service has answered an earlier run of this state directory. Then an error page of a
+    proxy is no sign of a wrong address.
     """
     pacer = RealPacer()
     tries = refusals = 0

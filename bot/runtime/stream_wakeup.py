@@ -1,4 +1,7 @@
-"""The event stream wakes the kernel between its passes. Passes read the events themselves, so a broken stream only makes the kernel slower."""
+"""The event stream wakes the kernel between its passes.
+
+Passes read the events themselves, so a broken stream only makes the kernel slower.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-WAKE_S: Final = 0.2  # shortest time between two wake-ups; the next pass reads what comes meanwhile
-AGAIN_S: Final = (
-    1.0,
-    5.0,
-    30.0,
-    60.0,
-)  # after a refused stream; a broken connection the stream restores by itself
+# shortest time between two wake-ups; the next pass reads what comes meanwhile
+WAKE_S: Final = 0.2
+# after a refused stream; a broken connection the stream restores by itself
+AGAIN_S: Final = (1.0, 5.0, 30.0, 60.0)
 
 
 class StreamWakeup(Protocol):
@@ -39,19 +39,25 @@ async def listen(
     knows: Callable[[Event], bool],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Call `wake` for events after the cursor that are not known yet. Ends when it is cancelled, or when access is lost."""
+    """Call `wake` for events after the cursor that are not known yet.
+
+    Ends when it is cancelled, or when access is lost.
+    """
     refusals = 0
     while True:
         try:
             async with aclosing(port.stream(cursor())) as events:
                 async for event in events:
                     refusals = 0
-                    if not knows(event):  # The pass that the first event of a burst woke reads most of the others.
+                    # The pass that the first event of a burst woke reads most of the others.
+                    if not knows(event):
                         wake()
                         await sleep(WAKE_S)
         except AccessLost:
-            return  # The next pass meets the same error and raises it.
-        except ApiError as error:  # The cursor is lost, or there is no stream. Passes go on without it.
+            # The next pass meets the same error and raises it.
+            return
+        # The cursor is lost, or there is no stream. Passes go on without it.
+        except ApiError as error:
             log.info("event_stream.unavailable", code=error.code, message=error.message)
         wake()
         await sleep(AGAIN_S[min(refusals, len(AGAIN_S) - 1)])

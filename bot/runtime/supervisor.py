@@ -50,12 +50,16 @@ T = TypeVar("T")
 
 # The bits of the serial in a guardian's key: no two are equal, and SQLite holds it as an integer.
 SERIAL_BITS: Final = 62
-REPORT_S: Final = 5.0  # Real time between two log lines on heartbeat and account value.
+# Real time between two log lines on heartbeat and account value.
+REPORT_S: Final = 5.0
 
 # A stop takes at most five seconds. Of these:
-GRACE_S: Final = 0.75  # for the pass under way; then it is cancelled, which is as safe as a crash
-HOOKS_S: Final = 0.5  # for all on_stop together
-STOP_S: Final = 2.0  # for safety.on_exit
+# for the pass under way; then it is cancelled, which is as safe as a crash
+GRACE_S: Final = 0.75
+# for all on_stop together
+HOOKS_S: Final = 0.5
+# for safety.on_exit
+STOP_S: Final = 2.0
 
 AS_IT_WAS: Final = "positions and orders at the service are unchanged, with their stops and guardians"
 
@@ -111,7 +115,8 @@ class Supervisor:
                 wake=self.scheduler.wake,
                 new_serial=lambda _before: secrets.randbits(SERIAL_BITS),
             ),
-            # A clock that is advanced by hand stands still meanwhile, so requests go one after another, as in a backtest.
+            # A clock that is advanced by hand stands still meanwhile, so requests go one after another, as in a
+            # backtest.
             abreast=ABREAST if self.client.clock.speed > 0 else 1,
         )
 
@@ -127,7 +132,10 @@ class Supervisor:
 
     @property
     def is_recovered(self) -> bool:
-        """True once the whole account has been read. A start that is tried again begins anew; a resync keeps what was known."""
+        """True once the whole account has been read.
+
+        A start that is tried again begins anew; a resync keeps what was known.
+        """
         return self.heartbeats.is_start_complete or self.kernel.state.ready
 
     @property
@@ -167,10 +175,12 @@ class Supervisor:
         return end
 
     async def _until_stopped(self, *, beat_at_once: bool) -> bool:
-        """Recover, then run passes until the stop. True if work under way was cancelled: the start, or a pass that took longer than GRACE_S.
+        """Recover, then run passes until the stop. True if work under way was cancelled: the start, or a pass that took
+        longer than GRACE_S.
 
-        A cancelled pass leaves nothing half done in the journal, which moves in transactions, and its request is in doubt as after a
-        crash. Only a strategy's state in memory may be half changed, so its hooks are not called again in this run.
+        A cancelled pass leaves nothing half done in the journal, which moves in transactions, and its request is in
+        doubt as after a crash. Only a strategy's state in memory may be half changed, so its hooks are not called again
+        in this run.
         """
         limit = asyncio.timeout(None)
         tasks: list[asyncio.Task[None]] = []
@@ -208,8 +218,8 @@ class Supervisor:
     async def _recover(self, *, beat_at_once: bool) -> bool:
         """Recover, however long the service is away; False if the stop came first.
 
-        A switch that an earlier run armed gets heartbeats from the start. A switch that this start arms has its whole time, so heartbeats
-        begin with the first pass: the few without proof of progress stay for starts that need them.
+        A switch that an earlier run armed gets heartbeats from the start. A switch that this start arms has its whole
+        time, so heartbeats begin with the first pass: the few without proof of progress stay for starts that need them.
         """
         self.heartbeats.start(may_beat=beat_at_once)
 
@@ -240,7 +250,8 @@ class Supervisor:
         )
         reporting.write_notice(self.kernel, "daemon.ready", self.access.summary())
         self.request.on_ready()
-        self.passes.report_due.set()  # The first pass already reports heartbeat and account.
+        # The first pass already reports heartbeat and account.
+        self.passes.report_due.set()
 
     async def _wind_down(self, *, was_cut: bool) -> LeftBehind | None:
         """Do what safety.on_exit says. None if the account was never read, or if it takes longer than STOP_S."""
@@ -347,9 +358,13 @@ async def _within(seconds: float, work: Awaitable[T]) -> T | None:
 def _heartbeat_process(request: RunRequest, fence: int, timing: BeatTiming) -> HeartbeatProcess:
     folder = request.settings.state_dir
     return HeartbeatProcess(
-        base_url=request.base_url, api_key=request.api_key.get_secret_value(), stamp_path=str(folder / "progress"),
-        lease_path=str(folder / heartbeat_process.LEASE), lengths=timing, fence=fence,
-    )  # fmt: skip
+        base_url=request.base_url,
+        api_key=request.api_key.get_secret_value(),
+        stamp_path=str(folder / "progress"),
+        lease_path=str(folder / heartbeat_process.LEASE),
+        lengths=timing,
+        fence=fence,
+    )
 
 
 def _progress(path: Path, fence: int) -> ProgressWriter:
@@ -357,7 +372,8 @@ def _progress(path: Path, fence: int) -> ProgressWriter:
         return ProgressWriter(str(path), fence=fence)
     except OSError as error:
         raise JournalError(
-            f"{path} cannot be written: {error.strerror or error}{disk_hint(path)}; without it no heartbeat may be sent. {AS_IT_WAS}"
+            f"{path} cannot be written: {error.strerror or error}{disk_hint(path)}; without it no heartbeat may be"
+            f" sent. {AS_IT_WAS}"
         ) from error
 
 

@@ -1,4 +1,6 @@
-"""Work at the end of a pass: notice a lost journal file, and remove what nobody needs any more from the journal and from memory."""
+"""Work at the end of a pass: notice a lost journal file, and remove what nobody needs any more from the journal and
+from memory.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,12 @@ from bot.runtime.journal.retention import Held
 if TYPE_CHECKING:
     from bot.runtime.reconciliation.context import RepairContext
 
-TRIM_MS: Final = MINUTE_MS  # Real time between two trims. One that finds nothing costs a few queries of an index.
-ENTRIES_HELD: Final = 200  # newest entry keys of an open position; one is enough to say whose it is
-RETRY_MS: Final = 5_000  # Real time between two tries to write the journal's file again.
+# Real time between two trims. One that finds nothing costs a few queries of an index.
+TRIM_MS: Final = MINUTE_MS
+# newest entry keys of an open position; one is enough to say whose it is
+ENTRIES_HELD: Final = 200
+# Real time between two tries to write the journal's file again.
+RETRY_MS: Final = 5_000
 
 
 class Upkeep:
@@ -20,14 +25,17 @@ class Upkeep:
 
     def __init__(self, context: RepairContext) -> None:
         self._context = context
-        self.rewrite_at_ms = 0  # real time
-        self._trim_at_ms = 0  # real time
+        # real time
+        self.rewrite_at_ms = 0
+        # real time
+        self._trim_at_ms = 0
 
     def run(self) -> None:
         """Call it at the end of each pass."""
         self._check_journal()
         context, now_ms = self._context, self._context.pacer.mono_ms()
-        is_known = not context.state.behind and context.journal.fault is None  # what the account holds
+        # what the account holds
+        is_known = not context.state.behind and context.journal.fault is None
         if not is_known or now_ms < self._trim_at_ms:
             return
         self._trim_at_ms = now_ms + TRIM_MS

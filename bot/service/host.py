@@ -1,4 +1,6 @@
-"""The composition root of the service: opens the log, builds machine, operations and gateway, serves them, keeps time, stops cleanly."""
+"""The composition root of the service: opens the log, builds machine, operations and gateway, serves them, keeps
+time, stops cleanly.
+"""
 
 from __future__ import annotations
 
@@ -61,15 +63,23 @@ log = structlog.get_logger()
 
 CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a variable, not a secret
 MEMORY: Final = ":memory:"
-TICK_MAX_SECONDS: Final = 1.0  # how often the clock's lease is renewed
-SAVING_PAUSE_SECONDS: Final = 0.004  # between two pieces of a snapshot, so that callers get half of the time
-WARM_PAUSE_SECONDS: Final = 0.05  # between making the histories of two markets, so that callers do not wait
-SOCKET_PATH_MAX: Final = 107  # bytes that the kernel allows for a Unix socket's path
-INVITE_CODE_MIN: Final = 6  # the interface's limits for inviteCode
+# how often the clock's lease is renewed
+TICK_MAX_SECONDS: Final = 1.0
+# between two pieces of a snapshot, so that callers get half of the time
+SAVING_PAUSE_SECONDS: Final = 0.004
+# between making the histories of two markets, so that callers do not wait
+WARM_PAUSE_SECONDS: Final = 0.05
+# bytes that the kernel allows for a Unix socket's path
+SOCKET_PATH_MAX: Final = 107
+# the interface's limits for inviteCode
+INVITE_CODE_MIN: Final = 6
 INVITE_CODE_MAX: Final = 64
-COLLECTOR: Final = (20_000, 20, 100)  # thresholds of the garbage collector's three generations
-M_MMAP_THRESHOLD: Final = -3  # the parameter's number in <malloc.h>
-MAPPED_BYTES_MIN: Final = 128 * 1024  # glibc's first threshold, which it raises by itself up to 32 MB
+# thresholds of the garbage collector's three generations
+COLLECTOR: Final = (20_000, 20, 100)
+# the parameter's number in <malloc.h>
+M_MMAP_THRESHOLD: Final = -3
+# glibc's first threshold, which it raises by itself up to 32 MB
+MAPPED_BYTES_MIN: Final = 128 * 1024
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -85,13 +95,17 @@ class HostOptions:
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
-    live: tuple[str, ...] = ()  # sources of live prices: see `live_prices.listings.live_sources`
+    # sources of live prices: see `live_prices.listings.live_sources`
+    live: tuple[str, ...] = ()
     hold_prices: bool = False
     control_socket: Path | None = None
     rate_limits: bool = True
-    invite_codes: tuple[str, ...] = field(default=(), repr=False)  # empty: new accounts need none
-    origins: tuple[str, ...] = ()  # other origins whose pages may call /mcp, like https://app.example
-    webhooks_private: bool | None = None  # deliver to private addresses too; None: only if `host` is loopback
+    # empty: new accounts need none
+    invite_codes: tuple[str, ...] = field(default=(), repr=False)
+    # other origins whose pages may call /mcp, like https://app.example
+    origins: tuple[str, ...] = ()
+    # deliver to private addresses too; None: only if `host` is loopback
+    webhooks_private: bool | None = None
     ready_fd: int | None = None
     ready_file: Path | None = None
 
@@ -110,7 +124,8 @@ class Service:
     restorer: StateRestorer
     forks: Forks
     origins: frozenset[str] = frozenset()
-    freezes: bool = False  # freeze the garbage collector's objects after each snapshot; for a process of its own
+    # freeze the garbage collector's objects after each snapshot; for a process of its own
+    freezes: bool = False
     live: PriceSources | None = None
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
     _prices: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -128,7 +143,10 @@ class Service:
         return {} if clock.is_known else {SANDBOX_CLOCK_HEADER: format_sandbox_clock(clock.now_ms(), clock.speed)}
 
     async def start(self, on_fault: Callable[[], None] | None = None) -> None:
-        """Start the writer, the ticker and the webhook dispatcher. Returns when the commands of the start are on disk."""
+        """Start the writer, the ticker and the webhook dispatcher.
+
+        Returns when the commands of the start are on disk.
+        """
         self._on_fault = on_fault
         self.machine.log.start()
         if self.live is not None:
@@ -218,9 +236,11 @@ def build(
     real_clock: Clock | None = None,
     cipher: SecretCipher | None = None,
 ) -> Service:
-    """Build a service from options: files are open, the state is ready, nothing is served yet. ConfigError for wrong options.
+    """Build a service from options: files are open, the state is ready, nothing is served yet. ConfigError for wrong
+    options.
 
-    `real_clock`: the clock of webhooks, by default the system clock. `cipher`: the cipher of the service that this one is a fork of.
+    `real_clock`: the clock of webhooks, by default the system clock. `cipher`: the cipher of the service that this one
+    is a fork of.
     """
     db = None if str(options.db) == MEMORY else Path(options.db)
     origins = frozenset(map(_origin_of, options.origins))
@@ -268,7 +288,8 @@ def _prices_of(options: HostOptions) -> PriceOptions:
     live: tuple[LiveOptions, ...] = ()
     coins = options.markets
     if options.live:
-        from bot.service.live_prices.listings import live_sources  # Only a service with live prices loads this.
+        # Only a service with live prices loads this.
+        from bot.service.live_prices.listings import live_sources
 
         live = live_sources(options.live, options.markets)
         coins = tuple(market.partition("=")[0] for market in options.markets)
@@ -276,7 +297,8 @@ def _prices_of(options: HostOptions) -> PriceOptions:
 
 
 def _live_prices(machine: Machine) -> PriceSources:
-    from bot.service.live_prices.price_sources import PriceSources  # As above.
+    # As above.
+    from bot.service.live_prices.price_sources import PriceSources
 
     return PriceSources(machine)
 
@@ -300,8 +322,9 @@ async def _fork(
     replies: Replies,
     speed: float,
 ) -> Fork:
-    """A second service, in memory, on its own port. This service keeps sending the webhooks of the snapshot. The fork uses the same cipher,
-    so it recognizes requests that this service has answered."""
+    """A second service, in memory, on its own port. This service keeps sending the webhooks of the snapshot. The fork
+    uses the same cipher, so it recognizes requests that this service has answered.
+    """
     sock = free_port(options.host)
     try:
         clock = f"{speed:g}x" if speed else "manual"
@@ -426,7 +449,9 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
 
 @contextlib.contextmanager
 def sparing_the_collector() -> Iterator[None]:
-    """Keep the loaded state out of the garbage collector, and let the collector run rarely: the state has no reference cycles."""
+    """Keep the loaded state out of the garbage collector, and let the collector run rarely: the state has no
+    reference cycles.
+    """
     gc.disable()
     try:
         yield
@@ -437,7 +462,9 @@ def sparing_the_collector() -> Iterator[None]:
 
 
 def return_large_blocks() -> None:
-    """Let glibc map each block of 128 kB or more on its own, so that the freed texts of a snapshot leave no holes in the heap. Elsewhere: nothing."""
+    """Let glibc map each block of 128 kB or more on its own, so that the freed texts of a snapshot leave no holes in
+    the heap. Elsewhere: nothing.
+    """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
 
@@ -458,7 +485,8 @@ def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str],
         part.write_bytes(text)
         part.replace(options.ready_file)
     if options.ready_fd is not None:
-        with contextlib.suppress(BrokenPipeError):  # The reader has gone; the ready file tells the next one.
+        # The reader has gone; the ready file tells the next one.
+        with contextlib.suppress(BrokenPipeError):
             os.write(options.ready_fd, text)
         os.close(options.ready_fd)
     if on_ready is not None:

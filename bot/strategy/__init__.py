@@ -1,7 +1,8 @@
 """What an author of strategies uses. A strategy is a function from a view and a closed bar to intents.
 
-Start with the base class (`base`). `bar`, `view` and `history` hold what a strategy reads, `intents` what it returns, `indicators`
-the declared indicators (`indicator_library`: those that talipp calculates). This package imports no client, no clock and no I/O. `bot` exports the same names.
+Start with the base class (`base`). `bar`, `view` and `history` hold what a strategy reads, `intents` what it returns,
+`indicators` the declared indicators (`indicator_library`: those that talipp calculates). This package imports no
+client, no clock and no I/O. `bot` exports the same names.
 """
 
 from bot.strategy.bar import Bar

@@ -1,4 +1,7 @@
-"""`Strategy`, the base class of every strategy. Its hooks are synchronous and return intents; the daemon executes them."""
+"""`Strategy`, the base class of every strategy.
+
+Its hooks are synchronous and return intents; the daemon executes them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ class Strategy(ABC):
 
     name: str
     markets: tuple[str, ...]
-    params: Any  # An instance of this strategy's own Params.
+    # An instance of this strategy's own Params.
+    params: Any
 
     def __init__(self, *, name: str, markets: Sequence[str], params: _Params | Mapping[str, Any] | None = None) -> None:
         """`params` as a mapping is validated here: pydantic.ValidationError names the field and its bound."""
@@ -75,7 +79,8 @@ class Strategy(ABC):
         """
 
     def signals(self, bars: BarArrays) -> Signals:
-        """In place of `on_bar`: the entries and exits of many bars at once, as arrays. One row may read the last `lookback` bars.
+        """In place of `on_bar`: the entries and exits of many bars at once, as arrays. One row may read the last
+        `lookback` bars.
 
         A strategy of several markets is asked for one market at a time.
         """
@@ -97,18 +102,27 @@ class Strategy(ABC):
         return ()
 
     def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
-        """One of `timers` is due. Called once for each instant, also across restarts; after a downtime only for the newest missed instant."""
+        """One of `timers` is due.
+
+        Called once for each instant, also across restarts; after a downtime only for the newest missed instant.
+        """
         return ()
 
     def on_reply(self, view: View, reply: Reply) -> Iterable[Intent]:
-        """A question of `view.ask` has its reply. An intent is as fresh as the question: two intervals after it, entries are refused."""
+        """A question of `view.ask` has its reply.
+
+        An intent is as fresh as the question: two intervals after it, entries are refused.
+        """
         return ()
 
     def on_stop(self, view: View) -> None:
         """The run ends normally. Called once; not called after a crash."""
 
     def confirm(self, plan: Plan) -> bool:
-        """Return False to withdraw an Open after its dry run (`plan`). If you define this method, every entry has a dry run first."""
+        """Return False to withdraw an Open after its dry run (`plan`).
+
+        If you define this method, every entry has a dry run first.
+        """
         return True
 
 
@@ -124,7 +138,10 @@ def follows_signals(strategy: Strategy) -> bool:
 
 
 def declared(strategy: type[Strategy]) -> dict[str, Indicator]:
-    """The indicators that a class declares, those of its bases first. A later declaration replaces an earlier one of the same name."""
+    """The indicators that a class declares, those of its bases first.
+
+    A later declaration replaces an earlier one of the same name.
+    """
     indicators: dict[str, Indicator] = {}
     for owner in reversed(strategy.__mro__):
         for name, value in vars(owner).items():

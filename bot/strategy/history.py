@@ -7,8 +7,10 @@ from itertools import islice
 
 from bot.strategy.bar import Bar
 
-HISTORY_BARS = 1_000  # As many as the service keeps before a simulated market's start.
-NEAR_BARS = 100  # Searched one by one, before all bars are moved into the columns.
+# As many as the service keeps before a simulated market's start.
+HISTORY_BARS = 1_000
+# Searched one by one, before all bars are moved into the columns.
+NEAR_BARS = 100
 
 
 class History:
@@ -30,15 +32,18 @@ class History:
         self._low: list[float] = []
         self._close: list[float] = []
         self._volume: list[float] = []
-        self._fresh: list[Bar] = []  # appended since the columns were last read
-        self.take = self._fresh.append  # as `append`, for bars known to be in order; call `trim` from time to time
+        # appended since the columns were last read
+        self._fresh: list[Bar] = []
+        # as `append`, for bars known to be in order; call `trim` from time to time
+        self.take = self._fresh.append
 
     def append(self, bar: Bar) -> None:
         """Append the next bar; bars come in order of time, once each."""
         last_ms = self.last_at_ms
         assert last_ms is None or bar.at_ms > last_ms, "bars are appended in order of time"
         self._fresh.append(bar)
-        self._settle()  # Now, so that a reader in a strategy's thread changes nothing.
+        # Now, so that a reader in a strategy's thread changes nothing.
+        self._settle()
 
     def trim(self) -> None:
         """Drop bars that no reader can ask for."""

@@ -1,6 +1,8 @@
-"""What a hook has answered, read so that nothing of it is lost: an answer of which a part would be thrown away is an error.
+"""What a hook has answered, read so that nothing of it is lost: an answer of which a part would be thrown away is an
+error.
 
-A hook yields its intents or returns a list of them. A generator may not also return a value: Python would throw the value away. `return ()` loses nothing.
+A hook yields its intents or returns a list of them. A generator may not also return a value: Python would throw the
+value away. `return ()` loses nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from bot.errors import StrategyError
 from bot.strategy.intents import Cancel, Close, Open
 
 INTENTS: Final = (Open, Close, Cancel)
-WANT_NOTHING: Final = ("on_start", "on_stop", "confirm")  # hooks that may not answer with intents
+# hooks that may not answer with intents
+WANT_NOTHING: Final = ("on_start", "on_stop", "confirm")
 _NOTHING: Final = ()
 
 
 def intents_of(answer: Any, hook: str) -> Iterable[Any]:
-    """The intents of a hook's answer. StrategyError, also while they are read, if a part of the answer would be lost."""
+    """The intents of a hook's answer.
+
+    StrategyError, also while they are read, if a part of the answer would be lost.
+    """
     if type(answer) is tuple or type(answer) is list:
         return answer
     if answer is None:
@@ -41,7 +47,8 @@ def _all_of(generator: Generator[Any, Any, Any], hook: str) -> Iterable[Any]:
     if lost is not None and lost != () and lost != []:
         form = "yield" if isinstance(lost, INTENTS) else "yield (of a list or a generator: yield from)"
         raise StrategyError(
-            f"{hook} returned {_short(lost)}, which is lost, because {hook} also has a yield: write {form} in place of return"
+            f"{hook} returned {_short(lost)}, which is lost, because {hook} also has a yield: write {form} in place of"
+            " return"
         )
 
 
@@ -58,7 +65,8 @@ def refuse_unread(answer: Any, asked: str) -> None:
     """StrategyError for the answer of a function that has not run: of an async function, or of one with a yield."""
     if inspect.isasyncgen(answer) or inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
-            answer.close()  # Otherwise Python warns that nobody waited for it.
+            # Otherwise Python warns that nobody waited for it.
+            answer.close()
         raise StrategyError(f"{asked} is async; write a plain def, because the daemon does the I/O")
     if isinstance(answer, GeneratorType):
         raise StrategyError(f"{asked} has a yield, so its answer is not read: write return")

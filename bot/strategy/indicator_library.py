@@ -1,7 +1,8 @@
-"""More declared indicators: MACD, Bollinger bands, ADX, stochastic, Keltner, Donchian, VWAP, SuperTrend, standard deviation, rate of change.
+"""More declared indicators: MACD, Bollinger bands, ADX, stochastic, Keltner, Donchian, VWAP, SuperTrend, standard
+deviation, rate of change.
 
-talipp calculates them (the extra `indicators`), one bar at a time, live as in a backtest. An indicator of several lines is declared once for
-each line: `upper = bollinger(20, 2, line="upper")`.
+talipp calculates them (the extra `indicators`), one bar at a time, live as in a backtest. An indicator of several lines
+is declared once for each line: `upper = bollinger(20, 2, line="upper")`.
 """
 
 from __future__ import annotations
@@ -31,17 +32,24 @@ from bot.strategy.indicators import (
 if TYPE_CHECKING:
     from talipp.indicators.Indicator import Indicator as Calculation
 
-SEEDED: Final = 2  # first values of a SuperTrend, which differ by its seed
-FLAT: Final = 50.0  # an oscillator from 0 to 100 of a price that has not moved
-CALCULATE: Final = "_calculate_new_value"  # the method that each calculation of talipp defines
-BARS_KEPT: Final = 3  # times the bars of the first value, in memory; no calculation looks back further
+# first values of a SuperTrend, which differ by its seed
+SEEDED: Final = 2
+# an oscillator from 0 to 100 of a price that has not moved
+FLAT: Final = 50.0
+# the method that each calculation of talipp defines
+CALCULATE: Final = "_calculate_new_value"
+# times the bars of the first value, in memory; no calculation looks back further
+BARS_KEPT: Final = 3
 
 Band = Literal["lower", "middle", "upper"]
 _BANDS: Final[Mapping[str, str]] = {"lower": "lb", "middle": "cb", "upper": "ub"}
 
 
 class CalculatedSeries(Series):
-    """A calculation of talipp. `line` reads one number of its value; `input_of` makes its input from a bar. The memory is bounded."""
+    """A calculation of talipp.
+
+    `line` reads one number of its value; `input_of` makes its input from a bar. The memory is bounded.
+    """
 
     __slots__ = ("_calculation", "_input_of", "_kept", "_line")
 
@@ -60,7 +68,10 @@ class CalculatedSeries(Series):
         self._input_of = input_of
 
     def step(self, x: Any) -> float | None:
-        """Take one input. None where there is no value: too few bars, or a division by zero, for example by a volume of zero."""
+        """Take one input.
+
+        None where there is no value: too few bars, or a division by zero, for example by a volume of zero.
+        """
         calculation = self._calculation
         try:
             calculation.add(x)
@@ -81,9 +92,17 @@ class CalculatedSeries(Series):
 
 
 def macd(
-    fast: int | str = 12, slow: int | str = 26, signal: int | str = 9, *, line: Literal["macd", "signal", "histogram"] = "macd", source: Source = "close"
-) -> Indicator:  # fmt: skip
-    """Moving average convergence divergence (Appel): EMA(fast) - EMA(slow), the EMA of that as the signal, and their difference as the histogram."""
+    fast: int | str = 12,
+    slow: int | str = 26,
+    signal: int | str = 9,
+    *,
+    line: Literal["macd", "signal", "histogram"] = "macd",
+    source: Source = "close",
+) -> Indicator:
+    """Moving average convergence divergence (Appel):
+
+    EMA(fast) - EMA(slow), the EMA of that as the signal, and their difference as the histogram.
+    """
     read = _line(line, {"macd": "macd", "signal": "signal", "histogram": "histogram"})
     until = _slowest if line == "macd" else _slowest_and_signal
 
@@ -96,7 +115,9 @@ def macd(
 def bollinger(
     period: int | str = 20, deviations: float | str = 2.0, *, line: Band = "middle", source: Source = "close"
 ) -> Indicator:
-    """Bollinger bands: the mean of the last `period` values, and `deviations` population standard deviations above and below it."""
+    """Bollinger bands: the mean of the last `period` values, and `deviations` population standard deviations above
+    and below it.
+    """
     read = _line(line, _BANDS)
 
     def start(period: int, deviations: float, source: Source) -> Series:
@@ -110,7 +131,9 @@ def bollinger(
 
 
 def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx") -> Indicator:
-    """Wilder's average directional index, 0 to 100, and its directional indicators +DI and -DI (New Concepts in Technical Trading Systems, 1978)."""
+    """Wilder's average directional index, 0 to 100, and its directional indicators +DI and -DI (New Concepts in
+    Technical Trading Systems, 1978).
+    """
     read = _line(line, {"adx": "adx", "plus": "plus_di", "minus": "minus_di"})
 
     def start(period: int, _: Source) -> Series:
@@ -120,8 +143,10 @@ def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx"
 
 
 def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Literal["k", "d"] = "k") -> Indicator:
-    """Stochastic oscillator (Lane), 0 to 100: where the close lies between the lowest low and the highest high of the last `period` bars (k), and its mean over
-    `smoothing` bars (d). A range of zero, where the price has not moved, gives 50, as in `rsi`."""
+    """Stochastic oscillator (Lane), 0 to 100: where the close lies between the lowest low and the highest high of the
+    last `period` bars (k), and its mean over `smoothing` bars (d). A range of zero, where the price has not moved,
+    gives 50, as in `rsi`.
+    """
     read = _line(line, {"k": "k", "d": "d"})
 
     def start(period: int, smoothing: int, _: Source) -> Series:
@@ -134,7 +159,8 @@ def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Litera
         def value() -> Any:
             bars = made.input_values[-period:]
             if len(bars) == period and max(bar.high for bar in bars) == min(bar.low for bar in bars):
-                made.values_d.add(FLAT)  # talipp gives 100, which says overbought.
+                # talipp gives 100, which says overbought.
+                made.values_d.add(FLAT)
                 return StochVal(FLAT, made.values_d[-1] if len(made.values_d) else None)
             return of_range()
 
@@ -142,15 +168,23 @@ def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Litera
         return CalculatedSeries(made, period + smoothing, read, _whole_bar)
 
     return Indicator(
-        "stochastic", start, period, smoothing, periods=2, line=line,
+        "stochastic",
+        start,
+        period,
+        smoothing,
+        periods=2,
+        line=line,
         bars=lambda period, smoothing: period + (smoothing - 1 if line == "d" else 0),
-    )  # fmt: skip
+    )
 
 
 def keltner(
     period: int | str = 20, atr_period: int | str = 10, multiplier: float | str = 2.0, *, line: Band = "middle"
 ) -> Indicator:
-    """Keltner channels: EMA(period) of the close, and `multiplier` average true ranges (Wilder's, over `atr_period`) above and below it."""
+    """Keltner channels:
+
+    EMA(period) of the close, and `multiplier` average true ranges (Wilder's, over `atr_period`) above and below it.
+    """
     read = _line(line, _BANDS)
 
     def start(period: int, atr_period: int, multiplier: float, _: Source) -> Series:
@@ -158,13 +192,22 @@ def keltner(
         return CalculatedSeries(made, max(period, atr_period) + 1, read, _whole_bar)
 
     return Indicator(
-        "keltner", start, period, atr_period, multiplier, periods=2, line=line, on_price=True,
+        "keltner",
+        start,
+        period,
+        atr_period,
+        multiplier,
+        periods=2,
+        line=line,
+        on_price=True,
         bars=lambda period, atr_period, _: max(period, atr_period),
-    )  # fmt: skip
+    )
 
 
 def donchian(period: int | str = 20, *, line: Band = "middle") -> Indicator:
-    """Donchian channels: the highest high and the lowest low of the last `period` bars, this bar's included, and their middle."""
+    """Donchian channels: the highest high and the lowest low of the last `period` bars, this bar's included, and
+    their middle.
+    """
     read = _line(line, _BANDS)
 
     def start(period: int, _: Source) -> Series:
@@ -174,7 +217,10 @@ def donchian(period: int | str = 20, *, line: Band = "middle") -> Indicator:
 
 
 def vwap(period: int | str) -> Indicator:
-    """Volume-weighted average price of the last `period` bars, by the typical price (high + low + close) / 3. None while they have no volume."""
+    """Volume-weighted average price of the last `period` bars, by the typical price (high + low + close) / 3.
+
+    None while they have no volume.
+    """
 
     def start(period: int, _: Source) -> Series:
         return CalculatedSeries(_library().VWMA(period), period, input_of=_typical_bar)
@@ -185,9 +231,9 @@ def vwap(period: int | str) -> Indicator:
 def supertrend(
     period: int | str = 10, multiplier: float | str = 3.0, *, line: Literal["value", "trend"] = "value"
 ) -> Indicator:
-    """SuperTrend (Seban): a stop line, `multiplier` average true ranges away from the middle of the bar, that moves only with the trend. `trend` is 1 above the
-    line and -1 below it. The first two lines depend on how a line begins, by up to 1 % of the price, so they are left
-    out.
+    """SuperTrend (Seban): a stop line, `multiplier` average true ranges away from the middle of the bar, that moves
+    only with the trend. `trend` is 1 above the line and -1 below it. The first two lines depend on how a line begins,
+    by up to 1 % of the price, so they are left out.
     """
     _line(line, {"value": "value", "trend": "trend"})
 
@@ -196,7 +242,8 @@ def supertrend(
 
         def read(value: Any) -> float | None:
             nonlocal left_out
-            if value.value == 0:  # talipp's first value has no line yet.
+            # talipp's first value has no line yet.
+            if value.value == 0:
                 return None
             if left_out < SEEDED:
                 left_out += 1
@@ -237,9 +284,24 @@ def roc(period: int | str, source: Source = "close") -> Indicator:
 FUNCTIONS: Final[Mapping[str, Callable[..., Indicator]]] = {
     one.__name__: one
     for one in (
-        sma, ema, rsi, atr, highest, lowest, macd, bollinger, adx, stochastic, keltner, donchian, vwap, supertrend, stddev, roc,
+        sma,
+        ema,
+        rsi,
+        atr,
+        highest,
+        lowest,
+        macd,
+        bollinger,
+        adx,
+        stochastic,
+        keltner,
+        donchian,
+        vwap,
+        supertrend,
+        stddev,
+        roc,
     )
-}  # fmt: skip
+}
 
 
 def series_of(described: Described) -> Series:

@@ -4,8 +4,8 @@ A strategy declares `fast = sma(10)` as a class attribute and reads `self.fast[b
 closed bar of that market, None until there are enough bars. A period may be the name of one of the strategy's params,
 `sma("fast_bars")`, so that a sweep can vary it.
 
-Live, the daemon feeds one bar at a time (`update`). A backtest feeds a chunk of bars (`column`); the next chunk continues
-from its state. Both use the same `step`, so they agree to the last bit. Floats only.
+Live, the daemon feeds one bar at a time (`update`). A backtest feeds a chunk of bars (`column`); the next chunk
+continues from its state. Both use the same `step`, so they agree to the last bit. Floats only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from bot.strategy.bar import Bar
 
 Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
 SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
-PERIOD_MAX = 1_000  # No more bars exist before the start of a simulated market.
-FAR_SMALLER = 1e-6  # The ratio of a sum to the largest before it. Beyond it the rounding errors would show.
-FACTOR_MAX = 100  # The largest multiplier of a band's width. Wider bands are a mistake.
+# No more bars exist before the start of a simulated market.
+PERIOD_MAX = 1_000
+# The ratio of a sum to the largest before it. Beyond it the rounding errors would show.
+FAR_SMALLER = 1e-6
+# The largest multiplier of a band's width. Wider bands are a mistake.
+FACTOR_MAX = 100
 
 
 class Columns(NamedTuple):
@@ -43,7 +46,8 @@ class Series:
     __slots__ = ("_source",)
 
     def __init__(self, source: Source = "close") -> None:
-        self._source = 2 + SOURCES.index(source)  # A Bar begins with market and at_ms.
+        # A Bar begins with market and at_ms.
+        self._source = 2 + SOURCES.index(source)
 
     def step(self, x: float) -> float | None:
         raise NotImplementedError
@@ -72,7 +76,8 @@ class Sma(Series):
         super().__init__(source)
         self._n = n
         self._sum = 0.0
-        self._largest = 0.0  # sum since it was last summed anew
+        # sum since it was last summed anew
+        self._largest = 0.0
         self._window: deque[float] = deque()
 
     def step(self, x: float) -> float | None:
@@ -118,7 +123,8 @@ class Ema(Series):
         self._n = n
         self._a = 2.0 / (n + 1)
         self._seen = 0
-        self._e = 0.0  # The sum of the first n values until they are complete.
+        # The sum of the first n values until they are complete.
+        self._e = 0.0
 
     def step(self, x: float) -> float | None:
         if self._seen >= self._n:
@@ -133,7 +139,8 @@ class Ema(Series):
 
 
 class Rsi(Series):
-    """Relative strength index, 0 to 100 (J. Welles Wilder, New Concepts in Technical Trading Systems, 1978, section VI).
+    """Relative strength index, 0 to 100 (J. Welles Wilder, New Concepts in Technical Trading Systems, 1978, section
+    VI).
 
     100 * U / (U + D), the same as 100 - 100 / (1 + U / D): U and D are the means of the first n rises and falls, then
     U = (U * (n - 1) + rise) / n, D likewise. Needs n + 1 values. A market that has never moved is at 50.
@@ -174,7 +181,8 @@ class Rsi(Series):
 
 
 class Atr(Series):
-    """Average true range (Wilder 1978, section III): the mean of the first n true ranges, then (atr * (n - 1) + tr) / n.
+    """Average true range (Wilder 1978, section III): the mean of the first n true ranges, then (atr * (n - 1) + tr) /
+    n.
 
     The true range is max(high - low, |high - last close|, |low - last close|); of the first bar, high - low.
     """
@@ -222,7 +230,8 @@ class Highest(Series):
         super().__init__(source)
         self._n = n
         self._seen = 0
-        self._best: deque[tuple[int, float]] = deque()  # (number of the bar, value), best first.
+        # (number of the bar, value), best first.
+        self._best: deque[tuple[int, float]] = deque()
 
     def step(self, x: float) -> float | None:
         best, sign = self._best, self._sign
@@ -250,14 +259,18 @@ class Values(dict[str, float | None]):
 
 
 class Described(NamedTuple):
-    """An indicator of a strategy as plain data, for charts. `function` is its name in `bot`; `line` is None if it has one line."""
+    """An indicator of a strategy as plain data, for charts.
+
+    `function` is its name in `bot`; `line` is None if it has one line.
+    """
 
     name: str
     function: str
     numbers: tuple[float, ...]
     line: str | None
     source: Source
-    on_price: bool  # drawn over the candles; otherwise on a scale of its own
+    # drawn over the candles; otherwise on a scale of its own
+    on_price: bool
 
     @property
     def label(self) -> str:
@@ -268,16 +281,24 @@ class Described(NamedTuple):
 
 
 class Indicator:
-    """A declaration: which calculation, with which numbers, on which number of the bar. Each strategy and market has its own state.
+    """A declaration: which calculation, with which numbers, on which number of the bar. Each strategy and market has
+    its own state.
 
-    `start` makes the calculation from the numbers and the source. The first `periods` numbers are whole numbers of bars, the others are above 0. A number
-    may be the name of a param. `bars` is how many bars the first value needs.
+    `start` makes the calculation from the numbers and the source. The first `periods` numbers are whole numbers of
+    bars, the others are above 0. A number may be the name of a param. `bars` is how many bars the first value needs.
     """
 
     def __init__(
-        self, function: str, start: Callable[..., Series], *numbers: float | str, bars: Callable[..., int], periods: int = 1, source: Source = "close",
-        line: str | None = None, on_price: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        function: str,
+        start: Callable[..., Series],
+        *numbers: float | str,
+        bars: Callable[..., int],
+        periods: int = 1,
+        source: Source = "close",
+        line: str | None = None,
+        on_price: bool = False,
+    ) -> None:
         if source not in SOURCES:
             raise StrategyError(f"source is one of {', '.join(SOURCES)}, not {source!r}")
         self.source = source
@@ -355,9 +376,11 @@ class Indicators:
         return [(values, series.column(columns)) for values, series in self._by_market[market]]
 
     def precompute(self, market: str, columns: Columns) -> None:
-        """In a backtest: compute a chunk at once. `update` then sets its values one bar at a time, up to the end of the chunk.
+        """In a backtest: compute a chunk at once. `update` then sets its values one bar at a time, up to the end of the
+        chunk.
 
-        The values equal those of bars fed one by one; a strategy sees none before its bar. The previous chunk must be used up.
+        The values equal those of bars fed one by one; a strategy sees none before its bar. The previous chunk must be
+        used up.
         """
         self.step_through(market, self.columns(market, columns))
 

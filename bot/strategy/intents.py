@@ -19,7 +19,8 @@ from bot.strategy.targets import break_even_r, pairs_of, plan_of
 Side: TypeAlias = Literal["long", "short"]
 Number: TypeAlias = int | float | Decimal
 
-TRAIL_PCT_MAX = 50  # These are the interface's bounds.
+# These are the interface's bounds.
+TRAIL_PCT_MAX = 50
 TRAIL_R_MAX = 20
 HOLD_SECONDS_MIN = 60
 HOLD_SECONDS_MAX = 2**53 - 1
@@ -40,9 +41,11 @@ class Bracket:
     `target_px`, `target_r` (multiples of the stop's distance, so it needs a stop) and `targets`.
     Give at least a stop or a target.
 
-    targets        pairs of a fraction of the entry and a level, the nearest first: [(0.5, "1R"), (0.5, "3R")]. A level is "1R", "2%" or a price.
+    targets        pairs of a fraction of the entry and a level, the nearest first: [(0.5, "1R"), (0.5, "3R")]. A level
+    is "1R", "2%" or a price.
                    Fractions that add up to 1 close everything; of less, the rest has no target
-    break_even_at  "1R", or with stop_pct also "2%": once the mark has met it, a second stop stands at the entry, without fees. It follows
+    break_even_at  "1R", or with stop_pct also "2%": once the mark has met it, a second stop stands at the entry,
+    without fees. It follows
                    the price at that distance and never moves back
 
     Both need a stop.
@@ -110,10 +113,12 @@ class TrailingStop:
 
 @dataclass(frozen=True, slots=True)
 class MaxHold:
-    """A time stop: the service closes the position at market this many seconds after its first fill, even if the daemon does not run.
+    """A time stop: the service closes the position at market this many seconds after its first fill, even if the daemon
+    does not run.
 
-    `seconds`: a whole number, at least 60. If the entry adds to a position that is older than this, the service closes the position at once.
-    It closes the whole position, including the shares of other strategies. A MaxHold does not replace a stop, because it does not limit the loss.
+    `seconds`: a whole number, at least 60. If the entry adds to a position that is older than this, the service closes
+    the position at once. It closes the whole position, including the shares of other strategies. A MaxHold does not
+    replace a stop, because it does not limit the loss.
     """
 
     seconds: int
@@ -126,17 +131,19 @@ class MaxHold:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Open a position, or add to it. Exactly one of `usd` (notional; the service computes the size from the fill price) and `size` (units of the coin).
+    """Open a position, or add to it. Exactly one of `usd` (notional; the service computes the size from the fill price)
+    and `size` (units of the coin).
 
     market               a coin of this strategy, "BTC"
     side                 "long" or "short"
     leverage             whole number; None: the position's, else 1
-    bracket, guardians   protection that is sent with the order; the risk check requires a stop unless the config says otherwise
+    bracket, guardians   protection that is sent with the order; the risk check requires a stop unless the config says
+    otherwise
     limit_px             rest at this price; None: a market order
     max_slippage_bps     market orders only: the worst price taken, in basis points from the mid
 
-    Prices, including those of the bracket, are rounded to the market's grid: a long's limit and target down, its stop up; a short's
-    the other way. A size is rounded down to the market's lot.
+    Prices, including those of the bracket, are rounded to the market's grid: a long's limit and target down, its stop
+    up; a short's the other way. A size is rounded down to the market's lot.
     """
 
     market: str
@@ -151,7 +158,8 @@ class Open:
 
     def __post_init__(self) -> None:
         _market(self)
-        side: Any = self.side  # A one-element array equals its element, so check the type first.
+        # A one-element array equals its element, so check the type first.
+        side: Any = self.side
         if not isinstance(side, str) or side not in ("long", "short"):
             raise StrategyError(f'Open: side is "long" or "short", not {side!r}')
         amounts = _given(self, "usd", "size")
@@ -172,7 +180,8 @@ class Open:
             self._check_guardians()
 
     def _check_guardians(self) -> None:
-        given: Any = self.guardians  # The author may pass anything, whatever the annotation says.
+        # The author may pass anything, whatever the annotation says.
+        given: Any = self.guardians
         if isinstance(given, TrailingStop | MaxHold):
             raise StrategyError(f"Open: guardians is a tuple; write guardians=({type(given).__name__}(...),)")
         if not isinstance(given, Iterable):
@@ -217,7 +226,8 @@ class Close:
 class Cancel:
     """Cancel one order by its `oid`, or every entry that rests in a `market`. Exactly one of the two.
 
-    The risk check refuses to cancel the stop of a position, unless the config allows positions without one (safety.require_protection).
+    The risk check refuses to cancel the stop of a position, unless the config allows positions without one
+    (safety.require_protection).
     """
 
     oid: str | None = None
@@ -250,9 +260,12 @@ def _positive(intent: Any, name: str, *, most: int | None = None, below: int | N
     """A positive, finite number, or StrategyError; a number of another library becomes a plain float."""
     value = getattr(intent, name)
     if (
-        type(value) in _PLAIN and math.isfinite(value) and value > 0
-        and (most is None or value <= most) and (below is None or value < below)
-    ):  # fmt: skip
+        type(value) in _PLAIN
+        and math.isfinite(value)
+        and value > 0
+        and (most is None or value <= most)
+        and (below is None or value < below)
+    ):
         return
     where = f"{type(intent).__name__}: {name}"
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):

@@ -8,7 +8,10 @@ from decimal import Decimal
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An entry that the service has planned and that is not sent yet. `est_px` is the average price that the service expects."""
+    """An entry that the service has planned and that is not sent yet.
+
+    `est_px` is the average price that the service expects.
+    """
 
     strategy: str
     market: str

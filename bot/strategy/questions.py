@@ -55,7 +55,8 @@ class Reply(NamedTuple):
 
 
 class AskRecord(NamedTuple):
-    """A question and what came of it, for the journal. `outcomes` is JSON: a list with one object for each decision of the answer.
+    """A question and what came of it, for the journal. `outcomes` is JSON: a list with one object for each decision of
+    the answer.
 
     kept   how many of the newest records of the strategy are kept
     """

@@ -1,13 +1,16 @@
-"""`signals`: a strategy that states its entries and exits as arrays. `on_bar` follows from them, so the rule is written once.
+"""`signals`: a strategy that states its entries and exits as arrays. `on_bar` follows from them, so the rule is written
+once.
 
-`Strategy.signals(bars)` gets the bars of one market as numpy arrays and answers `Signals`: a row for each bar. Row i may depend on the last `lookback`
+`Strategy.signals(bars)` gets the bars of one market as numpy arrays and answers `Signals`: a row for each bar. Row i
+may depend on the last `lookback`
 bars up to i and on the declared indicators there, on nothing else. So live and in a backtest the same rows come out:
 
 - live, the strategy is called with the last `lookback` bars, and the last row is its decision;
 - a backtest calls it with a chunk of bars, and the `lookback` - 1 bars before it;
 - the compiled screen (bot.research.screen) calls it once with all bars.
 
-The declared indicators are computed bar by bar in all three, from the first bar of the warm-up on. A row before `lookback` whole bars decides nothing.
+The declared indicators are computed bar by bar in all three, from the first bar of the warm-up on. A row before
+`lookback` whole bars decides nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-LONG: Final = 1  # bits of a row's code
+# bits of a row's code
+LONG: Final = 1
 SHORT: Final = 2
 CLOSE_LONG: Final = 4
 CLOSE_SHORT: Final = 8
@@ -45,7 +49,8 @@ class _NoInstants(Exception):
 
 
 class BarArrays:
-    """Bars of one market, oldest first: `open`, `high`, `low`, `close`, `volume`, and each declared indicator by its name. Arrays of float64.
+    """Bars of one market, oldest first: `open`, `high`, `low`, `close`, `volume`, and each declared indicator by its
+    name. Arrays of float64.
 
     An indicator is NaN where it has no value yet. `at_ms`: the instants of the closes, unix ms, int64.
     """
@@ -72,12 +77,14 @@ class BarArrays:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What a strategy wants at each bar. An entry is a market order when there is no position and no order; a close ends the whole position.
+    """What a strategy wants at each bar. An entry is a market order when there is no position and no order; a close
+    ends the whole position.
 
     long, short              bool arrays: open at these bars. Both at one bar is an error
     close_long, close_short  bool arrays: close a position of this side
     usd or size              exactly one: a number, or an array with one for each bar
-    stop_pct or stop_px, target_pct, target_px or target_r   as of a Bracket: numbers or arrays. NaN in an array: none at this bar
+    stop_pct or stop_px, target_pct, target_px or target_r   as of a Bracket: numbers or arrays. NaN in an array: none
+    at this bar
     leverage                 as of Open
     """
 
@@ -134,7 +141,10 @@ def _at(given: Any, row: int) -> Any:
 
 
 def crossed_above(first: Floats, second: Floats | float) -> Bools:
-    """True at the bars at which `first` has come to stand above `second`: above now, and not at the bar before. Reads two bars."""
+    """True at the bars at which `first` has come to stand above `second`: above now, and not at the bar before.
+
+    Reads two bars.
+    """
     np = numpy_module()
     above = np.asarray(first > second)
     crossed: Bools = above.copy()
@@ -150,7 +160,10 @@ class SignalSource(Protocol):
 
 
 class SignalRows(Indicators):
-    """The declared indicators of a strategy with `signals`, and the newest row of its signals in each market. Fed by the daemon like other indicators."""
+    """The declared indicators of a strategy with `signals`, and the newest row of its signals in each market.
+
+    Fed by the daemon like other indicators.
+    """
 
     __slots__ = ("_bar_by_bar", "_newest", "_source", "_stepping", "_windows", "lines", "lookback")
 
@@ -164,14 +177,16 @@ class SignalRows(Indicators):
     ) -> None:
         super().__init__(declared, markets, params)
         self.lines = (*SOURCES, *self.names)
-        self.names = (*self.names, "signals")  # The daemon feeds indicators that have names.
+        # The daemon feeds indicators that have names.
+        self.names = (*self.names, "signals")
         self.warmup_bars += lookback - 1
         self._source = source
         self.lookback = lookback
         self._windows: dict[str, list[tuple[Any, ...]]] = {market: [] for market in markets}
         self._newest: dict[str, tuple[int, Signals | None, int]] = dict.fromkeys(markets, (0, None, 0))
         self._stepping: dict[str, Any] = {}
-        self._bar_by_bar: set[str] = set()  # markets in which a strategy reads instants
+        # markets in which a strategy reads instants
+        self._bar_by_bar: set[str] = set()
 
     def update(self, bar: Bar) -> None:
         super().update(bar)
@@ -206,7 +221,8 @@ class SignalRows(Indicators):
             return
         first = len(kept)
         self._stepping[market] = iter([(code, signals, row) for row, code in enumerate(codes[first:].tolist(), first)])
-        instants = [0] * self.lookback  # Nobody reads them.
+        # Nobody reads them.
+        instants = [0] * self.lookback
         tail = [line[-self.lookback :] for line in lines]
         self._windows[market] = list(zip(instants[: len(tail[0])], *tail, strict=True))
 
@@ -221,7 +237,8 @@ class SignalRows(Indicators):
     def evaluated_arrays(self, bars: BarArrays) -> tuple[Signals, Any]:
         """The same. A row that has no `lookback` whole rows has the code 0."""
         np = numpy_module()
-        with np.errstate(all="ignore"):  # Of rows without an indicator, which decide nothing.
+        # Of rows without an indicator, which decide nothing.
+        with np.errstate(all="ignore"):
             signals = self._source.signals(bars)
         if not isinstance(signals, Signals):
             raise StrategyError(f"signals returned {signals!r:.100}; it returns Signals(...)")

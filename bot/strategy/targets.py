@@ -12,10 +12,13 @@ from bot.errors import StrategyError
 
 Unit = Literal["r", "pct", "px"]
 
-TARGETS_MAX: Final = 10  # each is an order, and the service keeps 200 of an account
-FRACTION_STEP: Final = Decimal("1e-9")  # three times 1/3 is 1
+# each is an order, and the service keeps 200 of an account
+TARGETS_MAX: Final = 10
+# three times 1/3 is 1
+FRACTION_STEP: Final = Decimal("1e-9")
 R_MIN: Final = Decimal("0.01")
-R_MAX: Final = Decimal(20)  # the interface's bound
+# the interface's bound
+R_MAX: Final = Decimal(20)
 _DISTANCE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(R|%)", re.ASCII)
 _R_STEP: Final = Decimal("0.0001")
 

@@ -1,7 +1,7 @@
 """What a strategy reads: its account and its bars, as of the bar that it decides on and never later.
 
-`ViewSource` is the interface that the daemon implements, one for each View. A live strategy runs in a thread of its own, so
-a source must answer from data that does not change while a hook runs. No lock is then needed.
+`ViewSource` is the interface that the daemon implements, one for each View. A live strategy runs in a thread of its
+own, so a source must answer from data that does not change while a hook runs. No lock is then needed.
 """
 
 from __future__ import annotations
@@ -151,16 +151,21 @@ class View:
 
     @property
     def free_margin_usd(self) -> float:
-        """Equity less the margin of the open positions, at their entries. Margin reserved by resting entries is not subtracted."""
+        """Equity less the margin of the open positions, at their entries.
+
+        Margin reserved by resting entries is not subtracted.
+        """
         return self._source.free_margin_usd
 
     def all_in_usd(self, market: str, leverage: int = 1) -> float:
-        """The `usd` of a market entry that uses all free margin at this leverage; 0.0 if that is less than 10 USD, the minimum order.
+        """The `usd` of a market entry that uses all free margin at this leverage; 0.0 if that is less than 10 USD, the
+        minimum order.
 
-        The entry's taker fee (in an event market the highest fee) and the margin of resting entries are left free. The service turns `usd` into a
-        size at its fill price, so that spread, depth and the move since this bar change the size and not the margin. If another open position
-        loses before the fill, the order can still be too large. Margin that a Close of the same hook frees is not counted. The config's
-        `budget_usd` and `max_leverage` apply as always.
+        The entry's taker fee (in an event market the highest fee) and the margin of resting entries are left free. The
+        service turns `usd` into a size at its fill price, so that spread, depth and the move since this bar change the
+        size and not the margin. If another open position loses before the fill, the order can still be too large.
+        Margin that a Close of the same hook frees is not counted. The config's `budget_usd` and `max_leverage` apply as
+        always.
 
             usd = view.all_in_usd(bar.market, leverage=3)
             if usd:
@@ -204,7 +209,8 @@ class View:
         return self._source.history(market).volumes(n)
 
     def log(self, event: str, **fields: Any) -> None:
-        """Write a line to the daemon's log, in a backtest to its log.jsonl. Name events in the past tense: view.log("signal.seen", market=bar.market, rsi=28.5).
+        """Write a line to the daemon's log, in a backtest to its log.jsonl. Name events in the past tense:
+        view.log("signal.seen", market=bar.market, rsi=28.5).
 
         A field with a name that the log itself uses (`level`, `strategy`, `timestamp`) is written as `said_level`.
         """
@@ -216,7 +222,10 @@ class View:
         return self._source.is_warming_up
 
     def ask(self, question: Question) -> str | None:
-        """Have a question answered in a thread of its own. `on_reply` gets the reply. Returns why it is not asked, None if it is."""
+        """Have a question answered in a thread of its own.
+
+        `on_reply` gets the reply. Returns why it is not asked, None if it is.
+        """
         return self._source.ask(question)
 
     def keep_ask(self, record: AskRecord) -> None:

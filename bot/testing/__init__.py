@@ -1,6 +1,8 @@
-"""For tests: a fresh service for each test (a pytest plugin), and a kit for authors of strategies. No other package imports it.
+"""For tests: a fresh service for each test (a pytest plugin), and a kit for authors of strategies. No other package
+imports it.
 
-Authors import everything from here: `from bot.testing import assert_opened, backtest, bars`. docs/strategies.md lists each.
+Authors import everything from here: `from bot.testing import assert_opened, backtest, bars`. docs/strategies.md lists
+each.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use: each pytest run of an environment with this package imports the plugin, which must stay fast."""
+    """Import a name on first use: each pytest run of an environment with this package imports the plugin, which must
+    stay fast.
+    """
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_MODULE_OF[name]), name)

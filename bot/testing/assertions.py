@@ -1,4 +1,7 @@
-"""Assertions on a backtest of `bot.testing.backtest`. A failure says what happened instead, and why orders were refused."""
+"""Assertions on a backtest of `bot.testing.backtest`.
+
+A failure says what happened instead, and why orders were refused.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,18 @@ def assert_opened(run: Run, market: str | None = None, *, side: str | None = Non
 
 
 def assert_protected(run: Run, market: str | None = None) -> None:
-    """From its entry to its end, each position had a stop for its whole size, or a trailing stop. Fails too if no position was opened."""
+    """From its entry to its end, each position had a stop for its whole size, or a trailing stop.
+
+    Fails too if no position was opened.
+    """
     __tracebackhide__ = True
     if not any(market in (None, trade.market) for trade in run.trades):
         raise AssertionError(f"no position was opened, so no stop was tested; {_course(run)}")
     for at_ms, position in _unprotected(run):
         if market in (None, position.market):
             raise AssertionError(
-                f"the {position.side} position of {position.size} {position.market} had no stop for its whole size at {iso(at_ms)}"
+                f"the {position.side} position of {position.size} {position.market} had no stop for its whole size at"
+                f" {iso(at_ms)}"
             )
 
 
@@ -62,10 +69,11 @@ def assert_flat(run: Run, market: str | None = None) -> None:
 
 
 def assert_causal(run: Run, *, cuts: int = CUTS) -> None:
-    """No decision depends on later bars: the same backtest on bars that end at each of `cuts` instants has the same events.
+    """No decision depends on later bars: the same backtest on bars that end at each of `cuts` instants has the same
+    events.
 
-    Fails too if the strategy opens a file, a connection or a process, or reads the clock, and if it opened no position. A strategy that is given as
-    "file:Class" is loaded again, so that reads at its import are found.
+    Fails too if the strategy opens a file, a connection or a process, or reads the clock, and if it opened no position.
+    A strategy that is given as "file:Class" is loaded again, so that reads at its import are found.
     """
     __tracebackhide__ = True
     if not run.trades:

@@ -1,4 +1,5 @@
-"""A backtest in one call, for tests of strategies: the daemon's kernel on the service's venue, over the bars that a test gives.
+"""A backtest in one call, for tests of strategies: the daemon's kernel on the service's venue, over the bars that a
+test gives.
 
 `bot backtest` runs the same code. Nothing is written to disk.
 """
@@ -27,15 +28,17 @@ from bot.testing.settings import checked_settings, strategy_entry
 from bot.venue.numbers import E8
 from bot.wire import Event
 
-IN_PLACE: Final = "given-by-the-test"  # the `use` of a strategy that is given as a class
+# the `use` of a strategy that is given as a class
+IN_PLACE: Final = "given-by-the-test"
 
 Place = Callable[[Settings], list[StrategySpec]]
 
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """A round trip, from no position to no position. The exit's fields are None while the position is open. `pnl_usd` is after fees and funding;
-    `r` is that in multiples of what the first stop risked."""
+    """A round trip, from no position to no position. The exit's fields are None while the position is open. `pnl_usd`
+    is after fees and funding; `r` is that in multiples of what the first stop risked.
+    """
 
     market: str
     side: str
@@ -44,7 +47,8 @@ class Trade:
     entry_px: float
     exit_ms: int | None
     exit_px: float | None
-    exit_kind: str | None  # close, stop_loss, take_profit, guardian, liquidation ...
+    # close, stop_loss, take_profit, guardian, liquidation ...
+    exit_kind: str | None
     pnl_usd: float
     fees_usd: float
     stop_px: float | None
@@ -58,14 +62,18 @@ class Trade:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished backtest: its trades, every event of the account, and what the strategy logged. `result` has the figures and the costs."""
+    """A finished backtest: its trades, every event of the account, and what the strategy logged.
+
+    `result` has the figures and the costs.
+    """
 
     trades: tuple[Trade, ...]
     events: tuple[Event, ...]
     log: tuple[Mapping[str, Any], ...]
     result: Result
     candles: tuple[Candles, ...]
-    lines: tuple[str, ...] = field(repr=False)  # The events, as text.
+    # The events, as text.
+    lines: tuple[str, ...] = field(repr=False)
     options: SessionOptions = field(repr=False)
     settings: Settings = field(repr=False)
     place: Place = field(repr=False)
@@ -80,14 +88,23 @@ class Run:
 
 
 def backtest(
-    strategy: type[Strategy] | str, candles: Candles | Sequence[Candles], *, params: Mapping[str, Any] | None = None, interval: str | None = None,
-    budget_usd: float = 1_000, max_leverage: int = 1, strategies_dir: str | Path = "strategies", config: Mapping[str, Any] | None = None,
+    strategy: type[Strategy] | str,
+    candles: Candles | Sequence[Candles],
+    *,
+    params: Mapping[str, Any] | None = None,
+    interval: str | None = None,
+    budget_usd: float = 1_000,
+    max_leverage: int = 1,
+    strategies_dir: str | Path = "strategies",
+    config: Mapping[str, Any] | None = None,
     options: SessionOptions | None = None,
-) -> Run:  # fmt: skip
-    """Run a strategy over candles. It is a class, or "file:Class" as in a config; it trades every market of the candles.
+) -> Run:
+    """Run a strategy over candles. It is a class, or "file:Class" as in a config; it trades every market of the
+    candles.
 
     `interval` is that of its bars; without it, the interval of the candles. `config` has other tables of a config, like
-    {"safety": {"require_protection": False}}. `options` sets balance, fees, latency and more. AssertionError if the strategy is quarantined.
+    {"safety": {"require_protection": False}}. `options` sets balance, fees, latency and more. AssertionError if the
+    strategy is quarantined.
     """
     given = (candles,) if isinstance(candles, Candles) else tuple(candles)
     if not given:
@@ -96,8 +113,13 @@ def backtest(
     markets = sorted({one.market for one in given})
     use, place = (strategy, place_strategies) if isinstance(strategy, str) else (IN_PLACE, partial(_placed, strategy))
     entry = strategy_entry(
-        use, markets=markets, interval=interval or given[0].interval, params=params or {}, budget_usd=budget_usd, max_leverage=max_leverage
-    )  # fmt: skip
+        use,
+        markets=markets,
+        interval=interval or given[0].interval,
+        params=params or {},
+        budget_usd=budget_usd,
+        max_leverage=max_leverage,
+    )
     data = {**(config or {}), "account": {"base_url": "embedded"}, "strategies": [entry]}
     settings = checked_settings(data, strategies_dir=strategies_dir, caller="backtest")
     events, log = StringIO(newline=""), StringIO(newline="")
@@ -107,9 +129,16 @@ def backtest(
         raise AssertionError(f"the strategy was quarantined: {'; '.join(result.stats.quarantined.values())}")
     lines = tuple(events.getvalue().splitlines(keepends=True))
     return Run(
-        tuple(map(_trade_of, result.trade_ledger.trips)), tuple(Event.model_validate_json(line) for line in lines),
-        tuple(json.loads(line) for line in log.getvalue().splitlines()), result, given, lines, chosen, settings, place,
-    )  # fmt: skip
+        tuple(map(_trade_of, result.trade_ledger.trips)),
+        tuple(Event.model_validate_json(line) for line in lines),
+        tuple(json.loads(line) for line in log.getvalue().splitlines()),
+        result,
+        given,
+        lines,
+        chosen,
+        settings,
+        place,
+    )
 
 
 def _placed(strategy: type[Strategy], settings: Settings) -> list[StrategySpec]:

@@ -15,7 +15,8 @@ from bot.wire.vocabulary import INTERVAL_MS
 
 START: Final = "2026-01-01"
 VOLUME: Final = 100.0
-FIGURES: Final = 8  # significant figures of a computed price
+# significant figures of a computed price
+FIGURES: Final = 8
 
 Bar = float | tuple[float, float, float, float]
 
@@ -25,8 +26,8 @@ def bars(
 ) -> Candles:
     """Candles, one for each item: a close, or (open, high, low, close) for a bar with wicks or a gap.
 
-    A bar that is given by its close opens at the close before it; its high and low are the greater and the smaller of both. `start` is an ISO time;
-    without a time zone it is UTC.
+    A bar that is given by its close opens at the close before it; its high and low are the greater and the smaller of
+    both. `start` is an ISO time; without a time zone it is UTC.
     """
     if interval not in INTERVAL_MS:
         raise ValueError(f"interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
@@ -59,7 +60,8 @@ def _row(given: Bar, before: float | None, number: int) -> tuple[float, float, f
         high, low = max(opened, close), min(opened, close)
     if not (0 < low <= min(opened, close) and max(opened, close) <= high < math.inf):
         raise ValueError(
-            f"bar {number}: open {opened}, high {high}, low {low}, close {close}: prices are above 0, the high is the highest and the low the lowest"
+            f"bar {number}: open {opened}, high {high}, low {low}, close {close}: prices are above 0, the high is the"
+            " highest and the low the lowest"
         )
     return float(opened), float(high), float(low), float(close)
 
@@ -80,7 +82,10 @@ def wave(middle: float, swing: float, bars_a_cycle: int, count: int) -> list[flo
 
 
 def walk(px: float, count: int, *, seed: int = 1, volatility: float = 0.001) -> list[float]:
-    """`count` closes of a random walk from `px`. `volatility` is the standard deviation of a bar's return; equal seeds give equal closes."""
+    """`count` closes of a random walk from `px`.
+
+    `volatility` is the standard deviation of a bar's return; equal seeds give equal closes.
+    """
     chance = Random(seed)
     closes = []
     for _ in range(count):

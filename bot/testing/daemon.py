@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 MINUTE_MS: Final = 60_000
 MINUTES_MAX: Final = 100_000
-PASSES_MAX: Final = 50  # in one minute; a kernel that still has undecided bars after these is stuck
+# in one minute; a kernel that still has undecided bars after these is stuck
+PASSES_MAX: Final = 50
 WAIT_S: Final = 60.0
 
 
@@ -39,12 +40,23 @@ class TradingService(Protocol):
 
 
 class Daemon:
-    """A daemon with one strategy: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory; it sends no heartbeats."""
+    """A daemon with one strategy:
+
+    `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory; it sends no heartbeats.
+    """
 
     def __init__(
-        self, sandbox: TradingService, use: str, *, markets: Sequence[str], interval: str, params: Mapping[str, Any], strategies_dir: str | Path,
-        budget_usd: float, max_leverage: int,
-    ) -> None:  # fmt: skip
+        self,
+        sandbox: TradingService,
+        use: str,
+        *,
+        markets: Sequence[str],
+        interval: str,
+        params: Mapping[str, Any],
+        strategies_dir: str | Path,
+        budget_usd: float,
+        max_leverage: int,
+    ) -> None:
         self._sandbox = sandbox
         entry = strategy_entry(
             use, markets=markets, interval=interval, params=params, budget_usd=budget_usd, max_leverage=max_leverage

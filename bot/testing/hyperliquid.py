@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
-START_MS: Final = 1_767_225_600_000  # 1 January 2026 UTC
+# 1 January 2026 UTC
+START_MS: Final = 1_767_225_600_000
 
 
 @dataclass(frozen=True, slots=True)

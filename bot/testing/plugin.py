@@ -1,4 +1,7 @@
-"""The pytest plugin: fixtures `sandbox` and `hyperliquid`, each with a mark. Every pytest run of an environment with this package imports it, so it imports only pytest."""
+"""The pytest plugin: fixtures `sandbox` and `hyperliquid`, each with a mark.
+
+Every pytest run of an environment with this package imports it, so it imports only pytest.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ if TYPE_CHECKING:
     from bot.testing.hyperliquid import LocalExchange
     from bot.testing.sandbox import Sandbox
 
-MARK = "sandbox(clock='manual', seed=1, markets=None, balance='10000', prices='simulated'): settings of the `sandbox` fixture's service"
+MARK = (
+    "sandbox(clock='manual', seed=1, markets=None, balance='10000', prices='simulated'): settings of the `sandbox`"
+    " fixture's service"
+)
 
 EXCHANGE_MARK = (
     "hyperliquid(clock='manual', seed=1, network='testnet', prices='held', accounts={}, switches={}): "
@@ -28,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A trading service of the test's own, on a free port, with play money and one account. It ends with the test.
 
-    Its clock stands still until the test advances it. `@pytest.mark.sandbox(clock="60x", seed=3, markets=["BTC"])` sets other values.
+    Its clock stands still until the test advances it. `@pytest.mark.sandbox(clock="60x", seed=3, markets=["BTC"])` sets
+    other values.
     """
     from bot.testing.sandbox import Options, Sandbox, options_of
 
@@ -46,10 +53,11 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def hyperliquid(request: pytest.FixtureRequest) -> Iterator[LocalExchange]:
-    """A local exchange in Hyperliquid's wire form, on a free port: `hyperliquid.base_url` is the address for any client.
+    """A local exchange in Hyperliquid's wire form, on a free port: `hyperliquid.base_url` is the address for any
+    client.
 
-    Clock and prices stand still until the test moves them. `@pytest.mark.hyperliquid(accounts={"0x...": "1000"})` funds accounts.
-    Needs the extra `exchange`.
+    Clock and prices stand still until the test moves them. `@pytest.mark.hyperliquid(accounts={"0x...": "1000"})` funds
+    accounts. Needs the extra `exchange`.
     """
     from bot.testing.hyperliquid import ExchangeOptions, LocalExchange, exchange_options
 

@@ -1,4 +1,7 @@
-"""A service in a thread of the test's process, with helpers for tests. It listens on a real port, so any client can use it."""
+"""A service in a thread of the test's process, with helpers for tests.
+
+It listens on a real port, so any client can use it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
-START_MS: Final = 1_767_225_600_000  # 1 January 2026 UTC: with the same seed every run has the same prices
+# 1 January 2026 UTC: with the same seed every run has the same prices
+START_MS: Final = 1_767_225_600_000
 TIMEOUT_SECONDS: Final = (
     # The time of a request: an advance over days processes every price, and a busy machine builds /openapi.json slowly.
     60.0
@@ -35,7 +39,10 @@ TIMEOUT_SECONDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Arguments of the mark `sandbox`. `markets` None: all. `prices`: "pushed" (only the test moves them) or "simulated"."""
+    """Arguments of the mark `sandbox`.
+
+    `markets` None: all. `prices`: "pushed" (only the test moves them) or "simulated".
+    """
 
     clock: str = "manual"
     seed: int = 1
@@ -114,7 +121,8 @@ class Sandbox:
             client.close()
         self._clients = []
         if self._loop is not None and self._end is not None and self._thread.is_alive():
-            with suppress(RuntimeError):  # The event loop has just closed; its thread is ending.
+            # The event loop has just closed; its thread is ending.
+            with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(START_SECONDS)
 
@@ -166,16 +174,32 @@ class Sandbox:
         self.control("POST", "/faults", {"op": op, "kind": kind, "count": count, **({} if ms is None else {"ms": ms})})
 
     def run(
-        self, use: str, *, markets: Sequence[str] = ("BTC",), interval: str = "1m", params: Mapping[str, Any] | None = None,
-        strategies_dir: str | Path = "strategies", budget_usd: float = 1_000, max_leverage: int = 1,
-    ) -> Daemon:  # fmt: skip
-        """The daemon's kernel with one strategy on this account: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`."""
+        self,
+        use: str,
+        *,
+        markets: Sequence[str] = ("BTC",),
+        interval: str = "1m",
+        params: Mapping[str, Any] | None = None,
+        strategies_dir: str | Path = "strategies",
+        budget_usd: float = 1_000,
+        max_leverage: int = 1,
+    ) -> Daemon:
+        """The daemon's kernel with one strategy on this account:
+
+        `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`.
+        """
         from bot.testing.daemon import Daemon
 
         return Daemon(
-            self, use, markets=markets, interval=interval, params=params or {}, strategies_dir=strategies_dir, budget_usd=budget_usd,
+            self,
+            use,
+            markets=markets,
+            interval=interval,
+            params=params or {},
+            strategies_dir=strategies_dir,
+            budget_usd=budget_usd,
             max_leverage=max_leverage,
-        )  # fmt: skip
+        )
 
     def digest(self) -> str:
         """SHA-256 of all events so far: equal for equal histories."""

@@ -19,9 +19,14 @@ def strategy_entry(
 ) -> dict[str, Any]:
     """The strategy's item in the config's list `strategies`."""
     return {
-        "name": NAME, "use": use, "markets": list(markets), "interval": interval, "params": dict(params),
-        "budget_usd": Decimal(repr(budget_usd)), "max_leverage": max_leverage,
-    }  # fmt: skip
+        "name": NAME,
+        "use": use,
+        "markets": list(markets),
+        "interval": interval,
+        "params": dict(params),
+        "budget_usd": Decimal(repr(budget_usd)),
+        "max_leverage": max_leverage,
+    }
 
 
 def checked_settings(data: Mapping[str, Any], *, strategies_dir: str | Path, caller: str) -> Settings:

@@ -1,6 +1,8 @@
-"""The entry point of the venue: `apply(state, command, now_ms)`. The same commands at the same instants give the same events, to the byte.
+"""The entry point of the venue: `apply(state, command, now_ms)`. The same commands at the same instants give the same
+events, to the byte.
 
-`apply` changes the given state and reads nothing else. A rule that says no returns a `Refusal`. A failing `assert` is a bug of the venue.
+`apply` changes the given state and reads nothing else. A rule that says no returns a `Refusal`. A failing `assert` is a
+bug of the venue.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq
 from bot.venue.state import HOUR_MS, KEYS_MAX, Account, Key, Market, State, guardian_id
 
-REVOKED: Final = "key_revoked"  # reason in the events of orders and guardians that end because their key was revoked
+# reason in the events of orders and guardians that end because their key was revoked
+REVOKED: Final = "key_revoked"
 
 
 class Applied(NamedTuple):
@@ -66,7 +69,8 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     state.fresh = fresh
     if kind is c.Pulse or kind is c.RunOverdue:
         run_due(state, now_ms, inclusive=kind is c.Pulse)
-    if kind not in _WALKS:  # Commands of this kind set the time of each of their points themselves.
+    # Commands of this kind set the time of each of their points themselves.
+    if kind not in _WALKS:
         state.now_ms = now_ms
     state.commands += 1
     answer = HANDLERS[kind](state, command)
@@ -121,7 +125,8 @@ def _turn_outside(market: Market, command: c.SetMarket, now_ms: int) -> None:
     is_open, was_open = command.external == "open", market.external == "open"
     if is_open:
         if market.external == "closed":
-            market.oracle = market.mark  # The outside price moves again, and its next candle may be a day away.
+            # The outside price moves again, and its next candle may be a day away.
+            market.oracle = market.mark
         market.premium_px = None
     elif command.premium_px:
         market.oracle = command.premium_px
@@ -178,14 +183,15 @@ def _pass_bars(state: State, command: c.PassBars) -> None:
 
 
 def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
-    """Apply bars that begin at one instant, point by point over all their markets. Skips the remaining points once they contain no order, level or
-    deadline of these markets.
+    """Apply bars that begin at one instant, point by point over all their markets. Skips the remaining points once they
+    contain no order, level or deadline of these markets.
     """
     at_ms, interval_ms = bars[0].at_ms, bars[0].interval_ms
     last_ms, third = at_ms + interval_ms - 1, interval_ms // 3
     waiting, default = state.deadlines, state.rules.paths
     walks = [(bar, state.markets[bar.coin]) for bar in bars]
-    paths: list[tuple[int, int, int, int]] = []  # made after the open, because most bars are over then
+    # made after the open, because most bars are over then
+    paths: list[tuple[int, int, int, int]] = []
     for step in range(4):
         point_ms = at_ms + step * third if step < 3 else last_ms
         if step == 1:
@@ -234,8 +240,8 @@ def _pass_points(state: State, command: c.PassPoints) -> None:
 
 
 def _shift_deadlines(state: State, command: c.ShiftDeadlines) -> None:
-    """After a downtime: each dead-man switch gets the time that it had left before it, and at least `floor_ms`. A schedule skips the runs of the
-    downtime. Deadlines of max_hold and the end of a drawdown's day do not move.
+    """After a downtime: each dead-man switch gets the time that it had left before it, and at least `floor_ms`. A
+    schedule skips the runs of the downtime. Deadlines of max_hold and the end of a drawdown's day do not move.
     """
     for account in state.accounts.values():
         for guardian in account.guardians.values():
@@ -267,10 +273,7 @@ def _set_book(state: State, command: c.SetBook) -> None:
     market = state.markets[command.coin]
     assert command.level_size > 0, "an unlimited book is not set"
     market.spec = replace(
-        market.spec,
-        level_step=command.level_step,
-        level_size=command.level_size,
-        level_growth=command.level_growth,
+        market.spec, level_step=command.level_step, level_size=command.level_size, level_growth=command.level_growth
     )
     market.deepen()
 
@@ -282,9 +285,16 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
     assert command.account not in state.accounts
     state.account_seq += 1
     account = Account(
-        id=command.account, number=state.account_seq, address=command.address, name=command.name, start_balance=command.balance,
-        created_ms=state.now_ms, opened_with=command.balance, balance=command.balance, begun_ms=state.now_ms,
-    )  # fmt: skip
+        id=command.account,
+        number=state.account_seq,
+        address=command.address,
+        name=command.name,
+        start_balance=command.balance,
+        created_ms=state.now_ms,
+        opened_with=command.balance,
+        balance=command.balance,
+        begun_ms=state.now_ms,
+    )
     drawdown_floors.begin_day(account, state.now_ms, account.balance)
     state.accounts[account.id] = account
     emit(
@@ -296,7 +306,8 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
 
 
 def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
-    key = replace(command.key)  # A copy for the state, because the key's daily sums change and the command must not.
+    # A copy for the state, because the key's daily sums change and the command must not.
+    key = replace(command.key)
     account = state.accounts[key.account]
     assert key.id not in state.keys
     if sum(1 for k in state.keys.values() if k.account == key.account and not k.revoked) >= KEYS_MAX:
@@ -313,7 +324,10 @@ def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
 
 
 def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
-    """End a key: cancel its entries and disarm its schedules. Stops and guardians of positions stay, whichever key armed them."""
+    """End a key: cancel its entries and disarm its schedules.
+
+    Stops and guardians of positions stay, whichever key armed them.
+    """
     key = state.keys.get(command.key)
     if key is None or key.account != command.account or key.revoked:
         return Refusal("not_found", f"no key {command.key}")
@@ -335,7 +349,8 @@ def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
 
 
 def _reset_account(state: State, command: c.ResetAccount) -> Account:
-    """Wipe positions, orders, plans, trades, events and guardians. Keys and settings stay, their daily sums restart, earlier idempotency keys are refused.
+    """Wipe positions, orders, plans, trades, events and guardians. Keys and settings stay, their daily sums restart,
+    earlier idempotency keys are refused.
 
     A `balance` holds for this epoch; the next reset without one restores the balance that the account was opened with.
     """
@@ -349,18 +364,33 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     for token in [t for t, plan in state.plans.items() if plan.account == account.id]:
         del state.plans[token]
     fresh = Account(
-        id=account.id, number=account.number, address=account.address, name=account.name, start_balance=account.opened_with,
-        opened_with=account.opened_with, created_ms=account.created_ms, epoch=account.epoch + 1, fenced_keys=account.fenced_keys, events_first=account.event_seq + 1,
-        event_seq=account.event_seq, order_seq=account.order_seq, trade_seq=account.trade_seq, trade_first=account.trade_seq + 1,
-        guardian_seq=account.guardian_seq, max_trade=account.max_trade, daily_cap=account.daily_cap, begun_ms=state.now_ms,
+        id=account.id,
+        number=account.number,
+        address=account.address,
+        name=account.name,
+        start_balance=account.opened_with,
+        opened_with=account.opened_with,
+        created_ms=account.created_ms,
+        epoch=account.epoch + 1,
+        fenced_keys=account.fenced_keys,
+        events_first=account.event_seq + 1,
+        event_seq=account.event_seq,
+        order_seq=account.order_seq,
+        trade_seq=account.trade_seq,
+        trade_first=account.trade_seq + 1,
+        guardian_seq=account.guardian_seq,
+        max_trade=account.max_trade,
+        daily_cap=account.daily_cap,
+        begun_ms=state.now_ms,
         old_fenced_keys=text_set.merged(account.old_fenced_keys + account.old_keys, account.trade_by_key),
-    )  # fmt: skip
+    )
     if command.balance is not None:
         fresh.start_balance = command.balance
     fresh.balance = fresh.start_balance
     for credential in state.keys.values():
         if credential.account == account.id:
-            credential.day_notional = 0  # The trades that this sum counted are wiped.
+            # The trades that this sum counted are wiped.
+            credential.day_notional = 0
     drawdown_floors.begin_day(fresh, state.now_ms, fresh.balance)
     state.accounts[account.id] = fresh
     emit(
@@ -374,9 +404,18 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
 def _change_settings(state: State, command: c.ChangeSettings) -> Account:
     account = state.accounts[command.account]
     account.max_trade, account.daily_cap = command.max_trade, command.daily_cap
-    emit(state, account, AccountChanged(
-        account.id, next_seq(account), state.now_ms, "settings", max_trade=command.max_trade, daily_cap=command.daily_cap
-    ))  # fmt: skip
+    emit(
+        state,
+        account,
+        AccountChanged(
+            account.id,
+            next_seq(account),
+            state.now_ms,
+            "settings",
+            max_trade=command.max_trade,
+            daily_cap=command.daily_cap,
+        ),
+    )
     return account
 
 

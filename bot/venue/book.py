@@ -1,6 +1,8 @@
-"""A model of the order book: half a spread, and twenty levels that grow with the distance from the mid. It refills at each price point.
+"""A model of the order book: half a spread, and twenty levels that grow with the distance from the mid. It refills at
+each price point.
 
-The parameters are fitted to the depths in venue.md 2.12. A half-spread of 0 and a `level_size` of 0 make a book without cost, for oracles.
+The parameters are fitted to the depths in venue.md 2.12. A half-spread of 0 and a `level_size` of 0 make a book without
+cost, for oracles.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ def level_px(market: Market, mid: int, buy: int, index: int) -> int:
     off = spec.half_spread + index * spec.level_step
     if market.external == "closed":
         off += spec.half_spread * (CLOSED_DEPTH - 1)
-    if spec.margin_mode == "full":  # Steps are fractions of the payout; the last valid price takes all further levels.
+    # Steps are fractions of the payout; the last valid price takes all further levels.
+    if spec.margin_mode == "full":
         px = clamp(spec, mid + buy * off)
     elif not off:
         px = mid
@@ -26,9 +29,13 @@ def level_px(market: Market, mid: int, buy: int, index: int) -> int:
 
 
 def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = None) -> list[tuple[int, int]]:
-    """Fills of a taker of `size` as [(px, size)], best first, at no price beyond `bound_px`. In total less than `size` if depth ends."""
+    """Fills of a taker of `size` as [(px, size)], best first, at no price beyond `bound_px`.
+
+    In total less than `size` if depth ends.
+    """
     sizes = market.level_sizes
-    if not sizes or size <= sizes[0]:  # The usual case: the best level is enough.
+    # The usual case: the best level is enough.
+    if not sizes or size <= sizes[0]:
         px = level_px(market, mid, buy, 0)
         return [(px, size)] if px > 0 and (bound_px is None or (bound_px - px) * buy >= 0) else []
     fills: list[tuple[int, int]] = []
@@ -50,7 +57,10 @@ def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = N
 
 
 def book(market: Market) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Bids and asks as [(px, size)], best first, at most 20 per side. A book without cost shows one level of a million USD per side."""
+    """Bids and asks as [(px, size)], best first, at most 20 per side.
+
+    A book without cost shows one level of a million USD per side.
+    """
     sides: list[list[tuple[int, int]]] = []
     if market.status == "settled":
         return [], []

@@ -7,17 +7,8 @@ from typing import Final
 from bot.errors import Refusal
 from bot.venue import outcome
 from bot.venue.numbers import E8, text_of
-from bot.venue.order_sizes import (
-    invalid,
-    refuse_off_grid,
-)
-from bot.venue.state import (
-    Bracket,
-    Leg,
-    LegSpec,
-    Market,
-    side_name,
-)
+from bot.venue.order_sizes import invalid, refuse_off_grid
+from bot.venue.state import Bracket, Leg, LegSpec, Market, side_name
 
 PERCENT: Final = 100 * E8
 
@@ -25,7 +16,10 @@ PERCENT: Final = 100 * E8
 def resolve_bracket(
     market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None, *, mark: int, resting: bool
 ) -> Bracket | Refusal:
-    """Stop and target prices on the grid. pct is a percentage of the entry; r is a multiple of |entry - stop|. Both round to the safer side."""
+    """Stop and target prices on the grid. pct is a percentage of the entry; r is a multiple of |entry - stop|.
+
+    Both round to the safer side.
+    """
     if refused := refuse_r(stop, target):
         return refused
     resolved = Bracket()
@@ -38,8 +32,11 @@ def resolve_bracket(
             assert stop.pct is not None
             px = off_entry(market, entry_px, -side, entry_px * stop.pct // PERCENT, safer=side)
         if px <= 0 or (entry_px - px) * side <= 0:
-            return invalid("bracket.stopLoss", f"{text_of(px)} is on the wrong side of the entry {text_of(entry_px)} of a {side_name(side)}",
-                           fix={"action": "move", "field": "bracket.stopLoss"})  # fmt: skip
+            return invalid(
+                "bracket.stopLoss",
+                f"{text_of(px)} is on the wrong side of the entry {text_of(entry_px)} of a {side_name(side)}",
+                fix={"action": "move", "field": "bracket.stopLoss"},
+            )
         if not resting and (mark - px) * side <= 0:
             return invalid(
                 "bracket.stopLoss",
@@ -59,17 +56,26 @@ def resolve_bracket(
             assert resolved.stop is not None
             px = off_entry(market, entry_px, side, abs(entry_px - resolved.stop.px) * target.r // E8, safer=-side)
         if px <= 0 or (px - entry_px) * side <= 0:
-            return invalid("bracket.takeProfit", f"{text_of(px)} is on the wrong side of the entry {text_of(entry_px)} of a {side_name(side)}",
-                           fix={"action": "move", "field": "bracket.takeProfit"})  # fmt: skip
+            return invalid(
+                "bracket.takeProfit",
+                f"{text_of(px)} is on the wrong side of the entry {text_of(entry_px)} of a {side_name(side)}",
+                fix={"action": "move", "field": "bracket.takeProfit"},
+            )
         if not resting and (px - mark) * side <= 0:
-            return invalid("bracket.takeProfit", f"{text_of(px)} is already through the mark {text_of(mark)}",
-                           fix={"action": "move", "field": "bracket.takeProfit"})  # fmt: skip
+            return invalid(
+                "bracket.takeProfit",
+                f"{text_of(px)} is already through the mark {text_of(mark)}",
+                fix={"action": "move", "field": "bracket.takeProfit"},
+            )
         resolved.target = Leg(px, pct=target.pct, r=target.r)
     return resolved
 
 
 def refuse_r(stop: LegSpec | None, target: LegSpec | None, at: str = "") -> Refusal | None:
-    """The refusal of a leg in R that has no stop to be measured from; None if there is none. `at`: the path of the order."""
+    """The refusal of a leg in R that has no stop to be measured from;
+
+    None if there is none. `at`: the path of the order.
+    """
     fix = {"action": "arm_stop", "field": f"{at}bracket.stopLoss", "value": {"pct": 2}}
     if stop is not None and stop.r is not None:
         text = (
@@ -83,7 +89,10 @@ def refuse_r(stop: LegSpec | None, target: LegSpec | None, at: str = "") -> Refu
 
 
 def off_entry(market: Market, entry_px: int, way: int, distance: int, *, safer: int) -> int:
-    """entry + way * distance on the grid: rounded up if `safer` is +1, down if -1. Returns 0 if the price would not be positive."""
+    """entry + way * distance on the grid: rounded up if `safer` is +1, down if -1.
+
+    Returns 0 if the price would not be positive.
+    """
     px = outcome.clamp(market.spec, entry_px + way * distance)
     if px <= 0:
         return 0

@@ -1,7 +1,9 @@
-"""Converts state and commands to plain JSON values and back, for command log and snapshots. Derived fields are not stored.
+"""Converts state and commands to plain JSON values and back, for command log and snapshots. Derived fields are not
+stored.
 
-Every array begins with its kind: a class of the venue or an event followed by its fields in order, or "!l" a list, "!t" a tuple, "!q" a deque,
-"!d" a dict (key, value, key, value ...), "!b" bytes. The order of fields is the format: a snapshot of other classes cannot be read.
+Every array begins with its kind: a class of the venue or an event followed by its fields in order, or "!l" a list, "!t"
+a tuple, "!q" a deque, "!d" a dict (key, value, key, value ...), "!b" bytes. The order of fields is the format: a
+snapshot of other classes cannot be read.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ _DERIVED: Final = {
     "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
     "State": {"deadlines", "fresh", "quoted"},
 }
-_PLAIN: Final = frozenset({"int", "str", "bool", "None"})  # types that JSON has too
-PACKING: Final = 1  # zlib's fastest level, because callers wait while a page is written
+# types that JSON has too
+_PLAIN: Final = frozenset({"int", "str", "bool", "None"})
+# zlib's fastest level, because callers wait while a page is written
+PACKING: Final = 1
 
 
 def _classes() -> dict[str, type]:
@@ -40,7 +44,9 @@ CLASSES: Final = _classes()
 
 
 def _fields(name: str, cls: type) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The stored fields of a class in order, and the positions (after the class name) of those that are not plain values."""
+    """The stored fields of a class in order, and the positions (after the class name) of those that are not plain
+    values.
+    """
     if cls in events.CLASSES:
         types = {field: of.__forward_arg__ for field, of in cls.__annotations__.items()}
         return tuple(types), tuple(at for at, field in enumerate(types, 1) if not _is_plain(types[field]))
@@ -92,7 +98,8 @@ def encode(value: Any) -> Any:
         return ("!b", b64encode(value).decode())
     if isinstance(value, dict):
         plain: list[Any] = ["!d"]
-        for key, item in dict.items(value):  # dict.items, because a subclass may count its own reads.
+        # dict.items, because a subclass may count its own reads.
+        for key, item in dict.items(value):
             plain.append(key if type(key) in _SIMPLE else encode(key))
             plain.append(item if type(item) in _SIMPLE else encode(item))
         return plain

@@ -54,7 +54,10 @@ class Pulse:
 
 @dataclass(slots=True)
 class RunOverdue:
-    """Run everything that was due before now. Deadlines at exactly this instant wait for the remaining prices of the instant."""
+    """Run everything that was due before now.
+
+    Deadlines at exactly this instant wait for the remaining prices of the instant.
+    """
 
 
 @dataclass(slots=True)
@@ -73,7 +76,10 @@ class PricePoint:
 
 @dataclass(slots=True)
 class QuotePoint:
-    """A quote of a real exchange. Triggers and liquidations go by the mark, resting limits by bid and ask, and fills by the book around them."""
+    """A quote of a real exchange.
+
+    Triggers and liquidations go by the mark, resting limits by bid and ask, and fills by the book around them.
+    """
 
     coin: str
     mark: int
@@ -83,7 +89,9 @@ class QuotePoint:
 
 @dataclass(slots=True)
 class SetBook:
-    """The book of a market, of the form that `book.py` describes: its step and growth are fractions scaled 1e8, its size that of the first level."""
+    """The book of a market, of the form that `book.py` describes: its step and growth are fractions scaled 1e8, its
+    size that of the first level.
+    """
 
     coin: str
     level_step: int
@@ -93,7 +101,10 @@ class SetBook:
 
 @dataclass(slots=True)
 class PayFunding:
-    """Apply the funding that is due, before the prices of this instant. ((coin, px), ...) are the opens among those prices."""
+    """Apply the funding that is due, before the prices of this instant.
+
+    ((coin, px), ...) are the opens among those prices.
+    """
 
     opens: tuple[tuple[str, int], ...]
 
@@ -110,21 +121,27 @@ class PassBar:
     close: int
     volume: int
     interval_ms: int = 60_000
-    path: str | None = None  # None: the policy of the rules
-    seed: int = 0  # for the path "seeded"
+    # None: the policy of the rules
+    path: str | None = None
+    # for the path "seeded"
+    seed: int = 0
 
 
 @dataclass(slots=True)
 class PassBars:
-    """A whole candle of each of several markets, all with the same open time and length. Points are applied across the markets in the given order."""
+    """A whole candle of each of several markets, all with the same open time and length.
+
+    Points are applied across the markets in the given order.
+    """
 
     bars: tuple[PassBar, ...]
 
 
 @dataclass(slots=True)
 class PassPoints:
-    """Points of several markets in time order, from a backtest: (at_ms, coin, px, step, bar_ms, volume, ahead, close). `ahead` is the lowest and
-    highest point still to come in that bar, for the policy sl_first. Deadlines up to `until_ms` run at their own instants.
+    """Points of several markets in time order, from a backtest: (at_ms, coin, px, step, bar_ms, volume, ahead, close).
+    `ahead` is the lowest and highest point still to come in that bar, for the policy sl_first. Deadlines up to
+    `until_ms` run at their own instants.
     """
 
     points: tuple[tuple[int, str, int, int, int, int, tuple[int, int] | None, int], ...]
@@ -151,7 +168,10 @@ class SetQuotes:
 
 @dataclass(slots=True)
 class ShiftDeadlines:
-    """Sent once after a restart, at the last instant that the service was alive. For `ms` no client could send a heartbeat, so deadlines move."""
+    """Sent once after a restart, at the last instant that the service was alive.
+
+    For `ms` no client could send a heartbeat, so deadlines move.
+    """
 
     ms: int
     floor_ms: int
@@ -176,7 +196,10 @@ class CreateKey:
 
 @dataclass(slots=True)
 class RevokeKey:
-    """`sweeps`: also cancel the key's resting entries and disarm its schedules. False in commands of versions that did not do so."""
+    """`sweeps`: also cancel the key's resting entries and disarm its schedules.
+
+    False in commands of versions that did not do so.
+    """
 
     account: str
     key: str
@@ -210,7 +233,8 @@ class DisableWebhook:
 @dataclass(slots=True)
 class ResetAccount:
     account: str
-    balance: int | None = None  # None: the starting balance
+    # None: the starting balance
+    balance: int | None = None
 
 
 @dataclass(slots=True)
@@ -236,12 +260,16 @@ class SendOtp:
 
 @dataclass(slots=True)
 class SignIn:
-    """Check a code by its digest; the first sign-in also opens the account. `session` None: only return the account of the number."""
+    """Check a code by its digest; the first sign-in also opens the account.
+
+    `session` None: only return the account of the number.
+    """
 
     phone: str
     digest: str
     real_ms: int
-    opening: OpenAccount  # used for a new phone number
+    # used for a new phone number
+    opening: OpenAccount
     invited: bool = True
     session: Session | None = None
 
@@ -351,8 +379,8 @@ class CancelCoin:
 
 @dataclass(slots=True)
 class ArmGuardian:
-    """`key` is the caller's key: a schedule places its orders as that key, and a bounded guardian acts only where that key may trade. `plan`: the
-    token of the plan with the schedule's order; arming uses it up.
+    """`key` is the caller's key: a schedule places its orders as that key, and a bounded guardian acts only where that
+    key may trade. `plan`: the token of the plan with the schedule's order; arming uses it up.
     """
 
     account: str
@@ -364,7 +392,9 @@ class ArmGuardian:
 
 @dataclass(slots=True)
 class Kill:
-    """Arm a kill_switch that acts at once: it cancels entries, and with `flatten` closes every position that `key` may trade."""
+    """Arm a kill_switch that acts at once: it cancels entries, and with `flatten` closes every position that `key`
+    may trade.
+    """
 
     account: str
     flatten: bool = False

@@ -1,8 +1,10 @@
-"""Drawdown floors: account value at the start of the UTC day, the largest loss, and the price that reaches it. Pure; `guardian_actions` acts.
+"""Drawdown floors: account value at the start of the UTC day, the largest loss, and the price that reaches it. Pure;
+`guardian_actions` acts.
 
-The slack above the tightest floor is divided equally among the account's positions, and each share gives a price level in its market. The account
-cannot reach its floor before a position has used up its share, so a bar that touches no level cannot hide a drawdown. Then that position gets the
-whole slack while this price is applied, which is exact because no other market moves meanwhile. Afterwards the slack is divided again.
+The slack above the tightest floor is divided equally among the account's positions, and each share gives a price level
+in its market. The account cannot reach its floor before a position has used up its share, so a bar that touches no
+level cannot hide a drawdown. Then that position gets the whole slack while this price is applied, which is exact
+because no other market moves meanwhile. Afterwards the slack is divided again.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ def begin_day(account: Account, now_ms: int, value: int) -> None:
 
 
 def is_rolling(state: State) -> bool:
-    """True if a day begins at this instant and its first values are not stored yet. Yesterday's floors are not valid any more."""
+    """True if a day begins at this instant and its first values are not stored yet.
+
+    Yesterday's floors are not valid any more.
+    """
     return 0 < state.next_day_ms <= state.now_ms
 
 
 def armed(account: Account) -> list[Guardian]:
-    """The drawdown guardians that watch the account now. An account whose value was zero at the start of the day has none."""
+    """The drawdown guardians that watch the account now.
+
+    An account whose value was zero at the start of the day has none.
+    """
     if account.day_value <= 0:
         return []
     return [g for g in account.guardians.values() if g.spec.type == TYPE and g.status == "armed"]
@@ -57,7 +65,10 @@ def breached(account: Account, value: int) -> list[Guardian]:
 
 
 def level_of(market: Market, position: Position, slack: int) -> int | None:
-    """The first price against the position at which it has lost `slack` USD compared with the mark. None if there is no such price."""
+    """The first price against the position at which it has lost `slack` USD compared with the mark.
+
+    None if there is no such price.
+    """
     side, size = position.side, position.size
     left = side * (market.mark * size // E8) - slack
     # For a long the largest p with p * size // E8 <= left, for a short the smallest with p * size // E8 >= -left.
@@ -66,7 +77,10 @@ def level_of(market: Market, position: Position, slack: int) -> int | None:
 
 
 def rewatch(state: State, account: Account, value: int) -> None:
-    """Place the price levels of the floor for an account worth `value`. At or below the floor, the guardian is due at once."""
+    """Place the price levels of the floor for an account worth `value`.
+
+    At or below the floor, the guardian is due at once.
+    """
     guards = [] if is_rolling(state) else armed(account)
     slack = value - max((floor_of(account, g) for g in guards), default=value)
     if not guards or slack <= 0:

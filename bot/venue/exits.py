@@ -1,4 +1,7 @@
-"""Exits that the venue makes: a trigger, a guardian or a liquidation closes a position. The part that the book cannot fill is tried again."""
+"""Exits that the venue makes: a trigger, a guardian or a liquidation closes a position.
+
+The part that the book cannot fill is tried again.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,43 @@ from bot.venue.book import walk
 from bot.venue.numbers import BPS
 from bot.venue.order_sizes import TRIGGER_SLIPPAGE_BPS, bound_of
 from bot.venue.record import emit_order, next_oid, open_trade
-from bot.venue.state import (
-    Account,
-    Market,
-    Order,
-    Position,
-    State,
-    Trade,
-)
+from bot.venue.state import Account, Market, Order, Position, State, Trade
 
 
 def exit_order(
-    state: State, account: Account, market: Market, position: Position, *, size: int, bound_px: int, source: str | None = None,
-    request_id: str | None = None, idempotency_key: str | None = None, reason: str | None = None, key: str | None = None,
-) -> Order:  # fmt: skip
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    *,
+    size: int,
+    bound_px: int,
+    source: str | None = None,
+    request_id: str | None = None,
+    idempotency_key: str | None = None,
+    reason: str | None = None,
+    key: str | None = None,
+) -> Order:
     """A reduce-only order against the position, not yet part of the account."""
     return Order(
-        number=next_oid(account), account=account.id, coin=position.coin, kind="close", side=position.side, buy=-position.side, size=size,
-        created_ms=state.now_ms, reduce_only=True, leverage=position.leverage, bound_px=bound_px, source=source, request_id=request_id,
-        idempotency_key=idempotency_key, reason=reason, born=market.point, key=key,
-    )  # fmt: skip
+        number=next_oid(account),
+        account=account.id,
+        coin=position.coin,
+        kind="close",
+        side=position.side,
+        buy=-position.side,
+        size=size,
+        created_ms=state.now_ms,
+        reduce_only=True,
+        leverage=position.leverage,
+        bound_px=bound_px,
+        source=source,
+        request_id=request_id,
+        idempotency_key=idempotency_key,
+        reason=reason,
+        born=market.point,
+        key=key,
+    )
 
 
 def force_exit(
@@ -41,8 +61,8 @@ def force_exit(
     ref_px: int,
     guardian: str | None = None,
 ) -> Trade:
-    """Close `size` of the position now, at most ten per cent away from `ref_px`. The unfilled part is tried again at each price point. A market
-    without a price has no book.
+    """Close `size` of the position now, at most ten per cent away from `ref_px`. The unfilled part is tried again at
+    each price point. A market without a price has no book.
     """
     order = exit_order(
         state,
@@ -73,7 +93,9 @@ def force_exit(
 
 
 def bound_of_trigger(market: Market, px: int, buy: int) -> int:
-    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of the price, or ten cents in an event market."""
+    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of the price, or ten cents in
+    an event market.
+    """
     if outcome.is_paid(market.spec):
         return bound_of(market, px, buy, TRIGGER_SLIPPAGE_BPS)
     return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)

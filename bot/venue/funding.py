@@ -15,12 +15,14 @@ from bot.venue.numbers import E8, E12, toward_zero
 from bot.venue.record import emit, next_seq
 from bot.venue.state import HOUR_MS, Market, State, side_name
 
-INTEREST: Final = E12 // 10_000  # 0.01 % per eight hours
+# 0.01 % per eight hours
+INTEREST: Final = E12 // 10_000
 CLAMP: Final = 5 * E12 // 10_000
 MAJORS: Final = frozenset({"BTC", "ETH"})
 IMPACT_USD_MAJOR: Final = 20_000 * E8
 IMPACT_USD: Final = 6_000 * E8
-CAP: Final = 4 * E12 // 100  # 4 % an hour
+# 4 % an hour
+CAP: Final = 4 * E12 // 100
 
 
 def rate_of(premium: int) -> int:
@@ -78,7 +80,9 @@ def _impact_px(market: Market, mid: int, buy: int, size: int) -> int:
 
 
 def pay_due(state: State, opens: Mapping[str, int]) -> None:
-    """Pay all due funding in all markets, before any price of this instant: on the open of a market that has one now, otherwise on the present oracle."""
+    """Pay all due funding in all markets, before any price of this instant: on the open of a market that has one
+    now, otherwise on the present oracle.
+    """
     for coin, market in state.markets.items():
         if 0 < market.next_funding_ms <= state.now_ms and market.status != "settled":
             pay(state, market, market.oracle if market.external == "closed" else opens.get(coin, market.oracle))
@@ -94,16 +98,30 @@ def pay(state: State, market: Market, oracle: int) -> None:
         position = account.positions[market.spec.coin]
         amount = -position.side * toward_zero(position.size * oracle * rate, E8 * E12)
         if position.isolated:
-            amount = max(amount, -position.margin)  # An isolated position pays no more than its margin.
+            # An isolated position pays no more than its margin.
+            amount = max(amount, -position.margin)
             position.margin += amount
         else:
             account.balance += amount
         position.funding += amount
         account.funding += amount
         ledger.rewatch(state, account, position)
-        emit(state, account, FundingPaid(
-            account_id, next_seq(account), state.now_ms, market.spec.coin, side_name(position.side), position.size, oracle, rate, amount, account.balance,
-        ))  # fmt: skip
+        emit(
+            state,
+            account,
+            FundingPaid(
+                account_id,
+                next_seq(account),
+                state.now_ms,
+                market.spec.coin,
+                side_name(position.side),
+                position.size,
+                oracle,
+                rate,
+                amount,
+                account.balance,
+            ),
+        )
     market.next_funding_ms = 0
     if market.holders:
         schedule_funding(state, market)

@@ -7,17 +7,7 @@ from typing import Final
 
 from bot.venue import drawdown_floors, exits, guardians, index, ledger, limits, open_orders, outcome, protection
 from bot.venue.protection import emit_guardian
-from bot.venue.state import (
-    DAY_MS,
-    Account,
-    Guardian,
-    Market,
-    Position,
-    State,
-    guardian_id,
-    oid_text,
-    trade_id,
-)
+from bot.venue.state import DAY_MS, Account, Guardian, Market, Position, State, guardian_id, oid_text, trade_id
 
 BLOCKING: Final = ("flatten", "block_opens")
 
@@ -38,7 +28,10 @@ def count_fire(state: State, guardian: Guardian) -> None:
 def act(
     state: State, account: Account, guardian: Guardian, action: str, reason: str, *, kind: str = "guardian"
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Emit the `fired` event, then cancel entries and close positions as `action` says. Returns the orders canceled and the trades made."""
+    """Emit the `fired` event, then cancel entries and close positions as `action` says.
+
+    Returns the orders canceled and the trades made.
+    """
     # The event comes before its effects and lists them: each exit below makes one trade, in this order.
     sweeps = action in ("cancel_orders", "flatten")
     entries = (
@@ -47,13 +40,31 @@ def act(
     gone = tuple(oid_text(account, order.number) for order in entries)
     leaving = _staying(state, account, guardian) if action == "flatten" else []
     trades = tuple(trade_id(account, account.trade_seq + n) for n in range(1, len(leaving) + 1))
-    emit_guardian(state, account, guardian, "fired", reason=reason, action=action, value=ledger.account_value(state, account), canceled=gone,
-                  trades=trades)  # fmt: skip
+    emit_guardian(
+        state,
+        account,
+        guardian,
+        "fired",
+        reason=reason,
+        action=action,
+        value=ledger.account_value(state, account),
+        canceled=gone,
+        trades=trades,
+    )
     open_orders.cancel_each(state, account, entries, kind)
     for (position, size), trade in zip(leaving, trades, strict=True):
         market = state.markets[position.coin]
-        made = exits.force_exit(state, account, market, position, size=size, kind=kind, reason=kind, ref_px=market.mid,
-                                 guardian=guardian_id(account, guardian.number))  # fmt: skip
+        made = exits.force_exit(
+            state,
+            account,
+            market,
+            position,
+            size=size,
+            kind=kind,
+            reason=kind,
+            ref_px=market.mid,
+            guardian=guardian_id(account, guardian.number),
+        )
         assert made.id == trade
     return gone, trades
 
@@ -81,20 +92,43 @@ def close_position(
     position = account.positions[market.spec.coin]
     left = _left(state, account, position)
     # Without a price the exit waits, and the bracket stays until there is one.
-    children = [] if not left or market.px_at(state.now_ms) is None else [
-        account.orders[oid]
-        for oid in (position.stop_oid, position.target_oid)
-        if oid is not None and account.orders[oid].status == "armed"
-    ]  # fmt: skip
+    children = (
+        []
+        if not left or market.px_at(state.now_ms) is None
+        else [
+            account.orders[oid]
+            for oid in (position.stop_oid, position.target_oid)
+            if oid is not None and account.orders[oid].status == "armed"
+        ]
+    )
     trades = (trade_id(account, account.trade_seq + 1),) if left else ()
-    emit_guardian(state, account, guardian, "fired", reason=reason, mark=market.mark, action="close",
-                  canceled=tuple(oid_text(account, o.number) for o in children), trades=trades)  # fmt: skip
-    if not left:  # A working exit already closes all of it.
+    emit_guardian(
+        state,
+        account,
+        guardian,
+        "fired",
+        reason=reason,
+        mark=market.mark,
+        action="close",
+        canceled=tuple(oid_text(account, o.number) for o in children),
+        trades=trades,
+    )
+    # A working exit already closes all of it.
+    if not left:
         return
     for child in children:
         protection.drop_child(state, account, market, position, child, "guardian")
-    exits.force_exit(state, account, market, position, size=left, kind="guardian", reason="guardian", ref_px=ref_px,
-                      guardian=guardian_id(account, guardian.number))  # fmt: skip
+    exits.force_exit(
+        state,
+        account,
+        market,
+        position,
+        size=left,
+        kind="guardian",
+        reason="guardian",
+        ref_px=ref_px,
+        guardian=guardian_id(account, guardian.number),
+    )
 
 
 def fire_trail(state: State, account: Account, market: Market, guardian: Guardian, ref_px: int) -> None:
@@ -141,7 +175,9 @@ def touch_floor(state: State, account: Account, market: Market) -> None:
 
 
 def begin_day(state: State) -> None:
-    """00:00 UTC: store the account value that the day's loss is measured from, for each account with a position or a floor."""
+    """00:00 UTC: store the account value that the day's loss is measured from, for each account with a position or a
+    floor.
+    """
     state.next_day_ms = 0
     is_stored = False
     for account in state.accounts.values():

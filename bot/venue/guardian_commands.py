@@ -7,14 +7,7 @@ from bot.venue import guardian_actions, guardian_lifecycle, guardians, index, li
 from bot.venue.commands import Kill
 from bot.venue.protection import emit_guardian
 from bot.venue.refusals import no_market
-from bot.venue.state import (
-    GUARDIANS_MAX,
-    Account,
-    Guardian,
-    GuardianSpec,
-    State,
-    guardian_id,
-)
+from bot.venue.state import GUARDIANS_MAX, Account, Guardian, GuardianSpec, State, guardian_id
 
 
 def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None = None) -> Guardian | Refusal:
@@ -54,8 +47,12 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
 def kill(state: State, account: Account, command: Kill) -> guardian_actions.Killed | Refusal:
     """POST /v1/account/kill."""
     if command.idempotency_key is not None and account.is_fenced(command.idempotency_key):
-        return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
-                       details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
+        return Refusal(
+            "idempotency_conflict",
+            "the account was reset after this key was used",
+            fix={"action": "resync"},
+            details={"reason": "account_reset", "epoch": account.epoch},
+        )
     if command.expires_ms is not None and state.now_ms > command.expires_ms:
         return Refusal(
             "idempotency_conflict", "the request arrived after its X-Expires-After", details={"reason": "expired"}
@@ -65,15 +62,24 @@ def kill(state: State, account: Account, command: Kill) -> guardian_actions.Kill
 
 
 def _kill(state: State, account: Account, spec: GuardianSpec, key: str | None) -> guardian_actions.Killed:
-    """A kill is never refused. A second kill acts again through the same guardian, so that one DELETE lifts the block."""
+    """A kill is never refused.
+
+    A second kill acts again through the same guardian, so that one DELETE lifts the block.
+    """
     for guardian in account.guardians.values():
         if guardian.spec.type == "kill_switch" and guardian.status == "latched":
             guardian.spec, guardian.key = spec, key
             return guardian_actions.kill(state, account, guardian)
     account.guardian_seq += 1
     guardian = Guardian(
-        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, status="latched", blocks_opens=True, key=key,
-    )  # fmt: skip
+        number=account.guardian_seq,
+        account=account.id,
+        spec=spec,
+        created_ms=state.now_ms,
+        status="latched",
+        blocks_opens=True,
+        key=key,
+    )
     account.guardians[guardian.number] = guardian
     emit_guardian(state, account, guardian, "armed")
     return guardian_actions.kill(state, account, guardian)

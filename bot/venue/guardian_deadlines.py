@@ -10,15 +10,7 @@ from bot import cron
 from bot.errors import Refusal
 from bot.venue import guardian_actions, index, ledger, limits, matching, orders, quote
 from bot.venue.protection import emit_guardian
-from bot.venue.state import (
-    Account,
-    Guardian,
-    Key,
-    OrderSpec,
-    State,
-    guardian_id,
-    trade_id,
-)
+from bot.venue.state import Account, Guardian, Key, OrderSpec, State, guardian_id, trade_id
 
 
 def fire_clock(state: State, account: Account, guardian: Guardian) -> None:
@@ -28,7 +20,9 @@ def fire_clock(state: State, account: Account, guardian: Guardian) -> None:
 
 @contextmanager
 def _prices_of_now(state: State) -> Iterator[None]:
-    """Set the present price of each market whose prices come in bars, because the deadline may lie between two points."""
+    """Set the present price of each market whose prices come in bars, because the deadline may lie between two
+    points.
+    """
     points = [
         (market, market.mark, market.mid, px)
         for market in state.markets.values()
@@ -111,7 +105,8 @@ def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal |
         return None
     if (ended := _end_of(state, key)) is not None:
         return ended
-    market = state.markets.get(order.coin)  # None: the quote refuses the unknown market.
+    # None: the quote refuses the unknown market.
+    market = state.markets.get(order.coin)
     if market is not None and not limits.has_scope(key, market.spec):
         return Refusal("forbidden", f"the key that armed this schedule lacks the scope for {order.coin}")
     return None

@@ -5,19 +5,16 @@ from __future__ import annotations
 from bot import cron
 from bot.venue import drawdown_floors, index, ledger, limits, protection
 from bot.venue.protection import emit_guardian
-from bot.venue.state import (
-    Account,
-    Guardian,
-    GuardianSpec,
-    Position,
-    State,
-)
+from bot.venue.state import Account, Guardian, GuardianSpec, Position, State
 
 
 def arm_inline(
     state: State, account: Account, position: Position, spec: GuardianSpec, *, trade: str | None, key: str | None
 ) -> Guardian:
-    """Arm an inline guardian of an order. A trailing stop starts at the entry price instead: see `protection.arm_trail`."""
+    """Arm an inline guardian of an order.
+
+    A trailing stop starts at the entry price instead: see `protection.arm_trail`.
+    """
     if spec.type == "max_hold":
         return protection.arm_hold(state, account, position, spec, trade=trade)
     return arm_account_guardian(state, account, spec, trade=trade, key=key)
@@ -26,7 +23,10 @@ def arm_inline(
 def arm_account_guardian(
     state: State, account: Account, spec: GuardianSpec, *, trade: str | None = None, key: str | None = None
 ) -> Guardian:
-    """Arm a guardian of the whole account. A new dead-man switch lifts the block of a fired one if it covers all markets of that one."""
+    """Arm a guardian of the whole account.
+
+    A new dead-man switch lifts the block of a fired one if it covers all markets of that one.
+    """
     account.guardian_seq += 1
     guardian = Guardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade, key=key
@@ -48,7 +48,8 @@ def arm_account_guardian(
     if guardian.deadline_ms is not None:
         index.schedule_guardian(state, account, guardian)
     emit_guardian(state, account, guardian, "armed")
-    if spec.type == "kill_switch":  # Armed by an order whose fill is being booked; it acts just after that.
+    # Armed by an order whose fill is being booked; it acts just after that.
+    if spec.type == "kill_switch":
         guardian.deadline_ms = state.now_ms
         index.schedule_guardian(state, account, guardian)
     if spec.type == drawdown_floors.TYPE:

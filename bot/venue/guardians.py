@@ -1,4 +1,7 @@
-"""Guardians: rules that act while no agent is connected. Defines the fields of each type and its deadline. `guardian_commands` and `guardian_actions` act."""
+"""Guardians: rules that act while no agent is connected.
+
+Defines the fields of each type and its deadline. `guardian_commands` and `guardian_actions` act.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,16 @@ SHAPES: Final = {
     "kill_switch": Shape("account", (), optional=("action",), defaults=(("action", "cancel_orders"),)),
 }
 WIRE_NAMES: Final = {
-    "coin": "market", "heartbeat_seconds": "heartbeatSeconds", "on_miss": "onMiss", "trail_pct": "trailPct", "trail_r": "trailR",
-    "activate_at_r": "activateAtR", "max_loss_pct": "maxLossPctFromDayStart", "order_template": "orderTemplate",
+    "coin": "market",
+    "heartbeat_seconds": "heartbeatSeconds",
+    "on_miss": "onMiss",
+    "trail_pct": "trailPct",
+    "trail_r": "trailR",
+    "activate_at_r": "activateAtR",
+    "max_loss_pct": "maxLossPctFromDayStart",
+    "order_template": "orderTemplate",
     "order": "orderTemplate",
-}  # fmt: skip
+}
 
 
 def _invalid(field: str, problem: str) -> Refusal:
@@ -59,9 +68,10 @@ def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
     shape = SHAPES.get(spec.type)
     if shape is None:
         return Refusal(
-            "invalid_input", f"type: {spec.type!r} is not one of {', '.join(ALL_TYPES)}",
+            "invalid_input",
+            f"type: {spec.type!r} is not one of {', '.join(ALL_TYPES)}",
             details={"fields": [{"field": "type", "problem": "is no guardian", "allowed": list(ALL_TYPES)}]},
-        )  # fmt: skip
+        )
     if spec.scope is not None and spec.scope != shape.scope:
         return _invalid("scope", f"a {spec.type} has scope {shape.scope}")
     allowed = {"type", "scope", "bounded", *shape.required, *shape.one_of, *shape.optional}
@@ -138,9 +148,11 @@ def refuse_inline(specs: tuple[GuardianSpec, ...], *, has_r: bool) -> Refusal | 
 def needs_stop(spec: GuardianSpec) -> Refusal:
     field = "trail_r" if spec.trail_r is not None else "activate_at_r"
     return Refusal(
-        "invalid_input", f"{WIRE_NAMES[field]}: R is undefined without a stop", fix={"action": "arm_stop", "field": "bracket.stopLoss"},
+        "invalid_input",
+        f"{WIRE_NAMES[field]}: R is undefined without a stop",
+        fix={"action": "arm_stop", "field": "bracket.stopLoss"},
         details={"fields": [{"field": WIRE_NAMES[field], "problem": "needs a stop", "allowed": None}]},
-    )  # fmt: skip
+    )
 
 
 # ── Protection ──────────────────────────────────────────────────────────────────────────────────────────────────────

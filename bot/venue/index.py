@@ -1,7 +1,7 @@
 """Index of waiting prices and instants: two sorted lists of price levels per market, and one heap of deadlines.
 
-It is derived from the state and not stored: `rebuild` makes it again after a restore. The last element of each list is the one
-nearest to the price, so two comparisons decide whether a bar touches any level.
+It is derived from the state and not stored: `rebuild` makes it again after a restore. The last element of each list is
+the one nearest to the price, so two comparisons decide whether a bar touches any level.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ RANKS: Final = {
 }
 
 # Order of actions at one instant: funding, then guardians by deadline (venue.md 2.11).
-EXPIRY_RANK: Final = -1  # Settlement comes before the guardians.
+# Settlement comes before the guardians.
+EXPIRY_RANK: Final = -1
 FUNDING_RANK: Final = 0
 DAY_RANK: Final = 1
 CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
@@ -64,8 +65,8 @@ def order_falls(order: Order) -> bool:
 
 
 def order_level(market: Market, order: Order) -> int:
-    """The price at which the order acts: its trigger, or for a limit one tick beyond its price (the price itself if a touch fills, and at the ends
-    of an event market, where no price lies beyond).
+    """The price at which the order acts: its trigger, or for a limit one tick beyond its price (the price itself if a
+    touch fills, and at the ends of an event market, where no price lies beyond).
     """
     if order.kind != "limit":
         assert order.trigger_px is not None
@@ -188,9 +189,12 @@ def schedule_guardian(state: State, account: Account, guardian: Guardian) -> Non
 
 
 def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
-    """Take the earliest deadline at or before now (before now if not `inclusive`) as (deadline, kind, reference, number)."""
+    """Take the earliest deadline at or before now (before now if not `inclusive`) as (deadline, kind, reference,
+    number).
+    """
     if not state.deadlines or state.deadlines[0][0] > now_ms:
-        return None  # A stale entry of the heap is too early, never too late.
+        # A stale entry of the heap is too early, never too late.
+        return None
     at = next_deadline_ms(state)
     if at is None or at > now_ms or (at == now_ms and not inclusive):
         return None
@@ -199,7 +203,10 @@ def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str,
 
 
 def next_deadline_ms(state: State) -> int | None:
-    """The next instant at which time alone causes something. Corrects entries of the heap that a heartbeat or an exit made stale."""
+    """The next instant at which time alone causes something.
+
+    Corrects entries of the heap that a heartbeat or an exit made stale.
+    """
     heap = state.deadlines
     while heap:
         at, rank, number, kind, ref = heap[0]

@@ -1,6 +1,7 @@
 """Money: the effect of fills, fees, funding and liquidations on a balance, and the margin that is left.
 
-After every command, exact to 1e-8: balance + isolated margins = start + realised - fees + funding - margin lost + absorbed.
+After every command, exact to 1e-8: balance + isolated margins = start + realised - fees + funding - margin lost +
+absorbed.
 """
 
 from __future__ import annotations
@@ -9,19 +10,7 @@ from bot.model.events import fill as fill_event
 from bot.venue import drawdown_floors, index, outcome
 from bot.venue.numbers import E8, div_up, fee_of
 from bot.venue.record import emit, next_seq
-from bot.venue.state import (
-    DAY_MS,
-    Account,
-    Key,
-    Market,
-    MarketSpec,
-    Order,
-    Position,
-    State,
-    Trade,
-    oid_text,
-    side_name,
-)  # fmt: skip
+from bot.venue.state import DAY_MS, Account, Key, Market, MarketSpec, Order, Position, State, Trade, oid_text, side_name
 
 # ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -94,8 +83,8 @@ def free_margin(state: State, account: Account, freed: int = 0) -> int:
 
 
 def maintenance(market: Market, notional: int) -> int:
-    """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. The chosen leverage does not matter.
-    A fully paid position needs none.
+    """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. The chosen leverage does
+    not matter. A fully paid position needs none.
     """
     if market.spec.margin_mode == "full":
         return 0
@@ -104,7 +93,10 @@ def maintenance(market: Market, notional: int) -> int:
 
 
 def margin_ratio(state: State, account: Account) -> tuple[int, int]:
-    """(maintenance, account value) of the worst among the cross account and each isolated position. At a ratio of 1 it is liquidated."""
+    """(maintenance, account value) of the worst among the cross account and each isolated position.
+
+    At a ratio of 1 it is liquidated.
+    """
     worst = (0, 1)
     need, value = 0, 0
     for coin, position in account.positions.items():
@@ -139,9 +131,11 @@ def slack_of(state: State, account: Account, position: Position) -> int:
 
 
 def level_of_slack(market: Market, position: Position, slack: int) -> int | None:
-    """Price at which this position has used up `slack` USD of its equity above maintenance, if nothing else changes. None if there is no such price.
+    """Price at which this position has used up `slack` USD of its equity above maintenance, if nothing else changes.
+    None if there is no such price.
 
-    From slack + s*(p - mark)*size = mm(p) - mm(mark), mm(p) = p*size/(2L) - D, with L and D of the tier at p (venue.md 2.3).
+    From slack + s*(p - mark)*size = mm(p) - mm(mark), mm(p) = p*size/(2L) - D, with L and D of the tier at p (venue.md
+    2.3).
     """
     if market.spec.margin_mode == "full":
         return None
@@ -164,10 +158,12 @@ def _level(market: Market, position: Position, slack: int, value: int, mm: int) 
         px = numerator // denominator if side > 0 else div_up(numerator, denominator)
         notional = px * size // E8
         if at + 1 < len(tiers) and notional >= tiers[at + 1].lower:
-            continue  # Maintenance is continuous, so the level lies in the next tier.
+            # Maintenance is continuous, so the level lies in the next tier.
+            continue
         if px > 0:
             return px
-        return None if side > 0 else 1  # A short is below maintenance at every price.
+        # A short is below maintenance at every price.
+        return None if side > 0 else 1
     return None
 
 
@@ -181,8 +177,8 @@ def liquidation_px(state: State, position: Position) -> int | None:
 
 
 def rewatch(state: State, account: Account, position: Position | None = None) -> None:
-    """Place the margin levels. The positions of a cross account share its slack: the account cannot be below maintenance before one position has
-    used up its share; then the slack is divided again.
+    """Place the margin levels. The positions of a cross account share its slack: the account cannot be below
+    maintenance before one position has used up its share; then the slack is divided again.
     """
     rewatch_floor(state, account)
     if position is not None and position.isolated:
@@ -213,7 +209,9 @@ def rewatch_floor(state: State, account: Account) -> None:
 
 
 def fee_on(spec: MarketSpec, px: int, size: int, *, maker: bool) -> int:
-    """Fee of one fill: a fraction of the notional; in an event market rate * p * (1 - p) per share, as on Polymarket (venue.md 2.14)."""
+    """Fee of one fill: a fraction of the notional; in an event market rate * p * (1 - p) per share, as on Polymarket
+    (venue.md 2.14).
+    """
     notional = px * size // E8
     if spec.margin_mode == "full":
         notional = notional * (outcome.PAYOUT - px) // outcome.PAYOUT
@@ -245,7 +243,10 @@ def roll_key_day(key: Key, now_ms: int) -> None:
 def fill(
     state: State, account: Account, market: Market, trade: Trade, order: Order, px: int, size: int, *, maker: bool
 ) -> None:
-    """Book one execution of `size` at `px`. The part against the position closes it, the rest opens; each part is one Fill event."""
+    """Book one execution of `size` at `px`.
+
+    The part against the position closes it, the rest opens; each part is one Fill event.
+    """
     position = account.positions.get(market.spec.coin)
     if position is not None and position.side != order.buy:
         part = size if size < position.size else position.size
@@ -266,9 +267,15 @@ def _fill_open(
         if not account.positions:
             drawdown_floors.begin_day(account, state.now_ms, account.balance)
         position = Position(
-            account=account.id, coin=spec.coin, side=order.buy, size=0, entry_notional=0, leverage=order.leverage,
-            isolated=spec.margin_mode != "cross", opened_ms=state.now_ms,
-        )  # fmt: skip
+            account=account.id,
+            coin=spec.coin,
+            side=order.buy,
+            size=0,
+            entry_notional=0,
+            leverage=order.leverage,
+            isolated=spec.margin_mode != "cross",
+            opened_ms=state.now_ms,
+        )
         account.positions[spec.coin] = position
         market.holders[account.id] = None
         index.schedule_funding(state, market)
@@ -279,7 +286,8 @@ def _fill_open(
         moved = outcome.cost(position.side, notional, size)
         account.balance -= moved + fee
         position.margin += moved
-        notional = moved  # Caps count the amount spent.
+        # Caps count the amount spent.
+        notional = moved
     elif position.isolated:
         moved = div_up(notional, position.leverage)
         account.balance -= moved
@@ -297,11 +305,37 @@ def _fill_open(
     if order.opens is not None:
         order.opens -= size
     seq = next_seq(account)
-    emit(state, account, fill_event((
-        account.id, seq, state.now_ms, "entry", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "open",
-        order.reduce_only, size, px, fee, None, "maker" if maker else "taker", order.size - order.filled, position.size, position.entry_px(),
-        account.balance, order.request_id, order.idempotency_key, 0,
-    )))  # fmt: skip
+    emit(
+        state,
+        account,
+        fill_event(
+            (
+                account.id,
+                seq,
+                state.now_ms,
+                "entry",
+                spec.coin,
+                trade.id,
+                oid_text(account, order.number),
+                trade.kind,
+                side_name(position.side),
+                "open",
+                order.reduce_only,
+                size,
+                px,
+                fee,
+                None,
+                "maker" if maker else "taker",
+                order.size - order.filled,
+                position.size,
+                position.entry_px(),
+                account.balance,
+                order.request_id,
+                order.idempotency_key,
+                0,
+            )
+        ),
+    )
 
 
 def _fill_close(
@@ -333,11 +367,37 @@ def _fill_close(
     trade.absorbed += absorbed
     realize_today(account, state.now_ms, realized + absorbed)
     seq = next_seq(account)
-    emit(state, account, fill_event((
-        account.id, seq, state.now_ms, "exit", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "close",
-        order.reduce_only, size, px, fee, realized, "maker" if maker else "taker", order.size - order.filled, position.size,
-        None if flat else position.entry_px(), account.balance, order.request_id, order.idempotency_key, absorbed,
-    )))  # fmt: skip
+    emit(
+        state,
+        account,
+        fill_event(
+            (
+                account.id,
+                seq,
+                state.now_ms,
+                "exit",
+                spec.coin,
+                trade.id,
+                oid_text(account, order.number),
+                trade.kind,
+                side_name(position.side),
+                "close",
+                order.reduce_only,
+                size,
+                px,
+                fee,
+                realized,
+                "maker" if maker else "taker",
+                order.size - order.filled,
+                position.size,
+                None if flat else position.entry_px(),
+                account.balance,
+                order.request_id,
+                order.idempotency_key,
+                absorbed,
+            )
+        ),
+    )
 
 
 def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, realized: int | None) -> None:
@@ -352,7 +412,10 @@ def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, 
 def take(
     account: Account, position: Position, *, size: int, entry_part: int, realized: int, fee: int, full: bool = False
 ) -> None:
-    """Reduce a position by `size`: its PnL and its share of isolated margin go to the balance. An isolated loss never exceeds its margin."""
+    """Reduce a position by `size`: its PnL and its share of isolated margin go to the balance.
+
+    An isolated loss never exceeds its margin.
+    """
     if full:
         keep = outcome.cost(position.side, position.entry_notional - entry_part, position.size - size)
         account.balance += position.margin + realized - fee - keep
@@ -375,7 +438,10 @@ def take(
 
 
 def leave(state: State, account: Account, market: Market, position: Position) -> None:
-    """Remove a closed position and its price levels. If a cross account without positions has a debt, the venue pays it."""
+    """Remove a closed position and its price levels.
+
+    If a cross account without positions has a debt, the venue pays it.
+    """
     assert position.size == 0 and position.entry_notional == 0 and position.margin == 0, position
     index.move_watch(market, position, None)
     index.move_floor(market, position, None)

@@ -1,4 +1,7 @@
-"""Limits on openings: the account's caps, the key's caps, the platform's limits, and blocking guardians. Exits are refused only for too many open orders."""
+"""Limits on openings: the account's caps, the key's caps, the platform's limits, and blocking guardians.
+
+Exits are refused only for too many open orders.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,18 @@ from bot.venue.state import (
     Position,
     State,
     guardian_id,
-)  # fmt: skip
+)
 
-BRAKES: Final = (
-    "account_drawdown",
-    "kill_switch",
-)  # They block all openings of the account, whichever key armed them.
+# They block all openings of the account, whichever key armed them.
+BRAKES: Final = ("account_drawdown", "kill_switch")
 OUTCOMES_BOOK: Final = "events"
+# a key's caps on openings: name in the interface, attribute
 CAPS: Final = (
     ("maxExposureUsd", "max_exposure"),
     ("maxDailyNotionalUsd", "max_daily_notional"),
     ("maxLeverage", "max_leverage"),
     ("maxOpenPositions", "max_open_positions"),
-)  # a key's caps on openings: name in the interface, attribute
+)
 SAME_REACH: Final = "a key disarms only what it could have armed with the same reach"
 
 Largest = Callable[[int], dict[str, Any] | None]
@@ -47,7 +49,9 @@ def blocking_guardians(account: Account) -> list[str]:
 
 
 def has_scope(key: Key, spec: MarketSpec) -> bool:
-    """True if the key's scopes allow closing in this market: outcomes for an event market, otherwise trade or trade:close_only."""
+    """True if the key's scopes allow closing in this market: outcomes for an event market, otherwise trade or
+    trade:close_only.
+    """
     if spec.book == OUTCOMES_BOOK:
         return "outcomes" in key.scopes
     return "trade" in key.scopes or "trade:close_only" in key.scopes
@@ -67,7 +71,8 @@ def covers(state: State, guardian: Guardian, other: Guardian) -> bool:
 
 
 def beyond_reach(state: State, key: Key, guardian: Guardian) -> Refusal | None:
-    """Refuse a key that could not have armed this guardian with the same reach: its markets, and for a scheduled order its caps.
+    """Refuse a key that could not have armed this guardian with the same reach: its markets, and for a scheduled order
+    its caps.
 
     A guardian of one position acts in its own market, which the caller checks.
     """
@@ -108,7 +113,10 @@ def blocker(state: State, account: Account, coin: str) -> Guardian | None:
 
 
 def is_blocked(state: State, account: Account, coin: str) -> bool:
-    """True if a guardian blocks openings here now. A drawdown at its floor blocks them even before it acts at the end of this instant."""
+    """True if a guardian blocks openings here now.
+
+    A drawdown at its floor blocks them even before it acts at the end of this instant.
+    """
     if not account.guardians:
         return False
     return blocker(state, account, coin) is not None or any(
@@ -201,24 +209,20 @@ def refuse_orders(account: Account, more: int = 1) -> Refusal | None:
 
 
 def refuse_opening(
-    state: State,
-    account: Account,
-    key: Key | None,
-    market: Market,
-    order: OrderSpec,
-    notional: int,
-    largest: Largest,
+    state: State, account: Account, key: Key | None, market: Market, order: OrderSpec, notional: int, largest: Largest
 ) -> Refusal | None:
-    """The first rule that forbids opening `notional` USD in this market, if any. The bracket and the guardians of the order count too.
+    """The first rule that forbids opening `notional` USD in this market, if any. The bracket and the guardians of the
+    order count too.
 
     `largest(left)` is the fix that opens at most `left` USD; None if that is below the minimum order.
     """
     if (guardian := blocker(state, account, market.spec.coin)) is not None:
         gid = guardian_id(account, guardian.number)
         return Refusal(
-            "limit_exceeded", f"openings are blocked by guardian {gid} ({guardian.spec.type})",
+            "limit_exceeded",
+            f"openings are blocked by guardian {gid} ({guardian.spec.type})",
             details={"guardianId": gid, "guardianType": guardian.spec.type},
-        )  # fmt: skip
+        )
     legs = (order.stop is not None) + (order.target is not None)
     if refused := refuse_orders(account, max(1, legs)):
         return refused
@@ -230,26 +234,24 @@ def refuse_opening(
         )
     if account.max_trade is not None and notional > account.max_trade:
         return Refusal(
-            "limit_exceeded", f"the order opens {text_of(notional)} USD, maxTradeUsd is {text_of(account.max_trade)}",
-            fix=_way_out(state, account, key, market, order.side, largest), details={"cap": "maxTradeUsd"},
-        )  # fmt: skip
+            "limit_exceeded",
+            f"the order opens {text_of(notional)} USD, maxTradeUsd is {text_of(account.max_trade)}",
+            fix=_way_out(state, account, key, market, order.side, largest),
+            details={"cap": "maxTradeUsd"},
+        )
     if account.daily_cap is not None and (used := spoken_for_today(state, account)) + notional > account.daily_cap:
         left = max(0, account.daily_cap - used)
         return Refusal(
-            "limit_exceeded", f"dailyTradeCapUsd is {text_of(account.daily_cap)}, {text_of(left)} USD of it is left today",
-            fix=_way_out(state, account, key, market, order.side, largest), details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
-        )  # fmt: skip
+            "limit_exceeded",
+            f"dailyTradeCapUsd is {text_of(account.daily_cap)}, {text_of(left)} USD of it is left today",
+            fix=_way_out(state, account, key, market, order.side, largest),
+            details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
+        )
     return refuse_key(state, account, key, market, order.side, notional, largest) if key is not None else None
 
 
 def refuse_key(
-    state: State,
-    account: Account,
-    key: Key,
-    market: Market,
-    side: int,
-    notional: int,
-    largest: Largest,
+    state: State, account: Account, key: Key, market: Market, side: int, notional: int, largest: Largest
 ) -> Refusal | None:
     """The key's own caps."""
     if (
@@ -258,18 +260,22 @@ def refuse_key(
     ):
         left = max(0, key.max_daily_notional - used)
         return Refusal(
-            "key_limit_exceeded", f"maxDailyNotionalUsd is {text_of(key.max_daily_notional)}, {text_of(left)} USD of it is left today",
-            fix=_way_out(state, account, key, market, side, largest), details={"cap": "maxDailyNotionalUsd", "resetsAt": resets_at_ms(state.now_ms)},
-        )  # fmt: skip
+            "key_limit_exceeded",
+            f"maxDailyNotionalUsd is {text_of(key.max_daily_notional)}, {text_of(left)} USD of it is left today",
+            fix=_way_out(state, account, key, market, side, largest),
+            details={"cap": "maxDailyNotionalUsd", "resetsAt": resets_at_ms(state.now_ms)},
+        )
     if (
         key.max_exposure is not None
         and (held := exposure_beside(state, account, market, side)) + notional > key.max_exposure
     ):
         left = max(0, key.max_exposure - held)
         return Refusal(
-            "key_limit_exceeded", f"maxExposureUsd is {text_of(key.max_exposure)}, {text_of(left)} USD of it is left",
-            fix=_way_out(state, account, key, market, side, largest), details={"cap": "maxExposureUsd"},
-        )  # fmt: skip
+            "key_limit_exceeded",
+            f"maxExposureUsd is {text_of(key.max_exposure)}, {text_of(left)} USD of it is left",
+            fix=_way_out(state, account, key, market, side, largest),
+            details={"cap": "maxExposureUsd"},
+        )
     if is_full(state, account, key, market):
         return Refusal(
             "key_limit_exceeded",
@@ -281,7 +287,10 @@ def refuse_key(
 
 
 def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
-    """True if this is more leverage than the order's key allows. An entry that waited gets the leverage of the present position."""
+    """True if this is more leverage than the order's key allows.
+
+    An entry that waited gets the leverage of the present position.
+    """
     key = None if order.key is None else state.keys.get(order.key)
     return key is not None and key.max_leverage is not None and leverage > key.max_leverage
 
@@ -289,7 +298,10 @@ def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
 def _way_out(
     state: State, account: Account, key: Key | None, market: Market, side: int, largest: Largest
 ) -> dict[str, Any]:
-    """The fix for a cap: the largest order that every cap allows. If the tightest cap leaves less than the minimum order, the action against that cap."""
+    """The fix for a cap: the largest order that every cap allows.
+
+    If the tightest cap leaves less than the minimum order, the action against that cap.
+    """
     if key is not None and is_full(state, account, key, market):
         return {"action": "close_first"}
     allowances: list[tuple[int, dict[str, Any]]] = []

@@ -1,4 +1,7 @@
-"""Liquidation: checked at the mark price. Closes through the book, below two thirds of maintenance by the backstop. The venue pays a negative rest."""
+"""Liquidation: checked at the mark price.
+
+Closes through the book, below two thirds of maintenance by the backstop. The venue pays a negative rest.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,8 @@ from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq, open_trade
 from bot.venue.state import Account, Market, Position, State, Trade, side_name
 
-PARTIAL_FROM: Final = (
-    100_000 * E8
-)  # Above this notional the first order closes a fifth; for 30 s after that, orders close everything.
+# Above this notional the first order closes a fifth; for 30 s after that, orders close everything.
+PARTIAL_FROM: Final = 100_000 * E8
 COOLDOWN_MS: Final = 30_000
 
 
@@ -25,20 +27,26 @@ def standing(state: State, account: Account, position: Position) -> tuple[int, i
             market, market.mark * position.size // E8
         )
     need = sum(
-        ledger.maintenance(m := state.markets[c], m.mark * p.size // E8) for c, p in account.positions.items() if not p.isolated
-    )  # fmt: skip
+        ledger.maintenance(m := state.markets[c], m.mark * p.size // E8)
+        for c, p in account.positions.items()
+        if not p.isolated
+    )
     return ledger.cross_value(state, account), need
 
 
 def liquidate(state: State, account: Account, position: Position, ref_px: int) -> None:
-    """Close a position whose equity is below maintenance, around `ref_px`, the mark of its market. Then, if necessary, the account's other positions."""
+    """Close a position whose equity is below maintenance, around `ref_px`, the mark of its market.
+
+    Then, if necessary, the account's other positions.
+    """
     market = state.markets[position.coin]
     _cancel_resting(state, account, position)
     _one(state, account, market, position, ref_px)
     while not position.isolated and (others := [p for p in account.positions.values() if not p.isolated]):
         equity, need = standing(state, account, others[0])
         if equity >= need or any(p.liquidation_cooldown_ms == state.now_ms + COOLDOWN_MS for p in others):
-            return  # A fifth was closed at this instant; the next point checks again.
+            # A fifth was closed at this instant; the next point checks again.
+            return
         worst = max(others, key=lambda p: ledger.maintenance(m := state.markets[p.coin], m.mark * p.size // E8))
         market = state.markets[worst.coin]
         _one(state, account, market, worst, market.mark)
@@ -58,7 +66,8 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
         _backstop(state, account, position)
         return
     whole = sum(sz for _, sz in fills) == position.size
-    if whole:  # A partial liquidation keeps the stop.
+    # A partial liquidation keeps the stop.
+    if whole:
         _drop_protection(state, account, market, position)
     order = exits.exit_order(state, account, market, position, size=size, bound_px=0, reason="liquidated")
     trade = open_trade(
@@ -66,20 +75,15 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
     )
     order_fills.take(state, account, market, order, trade, fills)
     order_fills.finish(state, trade)
-    _emit(
-        state,
-        account,
-        market,
-        trade,
-        "full" if whole else "partial",
-        px=trade.avg_px() or ref_px,
-    )
+    _emit(state, account, market, trade, "full" if whole else "partial", px=trade.avg_px() or ref_px)
     if account.positions.get(position.coin) is position:
         ledger.rewatch(state, account, position)
 
 
 def _backstop(state: State, account: Account, position: Position) -> None:
-    """The liquidator takes position and margin at mark: an isolated position alone; of a cross account all cross positions and the balance."""
+    """The liquidator takes position and margin at mark: an isolated position alone; of a cross account all cross
+    positions and the balance.
+    """
     siblings = [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
     for p in siblings:
         market = state.markets[p.coin]
@@ -112,7 +116,9 @@ def _backstop(state: State, account: Account, position: Position) -> None:
 
 
 def _cancel_resting(state: State, account: Account, position: Position) -> None:
-    """Cancel resting orders in this market; for a cross account also entries in other markets, because they reserve margin. Closing orders there stay."""
+    """Cancel resting orders in this market; for a cross account also entries in other markets, because they reserve
+    margin. Closing orders there stay.
+    """
     open_orders.cancel_resting(state, account, "liquidated", position.coin, entries_elsewhere=not position.isolated)
 
 
@@ -125,7 +131,24 @@ def _drop_protection(state: State, account: Account, market: Market, position: P
 
 
 def _emit(state: State, account: Account, market: Market, trade: Trade, subtype: str, *, px: int) -> None:
-    emit(state, account, Liquidated(
-        account.id, next_seq(account), state.now_ms, subtype, market.spec.coin, trade.id, side_name(trade.side), trade.filled, px, market.mark,
-        trade.realized or 0, trade.fee, trade.margin_lost, account.balance, trade.absorbed,
-    ))  # fmt: skip
+    emit(
+        state,
+        account,
+        Liquidated(
+            account.id,
+            next_seq(account),
+            state.now_ms,
+            subtype,
+            market.spec.coin,
+            trade.id,
+            side_name(trade.side),
+            trade.filled,
+            px,
+            market.mark,
+            trade.realized or 0,
+            trade.fee,
+            trade.margin_lost,
+            account.balance,
+            trade.absorbed,
+        ),
+    )

@@ -1,7 +1,7 @@
 """Applies a price: which orders, stops and liquidations it reaches, in which order, at which price.
 
-A point is a movement from the last price to this one. Levels between them act nearest first, each at its own price. If the market jumps (a
-bar's open), everything fills at the end of the jump, and liquidations come before stops.
+A point is a movement from the last price to this one. Levels between them act nearest first, each at its own price. If
+the market jumps (a bar's open), everything fills at the end of the jump, and liquidations come before stops.
 """
 
 from __future__ import annotations
@@ -32,17 +32,30 @@ from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening,
 from bot.venue.record import emit, emit_order, next_seq, open_trade
 from bot.venue.state import Account, Level, Market, Order, Position, State, Trade, oid_text, side_name
 
-Ahead = tuple[int, int]  # lowest and highest of the points still to come in this bar
+# lowest and highest of the points still to come in this bar
+Ahead = tuple[int, int]
 
 
 # ── Points ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def point(
-    state: State, market: Market, px: int, *, step: int = 0, bar_ms: int = 0, volume: int | None = None, oracle: int | None = None,
-    mid: int | None = None, ahead: Ahead | None = None, close: int = 0,
-) -> None:  # fmt: skip
-    """Move the market to `px`. Step 0 opens a bar: the price may jump, due funding is paid, and resting limits get the bar's volume."""
+    state: State,
+    market: Market,
+    px: int,
+    *,
+    step: int = 0,
+    bar_ms: int = 0,
+    volume: int | None = None,
+    oracle: int | None = None,
+    mid: int | None = None,
+    ahead: Ahead | None = None,
+    close: int = 0,
+) -> None:
+    """Move the market to `px`.
+
+    Step 0 opens a bar: the price may jump, due funding is paid, and resting limits get the bar's volume.
+    """
     if market.status == "settled":
         return
     last = market.mark
@@ -56,13 +69,15 @@ def point(
             funding.pay(
                 state, market, oracle if oracle is not None else market.oracle if market.external == "closed" else px
             )
-        if oracle is not None or market.external != "closed":  # The oracle is frozen while the outside price is closed.
+        # The oracle is frozen while the outside price is closed.
+        if oracle is not None or market.external != "closed":
             market.oracle = oracle if oracle is not None else px
     elif oracle is not None:
         market.oracle = oracle
     elif (
         market.oracle == last and market.external != "closed"
-    ):  # The oracle follows the price unless a command has set it.
+        # The oracle follows the price unless a command has set it.
+    ):
         market.oracle = px
     if market.working:
         market.mark = market.mid = px
@@ -91,7 +106,8 @@ def quote_point(state: State, command: QuotePoint) -> None:
         funding.pay(state, market, market.oracle)
     last = market.mark
     market.point += 1
-    market.bar_ms, market.volume_left = 0, -1  # It is in no bar, and limits no volume.
+    # It is in no bar, and limits no volume.
+    market.bar_ms, market.volume_left = 0, -1
     market.see_quote(command.mark, command.bid, command.ask)
     for account_id, number in list(market.working):
         account = state.accounts[account_id]
@@ -112,7 +128,8 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
     falling, rising = market.falling, market.rising
     low, high = _reach(market, px) if market.is_quoted else (px, px)
     if (not falling or falling[-1][0] < low) and (not rising or -rising[-1][0] > high):
-        return  # The usual case: the nearest level on each side lies beyond.
+        # The usual case: the nearest level on each side lies beyond.
+        return
     watched: list[str] = []
     drawn: list[str] = []
     placed = -1
@@ -203,7 +220,9 @@ def _nearer(level_px: int, px: int, last: int) -> int:
 def _next(
     state: State, market: Market, last: int, px: int, *, step: int, urgent: bool, ahead: Ahead | None
 ) -> tuple[int, Level] | None:
-    """The level that acts next: if `urgent`, liquidations first and then drawdowns; otherwise the one nearest to the start of the path."""
+    """The level that acts next: if `urgent`, liquidations first and then drawdowns; otherwise the one nearest to the
+    start of the path.
+    """
     first: tuple[int, Level] | None = None
     low, high = _reach(market, px) if market.is_quoted else (px, px)
     for falls in (True, False) if px <= last else (False, True):
@@ -225,7 +244,10 @@ def _next(
 
 
 def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ahead | None) -> bool:
-    """True if this point may reach the level. It must be older than the point. With sl_first a target waits if the bar still reaches the stop."""
+    """True if this point may reach the level.
+
+    It must be older than the point. With sl_first a target waits if the bar still reaches the stop.
+    """
     account = state.accounts[level.account]
     kind = level.kind
     if kind == "liquidation":
@@ -243,7 +265,8 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
         position = account.positions.get(order.coin)
         if ahead is None or not step or position is None or position.side == order.buy or order.left_to_open():
             return True
-        return not _adverse_ahead(account, position, ahead)  # It only takes profit, as a target does.
+        # It only takes profit, as a target does.
+        return not _adverse_ahead(account, position, ahead)
     if kind == "take_profit":
         if order.limit_bar_ms == market.bar_ms and market.bar_ms and step != 3:
             return False
@@ -253,7 +276,10 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
 
 
 def _is_shut(state: State, account: Account, market: Market, order: Order) -> bool:
-    """True if this fill would open a position while strict hours or a guardian block openings. The order then waits until the block ends."""
+    """True if this fill would open a position while strict hours or a guardian block openings.
+
+    The order then waits until the block ends.
+    """
     is_closed = market.external == "closed" and market.spec.strict_hours
     if not is_closed and not limits.is_blocked(state, account, market.spec.coin):
         return False
@@ -264,8 +290,8 @@ def _is_shut(state: State, account: Account, market: Market, order: Order) -> bo
 def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
     """True if this bar will still reach a stop, a trailing stop or the liquidation of this position.
 
-    Drawdown floors are left out: whether a floor is reached depends on the account's other markets, and each market's points are
-    processed alone.
+    Drawdown floors are left out: whether a floor is reached depends on the account's other markets, and each market's
+    points are processed alone.
     """
     low, high = ahead
     levels = [position.liquidation_level]
@@ -281,17 +307,34 @@ def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
 
 
 def fire_trigger(state: State, account: Account, market: Market, order: Order, ref_px: int, *, gapped: bool) -> None:
-    """A stop or target fires: exit the whole position around `ref_px`, cancel the other of the two, and keep trying an unfilled rest."""
+    """A stop or target fires: exit the whole position around `ref_px`, cancel the other of the two, and keep trying
+    an unfilled rest.
+    """
     position = account.positions[market.spec.coin]
     trigger = order.trigger_px
     assert trigger is not None
     index.unwatch_order(market, order)
     order.size, order.status = position.size, "fired"
     trade = open_trade(state, account, order, kind=order.kind, intent="close", side=position.side, size=position.size)
-    emit(state, account, triggered((
-        account.id, next_seq(account), state.now_ms, order.kind, market.spec.coin, oid_text(account, order.number), trade.id,
-        side_name(position.side), position.size, trigger, market.mark,
-    )))  # fmt: skip
+    emit(
+        state,
+        account,
+        triggered(
+            (
+                account.id,
+                next_seq(account),
+                state.now_ms,
+                order.kind,
+                market.spec.coin,
+                oid_text(account, order.number),
+                trade.id,
+                side_name(position.side),
+                position.size,
+                trigger,
+                market.mark,
+            )
+        ),
+    )
     sibling = position.target_oid if order.kind == "stop_loss" else position.stop_oid
     if order.kind == "stop_loss":
         position.stop_oid = None
@@ -310,8 +353,8 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
 
 
 def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
-    """Fill a resting limit at its price, or at the better price where the path starts (a bar's open, later the book's price), within its
-    part of the bar's volume.
+    """Fill a resting limit at its price, or at the better price where the path starts (a bar's open, later the book's
+    price), within its part of the bar's volume.
     """
     assert order.limit_px is not None
     fill_px = order.limit_px
@@ -333,7 +376,8 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     position = account.positions.get(order.coin)
     against = position.size if position is not None and position.side != order.buy else 0
     opens = order.left_to_open()
-    if size > against + opens:  # The position that the order should close has become smaller.
+    # The position that the order should close has become smaller.
+    if size > against + opens:
         size = against + opens
         if not size:
             open_orders.drop_entry(state, account, market, order, "reduce_only")
@@ -373,11 +417,12 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
 
 
 def _fill_pending(state: State, market: Market) -> None:
-    """Fill orders that waited for this point: market orders within their slippage of its price, limits within their limit. The unfilled rest of
-    a limit keeps waiting.
+    """Fill orders that waited for this point: market orders within their slippage of its price, limits within their
+    limit. The unfilled rest of a limit keeps waiting.
     """
     for waiting in tuple(market.pending):
-        if waiting not in market.pending:  # canceled by the fill of an order before it
+        # canceled by the fill of an order before it
+        if waiting not in market.pending:
             continue
         market.pending.remove(waiting)
         account_id, number = waiting
@@ -414,7 +459,8 @@ def _fill_pending(state: State, market: Market) -> None:
         rest = None
         if order.filled < size:
             rest = "slippage_bound"
-        elif order.filled < order.size:  # The position that the order should close has become smaller.
+        # The position that the order should close has become smaller.
+        elif order.filled < order.size:
             rest = "reduce_only" if order.reduce_only else "position_closed"
         if is_limit and rest == "slippage_bound":
             _rest_at_limit(state, account, market, order, trade)
@@ -422,13 +468,21 @@ def _fill_pending(state: State, market: Market) -> None:
             _give_up(state, account, order, trade, rest)
         else:
             order_fills.finish(state, trade, reason=rest)
-            if rest is not None:  # It had an "open" event, so its end needs an event too.
+            # It had an "open" event, so its end needs an event too.
+            if rest is not None:
                 emit_order(state, account, order, "canceled", reason=rest)
 
 
 def _why_not_opened(
-    state: State, account: Account, market: Market, order: Order, position: Position | None, fills: list[tuple[int, int]], against: int, leverage: int
-) -> str | None:  # fmt: skip
+    state: State,
+    account: Account,
+    market: Market,
+    order: Order,
+    position: Position | None,
+    fills: list[tuple[int, int]],
+    against: int,
+    leverage: int,
+) -> str | None:
     """Why the fills of a waiting order may not open a position; None if they may."""
     spec = market.spec
     if limits.is_blocked(state, account, spec.coin):
@@ -446,7 +500,10 @@ def _why_not_opened(
 
 
 def _behind(account: Account, market: Market, order: Order) -> int:
-    """Margin reserved by later orders. It does not count against this order, because they are checked again when they fill."""
+    """Margin reserved by later orders.
+
+    It does not count against this order, because they are checked again when they fill.
+    """
     if not account.resting:
         return 0
     later = [account.orders[number] for number in account.resting if number > order.number]
@@ -457,7 +514,10 @@ def _behind(account: Account, market: Market, order: Order) -> int:
 
 
 def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
-    """Rest a limit at its price. Cancels it if margin does not suffice, because the limit price may cost more than the book's price."""
+    """Rest a limit at its price.
+
+    Cancels it if margin does not suffice, because the limit price may cost more than the book's price.
+    """
     if open_orders.held_at_limit(market, order) > ledger.free_margin(state, account):
         _give_up(state, account, order, trade, "insufficient_funds")
     else:
@@ -479,7 +539,10 @@ def _bound_of_pending(market: Market, order: Order) -> int:
 
 
 def _liquidated(state: State, account: Account, market: Market, position: Position, ref: int, px: int) -> bool:
-    """Liquidate if the account is below maintenance on the way to `px`. False if only this market's share of the slack was used up."""
+    """Liquidate if the account is below maintenance on the way to `px`.
+
+    False if only this market's share of the slack was used up.
+    """
     _stand_at(market, ref)
     equity, need = liquidation.standing(state, account, position)
     if equity >= need and ref != px:
@@ -489,7 +552,8 @@ def _liquidated(state: State, account: Account, market: Market, position: Positi
         ref = level if (level - ref) * position.side < 0 else ref
         market.mark = market.mid = ref
         equity, need = liquidation.standing(state, account, position)
-        if equity > need:  # The level is rounded to 1e-8: one unit further on, the account is below.
+        # The level is rounded to 1e-8: one unit further on, the account is below.
+        if equity > need:
             market.mark = market.mid = ref = ref - position.side
             equity, need = liquidation.standing(state, account, position)
     if equity > need or (equity == need and ref == px):
@@ -519,8 +583,11 @@ def is_calm(state: State, market: Market, low: int, high: int) -> bool:
     """True if no order or level lies between low and high, and no order waits that any price may fill."""
     falling, rising = market.falling, market.rising
     return (
-        not market.pending and not market.working and (not falling or falling[-1][0] < low) and (not rising or -rising[-1][0] > high)
-    )  # fmt: skip
+        not market.pending
+        and not market.working
+        and (not falling or falling[-1][0] < low)
+        and (not rising or -rising[-1][0] > high)
+    )
 
 
 def price_point(state: State, command: PricePoint) -> None:

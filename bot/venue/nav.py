@@ -1,7 +1,7 @@
 """The history of an account's holdings, from which its value at past instants is computed.
 
-An entry is written when a command has moved money or positions; the reader prices it with candles. Entries are kept as finely as the
-interface shows them: every 5 minutes for a day, 1 h for 7 days, 4 h for 30 days, then daily.
+An entry is written when a command has moved money or positions; the reader prices it with candles. Entries are kept as
+finely as the interface shows them: every 5 minutes for a day, 1 h for 7 days, 4 h for 30 days, then daily.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from bot.model.events import AccountChanged, Event, GuardianMoved, OrderChanged,
 from bot.venue.numbers import E8
 from bot.venue.state import DAY_MS, HOUR_MS, Account, Stand, State
 
-STEP_MS: Final = 300_000  # the shortest step of the interface's ranges
-DAYS_KEPT: Final = 4_000  # points of the longest series; a chart has no more pixels
+# the shortest step of the interface's ranges
+STEP_MS: Final = 300_000
+# points of the longest series; a chart has no more pixels
+DAYS_KEPT: Final = 4_000
 
 # (largest age, step): the last entry of each step is kept; it gives the value at the end of the step.
 KEPT: Final = ((DAY_MS, STEP_MS), (7 * DAY_MS, HOUR_MS), (30 * DAY_MS, 4 * HOUR_MS), (DAYS_KEPT * DAY_MS, DAY_MS))
 
-_QUIET: Final = frozenset(
-    {OrderChanged, Triggered, GuardianMoved, AccountChanged}
-)  # commands that move neither money nor sizes
+# commands that move neither money nor sizes
+_QUIET: Final = frozenset({OrderChanged, Triggered, GuardianMoved, AccountChanged})
 
 
 def note(state: State, events: list[Event]) -> None:
@@ -79,7 +80,10 @@ def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
 
 
 def _step(ts: int, step: int) -> int:
-    """The step of an instant. A boundary belongs to the step that it ends, so that its value includes payments at that instant."""
+    """The step of an instant.
+
+    A boundary belongs to the step that it ends, so that its value includes payments at that instant.
+    """
     return (ts - 1) // step
 
 

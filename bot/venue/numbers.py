@@ -10,14 +10,15 @@ from typing import Final
 from bot import money
 
 E8: Final = money.E8
-E12: Final = money.E12  # Funding rates: an hourly fraction needs more than eight decimals.
-MICRO: Final = 100  # Fees have 1e-6 USD: the last two of eight decimals are cut.
+# Funding rates: an hourly fraction needs more than eight decimals.
+E12: Final = money.E12
+# Fees have 1e-6 USD: the last two of eight decimals are cut.
+MICRO: Final = 100
 BPS: Final = 10_000
 
 PX_DECIMALS_MAX: Final = 6
-PX_DIGITS_MAX: Final = (
-    128  # The digits of a scaled price: at most 64 in a text, eight decimals, and room for a target of 1e12 R.
-)
+# The digits of a scaled price: at most 64 in a text, eight decimals, and room for a target of 1e12 R.
+PX_DIGITS_MAX: Final = 128
 
 
 def notional_of(px: int, size: int) -> int:
@@ -36,7 +37,10 @@ def toward_zero(numerator: int, denominator: int) -> int:
 
 
 def fee_of(notional: int, rate: int) -> int:
-    """Fee on a notional, truncated to 1e-6 USD as the venue does: 66653 * 0.001 * 0.00015 -> 0.009997. A negative rate is a rebate, truncated alike."""
+    """Fee on a notional, truncated to 1e-6 USD as the venue does: 66653 * 0.001 * 0.00015 -> 0.009997.
+
+    A negative rate is a rebate, truncated alike.
+    """
     if rate < 0:
         return -fee_of(notional, -rate)
     fee = notional * rate // E8
@@ -46,9 +50,11 @@ def fee_of(notional: int, rate: int) -> int:
 def tick_table(
     sz_decimals: int, *, sig_figs: int | None, px_decimals: int | None, tick: int | None = None
 ) -> tuple[int, ...]:
-    """Tick in 1e-8 units by the number of digits of the scaled price: at most 5 significant figures and 6 - szDecimals decimals; integers always.
+    """Tick in 1e-8 units by the number of digits of the scaled price: at most 5 significant figures and 6 - szDecimals
+    decimals; integers always.
 
-    With `sig_figs=None` the grid has `px_decimals` decimals at every price. With `tick` it has that tick at every price.
+    With `sig_figs=None` the grid has `px_decimals` decimals at every price. With `tick` it has that tick at every
+    price.
     """
     if tick is not None:
         return (tick,) * PX_DIGITS_MAX
@@ -57,7 +63,8 @@ def tick_table(
     for digits in range(PX_DIGITS_MAX):
         power = -decimals
         if sig_figs is not None:
-            magnitude = digits - 1 - 8  # power of ten of the price's first digit
+            # power of ten of the price's first digit
+            magnitude = digits - 1 - 8
             power = max(power, min(0, magnitude - sig_figs + 1))
         ticks.append(10 ** max(0, 8 + power))
     return tuple(ticks)
@@ -78,7 +85,10 @@ def digits_of(px: int) -> int:
 
 
 def round_figures(px: int, figures: int, decimals: int) -> int:
-    """`px` rounded to `figures` significant figures, then to `decimals` decimals (half to even). Used for the bound of a market order."""
+    """`px` rounded to `figures` significant figures, then to `decimals` decimals (half to even).
+
+    Used for the bound of a market order.
+    """
     step = 10 ** max(0, digits_of(px) - figures)
     return _nearest(_nearest(px, step), 10 ** max(0, 8 - decimals))
 
@@ -90,4 +100,5 @@ def _nearest(value: int, step: int) -> int:
     return low * step
 
 
-text_of: Final = money.format_e8  # a scaled amount as text, for messages
+# a scaled amount as text, for messages
+text_of: Final = money.format_e8

@@ -9,13 +9,7 @@ from bot.venue import index, ledger, outcome, pages, protection
 from bot.venue.numbers import div_up
 from bot.venue.record import emit_order
 from bot.venue.refusals import no_market
-from bot.venue.state import (
-    Account,
-    Market,
-    Order,
-    State,
-    oid_text,
-)
+from bot.venue.state import Account, Market, Order, State, oid_text
 
 
 @dataclass(slots=True)
@@ -139,7 +133,10 @@ def entries(account: Account) -> list[Order]:
 def cancel_resting(
     state: State, account: Account, reason: str, coin: str, *, entries_elsewhere: bool = False
 ) -> tuple[str, ...]:
-    """Cancel all resting orders of a market, and with `entries_elsewhere` the entries of other markets. Stops and targets stay."""
+    """Cancel all resting orders of a market, and with `entries_elsewhere` the entries of other markets.
+
+    Stops and targets stay.
+    """
     canceled = [
         order
         for n in account.resting

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bot.venue import guardian_lifecycle, ledger, open_orders, protection
-from bot.venue.state import (
-    Account,
-    Market,
-    Order,
-    Position,
-    State,
-    Trade,
-)
+from bot.venue.state import Account, Market, Order, Position, State, Trade
 
 
 def take(
@@ -26,7 +19,11 @@ def take(
     maker: bool = False,
     by_limit: bool = False,
 ) -> tuple[int, ...]:
-    """Book an order's fills. Arms the bracket and guardians of the part that opens, and ends those of a closed position. Returns the armed guardians."""
+    """Book an order's fills.
+
+    Arms the bracket and guardians of the part that opens, and ends those of a closed position. Returns the armed
+    guardians.
+    """
     if not fills:
         return ()
     before = account.positions.get(market.spec.coin)

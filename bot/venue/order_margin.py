@@ -8,22 +8,11 @@ from typing import Any, Final
 from bot.errors import Refusal
 from bot.venue import ledger, outcome
 from bot.venue.numbers import E8, div_up, fee_of, text_of
-from bot.venue.order_sizes import (
-    cost_of_opening,
-    invalid,
-    sizing_px,
-)
-from bot.venue.state import (
-    Account,
-    Key,
-    Market,
-    Order,
-    OrderSpec,
-    Position,
-    State,
-)
+from bot.venue.order_sizes import cost_of_opening, invalid, sizing_px
+from bot.venue.state import Account, Key, Market, Order, OrderSpec, Position, State
 
-MARGIN_SLACK: Final = 1_000  # 1e-5 USD for rounding over the fills of one order
+# 1e-5 USD for rounding over the fills of one order
+MARGIN_SLACK: Final = 1_000
 
 
 def leverage_of(
@@ -63,8 +52,8 @@ def leverage_of(
 def freed_by_closing(
     market: Market, position: Position | None, fills: list[tuple[int, int]], rest: tuple[int, int]
 ) -> int:
-    """Margin that an order frees by closing the opposite position: the proceeds of its shares, or its margin; for an isolated position including the
-    PnL and fees of these fills and of the rest at its limit.
+    """Margin that an order frees by closing the opposite position: the proceeds of its shares, or its margin; for an
+    isolated position including the PnL and fees of these fills and of the rest at its limit.
     """
     if position is None:
         return 0
@@ -79,7 +68,8 @@ def freed_by_closing(
         fetched += outcome.worth(spec, position.side, px, part)
         fees += ledger.fee_on(spec, px, part, maker=at == len(fills))
     if outcome.is_paid(spec):
-        return fetched  # The order's fees include those of this part.
+        # The order's fees include those of this part.
+        return fetched
     return 0 if left else max(0, position.margin + position.side * (got - position.entry_notional) - fees)
 
 
@@ -92,7 +82,9 @@ def margin_needed(market: Market, position: Position | None, reduce: int, margin
 
 
 def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], limit_px: int | None) -> int:
-    """The highest cost of one unit: the last price of a buy, the first of a sale; for a No share 1 USD less the price."""
+    """The highest cost of one unit: the last price of a buy, the first of a sale; for a No share 1 USD less the
+    price.
+    """
     prices = [px for px, _ in fills] + ([] if limit_px is None else [limit_px])
     return max([outcome.share_px(market.spec, buy, px) for px in prices], default=market.mid)
 
@@ -100,7 +92,10 @@ def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], li
 def largest_order(
     market: Market, order: OrderSpec, fills: list[tuple[int, int]], limit_px: int | None, reduce: int, left: int
 ) -> dict[str, Any] | None:
-    """The largest order that opens at most `left` USD, in the caller's unit. None if that is below the minimum order."""
+    """The largest order that opens at most `left` USD, in the caller's unit.
+
+    None if that is below the minimum order.
+    """
     unit_cost = highest_unit_cost(market, order.side, fills, limit_px)
     most = reduce + max(0, left) * E8 // unit_cost // market.lot * market.lot
     if most * min(unit_cost, market.mid) // E8 < market.spec.min_notional:
@@ -118,10 +113,19 @@ def largest_order(
 
 
 def refuse_margin(
-    market: Market, buy: int, reduce: int, needed: int, besides: int, free: int, leverage: int, order: OrderSpec, unit_cost: int, sizing_px: int
-) -> Refusal:  # fmt: skip
-    """The refusal, with the largest order that surely passes: the closing part costs its fee, the rest costs margin and fee at the highest price.
-    `besides`: margin needed at any size.
+    market: Market,
+    buy: int,
+    reduce: int,
+    needed: int,
+    besides: int,
+    free: int,
+    leverage: int,
+    order: OrderSpec,
+    unit_cost: int,
+    sizing_px: int,
+) -> Refusal:
+    """The refusal, with the largest order that surely passes: the closing part costs its fee, the rest costs margin and
+    fee at the highest price. `besides`: margin needed at any size.
     """
     spec = market.spec
     fee_closing = 0 if spec.margin_mode == "isolated" else fee_of(unit_cost * reduce // E8, spec.taker_rate)
@@ -137,9 +141,11 @@ def refuse_margin(
         if order.usd is not None:
             fix = {"field": "usdAmount", "value": text_of(usd)}
     return Refusal(
-        "insufficient_funds", f"the order needs {text_of(needed)} USD of margin and fee, {text_of(free)} is free", fix=fix,
+        "insufficient_funds",
+        f"the order needs {text_of(needed)} USD of margin and fee, {text_of(free)} is free",
+        fix=fix,
         details={"neededUsd": text_of(needed), "freeMarginUsd": text_of(free)},
-    )  # fmt: skip
+    )
 
 
 def leverage_margin(market: Market, position: Position, leverage: int) -> int:
@@ -156,8 +162,8 @@ def leverage_margin(market: Market, position: Position, leverage: int) -> int:
 
 
 def position_at_its_turn(account: Account, market: Market) -> tuple[Position | None, int]:
-    """The position that an order will find at the next point, after the waiting market orders before it have filled at the mid; and the margin
-    that those orders free by closing.
+    """The position that an order will find at the next point, after the waiting market orders before it have filled at
+    the mid; and the margin that those orders free by closing.
     """
     position, back = account.positions.get(market.spec.coin), 0
     if not market.pending:
@@ -187,8 +193,11 @@ def _grown(market: Market, position: Position | None, order: Order, opened: int)
         assert after is not None
         return replace(after, account=order.account, margin=margin)
     return replace(
-        position, size=position.size + opened, entry_notional=position.entry_notional + notional, margin=position.margin + margin
-    )  # fmt: skip
+        position,
+        size=position.size + opened,
+        entry_notional=position.entry_notional + notional,
+        margin=position.margin + margin,
+    )
 
 
 def position_after(
@@ -199,10 +208,16 @@ def position_after(
         return None
     same = position if position is not None and position.side == buy else None
     return Position(
-        account="", coin=market.spec.coin, side=buy, size=opening + (same.size if same else 0), leverage=leverage,
-        entry_notional=notional + (same.entry_notional if same else 0), isolated=market.spec.margin_mode != "cross", opened_ms=0,
+        account="",
+        coin=market.spec.coin,
+        side=buy,
+        size=opening + (same.size if same else 0),
+        leverage=leverage,
+        entry_notional=notional + (same.entry_notional if same else 0),
+        isolated=market.spec.margin_mode != "cross",
+        opened_ms=0,
         margin=same.margin if same else 0,
-    )  # fmt: skip
+    )
 
 
 def position_left(
@@ -228,8 +243,16 @@ def liquidation_at_leverage(market: Market, position: Position, leverage: int) -
 
 
 def liquidation_of_fills(
-    state: State, account: Account, market: Market, buy: int, fills: list[tuple[int, int]], reduce: int, leverage: int, *, maker: bool
-) -> int | None:  # fmt: skip
+    state: State,
+    account: Account,
+    market: Market,
+    buy: int,
+    fills: list[tuple[int, int]],
+    reduce: int,
+    leverage: int,
+    *,
+    maker: bool,
+) -> int | None:
     """The liquidation price of the position that these fills open or grow."""
     if outcome.is_paid(market.spec):
         return None
@@ -252,8 +275,8 @@ def liquidation_after(
     fee: int,
     fee_opening: int,
 ) -> int | None:
-    """`fee`: the fee, less the realised PnL of an order that only reduces. `fee_opening`: the part of the fee for the opening, the only part that an
-    isolated margin pays.
+    """`fee`: the fee, less the realised PnL of an order that only reduces. `fee_opening`: the part of the fee for the
+    opening, the only part that an isolated margin pays.
     """
     if outcome.is_paid(market.spec):
         return None

@@ -8,21 +8,20 @@ from bot.errors import Refusal
 from bot.venue import ledger, outcome
 from bot.venue.book import level_px, walk
 from bot.venue.numbers import BPS, E8, div_up, round_figures, text_of
-from bot.venue.state import (
-    Market,
-    MarketSpec,
-    Order,
-    Position,
-)
+from bot.venue.state import Market, MarketSpec, Order, Position
 
 CLOSE_SLIPPAGE_BPS: Final = 500
-TRIGGER_SLIPPAGE_BPS: Final = 1000  # A stop or target accepts ten per cent from its trigger.
+# A stop or target accepts ten per cent from its trigger.
+TRIGGER_SLIPPAGE_BPS: Final = 1000
 
 
 def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
-    """Worst price of a market order: mid * (1 ± bps), rounded to five figures and the market's decimals like the venue's own client."""
+    """Worst price of a market order: mid * (1 ± bps), rounded to five figures and the market's decimals like the
+    venue's own client.
+    """
     spec = market.spec
-    if outcome.is_paid(spec):  # Of the payout of 1 USD: 100 bps are one cent at any price, for Yes and No alike.
+    # Of the payout of 1 USD: 100 bps are one cent at any price, for Yes and No alike.
+    if outcome.is_paid(spec):
         return outcome.clamp(spec, mid + buy * outcome.PAYOUT * bps // BPS)
     raw = mid * (BPS + buy * bps) // BPS
     if spec.sig_figs is None:
@@ -38,7 +37,9 @@ def least_size(market: Market, px: int) -> int:
 
 
 def sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:
-    """The price that converts USD to size: of the order's first unit; for a sale that crosses its limit, the book's better price."""
+    """The price that converts USD to size: of the order's first unit; for a sale that crosses its limit, the book's
+    better price.
+    """
     first_px = level_px(market, mid, buy, 0) or mid
     if not limit:
         return first_px
@@ -89,7 +90,8 @@ def size_at_fill(market: Market, order: Order, bound: int) -> int:
 def spread_bps(market: Market, mid: int, side: int) -> int:
     """Spread between the best prices, in bps scaled 1e8 of the value of one unit of this side at the mid."""
     spec = market.spec
-    if market.external != "closed" and not outcome.is_paid(spec):  # The configured spread, before rounding to the grid.
+    # The configured spread, before rounding to the grid.
+    if market.external != "closed" and not outcome.is_paid(spec):
         return spec.half_spread * 2 * BPS
     between = level_px(market, mid, 1, 0) - level_px(market, mid, -1, 0)
     return between * BPS * E8 // outcome.share_px(spec, side, mid)
@@ -114,7 +116,10 @@ def shallow_text(market: Market, buy: int, bps: int, found: int, wanted: int) ->
 
 
 def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:
-    """Notional and margin of the opening part: fills after `reduce`, then the rest at its limit. Equal to what the ledger will book."""
+    """Notional and margin of the opening part: fills after `reduce`, then the rest at its limit.
+
+    Equal to what the ledger will book.
+    """
     notional = margin = 0
     for px, size in (*fills, rest):
         if reduce:
@@ -154,12 +159,22 @@ def refuse_off_grid(market: Market, name: str, px: int) -> Refusal | None:
     tick = market.tick(px)
     if px != outcome.clamp(market.spec, px):
         down, up = outcome.PX_MIN, outcome.PX_MAX
-        return invalid(name, f"{text_of(px)} does not lie within {text_of(down)}..{text_of(up)}", fix={
-            "field": name, "value": text_of(outcome.clamp(market.spec, px)), "neighbours": [text_of(down), text_of(up)]})  # fmt: skip
+        return invalid(
+            name,
+            f"{text_of(px)} does not lie within {text_of(down)}..{text_of(up)}",
+            fix={
+                "field": name,
+                "value": text_of(outcome.clamp(market.spec, px)),
+                "neighbours": [text_of(down), text_of(up)],
+            },
+        )
     if px <= 0 or px % tick:
         down, up = px - px % tick, px - px % tick + tick
-        return invalid(name, f"{text_of(px)} is not on the price grid (tick {text_of(tick)})", fix={
-            "field": name, "value": text_of(down or up), "neighbours": above_zero(down, up)})  # fmt: skip
+        return invalid(
+            name,
+            f"{text_of(px)} is not on the price grid (tick {text_of(tick)})",
+            fix={"field": name, "value": text_of(down or up), "neighbours": above_zero(down, up)},
+        )
     return None
 
 

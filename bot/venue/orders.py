@@ -15,16 +15,7 @@ from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, invalid, least_s
 from bot.venue.quote_draft import Quote
 from bot.venue.record import emit, emit_order, next_oid, next_seq, open_trade
 from bot.venue.refusals import no_market
-from bot.venue.state import (
-    Account,
-    Key,
-    Market,
-    Order,
-    OrderSpec,
-    Position,
-    State,
-    Trade,
-)
+from bot.venue.state import Account, Key, Market, Order, OrderSpec, Position, State, Trade
 
 
 @dataclass(slots=True)
@@ -35,7 +26,8 @@ class OrderPlaced:
     leverage_clamped: bool = False
     warnings: tuple[tuple[str, str], ...] = ()
     guardians: tuple[int, ...] = ()
-    protected: bool = True  # The position of a resting order is protected now and will be at the first fill.
+    # The position of a resting order is protected now and will be at the first fill.
+    protected: bool = True
 
 
 def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | ClosePosition) -> Refusal | None:
@@ -43,11 +35,18 @@ def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | C
     key = command.idempotency_key
     if key is not None:
         if account.is_fenced(key):
-            return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
-                           details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
+            return Refusal(
+                "idempotency_conflict",
+                "the account was reset after this key was used",
+                fix={"action": "resync"},
+                details={"reason": "account_reset", "epoch": account.epoch},
+            )
         if (made := pages.trade_of_key(account, key)) is not None:
-            return Refusal("idempotency_conflict", "the response of the order with this key is no longer kept",
-                           details={"reason": "expired", "tradeId": made})  # fmt: skip
+            return Refusal(
+                "idempotency_conflict",
+                "the response of the order with this key is no longer kept",
+                details={"reason": "expired", "tradeId": made},
+            )
     if command.expires_ms is not None and state.now_ms > command.expires_ms:
         return Refusal(
             "idempotency_conflict",
@@ -84,16 +83,33 @@ def execute(
         found, _ = position_at_its_turn(account, market)
         if found is not None and found.side == held.side:
             change_leverage(state, account, market, held, quoted.leverage)
-    # An order no larger than the opposite position was quoted as a close. It stays reduce-only even if the position shrinks before it
-    # fills.
+    # An order no larger than the opposite position was quoted as a close. It stays reduce-only even if the position
+    # shrinks before it fills.
     order = Order(
-        number=next_oid(account), account=account.id, coin=spec.coin, kind=spec.type, side=quoted.side, buy=quoted.buy, size=quoted.size,
-        created_ms=state.now_ms, limit_px=spec.limit_px, stop_leg=spec.stop, target_leg=spec.target, guardians=quoted.guardians,
-        require_protection=spec.require_protection, reduce_only=quoted.intent == "close", leverage=quoted.leverage, bound_px=quoted.bound_px, slippage_bps=spec.slippage_bps, source=spec.source,
+        number=next_oid(account),
+        account=account.id,
+        coin=spec.coin,
+        kind=spec.type,
+        side=quoted.side,
+        buy=quoted.buy,
+        size=quoted.size,
+        created_ms=state.now_ms,
+        limit_px=spec.limit_px,
+        stop_leg=spec.stop,
+        target_leg=spec.target,
+        guardians=quoted.guardians,
+        require_protection=spec.require_protection,
+        reduce_only=quoted.intent == "close",
+        leverage=quoted.leverage,
+        bound_px=quoted.bound_px,
+        slippage_bps=spec.slippage_bps,
+        source=spec.source,
         idempotency_key=idempotency_key,
-        request_id=request_id, key=key.id if key is not None else None, born=market.point,
+        request_id=request_id,
+        key=key.id if key is not None else None,
+        born=market.point,
         opens=quoted.size - quoted.reduce if quoted.reduce else None,
-    )  # fmt: skip
+    )
     trade = open_trade(state, account, order, kind=spec.type, intent=quoted.intent, side=quoted.side, size=quoted.size)
     if state.rules.fill_at == "next" and (spec.type == "market" or quoted.fills):
         if spec.type == "market" and not quoted.reduce:
@@ -113,15 +129,28 @@ def execute(
 
 
 def change_leverage(state: State, account: Account, market: Market, position: Position, leverage: int) -> None:
-    """Set an open position's leverage; margin of an isolated position moves to or from the balance. The quote has checked that it is affordable."""
+    """Set an open position's leverage; margin of an isolated position moves to or from the balance.
+
+    The quote has checked that it is affordable.
+    """
     if position.isolated:
         delta = leverage_margin(market, position, leverage)
         position.margin += delta
         account.balance -= delta
     old, position.leverage = position.leverage, leverage
-    emit(state, account, AccountChanged(
-        account.id, next_seq(account), state.now_ms, "leverage", coin=position.coin, leverage_from=old, leverage_to=leverage
-    ))  # fmt: skip
+    emit(
+        state,
+        account,
+        AccountChanged(
+            account.id,
+            next_seq(account),
+            state.now_ms,
+            "leverage",
+            coin=position.coin,
+            leverage_from=old,
+            leverage_to=leverage,
+        ),
+    )
     ledger.rewatch(state, account, position)
 
 
@@ -148,8 +177,19 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
     if state.rules.fill_at != "next" and not fills:
         text = shallow_text(market, -position.side, bps, 0, size)
         return Refusal("insufficient_depth", text, fix={"action": "wait"})
-    order = exits.exit_order(state, account, market, position, size=size, bound_px=bound, source=command.source, request_id=command.request_id,
-                       idempotency_key=command.idempotency_key, reason=None, key=key.id if key else None)  # fmt: skip
+    order = exits.exit_order(
+        state,
+        account,
+        market,
+        position,
+        size=size,
+        bound_px=bound,
+        source=command.source,
+        request_id=command.request_id,
+        idempotency_key=command.idempotency_key,
+        reason=None,
+        key=key.id if key else None,
+    )
     order.slippage_bps = command.slippage_bps
     trade = open_trade(state, account, order, kind="close", intent="close", side=position.side, size=size)
     if state.rules.fill_at == "next":
@@ -187,6 +227,10 @@ def _size_of_close(market: Market, position: Position, command: ClosePosition) -
             fix = {"field": "usdAmount", "value": text_of(div_up(least * unit_px, E8))}
         elif command.fraction is not None:
             fix = {"field": "fraction", "value": text_of(div_up(least * E8, position.size))}
-        return Refusal("below_min_notional", f"this part is worth {text_of(unit_px * size // E8)} USD; the minimum is {text_of(market.spec.min_notional)} USD. The whole position can always be closed",
-                       fix=fix)  # fmt: skip
+        return Refusal(
+            "below_min_notional",
+            f"this part is worth {text_of(unit_px * size // E8)} USD; the minimum is"
+            f" {text_of(market.spec.min_notional)} USD. The whole position can always be closed",
+            fix=fix,
+        )
     return size

@@ -1,7 +1,9 @@
-"""Fully paid markets (events): what a Yes or a No share is worth, and the range of prices. Pure arithmetic; settlement.py settles.
+"""Fully paid markets (events): what a Yes or a No share is worth, and the range of prices. Pure arithmetic;
+settlement.py settles.
 
-Long is Yes, bought at p; short is No, bought at 1 - p from the same book, so that P(Yes) + P(No) = 1. A share pays at most 1 USD, and its buyer
-pays its whole cost at once. The most it can lose is that cost, so it is never liquidated and pays no funding.
+Long is Yes, bought at p; short is No, bought at 1 - p from the same book, so that P(Yes) + P(No) = 1. A share pays at
+most 1 USD, and its buyer pays its whole cost at once. The most it can lose is that cost, so it is never liquidated and
+pays no funding.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from typing import Final
 from bot.venue.numbers import E8
 from bot.venue.state import MarketSpec
 
-PAYOUT: Final = E8  # USD that a winning share pays
+# USD that a winning share pays
+PAYOUT: Final = E8
 PX_MIN: Final = E8 // 1_000
 PX_MAX: Final = PAYOUT - PX_MIN
 

@@ -1,4 +1,5 @@
-"""Packs old events and trades into pages. A page takes a tenth of the memory, is written once, and costs no time at a start.
+"""Packs old events and trades into pages. A page takes a tenth of the memory, is written once, and costs no time at a
+start.
 
 `fold` may be called at any time: commands and reads give the same answers. Backtests fold trades only.
 """
@@ -15,14 +16,15 @@ from bot.model.events import Event
 from bot.venue import codec, text_set
 from bot.venue.state import Account, Page, Trade
 
-PAGE: Final = 64  # small enough to unpack on a read, large enough to pack well
+# small enough to unpack on a read, large enough to pack well
+PAGE: Final = 64
 # Unpacked pages that readers keep, over all accounts, 70 KB each. A reader goes through old records in order.
 PAGES_OPEN: Final = 32
 
 
 def fold(account: Account, *, but_newest: int = 0) -> None:
-    """Pack events and trades into whole pages, except the `but_newest` newest ones and the trades from the oldest open one on. Fills an
-    incomplete last page (snapshots write one) first.
+    """Pack events and trades into whole pages, except the `but_newest` newest ones and the trades from the oldest open
+    one on. Fills an incomplete last page (snapshots write one) first.
     """
     events, pages = account.events, account.pages
     if pages and pages[-1].count < PAGE and events:
@@ -52,7 +54,10 @@ def fold_trades(account: Account, *, but_newest: int = 0) -> None:
 
 
 def _fold_keys(account: Account) -> None:
-    """Move the idempotency keys of packed trades into the compact set. A key must be known for ever and is rarely looked up."""
+    """Move the idempotency keys of packed trades into the compact set.
+
+    A key must be known for ever and is rarely looked up.
+    """
     first, by_key = account.trade_seq - len(account.trades) + 1, account.trade_by_key
     old = list(takewhile(lambda key: int(by_key[key][-9:]) < first, by_key))
     if len(old) >= PAGE:
@@ -70,7 +75,9 @@ def tail(account: Account) -> Page | None:
 
 
 def trade_tail(account: Account) -> tuple[Page | None, list[Trade]]:
-    """The trades after the last whole page: the finished ones as a page, and the rest from the oldest unfinished one on."""
+    """The trades after the last whole page: the finished ones as a page, and the rest from the oldest unfinished one
+    on.
+    """
     trades, last = account.trades, account.trade_pages[-1] if account.trade_pages else None
     if last is not None and last.count < PAGE:
         assert not trades, "fold has run"
@@ -115,7 +122,8 @@ def trades_before(account: Account, seq: int | None = None) -> Iterator[Trade]:
 
 def trade_of(account: Account, trade_id: str) -> Trade:
     """The trade of the account with this id."""
-    at = int(trade_id[-9:]) - 1 - account.trade_seq  # counted from the end: -1 is the newest
+    # counted from the end: -1 is the newest
+    at = int(trade_id[-9:]) - 1 - account.trade_seq
     if at >= -len(account.trades):
         return account.trades[at]
     return next(trades_before(account, at + account.trade_seq + 2))

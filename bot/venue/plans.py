@@ -11,16 +11,7 @@ from bot.venue import orders, pages, quote
 from bot.venue.commands import ConfirmPlan, StorePlan
 from bot.venue.numbers import BPS, text_of
 from bot.venue.quote_draft import Quote
-from bot.venue.state import (
-    DAY_MS,
-    PLAN_KEPT_MS,
-    PLANS_KEPT,
-    Account,
-    Key,
-    OrderSpec,
-    Plan,
-    State,
-)
+from bot.venue.state import DAY_MS, PLAN_KEPT_MS, PLANS_KEPT, Account, Key, OrderSpec, Plan, State
 
 
 def store_plan(state: State, account: Account, key: Key | None, command: StorePlan) -> Quote | Refusal:
@@ -30,7 +21,8 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
         return quoted
     quoted.max_drift_bps = command.max_drift_bps
     plans = state.plans
-    while plans:  # Plans expire in the order they were made, so the first is the oldest.
+    # Plans expire in the order they were made, so the first is the oldest.
+    while plans:
         oldest = next(iter(plans.values()))
         if oldest.expires_ms + PLAN_KEPT_MS > state.now_ms:
             break
@@ -56,7 +48,9 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
 
 
 def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
-    """Before plans are removed early: keep the trades of executed plans for PLAN_KEPT_MS, so that a repeated confirm finds them."""
+    """Before plans are removed early: keep the trades of executed plans for PLAN_KEPT_MS, so that a repeated confirm
+    finds them.
+    """
     for plan in plans:
         if plan.trade is not None:
             spent = state.accounts[plan.account].spent
@@ -71,8 +65,8 @@ def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
 def confirm(state: State, account: Account, key: Key | None, command: ConfirmPlan) -> orders.OrderPlaced | Refusal:
     """Execute a plan once. The token is used up also when the confirm is refused.
 
-    For PLAN_KEPT_MS a used token answers `used_token` with its trade, also after the plan was removed. A stale plan that was removed is
-    `not_found`. Neither can be executed.
+    For PLAN_KEPT_MS a used token answers `used_token` with its trade, also after the plan was removed. A stale plan
+    that was removed is `not_found`. Neither can be executed.
     """
     plan = state.plans.get(command.token)
     if plan is None or plan.account != account.id:
@@ -85,7 +79,8 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
             and pages.trade_of_key(account, used)
             and (refused := orders.fenced(state, account, command))
         ):
-            return refused  # The key of a trade is known for ever, also after its plan was removed.
+            # The key of a trade is known for ever, also after its plan was removed.
+            return refused
         return Refusal("not_found", "no such plan: the confirm token is unknown", fix={"action": "replan"})
     if plan.state == "used":
         return _used(plan.trade)
@@ -100,8 +95,12 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
     market = state.markets[plan.order.coin]
     if abs(market.mid - plan.mid) * BPS > plan.max_drift_bps * plan.mid:
         plan.state = "refused"
-        return Refusal("plan_stale", f"the price moved from {text_of(plan.mid)} to {text_of(market.mid)}, more than {plan.max_drift_bps} bps",
-                       fix={"action": "replan"}, details={"midAtPlan": text_of(plan.mid), "midNow": text_of(market.mid)})  # fmt: skip
+        return Refusal(
+            "plan_stale",
+            f"the price moved from {text_of(plan.mid)} to {text_of(market.mid)}, more than {plan.max_drift_bps} bps",
+            fix={"action": "replan"},
+            details={"midAtPlan": text_of(plan.mid), "midNow": text_of(market.mid)},
+        )
     order = replace(plan.order, reduce_only=True) if command.reduce_only else plan.order
     quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, order, key)
     if isinstance(quoted, Refusal):
@@ -152,7 +151,10 @@ def _used(trade: str | None) -> Refusal:
 
 
 def _quoted_just_now(state: State, plan: Plan, command: ConfirmPlan) -> Quote | None:
-    """The plan's own quote if its confirm is the next command, by the same key, on the same day. A new quote would be equal."""
+    """The plan's own quote if its confirm is the next command, by the same key, on the same day.
+
+    A new quote would be equal.
+    """
     last = state.quoted
     if last is None or last[0] + 1 != state.commands or last[1] != plan.token or command.key != plan.key:
         return None

@@ -15,7 +15,10 @@ from bot.venue.state import Account, Guardian, GuardianSpec, Leg, LegSpec, Marke
 def levels_of(
     market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None
 ) -> tuple[int | None, int | None]:
-    """Stop and target of a filled entry on the grid, rounded to the safer side. A price given by the caller stays unchanged."""
+    """Stop and target of a filled entry on the grid, rounded to the safer side.
+
+    A price given by the caller stays unchanged.
+    """
     stop_px: int | None = None
     if stop is not None:
         stop_px = (
@@ -70,14 +73,27 @@ def _arm(
     by_limit: bool,
 ) -> int:
     child = Order(
-        number=next_oid(account), account=account.id, coin=market.spec.coin, kind=kind, side=position.side, buy=-position.side, size=position.size,
-        created_ms=state.now_ms, status="armed", trigger_px=px, reduce_only=True, leverage=position.leverage, born=market.point,
-        leg=Leg(px, leg.pct, leg.r), trade=entry.trade,
-    )  # fmt: skip
+        number=next_oid(account),
+        account=account.id,
+        coin=market.spec.coin,
+        kind=kind,
+        side=position.side,
+        buy=-position.side,
+        size=position.size,
+        created_ms=state.now_ms,
+        status="armed",
+        trigger_px=px,
+        reduce_only=True,
+        leverage=position.leverage,
+        born=market.point,
+        leg=Leg(px, leg.pct, leg.r),
+        trade=entry.trade,
+    )
     falls = index.order_falls(child)
     child.through = market.mark <= px if falls else market.mark >= px
     if child.through or (by_limit and kind == "stop_loss"):
-        child.born -= 1  # The same point that filled the entry may reach this level, because its path goes on.
+        # The same point that filled the entry may reach this level, because its path goes on.
+        child.born -= 1
     if by_limit and not child.through:
         child.limit_bar_ms = market.bar_ms
     account.orders[child.number] = child
@@ -100,9 +116,16 @@ def arm_trail(
     """Start a trailing stop on an open position. `extreme` is its first extreme."""
     account.guardian_seq += 1
     guardian = Guardian(
-        number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, side=position.side, r_px=position.r_px,
-        extreme=extreme, trade=trade, born=market.point - (1 if by_limit else 0),
-    )  # fmt: skip
+        number=account.guardian_seq,
+        account=account.id,
+        spec=spec,
+        created_ms=state.now_ms,
+        side=position.side,
+        r_px=position.r_px,
+        extreme=extreme,
+        trade=trade,
+        born=market.point - (1 if by_limit else 0),
+    )
     if spec.activate_at_r is not None:
         guardian.active = False
         guardian.extreme = guardians.activation_px(guardian, position.entry_px())
@@ -120,16 +143,44 @@ def arm_trail(
 
 
 def emit_guardian(
-    state: State, account: Account, guardian: Guardian, subtype: str, *, reason: str | None = None, mark: int | None = None, value: int | None = None,
-    canceled: tuple[str, ...] = (), trades: tuple[str, ...] = (), action: str | None = None,
+    state: State,
+    account: Account,
+    guardian: Guardian,
+    subtype: str,
+    *,
+    reason: str | None = None,
+    mark: int | None = None,
+    value: int | None = None,
+    canceled: tuple[str, ...] = (),
+    trades: tuple[str, ...] = (),
+    action: str | None = None,
     code: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     spec = guardian.spec
     assert spec.scope is not None
-    emit(state, account, GuardianMoved(
-        account.id, next_seq(account), state.now_ms, subtype, spec.coin, guardian_id(account, guardian.number), spec.type, spec.scope,
-        guardian.blocks_opens, action, reason, guardian.deadline_ms, mark, value, canceled, trades, code,
-    ))  # fmt: skip
+    emit(
+        state,
+        account,
+        GuardianMoved(
+            account.id,
+            next_seq(account),
+            state.now_ms,
+            subtype,
+            spec.coin,
+            guardian_id(account, guardian.number),
+            spec.type,
+            spec.scope,
+            guardian.blocks_opens,
+            action,
+            reason,
+            guardian.deadline_ms,
+            mark,
+            value,
+            canceled,
+            trades,
+            code,
+        ),
+    )
 
 
 def drop_child(state: State, account: Account, market: Market, position: Position, child: Order, reason: str) -> None:
@@ -159,12 +210,7 @@ def drop_trails(state: State, account: Account, market: Market, reason: str) -> 
 
 
 def arm_hold(
-    state: State,
-    account: Account,
-    position: Position,
-    spec: GuardianSpec,
-    *,
-    trade: str | None = None,
+    state: State, account: Account, position: Position, spec: GuardianSpec, *, trade: str | None = None
 ) -> Guardian:
     """Start a max_hold on an open position. Its time counts from the first opening fill."""
     account.guardian_seq += 1
@@ -208,10 +254,19 @@ def is_protected(state: State, account: Account, position: Position) -> bool:
 
 
 def lacks_stop(
-    state: State, account: Account, market: Market, order: Order, fills: list[tuple[int, int]], against: int, leverage: int, *, maker: bool
-) -> bool:  # fmt: skip
-    """True if these fills of an entry would open a position without the stop that the order was accepted with. The stop (or the one that defines R)
-    may have ended, or lie beyond the new liquidation price. For a cross account the quote has checked that price.
+    state: State,
+    account: Account,
+    market: Market,
+    order: Order,
+    fills: list[tuple[int, int]],
+    against: int,
+    leverage: int,
+    *,
+    maker: bool,
+) -> bool:
+    """True if these fills of an entry would open a position without the stop that the order was accepted with. The stop
+    (or the one that defines R) may have ended, or lie beyond the new liquidation price. For a cross account the quote
+    has checked that price.
     """
     is_isolated = market.spec.margin_mode == "isolated"
     position = account.positions.get(order.coin)
@@ -231,7 +286,8 @@ def lacks_stop(
         stop_px = None
         if held is not None:
             stop_px = guardians.held_trail(account, order.coin, order.buy)
-            if order.armed or order.target_leg is None:  # Its own stop may have been canceled meanwhile.
+            # Its own stop may have been canceled meanwhile.
+            if order.armed or order.target_leg is None:
                 stop_px = guardians.held_stop(account, held)
         if not order.armed and order.guardians:
             entry_px = _entry_after(account, order, held, fills, against)
@@ -247,7 +303,9 @@ def lacks_stop(
 def _entry_after(
     account: Account, order: Order, held: Position | None, fills: list[tuple[int, int]], against: int
 ) -> int:
-    """The price that the bracket is measured from after these fills: the new position's entry, or the order's average."""
+    """The price that the bracket is measured from after these fills: the new position's entry, or the order's
+    average.
+    """
     if held is None:
         entry_px = entry_of(fills, against)
         assert entry_px is not None
@@ -260,7 +318,9 @@ def _entry_after(
 def follow(
     state: State, account: Account, market: Market, before: Position | None, *, reason: str = "position_closed"
 ) -> None:
-    """After fills: cancel the stops and targets of a closed position, resize those of a changed one, and move the liquidation levels."""
+    """After fills: cancel the stops and targets of a closed position, resize those of a changed one, and move the
+    liquidation levels.
+    """
     position = account.positions.get(market.spec.coin)
     if before is not None and before is not position:
         for oid in (before.stop_oid, before.target_oid):

@@ -1,4 +1,7 @@
-"""The price band in which a market may move without any effect but a new mark. Backtests and the service skip bars inside it."""
+"""The price band in which a market may move without any effect but a new mark.
+
+Backtests and the service skip bars inside it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ INFINITY: Final = float("inf")
 
 
 class QuietBand(NamedTuple):
-    """A bar strictly inside (lo, hi) that closes before `until_ms` changes only the mark. If lo > hi, no bar is quiet."""
+    """A bar strictly inside (lo, hi) that closes before `until_ms` changes only the mark.
+
+    If lo > hi, no bar is quiet.
+    """
 
     lo: float
     hi: float
@@ -24,7 +30,10 @@ NEVER: Final = QuietBand(INFINITY, -INFINITY, 0)
 
 
 def band_of(state: State, coin: str) -> QuietBand:
-    """The band of one market now. Prices are floats: each level is the double nearest to its decimal value, like the prices of bars."""
+    """The band of one market now.
+
+    Prices are floats: each level is the double nearest to its decimal value, like the prices of bars.
+    """
     market = state.markets[coin]
     if market.pending or market.working:
         return NEVER

@@ -1,4 +1,7 @@
-"""What an order would do now: size, price, margin, protection, or the rule that refuses it. Only reads. Plans and orders start with a quote."""
+"""What an order would do now: size, price, margin, protection, or the rule that refuses it.
+
+Only reads. Plans and orders start with a quote.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +45,17 @@ from bot.venue.order_sizes import (
 from bot.venue.quote_draft import Draft, Quote
 from bot.venue.quote_protection import set_bracket, set_guardians, set_protection
 from bot.venue.refusals import no_market
-from bot.venue.state import (
-    Account,
-    Key,
-    OrderSpec,
-    State,
-)
+from bot.venue.state import Account, Key, OrderSpec, State
 
 WIDE_SPREAD_BPS: Final = 50
 NEAR_LIQUIDATION_PCT: Final = 2
 
 
 def quote(state: State, account: Account, order: OrderSpec, key: Key | None = None) -> Quote | Refusal:
-    """Check an order against the present state without changing it. Returns the quote, or the refusal of the first rule that fails."""
+    """Check an order against the present state without changing it.
+
+    Returns the quote, or the refusal of the first rule that fails.
+    """
     market = state.markets.get(order.coin)
     if market is None:
         return no_market(order.coin, state.markets)
@@ -104,8 +105,15 @@ def _set_size(draft: Draft) -> Refusal | None:
             size = size_of_usd(market, mid, buy, order.usd, bound, limit=limit)
     elif size % market.lot:
         down = size - size % market.lot
-        return invalid("size", f"{text_of(size)} is not a multiple of {text_of(market.lot)}", fix={
-            "field": "size", "value": text_of(down or market.lot), "neighbours": above_zero(down, down + market.lot)})  # fmt: skip
+        return invalid(
+            "size",
+            f"{text_of(size)} is not a multiple of {text_of(market.lot)}",
+            fix={
+                "field": "size",
+                "value": text_of(down or market.lot),
+                "neighbours": above_zero(down, down + market.lot),
+            },
+        )
     against = position is not None and position.side != buy
     reduce = min(size, position.size) if position is not None and against else 0
     if order.reduce_only:
@@ -127,7 +135,9 @@ def _slippage_bps(draft: Draft) -> int:
 
 
 def _refuse_size(draft: Draft) -> Refusal | None:
-    """Refuse an order below the minimum, or an opening in a market with strict hours while its outside price is closed."""
+    """Refuse an order below the minimum, or an opening in a market with strict hours while its outside price is
+    closed.
+    """
     order, market, position, size = draft.order, draft.market, draft.position, draft.size
     spec = market.spec
     whole_exit = position is not None and draft.against and size == position.size
@@ -181,9 +191,11 @@ def _set_fills(draft: Draft) -> Refusal | None:
     bps = _slippage_bps(draft)
     if not draft.order.allow_partial or fill_size == 0:
         return Refusal(
-            "insufficient_depth", shallow_text(draft.market, draft.order.side, bps, fill_size, size),
-            fix={"field": "size", "value": text_of(fill_size)} if fill_size else {"action": "wait"}, details={"availableSize": text_of(fill_size)},
-        )  # fmt: skip
+            "insufficient_depth",
+            shallow_text(draft.market, draft.order.side, bps, fill_size, size),
+            fix={"field": "size", "value": text_of(fill_size)} if fill_size else {"action": "wait"},
+            details={"availableSize": text_of(fill_size)},
+        )
     draft.warnings.append(("partial_depth", f"only {text_of(fill_size)} of {text_of(size)} lies within {bps} bps"))
     return None
 
@@ -239,7 +251,8 @@ def _refuse_limits(draft: Draft) -> Refusal | None:
     free = ledger.free_margin(state, account, back + freed)
     held = account.positions.get(order.coin)
     changes_leverage = held is not None and position is not None and held.side == position.side
-    margin, fee = draft.margin, draft.fee + draft.rebate  # A rebate comes with the fill, so it pays for nothing before.
+    # A rebate comes with the fill, so it pays for nothing before.
+    margin, fee = draft.margin, draft.fee + draft.rebate
     needed = margin_needed(market, held if changes_leverage else None, reduce, margin, fee, leverage)
     if needed <= free:
         return None
@@ -264,7 +277,8 @@ def _set_liquidation(draft: Draft) -> None:
         draft.liquidation = liquidation_after(
             state, account, market, position, after, draft.margin, fee - realized, fee_opening
         )
-    # A limit leaves more than one position: the one after the part that crosses the book, and the present one until the rest fills.
+    # A limit leaves more than one position: the one after the part that crosses the book, and the present one until the
+    # rest fills.
     draft.beyond, draft.alone = draft.liquidation, None
     same = draft.same = position if position is not None and not draft.against else None
     if draft.limit and same is not None and same.isolated:
@@ -295,10 +309,29 @@ def _finished(draft: Draft) -> Quote:
     order, market, est_px = draft.order, draft.market, draft.est_px
     stop = None if draft.bracket is None else draft.bracket.stop
     return Quote(
-        coin=order.coin, side=draft.side, intent="open" if draft.opening else "close", type=order.type, buy=order.side, size=draft.size,
-        reduce=draft.reduce, fill_size=draft.fill_size, fills=draft.fills, notional=draft.notional, mid=market.mid, est_px=est_px,
-        bound_px=draft.bound, slippage_bps=None if est_px is None else bps_from_mid(market, est_px, market.mid), fee=draft.fee, rebate=draft.rebate,
-        leverage=draft.leverage, clamped=draft.clamped, margin=draft.margin, liquidation_px=draft.liquidation, bracket=draft.bracket,
-        risk=None if stop is None else abs(draft.entry_px - stop.px) * draft.opened // E8, guardians=draft.guardians, protected=draft.protected,
+        coin=order.coin,
+        side=draft.side,
+        intent="open" if draft.opening else "close",
+        type=order.type,
+        buy=order.side,
+        size=draft.size,
+        reduce=draft.reduce,
+        fill_size=draft.fill_size,
+        fills=draft.fills,
+        notional=draft.notional,
+        mid=market.mid,
+        est_px=est_px,
+        bound_px=draft.bound,
+        slippage_bps=None if est_px is None else bps_from_mid(market, est_px, market.mid),
+        fee=draft.fee,
+        rebate=draft.rebate,
+        leverage=draft.leverage,
+        clamped=draft.clamped,
+        margin=draft.margin,
+        liquidation_px=draft.liquidation,
+        bracket=draft.bracket,
+        risk=None if stop is None else abs(draft.entry_px - stop.px) * draft.opened // E8,
+        guardians=draft.guardians,
+        protected=draft.protected,
         warnings=tuple(draft.warnings),
-    )  # fmt: skip
+    )

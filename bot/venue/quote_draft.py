@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bot.venue.state import (
-    Account,
-    Bracket,
-    GuardianSpec,
-    Key,
-    Market,
-    OrderSpec,
-    Position,
-    State,
-)
+from bot.venue.state import Account, Bracket, GuardianSpec, Key, Market, OrderSpec, Position, State
 
 Warning_ = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Quote:
-    """The answer of a dry run. `fills`: executions that the book offers now. `reduce`: the part of `size` that closes the position."""
+    """The answer of a dry run.
+
+    `fills`: executions that the book offers now. `reduce`: the part of `size` that closes the position.
+    """
 
     coin: str
     side: int
@@ -36,7 +30,8 @@ class Quote:
     est_px: int | None
     bound_px: int
     slippage_bps: int | None
-    fee: int  # less the rebate
+    # less the rebate
+    fee: int
     rebate: int
     leverage: int
     clamped: bool
@@ -59,14 +54,19 @@ class Draft:
     order: OrderSpec
     key: Key | None
     market: Market
-    position: Position | None  # the position that the order will find
+    # the position that the order will find
+    position: Position | None
     limit: bool
-    full: bool  # the market's positions are paid in full
+    # the market's positions are paid in full
+    full: bool
     warnings: list[Warning_]
     # _set_size
-    bound: int = field(init=False)  # worst price
-    value_px: int = field(init=False)  # the limit, or the mid
-    against: bool = field(init=False)  # the position has the other side
+    # worst price
+    bound: int = field(init=False)
+    # the limit, or the mid
+    value_px: int = field(init=False)
+    # the position has the other side
+    against: bool = field(init=False)
     size: int = field(init=False)
     reduce: int = field(init=False)
     opening: int = field(init=False)
@@ -82,18 +82,22 @@ class Draft:
     est_px: int | None = field(init=False)
     notional: int = field(init=False)
     entry_px: int = field(init=False)
-    opened: int = field(init=False)  # what the fills open; for a limit, all that it may open
+    # what the fills open; for a limit, all that it may open
+    opened: int = field(init=False)
     open_notional: int = field(init=False)
     margin: int = field(init=False)
-    fee: int = field(init=False)  # less the rebate
-    rebate: int = field(init=False)  # The rebate on the part of a limit that rests; 0 if the maker pays.
+    # less the rebate
+    fee: int = field(init=False)
+    # The rebate on the part of a limit that rests; 0 if the maker pays.
+    rebate: int = field(init=False)
     # _set_liquidation
-    same: Position | None = field(init=False)  # the position, if the order adds to it
+    # the position, if the order adds to it
+    same: Position | None = field(init=False)
     liquidation: int | None = field(init=False)
-    beyond: int | None = field(init=False)  # nearest liquidation price of all positions that a limit may leave
-    alone: int | None = field(
-        init=False
-    )  # liquidation price of the position at the new leverage, before the order fills
+    # nearest liquidation price of all positions that a limit may leave
+    beyond: int | None = field(init=False)
+    # liquidation price of the position at the new leverage, before the order fills
+    alone: int | None = field(init=False)
     # _set_bracket, _set_guardians, _set_protection
     bracket: Bracket | None = field(init=False)
     guardians: tuple[GuardianSpec, ...] = field(init=False)

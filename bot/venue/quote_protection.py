@@ -6,14 +6,10 @@ from bot.errors import Refusal
 from bot.venue import guardians, ledger
 from bot.venue.brackets import resolve_bracket
 from bot.venue.numbers import text_of
-from bot.venue.order_sizes import (
-    invalid,
-)
+from bot.venue.order_sizes import invalid
 from bot.venue.quote_draft import Draft
 from bot.venue.refusals import no_market
-from bot.venue.state import (
-    OrderSpec,
-)
+from bot.venue.state import OrderSpec
 
 
 def set_bracket(draft: Draft) -> Refusal | None:
@@ -35,8 +31,11 @@ def set_bracket(draft: Draft) -> Refusal | None:
         return bracket
     stop, beyond = bracket.stop, draft.beyond
     if stop is not None and beyond is not None and not guardians.can_fire(stop.px, order.side, beyond):
-        return invalid("bracket.stopLoss", f"{text_of(stop.px)} lies beyond the liquidation price {text_of(beyond)}: it could never fire",
-                       fix={"action": "lower_leverage", "field": "leverage"})  # fmt: skip
+        return invalid(
+            "bracket.stopLoss",
+            f"{text_of(stop.px)} lies beyond the liquidation price {text_of(beyond)}: it could never fire",
+            fix={"action": "lower_leverage", "field": "leverage"},
+        )
     draft.bracket = bracket
     return None
 
@@ -80,8 +79,12 @@ def set_protection(draft: Draft) -> Refusal | None:
         _warn_until_filled(draft)
         return None
     if draft.order.require_protection:
-        return invalid("bracket.stopLoss", dead_stop or "requireProtection needs a stop: in the bracket, on the position already, or an inline trailing_stop",
-                       fix={"action": "arm_stop", "field": "bracket.stopLoss", "value": {"pct": 2}})  # fmt: skip
+        return invalid(
+            "bracket.stopLoss",
+            dead_stop
+            or "requireProtection needs a stop: in the bracket, on the position already, or an inline trailing_stop",
+            fix={"action": "arm_stop", "field": "bracket.stopLoss", "value": {"pct": 2}},
+        )
     draft.warnings.append(
         ("unprotected", f"{dead_stop}: it could never fire" if dead_stop else "the position will have no stop")
     )
@@ -106,7 +109,8 @@ def _protects_opening(draft: Draft) -> tuple[bool, str | None]:
         stop_px = guardians.coming_trail(draft.guardians, buy, draft.entry_px, r_px)
         if same is not None:
             held = guardians.held_stop(account, same)
-            if draft.bracket is not None:  # A bracket with only a target replaces the old bracket and its stop.
+            # A bracket with only a target replaces the old bracket and its stop.
+            if draft.bracket is not None:
                 held = guardians.held_trail(account, draft.order.coin, buy)
             stop_px = guardians.nearest(buy, stop_px, held)
         protected = guardians.can_fire(stop_px, buy, draft.beyond)

@@ -45,11 +45,27 @@ def order_as_event(
 ) -> OrderChanged:
     """The event that shows an order's present state, with the number of the account's newest event."""
     is_long = order.side > 0
-    return order_changed((
-        account.id, account.event_seq, state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
-        "long" if is_long else "short", "close" if order.reduce_only or is_long != (order.buy > 0) else "open", order.size, order.filled,
-        order.limit_px, order.trigger_px, reason, order.request_id, order.idempotency_key,
-    ))  # fmt: skip
+    return order_changed(
+        (
+            account.id,
+            account.event_seq,
+            state.now_ms,
+            subtype,
+            order.coin,
+            oid_text(account, order.number),
+            order.trade,
+            order.kind,
+            "long" if is_long else "short",
+            "close" if order.reduce_only or is_long != (order.buy > 0) else "open",
+            order.size,
+            order.filled,
+            order.limit_px,
+            order.trigger_px,
+            reason,
+            order.request_id,
+            order.idempotency_key,
+        )
+    )
 
 
 def next_oid(account: Account) -> int:
@@ -72,10 +88,24 @@ def open_trade(
     """Store the Trade of an accepted order."""
     account.trade_seq += 1
     trade = Trade(
-        seq=account.trade_seq, id=trade_id(account, account.trade_seq), request_id=order.request_id, source=order.source, kind=kind, coin=order.coin,
-        side=side, intent=intent, reduce_only=order.reduce_only, size=size, ts=state.now_ms, updated_ms=state.now_ms, leverage=order.leverage,
-        oid=order.number, idempotency_key=order.idempotency_key, guardian=guardian, reason=reason,
-    )  # fmt: skip
+        seq=account.trade_seq,
+        id=trade_id(account, account.trade_seq),
+        request_id=order.request_id,
+        source=order.source,
+        kind=kind,
+        coin=order.coin,
+        side=side,
+        intent=intent,
+        reduce_only=order.reduce_only,
+        size=size,
+        ts=state.now_ms,
+        updated_ms=state.now_ms,
+        leverage=order.leverage,
+        oid=order.number,
+        idempotency_key=order.idempotency_key,
+        guardian=guardian,
+        reason=reason,
+    )
     account.trades.append(trade)
     if order.idempotency_key is not None:
         account.trade_by_key[order.idempotency_key] = trade.id

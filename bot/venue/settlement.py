@@ -45,8 +45,24 @@ def _pay(state: State, account: Account, market: Market, position: Position) -> 
     trade.absorbed = account.absorbed - absorbed_before
     ledger.realize_today(account, state.now_ms, realized + trade.absorbed)
     order_fills.finish(state, trade)
-    emit(state, account, Settled(
-        account.id, next_seq(account), state.now_ms, "settled", coin, trade.id, side_name(side), size, market.outcome_px, payout, 0, realized,
-        account.balance, trade.absorbed,
-    ))  # fmt: skip
+    emit(
+        state,
+        account,
+        Settled(
+            account.id,
+            next_seq(account),
+            state.now_ms,
+            "settled",
+            coin,
+            trade.id,
+            side_name(side),
+            size,
+            market.outcome_px,
+            payout,
+            0,
+            realized,
+            account.balance,
+            trade.absorbed,
+        ),
+    )
     protection.follow(state, account, market, position, reason="settled")

@@ -1,4 +1,7 @@
-"""Sign-in, sessions and device grants: digests, tries, single use. Makes no secret and reads no clock; real time is an argument."""
+"""Sign-in, sessions and device grants: digests, tries, single use.
+
+Makes no secret and reads no clock; real time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,14 @@ from bot.venue.commands import (
 )
 from bot.venue.state import DAY_MS, Account, Grant, Key, Otp, Session, State
 
-SESSIONS_MAX: Final = 50  # per account; a new session removes the oldest
-SESSION_KEPT_MS: Final = 30 * DAY_MS  # so long after its end a token is answered "expired", not "unknown"
-GRANTS_MAX: Final = 10_000  # waiting devices of all accounts together
-GRANT_KEPT_MS: Final = DAY_MS  # so long after its end a device code is answered with its result
+# per account; a new session removes the oldest
+SESSIONS_MAX: Final = 50
+# so long after its end a token is answered "expired", not "unknown"
+SESSION_KEPT_MS: Final = 30 * DAY_MS
+# waiting devices of all accounts together
+GRANTS_MAX: Final = 10_000
+# so long after its end a device code is answered with its result
+GRANT_KEPT_MS: Final = DAY_MS
 
 
 @dataclass(slots=True)

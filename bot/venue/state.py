@@ -1,7 +1,7 @@
 """The venue's data: markets, accounts, positions, orders, trades, guardians, plans. `apply` changes them.
 
-Objects refer to each other by number, never by reference, so that there are no reference cycles. The level lists and the deadline heap
-are derived: `index.rebuild` makes them again.
+Objects refer to each other by number, never by reference, so that there are no reference cycles. The level lists and
+the deadline heap are derived: `index.rebuild` makes them again.
 """
 
 from __future__ import annotations
@@ -20,21 +20,29 @@ SHORT: Final = -1
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
-EVENTS_KEPT: Final = 100_000  # as /v1/limits reports; older events are removed in blocks of a tenth
+# as /v1/limits reports; older events are removed in blocks of a tenth
+EVENTS_KEPT: Final = 100_000
 OPEN_ORDERS_MAX: Final = 200
 GUARDIANS_MAX: Final = 100
 KEYS_MAX: Final = 50
 WEBHOOKS_MAX: Final = 20
 MIN_NOTIONAL: Final = 10 * E8
-BOOK_LEVELS: Final = 20  # per side, as at the venue
-CLOSED_DEPTH: Final = 3  # while the outside price is closed, depth is a third and the spread is three times as wide
-PLAN_KEPT_MS: Final = 7 * DAY_MS  # a used or stale token is recognised for a week
-# Over all accounts. Beyond it, the oldest tenth that cannot be confirmed any more is removed. The trades of used plans are kept.
+# per side, as at the venue
+BOOK_LEVELS: Final = 20
+# while the outside price is closed, depth is a third and the spread is three times as wide
+CLOSED_DEPTH: Final = 3
+# a used or stale token is recognised for a week
+PLAN_KEPT_MS: Final = 7 * DAY_MS
+# Over all accounts. Beyond it, the oldest tenth that cannot be confirmed any more is removed. The trades of used plans
+# are kept.
 PLANS_KEPT: Final = 2_000
 
 
 class Tier(NamedTuple):
-    """One margin tier: above `lower` USD of notional, leverage is at most `max_leverage`. `deduction` keeps maintenance continuous."""
+    """One margin tier: above `lower` USD of notional, leverage is at most `max_leverage`.
+
+    `deduction` keeps maintenance continuous.
+    """
 
     lower: int
     max_leverage: int
@@ -42,7 +50,9 @@ class Tier(NamedTuple):
 
 
 def tiers_of(bounds: tuple[tuple[int, int], ...]) -> tuple[Tier, ...]:
-    """Tiers from (lower bound in USD units, max leverage); deduction(n) = deduction(n-1) + lower * (rate(n) - rate(n-1)), rate = 1 / (2 max leverage)."""
+    """Tiers from (lower bound in USD units, max leverage); deduction(n) = deduction(n-1) + lower * (rate(n) -
+    rate(n-1)), rate = 1 / (2 max leverage).
+    """
     tiers: list[Tier] = []
     for lower, leverage in bounds:
         if not tiers:
@@ -56,22 +66,23 @@ def tiers_of(bounds: tuple[tuple[int, int], ...]) -> tuple[Tier, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MarketSpec:
-    """The properties of a market. Rates are fractions scaled 1e8: taker 0.045 % is 45_000; a negative maker rate is a rebate. `level_size` 0 means
-    unlimited depth.
+    """The properties of a market. Rates are fractions scaled 1e8: taker 0.045 % is 45_000; a negative maker rate is a
+    rebate. `level_size` 0 means unlimited depth.
     """
 
     coin: str
     name: str = ""
     asset_class: str = "crypto"
     book: str = "main"
-    margin_mode: str = "cross"  # cross | isolated | full (events: paid in full, see outcome.py)
+    # cross | isolated | full (events: paid in full, see outcome.py)
+    margin_mode: str = "cross"
     sz_decimals: int = 5
     max_leverage: int = 40
-    tiers: tuple[
-        tuple[int, int], ...
-    ] = ()  # (lower bound in scaled USD, max leverage); empty: one tier at max_leverage
+    # (lower bound in scaled USD, max leverage); empty: one tier at max_leverage
+    tiers: tuple[tuple[int, int], ...] = ()
     sig_figs: int | None = 5
-    px_decimals: int | None = None  # None: 6 - sz_decimals
+    # None: 6 - sz_decimals
+    px_decimals: int | None = None
     taker_rate: int = 45_000
     maker_rate: int = 15_000
     half_spread: int = 0
@@ -79,19 +90,28 @@ class MarketSpec:
     level_size: int = 0
     level_growth: int = 0
     slippage_bps: int = 100
-    participation: int = 10_000_000  # a resting limit fills at most this part of a bar's volume
-    funding_rate: int = 12_500_000  # hourly fraction scaled 1e12 (0.0000125), without a premium
-    limit_touch: bool = False  # True: a limit fills when the price touches it; False: one tick beyond
-    hours: str | None = None  # the calendar of the outside price (equity | index); None: always open
-    strict_hours: bool = False  # True: openings are refused while the outside price is closed
-    funding_factor: int = E8  # multiplies the rate of a premium: one half for stocks
-    expires_ms: int | None = None  # when an event market is settled
-    bar_length_ms: int = 0  # prices come in bars of this length, and a missing bar has no price; 0: continuous prices
-    min_notional: int = MIN_NOTIONAL  # scaled USD of the smallest order
-    tick: int | None = (
-        None  # the distance of two prices at every price, with sig_figs None; None: by sig_figs and px_decimals
-    )
-    size_step: int | None = None  # None: the last of sz_decimals
+    # a resting limit fills at most this part of a bar's volume
+    participation: int = 10_000_000
+    # hourly fraction scaled 1e12 (0.0000125), without a premium
+    funding_rate: int = 12_500_000
+    # True: a limit fills when the price touches it; False: one tick beyond
+    limit_touch: bool = False
+    # the calendar of the outside price (equity | index); None: always open
+    hours: str | None = None
+    # True: openings are refused while the outside price is closed
+    strict_hours: bool = False
+    # multiplies the rate of a premium: one half for stocks
+    funding_factor: int = E8
+    # when an event market is settled
+    expires_ms: int | None = None
+    # prices come in bars of this length, and a missing bar has no price; 0: continuous prices
+    bar_length_ms: int = 0
+    # scaled USD of the smallest order
+    min_notional: int = MIN_NOTIONAL
+    # the distance of two prices at every price, with sig_figs None; None: by sig_figs and px_decimals
+    tick: int | None = None
+    # None: the last of sz_decimals
+    size_step: int | None = None
 
     @property
     def lot(self) -> int:
@@ -106,7 +126,10 @@ def px_inside(opened: int, closed: int, since_ms: int, length_ms: int) -> int:
 
 @dataclass(slots=True)
 class Market:
-    """The changing state of a market. `falling` and `rising` are level lists; the last element is the nearest to the price."""
+    """The changing state of a market.
+
+    `falling` and `rising` are level lists; the last element is the nearest to the price.
+    """
 
     spec: MarketSpec
     mark: int
@@ -114,38 +137,49 @@ class Market:
     oracle: int
     status: str = "open"
     funding_rate: int = 0
-    next_funding_ms: int = 0  # 0: no account holds a position, so nothing is scheduled
+    # 0: no account holds a position, so nothing is scheduled
+    next_funding_ms: int = 0
     point: int = 0
     bar_ms: int = 0
-    volume_left: int = 0  # what resting limits may still fill in the running bar
-    external: str | None = None  # session of the outside price: open | closed; None: it has no sessions
+    # what resting limits may still fill in the running bar
+    volume_left: int = 0
+    # session of the outside price: open | closed; None: it has no sessions
+    external: str | None = None
     opens_ms: int | None = None
     closes_ms: int | None = None
-    resolution: int | None = None  # outcome set before the settlement; None: the last mark implies it
-    outcome_px: int | None = None  # set at the settlement
-    pending: list[tuple[str, int]] = field(
-        default_factory=list
-    )  # (account, oid) of market orders that wait for the next point
-    working: list[tuple[str, int]] = field(
-        default_factory=list
-    )  # (account, oid) of exits that are tried again at each point
-    holders: dict[str, None] = field(default_factory=dict)  # accounts with a position here, in order of entry
-    is_rate_recorded: bool = False  # the funding rate is a recorded one; premiums do not change it
-    bar_opened_ms: int = 0  # for prices in bars: open time, open and close of the newest bar
+    # outcome set before the settlement; None: the last mark implies it
+    resolution: int | None = None
+    # set at the settlement
+    outcome_px: int | None = None
+    # (account, oid) of market orders that wait for the next point
+    pending: list[tuple[str, int]] = field(default_factory=list)
+    # (account, oid) of exits that are tried again at each point
+    working: list[tuple[str, int]] = field(default_factory=list)
+    # accounts with a position here, in order of entry
+    holders: dict[str, None] = field(default_factory=dict)
+    # the funding rate is a recorded one; premiums do not change it
+    is_rate_recorded: bool = False
+    # for prices in bars: open time, open and close of the newest bar
+    bar_opened_ms: int = 0
     bar_open: int = 0
     bar_close: int = 0
-    is_quoted: bool = False  # the newest price was a quote: mark and mid differ, and a limit fills by bid or ask
+    # the newest price was a quote: mark and mid differ, and a limit fills by bid or ask
+    is_quoted: bool = False
     # The price that a premium is measured with, in a bar that also has time outside the session; None: the mid.
     premium_px: int | None = None
-    funding_hours: int = 1  # a recorded rate is paid once in so many hours
-    funding_ms: int = 0  # an instant at which it is paid
+    # a recorded rate is paid once in so many hours
+    funding_hours: int = 1
+    # an instant at which it is paid
+    funding_ms: int = 0
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
     lot: int = field(default=0, repr=False, compare=False)
     tiers: tuple[Tier, ...] = field(default=(), repr=False, compare=False)
-    level_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)  # empty: unlimited depth
-    watches: int = field(default=0, repr=False, compare=False)  # how often a margin or floor level was placed
+    # empty: unlimited depth
+    level_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    # how often a margin or floor level was placed
+    watches: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -174,9 +208,8 @@ class Market:
     def see_quote(self, mark: int, bid: int, ask: int) -> None:
         """Set mark, mid and spread to a quote, and the oracle while the outside price is open."""
         self.mark, self.mid, self.is_quoted = mark, (bid + ask) // 2, True
-        half = (
-            (ask - self.mid) * E8 // self.mid
-        )  # Rounded down: the book's prices are then rounded to the grid, which gives bid and ask.
+        # Rounded down: the book's prices are then rounded to the grid, which gives bid and ask.
+        half = (ask - self.mid) * E8 // self.mid
         if half != self.spec.half_spread:
             self.spec = replace(self.spec, half_spread=half)
         if self.external != "closed":
@@ -194,8 +227,8 @@ class Market:
             self.premium_px = self.mid if self.external == "closed" and opens_inside else None
 
     def px_at(self, now_ms: int) -> int | None:
-        """The price at an instant between points. Inside a bar it lies on the straight line from open to close, because the newest point may be an
-        extreme. If the bar is missing there is no price.
+        """The price at an instant between points. Inside a bar it lies on the straight line from open to close, because
+        the newest point may be an extreme. If the bar is missing there is no price.
         """
         length_ms = self.spec.bar_length_ms
         if not length_ms:
@@ -225,9 +258,12 @@ class Market:
 
 
 class Level(NamedTuple):
-    """What waits at a price level: its kind, the account, and the number of the order or guardian (0 for a margin level)."""
+    """What waits at a price level: its kind, the account, and the number of the order or guardian (0 for a margin
+    level).
+    """
 
-    kind: str  # limit | stop_loss | take_profit | trail | trail_move | liquidation | drawdown
+    # limit | stop_loss | take_profit | trail | trail_move | liquidation | drawdown
+    kind: str
     account: str
     number: int
 
@@ -249,17 +285,22 @@ class Bracket:
 
 @dataclass(slots=True)
 class Order:
-    """An open limit, a pending market order, an armed trigger or a working exit. `buy` is +1 or -1; `side` is the position's."""
+    """An open limit, a pending market order, an armed trigger or a working exit.
+
+    `buy` is +1 or -1; `side` is the position's.
+    """
 
     number: int
     account: str
     coin: str
-    kind: str  # market | limit | stop_loss | take_profit | close
+    # market | limit | stop_loss | take_profit | close
+    kind: str
     side: int
     buy: int
     size: int
     created_ms: int
-    status: str = "open"  # open | armed | working
+    # open | armed | working
+    status: str = "open"
     filled: int = 0
     trade: str | None = None
     limit_px: int | None = None
@@ -272,19 +313,26 @@ class Order:
     leverage: int = 1
     reserved: int = 0
     bound_px: int = 0
-    slippage_bps: int | None = None  # The caller's bound; None: the market's default.
+    # The caller's bound; None: the market's default.
+    slippage_bps: int | None = None
     source: str | None = None
     idempotency_key: str | None = None
     request_id: str | None = None
     key: str | None = None
-    armed: bool = False  # the entry's bracket and guardians are armed
-    born: int = 0  # the market's point at its creation; only later points can reach it
-    limit_bar_ms: int = -1  # armed by a resting limit inside this bar: a target counts only at the bar's close
-    through: bool = False  # armed beyond its trigger: fires at the current price
+    # the entry's bracket and guardians are armed
+    armed: bool = False
+    # the market's point at its creation; only later points can reach it
+    born: int = 0
+    # armed by a resting limit inside this bar: a target counts only at the bar's close
+    limit_bar_ms: int = -1
+    # armed beyond its trigger: fires at the current price
+    through: bool = False
     leg: Leg | None = None
     reason: str | None = None
-    opens: int | None = None  # how much of the rest a reversing order may open; None: all
-    usd: int | None = None  # The USD of a waiting entry: its size is computed again from the price that it gets.
+    # how much of the rest a reversing order may open; None: all
+    opens: int | None = None
+    # The USD of a waiting entry: its size is computed again from the price that it gets.
+    usd: int | None = None
 
     def left_to_open(self) -> int:
         """The most that later fills may open, even if the position that the order should close is gone."""
@@ -295,7 +343,10 @@ class Order:
 
 @dataclass(slots=True)
 class LegSpec:
-    """A requested stop or target: exactly one of pct (percent scaled 1e8), px, r (scaled 1e8). Only a target has its price by r."""
+    """A requested stop or target: exactly one of pct (percent scaled 1e8), px, r (scaled 1e8).
+
+    Only a target has its price by r.
+    """
 
     pct: int | None = None
     px: int | None = None
@@ -318,9 +369,12 @@ class GuardianSpec:
     max_loss_pct: int | None = None
     action: str | None = None
     cron: str | None = None
-    order_template: str | None = None  # canonical JSON text of the request
-    order: OrderSpec | None = None  # the same, parsed
-    bounded: bool | None = None  # acts only where its key may trade; None in commands of versions without this rule
+    # canonical JSON text of the request
+    order_template: str | None = None
+    # the same, parsed
+    order: OrderSpec | None = None
+    # acts only where its key may trade; None in commands of versions without this rule
+    bounded: bool | None = None
 
 
 @dataclass(slots=True)
@@ -329,10 +383,12 @@ class Guardian:
     account: str
     spec: GuardianSpec
     created_ms: int
-    status: str = "armed"  # armed | latched
+    # armed | latched
+    status: str = "armed"
     deadline_ms: int | None = None
     last_heartbeat_ms: int | None = None
-    side: int = 0  # side of the position that a trailing stop follows
+    # side of the position that a trailing stop follows
+    side: int = 0
     active: bool = True
     extreme: int | None = None
     stop_px: int | None = None
@@ -343,14 +399,16 @@ class Guardian:
     blocks_opens: bool = False
     born: int = 0
     through: bool = False
-    key: str | None = (
-        None  # the key that armed it: it owns a schedule's orders and limits where it closes; None: a session
-    )
+    # the key that armed it: it owns a schedule's orders and limits where it closes; None: a session
+    key: str | None = None
 
 
 @dataclass(slots=True)
 class Position:
-    """One position. `entry_notional` is summed and entryPx derived from it. Parts are cut toward zero, so that sums stay exact."""
+    """One position.
+
+    `entry_notional` is summed and entryPx derived from it. Parts are cut toward zero, so that sums stay exact.
+    """
 
     account: str
     coin: str
@@ -364,11 +422,14 @@ class Position:
     funding: int = 0
     stop_oid: int | None = None
     target_oid: int | None = None
-    r_px: int | None = None  # 1R as a price distance: |entry - first stop|, until a new bracket replaces it
+    # 1R as a price distance: |entry - first stop|, until a new bracket replaces it
+    r_px: int | None = None
     liquidation_cooldown_ms: int = 0
-    liquidation_level: int | None = None  # its margin level in the level lists
+    # its margin level in the level lists
+    liquidation_level: int | None = None
     watched_point: int = -1
-    floor_level: int | None = None  # the price at which it has used up its share of a drawdown's slack
+    # the price at which it has used up its share of a drawdown's slack
+    floor_level: int | None = None
 
     def entry_px(self) -> int:
         """Average entry, cut to 1e-8."""
@@ -401,11 +462,14 @@ class Trade:
     filled_notional: int = 0
     fee: int = 0
     realized: int | None = None
-    status: str = "open"  # open | done | canceled
+    # open | done | canceled
+    status: str = "open"
     guardian: str | None = None
     reason: str | None = None
-    margin_lost: int = 0  # what a backstop liquidation took beside the realised loss
-    absorbed: int = 0  # what the service paid so that neither balance nor margin became negative
+    # what a backstop liquidation took beside the realised loss
+    margin_lost: int = 0
+    # what the service paid so that neither balance nor margin became negative
+    absorbed: int = 0
 
     def fill_status(self) -> str:
         return "none" if self.filled == 0 else "filled" if self.filled >= self.size else "partial"
@@ -462,7 +526,10 @@ class Otp:
 
 @dataclass(slots=True)
 class Grant:
-    """A device that requests a key. `status` pending | approved | denied | used. Both codes are digests; `expires_ms` is real time."""
+    """A device that requests a key.
+
+    `status` pending | approved | denied | used. Both codes are digests; `expires_ms` is real time.
+    """
 
     device: str
     user: str
@@ -473,14 +540,20 @@ class Grant:
     account: str | None = None
     name: str = ""
     scopes: tuple[str, ...] = ()
-    by: str | None = None  # the key that approved; its caps limit the new key
+    # the key that approved; its caps limit the new key
+    by: str | None = None
 
 
 @dataclass(slots=True)
 class Plan:
-    """A stored dry run. `state` open | used | refused | armed (a schedule with its order); a used plan has its trade. `shrinks`: its quote opens nothing."""
+    """A stored dry run.
 
-    token: str  # digest of the confirm token
+    `state` open | used | refused | armed (a schedule with its order); a used plan has its trade. `shrinks`: its quote
+    opens nothing.
+    """
+
+    # digest of the confirm token
+    token: str
     account: str
     key: str | None
     order: OrderSpec
@@ -518,7 +591,9 @@ class OrderSpec:
 
 @dataclass(slots=True)
 class Stand:
-    """An account's holdings from `ts` on: cash less the cost of its positions, and (coin, signed size, mark at that time) of each. See nav.py."""
+    """An account's holdings from `ts` on: cash less the cost of its positions, and (coin, signed size, mark at that
+    time) of each. See nav.py.
+    """
 
     ts: int
     cash: int
@@ -527,7 +602,10 @@ class Stand:
 
 @dataclass(slots=True)
 class Page:
-    """Packed events or trades of one account from number `first` on, for old records that are only read. See pages.py."""
+    """Packed events or trades of one account from number `first` on, for old records that are only read.
+
+    See pages.py.
+    """
 
     first: int
     count: int
@@ -540,44 +618,61 @@ class Account:
     number: int
     address: str
     name: str | None
-    start_balance: int  # starting balance of this epoch
+    # starting balance of this epoch
+    start_balance: int
     created_ms: int
-    opened_with: int = 0  # the balance after a reset without a balance
+    # the balance after a reset without a balance
+    opened_with: int = 0
     balance: int = 0
     epoch: int = 0
-    reserved: int = 0  # margin and fees reserved for resting entries
+    # margin and fees reserved for resting entries
+    reserved: int = 0
     positions: dict[str, Position] = field(default_factory=dict)
     orders: dict[int, Order] = field(default_factory=dict)
-    resting: dict[int, None] = field(default_factory=dict)  # oids of limit entries and pending market orders
+    # oids of limit entries and pending market orders
+    resting: dict[int, None] = field(default_factory=dict)
     guardians: dict[int, Guardian] = field(default_factory=dict)
-    trades: list[Trade] = field(default_factory=list)  # the newest trades; older ones may be packed into pages
-    trade_by_key: dict[str, str] = field(
-        default_factory=dict
-    )  # The keys of the trades in `trades`. Those of older trades are in `old_keys`.
-    fenced_keys: dict[str, int] = field(default_factory=dict)  # only in snapshots of versions without `old_fenced_keys`
-    events: deque[Event] = field(default_factory=deque)  # the newest events; older ones may be packed into pages
-    events_first: int = 1  # number of the oldest event that is still stored
+    # the newest trades; older ones may be packed into pages
+    trades: list[Trade] = field(default_factory=list)
+    # The keys of the trades in `trades`. Those of older trades are in `old_keys`.
+    trade_by_key: dict[str, str] = field(default_factory=dict)
+    # only in snapshots of versions without `old_fenced_keys`
+    fenced_keys: dict[str, int] = field(default_factory=dict)
+    # the newest events; older ones may be packed into pages
+    events: deque[Event] = field(default_factory=deque)
+    # number of the oldest event that is still stored
+    events_first: int = 1
     event_seq: int = 0
     order_seq: int = 0
     trade_seq: int = 0
-    trade_first: int = 1  # number of the oldest trade; a reset empties the list, and the numbers continue
+    # number of the oldest trade; a reset empties the list, and the numbers continue
+    trade_first: int = 1
     guardian_seq: int = 0
     max_trade: int | None = None
     daily_cap: int | None = None
     day: int = 0
     day_notional: int = 0
-    day_realized: int = 0  # includes margin lost and absorbed amounts: the effect on the balance
+    # includes margin lost and absorbed amounts: the effect on the balance
+    day_realized: int = 0
     realized: int = 0
     fees: int = 0
     funding: int = 0
-    margin_lost: int = 0  # what backstop liquidations took
-    absorbed: int = 0  # what the venue paid so that no balance became negative
-    value_day: int = -1  # the UTC day of `day_value`
-    day_value: int = 0  # account value at the start of that day; for a younger account its first value
-    begun_ms: int = 0  # when the account was opened or last reset; nav starts there
-    history: list[Stand] = field(default_factory=list)  # oldest first; empty: only the starting balance
-    pages: list[Page] = field(default_factory=list)  # events before those in `events`, oldest first, without a gap
-    trade_pages: list[Page] = field(default_factory=list)  # the same for finished trades
+    # what backstop liquidations took
+    margin_lost: int = 0
+    # what the venue paid so that no balance became negative
+    absorbed: int = 0
+    # the UTC day of `day_value`
+    value_day: int = -1
+    # account value at the start of that day; for a younger account its first value
+    day_value: int = 0
+    # when the account was opened or last reset; nav starts there
+    begun_ms: int = 0
+    # oldest first; empty: only the starting balance
+    history: list[Stand] = field(default_factory=list)
+    # events before those in `events`, oldest first, without a gap
+    pages: list[Page] = field(default_factory=list)
+    # the same for finished trades
+    trade_pages: list[Page] = field(default_factory=list)
     # Trades by the tokens of removed plans: day of the plan's end -> digest of the token -> trade.
     spent: dict[int, dict[str, str]] = field(default_factory=dict)
     # Idempotency keys are known for ever. Those of packed trades, and those used before a reset, as text_set.Runs.
@@ -597,12 +692,16 @@ class Rules:
     """Switches of one venue. `fill_at`: now (service) or next (backtest: market orders wait for the next point)."""
 
     fill_at: str = "now"
-    paths: str = "adaptive"  # adaptive | ohlc | olhc | sl_first | seeded
+    # adaptive | ohlc | olhc | sl_first | seeded
+    paths: str = "adaptive"
 
 
 @dataclass(slots=True)
 class Webhook:
-    """Where an account's events are sent. The service has encrypted the signing secret. `types` None means all; `disabled` is the reason."""
+    """Where an account's events are sent.
+
+    The service has encrypted the signing secret. `types` None means all; `disabled` is the reason.
+    """
 
     id: str
     account: str
@@ -622,14 +721,18 @@ class State:
     keys: dict[str, Key] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     account_seq: int = 0
-    next_day_ms: int = 0  # 0: no account has a position or a floor, so nothing is scheduled
+    # 0: no account has a position or a floor, so nothing is scheduled
+    next_day_ms: int = 0
     webhooks: dict[str, Webhook] = field(default_factory=dict)
     webhook_seq: int = 0
-    phones: dict[str, str] = field(default_factory=dict)  # Digest of a number -> account.
+    # Digest of a number -> account.
+    phones: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     session_seq: int = 0
-    otps: dict[str, Otp] = field(default_factory=dict)  # By digest of the number.
-    grants: dict[str, Grant] = field(default_factory=dict)  # By digest of the device code.
+    # By digest of the number.
+    otps: dict[str, Otp] = field(default_factory=dict)
+    # By digest of the device code.
+    grants: dict[str, Grant] = field(default_factory=dict)
     commands: int = 0
     deadlines: list[tuple[int, int, int, str, str]] = field(default_factory=list, repr=False, compare=False)
     fresh: list[Event] = field(default_factory=list, repr=False, compare=False)
@@ -649,9 +752,8 @@ def guardian_id(account: Account, number: int) -> str:
     return f"grd_{account.number:05d}{number:09d}"
 
 
-event_id: Final[Callable[[int], str]] = (
-    "evt_{:012d}".format
-)  # The text of an event's number. It is made for each event, so without Python code of its own.
+# The text of an event's number. It is made for each event, so without Python code of its own.
+event_id: Final[Callable[[int], str]] = "evt_{:012d}".format
 
 
 def oid_text(account: Account, number: int) -> str:

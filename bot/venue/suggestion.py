@@ -8,23 +8,10 @@ from bot.errors import Refusal
 from bot.venue import ledger, limits, outcome
 from bot.venue.book import book, walk
 from bot.venue.numbers import E8, div_up, text_of
-from bot.venue.order_margin import (
-    leverage_margin,
-)
-from bot.venue.order_sizes import (
-    CLOSE_SLIPPAGE_BPS,
-    bound_of,
-    bps_from_mid,
-    fee_of_fills,
-    least_size,
-)
+from bot.venue.order_margin import leverage_margin
+from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, bps_from_mid, fee_of_fills, least_size
 from bot.venue.refusals import no_market
-from bot.venue.state import (
-    Account,
-    Key,
-    Market,
-    State,
-)
+from bot.venue.state import Account, Key, Market, State
 
 Warning_ = tuple[str, str]
 
@@ -49,15 +36,27 @@ class Suggestion:
     min_notional: int
     max_size: int
     bound_bps: int
-    changes_leverage: bool = False  # The leverage of the open position changes. The order must acknowledge it.
+    # The leverage of the open position changes. The order must acknowledge it.
+    changes_leverage: bool = False
     warnings: list[Warning_] = field(default_factory=list)
 
 
 def suggest(
-    state: State, account: Account, key: Key | None, *, coin: str, intent: str = "open", side: int = 1, notional: int | None = None,
-    size: int | None = None, leverage: int | None = None, slippage_bps: int | None = None,
-) -> Suggestion | Refusal:  # fmt: skip
-    """The size of an order (or a reduce-only exit) that would pass now: within depth, slippage, margin and caps, and not below the minimum."""
+    state: State,
+    account: Account,
+    key: Key | None,
+    *,
+    coin: str,
+    intent: str = "open",
+    side: int = 1,
+    notional: int | None = None,
+    size: int | None = None,
+    leverage: int | None = None,
+    slippage_bps: int | None = None,
+) -> Suggestion | Refusal:
+    """The size of an order (or a reduce-only exit) that would pass now: within depth, slippage, margin and caps, and
+    not below the minimum.
+    """
     market = state.markets.get(coin)
     if market is None:
         return no_market(coin, state.markets)
@@ -90,22 +89,39 @@ def suggest(
         held = position.size
     asked = size if size is not None else notional * E8 // fetched_px if notional is not None else low
     reduces = 0 < asked <= held
-    if reduces:  # It only closes, so it is worth the proceeds of those shares.
+    # It only closes, so it is worth the proceeds of those shares.
+    if reduces:
         unit_px, low, held = fetched_px, min(held, least_size(market, fetched_px)), 0
     want = most if closing else low
     if size is not None:
         want = size
-    elif notional is not None:  # Closes shares of the opposite position first.
+    # Closes shares of the opposite position first.
+    elif notional is not None:
         want = held + (notional - fetched_px * held // E8) * E8 // unit_px
     want = max(low, min(want, most)) if closing or want <= most else most
     want -= want % market.lot if not (closing and position is not None and want == position.size) else 0
     if (size or 0) > want:
         warnings.append(("partial_depth" if depth < (size or 0) else "rounded", f"the size is cut to {text_of(want)}"))
     suggestion = Suggestion(
-        coin=coin, intent=intent, side=side, feasible=0 < low <= want <= most, size=None, notional=None, leverage=None if closing else used,
-        mid=market.mid, est_px=None, slippage_bps=None, fee=None, margin=0, min_size=low, min_notional=market.spec.min_notional, max_size=most, bound_bps=bps,
-        changes_leverage=not closing and extra_margin(account, market, used, buy) is not None, warnings=warnings,
-    )  # fmt: skip
+        coin=coin,
+        intent=intent,
+        side=side,
+        feasible=0 < low <= want <= most,
+        size=None,
+        notional=None,
+        leverage=None if closing else used,
+        mid=market.mid,
+        est_px=None,
+        slippage_bps=None,
+        fee=None,
+        margin=0,
+        min_size=low,
+        min_notional=market.spec.min_notional,
+        max_size=most,
+        bound_bps=bps,
+        changes_leverage=not closing and extra_margin(account, market, used, buy) is not None,
+        warnings=warnings,
+    )
     if suggestion.feasible:
         fills = walk(market, market.mid, buy, want, bound)
         against = position.size if position is not None and position.side != buy else 0
@@ -114,8 +130,14 @@ def suggest(
 
 
 def _most_opened(
-    state: State, account: Account, key: Key | None, market: Market, side: int, leverage: int | None, warnings: list[Warning_]
-) -> tuple[int, int]:  # fmt: skip
+    state: State,
+    account: Account,
+    key: Key | None,
+    market: Market,
+    side: int,
+    leverage: int | None,
+    warnings: list[Warning_],
+) -> tuple[int, int]:
     """The leverage of the order, and the largest size that margin, caps and trading hours allow."""
     coin, position = market.spec.coin, account.positions.get(market.spec.coin)
     used = min(
@@ -133,8 +155,16 @@ def _most_opened(
 
 
 def _set_cost(
-    suggestion: Suggestion, market: Market, fills: list[tuple[int, int]], size: int, buy: int, against: int, leverage: int, *, reduces: bool
-) -> None:  # fmt: skip
+    suggestion: Suggestion,
+    market: Market,
+    fills: list[tuple[int, int]],
+    size: int,
+    buy: int,
+    against: int,
+    leverage: int,
+    *,
+    reduces: bool,
+) -> None:
     """Set the cost of these fills: estimated price, slippage, notional, fee and margin."""
     spec = market.spec
     notional = sum(px * part // E8 for px, part in outcome.paid(spec, -buy if reduces else buy, fills))
@@ -169,7 +199,8 @@ def affordable_size(state: State, account: Account, key: Key | None, market: Mar
             usd = min(usd, key.max_exposure - limits.exposure_beside(state, account, market, buy))
         if key.max_daily_notional is not None:
             usd = min(usd, key.max_daily_notional - limits.spoken_for_today(state, account, key))
-    usd = max(usd, 0)  # Negative if a cap was lowered below its used part, or losses exceed the free margin.
+    # Negative if a cap was lowered below its used part, or losses exceed the free margin.
+    usd = max(usd, 0)
     size = usd * E8 // outcome.share_px(market.spec, buy, market.mid) // market.lot * market.lot
     fills = outcome.paid(market.spec, buy, walk(market, market.mid, buy, size)) if size else []
     cost = sum(px * sz // E8 for px, sz in fills)

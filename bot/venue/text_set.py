@@ -1,7 +1,7 @@
 """A set of texts that only grows and takes 8 bytes per text; a Python set takes over a hundred.
 
-Sorted runs of 8-byte hashes: runs of equal length are merged, up to RUN texts (a log-structured merge). Two texts have the same hash with
-probability 2^-64, so a hit is practically certain and a miss is certain. The state stores `Runs`.
+Sorted runs of 8-byte hashes: runs of equal length are merged, up to RUN texts (a log-structured merge). Two texts have
+the same hash with probability 2^-64, so a hit is practically certain and a miss is certain. The state stores `Runs`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-BATCH: Final = 512  # texts that are sorted together
-# A run of this many texts is not merged again. A merge allocates 60 bytes per text while callers wait: 2 MB and 4 ms for this length, and
-# twice that for each doubling. A lookup in a million texts searches 31 such runs, which takes about 40 us.
+# texts that are sorted together
+BATCH: Final = 512
+# A run of this many texts is not merged again. A merge allocates 60 bytes per text while callers wait: 2 MB and 4 ms
+# for this length, and twice that for each doubling. A lookup in a million texts searches 31 such runs, which takes
+# about 40 us.
 RUN: Final = 32_768
 
 Runs = list[bytes]

@@ -1,7 +1,8 @@
-"""The /v1 interface as frozen models, shared by service and client: strict requests, tolerant answers, and the error object. No trading rule lives here.
+"""The /v1 interface as frozen models, shared by service and client: strict requests, tolerant answers, and the error
+object. No trading rule lives here.
 
-A name loads at its first use, so that a process imports only the modules that it needs. `Request.from_wire` reads an incoming request.
-`Request.body` and `Resource.json_bytes` write outgoing text.
+A name loads at its first use, so that a process imports only the modules that it needs. `Request.from_wire` reads an
+incoming request. `Request.body` and `Resource.json_bytes` write outgoing text.
 """
 
 from __future__ import annotations
@@ -27,28 +28,67 @@ if TYPE_CHECKING:
     from bot.wire.vocabulary import *  # noqa: F403
     from bot.wire.wallets import *  # noqa: F403
 
-_HOME = {  # module -> the names that the package exports from it
-    "base": "Amount Bps CoinName DIGITS_MAX Digits EXPONENT_MAX Flag Integer Leverage MarketName Num Number Request Resource SAFE_INT_MAX Text UsdAmount encode is_digits json_number",
-    "headers": "API_VERSION API_VERSION_HEADER DESCRIPTION_VERSION EXPIRES_AFTER_HEADER IDEMPOTENCY_KEY_HEADER IDEMPOTENCY_KEY_MAX IDEMPOTENCY_REPLAYED_HEADER LIMITS_VERSION REQUEST_ID_HEADER SANDBOX_CLOCK_HEADER format_sandbox_clock parse_expires_after parse_idempotency_key parse_sandbox_clock",
-    "vocabulary": "AssetClass EVENT_FILTERS EVENT_SUBTYPES FaultKind GuardianAction GuardianScope GuardianType INTERVAL_MS Intent Interval LeverageMode MarketsView NavRange OrderType Scope Side Source",
-    "order_requests": "BracketRequest CancelCoinRequest CloseRequest ConfirmRequest LegRequest OrderRequest SuggestRequest bare_coin",
+# module -> the names that the package exports from it
+_HOME = {
+    "base": (
+        "Amount Bps CoinName DIGITS_MAX Digits EXPONENT_MAX Flag Integer Leverage MarketName Num Number Request"
+        " Resource SAFE_INT_MAX Text UsdAmount encode is_digits json_number"
+    ),
+    "headers": (
+        "API_VERSION API_VERSION_HEADER DESCRIPTION_VERSION EXPIRES_AFTER_HEADER IDEMPOTENCY_KEY_HEADER"
+        " IDEMPOTENCY_KEY_MAX IDEMPOTENCY_REPLAYED_HEADER LIMITS_VERSION REQUEST_ID_HEADER SANDBOX_CLOCK_HEADER"
+        " format_sandbox_clock parse_expires_after parse_idempotency_key parse_sandbox_clock"
+    ),
+    "vocabulary": (
+        "AssetClass EVENT_FILTERS EVENT_SUBTYPES FaultKind GuardianAction GuardianScope GuardianType INTERVAL_MS Intent"
+        " Interval LeverageMode MarketsView NavRange OrderType Scope Side Source"
+    ),
+    "order_requests": (
+        "BracketRequest CancelCoinRequest CloseRequest ConfirmRequest LegRequest OrderRequest SuggestRequest bare_coin"
+    ),
     "guardian_requests": "GUARDIAN_RULES GuardianFields GuardianRequest GuardianRule InlineGuardian",
-    "requests": "CLEARS_CAP DeviceRequest DeviceTokenRequest EmptyRequest HeartbeatRequest KeyRequest KillRequest OtpRequest ResetRequest SandboxAccountRequest SettingsRequest URL_MAX VerifyRequest WebhookRequest",
-    "queries": "CANDLES_MAX CandlesQuery EVENTS_PAGE_MAX EmptyQuery EventsQuery MarketsQuery NavQuery OrdersQuery TRADES_PAGE_MAX TradesQuery WalletTradesQuery",
-    "control": "AdvanceRequest ClockAdvanced ClockRequest ClockState ControlResetResult DigestResult Fault FaultRequest FaultsResult ForkResult MintKeyRequest MintKeyResult NameRequest PriceRequest SPEED_MAX SeedRequest SeedResult SnapshotResult",
-    "resources": "Bracket Guardian Key KeyCreated KeyRevoked KeysResult Market Order Plan Position Revoked StopLeg Trade Warning_ Webhook WebhookCreated WebhooksResult",
+    "requests": (
+        "CLEARS_CAP DeviceRequest DeviceTokenRequest EmptyRequest HeartbeatRequest KeyRequest KillRequest OtpRequest"
+        " ResetRequest SandboxAccountRequest SettingsRequest URL_MAX VerifyRequest WebhookRequest"
+    ),
+    "queries": (
+        "CANDLES_MAX CandlesQuery EVENTS_PAGE_MAX EmptyQuery EventsQuery MarketsQuery NavQuery OrdersQuery"
+        " TRADES_PAGE_MAX TradesQuery WalletTradesQuery"
+    ),
+    "control": (
+        "AdvanceRequest ClockAdvanced ClockRequest ClockState ControlResetResult DigestResult Fault FaultRequest"
+        " FaultsResult ForkResult MintKeyRequest MintKeyResult NameRequest PriceRequest SPEED_MAX SeedRequest"
+        " SeedResult SnapshotResult"
+    ),
+    "resources": (
+        "Bracket Guardian Key KeyCreated KeyRevoked KeysResult Market Order Plan Position Revoked StopLeg Trade"
+        " Warning_ Webhook WebhookCreated WebhooksResult"
+    ),
     "limits": "AccountLimits Apis Credit Health KeyLimits Limits McpApi Platform Rate RestApi SlippageDefaults",
-    "account": "AccountSnapshot DeviceResult DeviceTokenResult Funding FundingMethod Home HomePortfolio HomeWallet KillResult OtpResult Portfolio ResetResult SandboxAccountResult SettingsResult VerifyResult",
-    "orders": "CancelCoinResult CancelResult DisarmResult GuardiansPage HeartbeatGuardian HeartbeatResult OrderResult OrdersPage PlanResult SuggestResult SuggestedCall TradesPage",
-    "market": "AgentDocument BookResult Candle CandlesResult ChangelogEntry ChangelogResult CountriesResult Country Level MarketsResult StartResult StartStep StatusClock StatusLimits StatusResult",
+    "account": (
+        "AccountSnapshot DeviceResult DeviceTokenResult Funding FundingMethod Home HomePortfolio HomeWallet KillResult"
+        " OtpResult Portfolio ResetResult SandboxAccountResult SettingsResult VerifyResult"
+    ),
+    "orders": (
+        "CancelCoinResult CancelResult DisarmResult GuardiansPage HeartbeatGuardian HeartbeatResult OrderResult"
+        " OrdersPage PlanResult SuggestResult SuggestedCall TradesPage"
+    ),
+    "market": (
+        "AgentDocument BookResult Candle CandlesResult ChangelogEntry ChangelogResult CountriesResult Country Level"
+        " MarketsResult StartResult StartStep StatusClock StatusLimits StatusResult"
+    ),
     "wallets": "NavPoint PnlRanges WalletNavResult WalletPnlResult WalletPositionsResult WalletResult",
-    "events": "AccountCreatedData AccountKeyData AccountLeverageData AccountResetData AccountSettingsData DATA_OF Event EventData EventsPage FillData FundingData GuardianData LiquidationData OrderData SettlementData TriggerData",
+    "events": (
+        "AccountCreatedData AccountKeyData AccountLeverageData AccountResetData AccountSettingsData DATA_OF Event"
+        " EventData EventsPage FillData FundingData GuardianData LiquidationData OrderData SettlementData TriggerData"
+    ),
     "errors": "ErrorBody ErrorEnvelope FIELDS_SHOWN_MAX FieldProblem fields_of message_of",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # Only at run time, so that a type checker reports a wrong name.
+# Only at run time, so that a type checker reports a wrong name.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         module = _MODULE_OF.get(name)

@@ -1,4 +1,6 @@
-"""Answers about one account: snapshot, portfolio, home, funding, settings and kill, and the answers that create accounts and credentials."""
+"""Answers about one account: snapshot, portfolio, home, funding, settings and kill, and the answers that create
+accounts and credentials.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ class Funding(Resource):
 
 
 class Portfolio(Resource):
-    """Answer of GET /v1/portfolio. `realized_pnl_today_usd`: realised PnL of this UTC day, less the margin lost, plus what the service absorbed; fees are not included."""
+    """Answer of GET /v1/portfolio.
+
+    `realized_pnl_today_usd`: realised PnL of this UTC day, less the margin lost, plus what the service absorbed; fees
+    are not included.
+    """
 
     address: str
     account_value_usd: Amount
@@ -133,9 +139,8 @@ class OtpResult(Resource):
     country: str | None = None
     expires_at: int
     retry_after_seconds: int
-    sandbox_code: str | None = Field(
-        default=None, repr=False, exclude_if=lambda value: value is None
-    )  # only in the sandbox, which sends no SMS
+    # only in the sandbox, which sends no SMS
+    sandbox_code: str | None = Field(default=None, repr=False, exclude_if=lambda value: value is None)
 
 
 class VerifyResult(Resource):

@@ -1,4 +1,7 @@
-"""The one rule for an address that a secret or a question is sent to. The config, the client and the webhooks of the service use it."""
+"""The one rule for an address that a secret or a question is sent to.
+
+The config, the client and the webhooks of the service use it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import socket
 from typing import Final
 from urllib.parse import urlsplit
 
-ADDRESS_MAX: Final = 500  # characters; a longer text is no address
+# characters; a longer text is no address
+ADDRESS_MAX: Final = 500
 FORM = "an address like https://host[:port]"
 
 IPv4 = ipaddress.IPv4Address
@@ -42,7 +46,10 @@ _SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 
 
 def address_problem(text: str, secret: str = "the key goes to api_key") -> str | None:  # noqa: S107 - words, not a secret
-    """What is wrong with a base address; None if it is good. Allowed: https, or http to this machine, with nothing after the path."""
+    """What is wrong with a base address;
+
+    None if it is good. Allowed: https, or http to this machine, with nothing after the path.
+    """
     if len(text) > ADDRESS_MAX:
         return f"must be {FORM}, of at most {ADDRESS_MAX} characters"
     try:
@@ -70,7 +77,10 @@ def address_problem(text: str, secret: str = "the key goes to api_key") -> str |
 
 
 def is_loopback(host: str) -> bool:
-    """True if the name is this machine. Decides by the text alone: `localhost` or a loopback address, not a name that resolves to one."""
+    """True if the name is this machine.
+
+    Decides by the text alone: `localhost` or a loopback address, not a name that resolves to one.
+    """
     if host.lower() == "localhost":
         return True
     try:
@@ -89,7 +99,10 @@ def is_metadata(host: str) -> bool:
 
 
 def ascii_name(host: str) -> str | None:
-    """The host as a resolver is asked for it: other letters, signs and full stops have their ASCII form. None if it has none."""
+    """The host as a resolver is asked for it: other letters, signs and full stops have their ASCII form.
+
+    None if it has none.
+    """
     try:
         return host.lower() if host.isascii() else host.encode("idna").decode().lower()
     except UnicodeError:

@@ -1,4 +1,6 @@
-"""Base classes and field types of all wire models: the strict request, the tolerant resource, and types with their bounds."""
+"""Base classes and field types of all wire models: the strict request, the tolerant resource, and types with their
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,12 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from bot.money import format_decimal
 from bot.words import many
 
-SAFE_INT_MAX = 9_007_199_254_740_991  # the largest integer of the interface; every JSON reader holds it exactly
-DIGITS_MAX = 64  # longest amount text: longer than any balance, and short enough to parse fast
-EXPONENT_MAX = 400  # A JSON double stays within 1e-324..1e308. A larger exponent only costs memory.
+# the largest integer of the interface; every JSON reader holds it exactly
+SAFE_INT_MAX = 9_007_199_254_740_991
+# longest amount text: longer than any balance, and short enough to parse fast
+DIGITS_MAX = 64
+# A JSON double stays within 1e-324..1e308. A larger exponent only costs memory.
+EXPONENT_MAX = 400
 
 _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]+)?\Z")
 
@@ -51,7 +56,10 @@ def refuse(loc: Loc, text: str, allowed: Any = None) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A JSON number as an exact Decimal. Text, booleans, NaN and Infinity are refused. A Python float is read by its shortest text."""
+    """A JSON number as an exact Decimal.
+
+    Text, booleans, NaN and Infinity are refused. A Python float is read by its shortest text.
+    """
 
     gt: int | None = None
     ge: int | None = None
@@ -102,7 +110,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A JSON integer. 5 and 5.0 are accepted; 5.5, "5" and true are refused. With `query=True`, a query string's ASCII digits are read."""
+    """A JSON integer. 5 and 5.0 are accepted; 5.5, "5" and true are refused.
+
+    With `query=True`, a query string's ASCII digits are read.
+    """
 
     ge: int
     le: int = SAFE_INT_MAX
@@ -182,8 +193,10 @@ class Text:
         return out
 
 
-AMOUNT_DIGITS_MAX: Final = 64  # far more than any amount has
-_AMOUNT_TEXT: Final = r"^-?[0-9]{1,56}(\.[0-9]{1,8}0*)?$"  # eight decimals, and zeros after them
+# far more than any amount has
+AMOUNT_DIGITS_MAX: Final = 64
+# eight decimals, and zeros after them
+_AMOUNT_TEXT: Final = r"^-?[0-9]{1,56}(\.[0-9]{1,8}0*)?$"
 
 Flag = Annotated[bool, Strict()]
 Digits = Annotated[str, Text(1, DIGITS_MAX, r"[0-9]+(\.[0-9]+)?", "digits with optional decimals, as a string")]
@@ -209,7 +222,8 @@ def _number_out(value: Any) -> float:
         return value
     try:
         number = Decimal(value) if isinstance(value, str | Decimal) else value
-    except ArithmeticError:  # Text that is no number.
+    # Text that is no number.
+    except ArithmeticError:
         number = None
     if isinstance(value, bool) or not isinstance(number, int | float | Decimal) or not isfinite(number):
         raise problem("number_type", "must be a finite number")
@@ -226,7 +240,8 @@ class _Num:
         return {"type": "number"}
 
 
-Num = Annotated[float, _Num()]  # leverage, counts, bps, percent: a JSON number; whole numbers have no decimal point
+# leverage, counts, bps, percent: a JSON number; whole numbers have no decimal point
+Num = Annotated[float, _Num()]
 
 
 class _Amount:
@@ -254,19 +269,22 @@ class _Amount:
 # usd, px and sz in answers: text on the wire, an exact Decimal in Python.
 # The daemon counts in 1e-8, so a finer amount is refused with its field.
 Amount = Annotated[Decimal, _Amount(), PlainSerializer(format_decimal, return_type=str, when_used="json")]
-Secret = Field(repr=False)  # never shown in a log; the value itself is a plain str
-AbsentNone = Field(
-    default=None, exclude_if=lambda value: value is None
-)  # If the field does not apply, its key is absent, not null.
+# never shown in a log; the value itself is a plain str
+Secret = Field(repr=False)
+# If the field does not apply, its key is absent, not null.
+AbsentNone = Field(default=None, exclude_if=lambda value: value is None)
 
 
-# Pydantic can cache the newest 16,384 short texts that it reads, ids included. In a process that runs for weeks, the cached ids fragment
-# the memory. So only field names are cached.
+# Pydantic can cache the newest 16,384 short texts that it reads, ids included. In a process that runs for weeks, the
+# cached ids fragment the memory. So only field names are cached.
 _CACHED: Final = "keys"
 
 
 class Resource(BaseModel):
-    """Something that the service writes. Unknown fields are ignored, unknown values stay text, and absent nullable fields are None."""
+    """Something that the service writes.
+
+    Unknown fields are ignored, unknown values stay text, and absent nullable fields are None.
+    """
 
     model_config = ConfigDict(
         cache_strings=_CACHED,
@@ -286,11 +304,15 @@ class Resource(BaseModel):
 
 
 _FROM_WIRE = object()
-_text: Final[Callable[[str], str]] = json.encoder.encode_basestring_ascii  # how json.dumps writes a string
+# how json.dumps writes a string
+_text: Final[Callable[[str], str]] = json.encoder.encode_basestring_ascii
 
 
 class Request(BaseModel):
-    """A body or query that a caller writes. Python code builds it with attribute names. `from_wire` validates incoming data strictly."""
+    """A body or query that a caller writes.
+
+    Python code builds it with attribute names. `from_wire` validates incoming data strictly.
+    """
 
     model_config = ConfigDict(
         cache_strings=_CACHED,
@@ -304,11 +326,15 @@ class Request(BaseModel):
         defer_build=True,
     )
 
-    nullable: ClassVar[frozenset[str]] = frozenset()  # wire names that may be null; any other null is refused
+    # wire names that may be null; any other null is refused
+    nullable: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def from_wire(cls, body: object) -> Self:
-        """Validate a parsed JSON body (numbers as int and Decimal) or a query mapping. Raises ValidationError; `errors.fields_of` explains it."""
+        """Validate a parsed JSON body (numbers as int and Decimal) or a query mapping.
+
+        Raises ValidationError; `errors.fields_of` explains it.
+        """
         return cls.model_validate(body, by_alias=True, by_name=False, context=_FROM_WIRE)
 
     def body(self) -> bytes:
@@ -345,8 +371,10 @@ def encode(value: Any) -> str:
     if isinstance(value, Decimal):
         return format_decimal(value)
     if isinstance(
-        value, dict
-    ):  # `dict`, not Mapping: isinstance with an abstract class takes longer than writing a small object.
+        value,
+        dict,
+        # `dict`, not Mapping: isinstance with an abstract class takes longer than writing a small object.
+    ):
         return "{" + ",".join([f"{_text(str(name))}:{encode(item)}" for name, item in value.items()]) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join([encode(item) for item in value]) + "]"

@@ -93,7 +93,10 @@ class ClockState(Resource):
 
 
 class ClockAdvanced(ClockState):
-    """`processed`: price points and deadlines of this advance. `last_price_ms`: its newest price, None if there was none."""
+    """`processed`: price points and deadlines of this advance.
+
+    `last_price_ms`: its newest price, None if there was none.
+    """
 
     processed: int
     last_price_ms: int | None = None

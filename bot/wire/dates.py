@@ -8,7 +8,8 @@ from functools import lru_cache
 from bot.clock import ms_of
 
 
-@lru_cache(maxsize=4)  # Answers of the same second have the same date.
+# Answers of the same second have the same date.
+@lru_cache(maxsize=4)
 def parse_date(text: str) -> int | None:
     """Unix ms. None if the text is no date, names no time zone, or lies outside the representable range."""
     try:

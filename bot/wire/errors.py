@@ -1,4 +1,6 @@
-"""The error object, and its field list after a failed validation: each field in camelCase, with the allowed values. bot.errors defines the codes."""
+"""The error object, and its field list after a failed validation: each field in camelCase, with the allowed values.
+bot.errors defines the codes.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from pydantic import BaseModel, ValidationError, field_validator
 from bot.wire.base import AbsentNone, Request, Resource
 from bot.words import many
 
-FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules
-FIELDS_NAMED_MAX = 3  # The number of fields that the message names.
+# a body of 64 kB can break thousands of rules
+FIELDS_SHOWN_MAX = 20
+# The number of fields that the message names.
+FIELDS_NAMED_MAX = 3
 # Names that other venues use, and our field.
 SYNONYMS = {"qty": "size", "quantity": "size", "notional": "usdAmount", "symbol": "market", "coin": "market"}
 
@@ -64,21 +68,29 @@ class FieldProblem(TypedDict):
 
 
 def fields_of(error: ValidationError) -> list[FieldProblem]:
-    """One entry per broken field: its camelCase path, the problem, and the allowed values (None if there is no list or range)."""
+    """One entry per broken field: its camelCase path, the problem, and the allowed values (None if there is no list
+    or range).
+    """
     model = _model_named(error.title)
     items = [item for item in error.errors(include_url=False) if not _is_long_enough(item)]
     return [_problem_of(item, model) for item in items[:FIELDS_SHOWN_MAX]]
 
 
 def message_of(fields: list[FieldProblem]) -> str:
-    """One sentence that names the first fields. Unknown names come first, because they often explain why another field is missing."""
+    """One sentence that names the first fields.
+
+    Unknown names come first, because they often explain why another field is missing.
+    """
     named = sorted(fields, key=lambda field: not field["problem"].startswith("is unknown"))[:FIELDS_NAMED_MAX]
     more = f" (and {len(fields) - len(named)} more)" if len(fields) > len(named) else ""
     return "; ".join(f"{field['field']} {field['problem']}" for field in named) + more
 
 
 def _is_long_enough(item: Any) -> bool:
-    """True if an array is too short only because pydantic left out its invalid entries. Each of those has a problem of its own."""
+    """True if an array is too short only because pydantic left out its invalid entries.
+
+    Each of those has a problem of its own.
+    """
     if item["type"] != "too_short":
         return False
     least: int = item["ctx"]["min_length"]
@@ -126,7 +138,9 @@ def unknown(name: str, known: Collection[str]) -> tuple[str, list[str]]:
 
 
 def clean(text: str) -> str:
-    """A caller's text in a form that is safe to print: at most 100 characters, without control characters and lone surrogates."""
+    """A caller's text in a form that is safe to print: at most 100 characters, without control characters and lone
+    surrogates.
+    """
     short = text if len(text) <= 100 else text[:99] + "\u2026"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in short)
 

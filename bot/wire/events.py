@@ -17,8 +17,9 @@ from bot.wire.vocabulary import EVENT_SUBTYPES
 
 
 class FillData(Resource):
-    """`position_size`, `entry_px` and `balance_usd` are the values after the fill. `remaining_size` is the rest of the order. `absorbed_usd` is what the
-    service paid so that neither the balance nor an isolated margin became negative; 0 if the service does not send it.
+    """`position_size`, `entry_px` and `balance_usd` are the values after the fill. `remaining_size` is the rest of the
+    order. `absorbed_usd` is what the service paid so that neither the balance nor an isolated margin became negative; 0
+    if the service does not send it.
     """
 
     trade_id: str
@@ -92,7 +93,10 @@ class FundingData(Resource):
 
 
 class LiquidationData(Resource):
-    """A `backstop` has no fill events, so its amounts appear only here. The amounts of other liquidations are the sums of their fills."""
+    """A `backstop` has no fill events, so its amounts appear only here.
+
+    The amounts of other liquidations are the sums of their fills.
+    """
 
     trade_id: str
     side: str
@@ -161,13 +165,15 @@ DATA_OF: dict[str, type[Resource]] = {
 
 AccountData = AccountCreatedData | AccountResetData | AccountSettingsData | AccountLeverageData | AccountKeyData
 EventData = (
-    FillData | OrderData | TriggerData | GuardianData | FundingData | LiquidationData | SettlementData
-    | AccountData
-)  # fmt: skip
+    FillData | OrderData | TriggerData | GuardianData | FundingData | LiquidationData | SettlementData | AccountData
+)
 
 
 class Event(Resource):
-    """One event. `data` is the data class of its type (for `account`: of its subtype), or the mapping as read if the type is unknown."""
+    """One event.
+
+    `data` is the data class of its type (for `account`: of its subtype), or the mapping as read if the type is unknown.
+    """
 
     id: str
     type: str
@@ -191,7 +197,10 @@ class Event(Resource):
 
 
 class EventsPage(Resource):
-    """Events, oldest first. `last_event_id` is the last event that the service examined, so that a filtered reader advances too."""
+    """Events, oldest first.
+
+    `last_event_id` is the last event that the service examined, so that a filtered reader advances too.
+    """
 
     events: tuple[Event, ...]
     last_event_id: str | None = None
@@ -200,7 +209,8 @@ class EventsPage(Resource):
 
 # -- the same event with integers of 1e-8, as the daemon folds it
 
-_scaled: Final = Context(prec=2 * AMOUNT_DIGITS_MAX).multiply  # exact for every Amount, and in every decimal context
+# exact for every Amount, and in every decimal context
+_scaled: Final = Context(prec=2 * AMOUNT_DIGITS_MAX).multiply
 _E8: Final = Decimal(E8)
 
 

@@ -1,4 +1,7 @@
-"""The request that arms a guardian, and a table of the fields of each guardian type. The venue defines what a guardian does."""
+"""The request that arms a guardian, and a table of the fields of each guardian type.
+
+The venue defines what a guardian does.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from bot.wire.vocabulary import GuardianAction, GuardianScope, GuardianType
 
 @dataclass(frozen=True, slots=True)
 class GuardianRule:
-    """The fields of one guardian type, in wire names. `one_of`: exactly one of these. `optional`: default value, or None without a default."""
+    """The fields of one guardian type, in wire names.
+
+    `one_of`: exactly one of these. `optional`: default value, or None without a default.
+    """
 
     scope: str
     required: tuple[str, ...] = ()
@@ -106,7 +112,10 @@ class GuardianRequest(GuardianFields):
 
 
 class InlineGuardian(GuardianFields):
-    """A guardian inside an order. It has the same fields; its market defaults to the market of the order. Unknown members are ignored."""
+    """A guardian inside an order.
+
+    It has the same fields; its market defaults to the market of the order. Unknown members are ignored.
+    """
 
     model_config = ConfigDict(extra="allow")
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import re
 
-API_VERSION = "2026-10-19"  # value of X-API-Version, a date
+# value of X-API-Version, a date
+API_VERSION = "2026-10-19"
 LIMITS_VERSION = 2
-DESCRIPTION_VERSION = "0.6.0"  # version of the OpenAPI description
+# version of the OpenAPI description
+DESCRIPTION_VERSION = "0.6.0"
 
 API_VERSION_HEADER = "X-API-Version"
 REQUEST_ID_HEADER = "X-Request-Id"
 IDEMPOTENCY_KEY_HEADER = "Idempotency-Key"
 IDEMPOTENCY_REPLAYED_HEADER = "Idempotency-Replayed"
 EXPIRES_AFTER_HEADER = "X-Expires-After"
-CONFIRM_HEADER = "X-Confirm-Token"  # The token of the plan that previewed the order of a schedule.
+# The token of the plan that previewed the order of a schedule.
+CONFIRM_HEADER = "X-Confirm-Token"
 SANDBOX_CLOCK_HEADER = "X-Sandbox-Clock"
 
-IDEMPOTENCY_KEY_MAX = 255  # visible ASCII characters
+# visible ASCII characters
+IDEMPOTENCY_KEY_MAX = 255
 
 
 def parse_idempotency_key(text: str) -> str:
-    """The key without the quotes of its structured-field form. ValueError unless it has 1..255 visible ASCII characters."""
+    """The key without the quotes of its structured-field form.
+
+    ValueError unless it has 1..255 visible ASCII characters.
+    """
     key = text.strip(" \t")
     if len(key) >= 2 and key[0] == key[-1] == '"':
         key = key[1:-1]
@@ -30,7 +37,10 @@ def parse_idempotency_key(text: str) -> str:
 
 
 def parse_expires_after(text: str) -> int:
-    """The instant after which the request must not run, in unix ms on the service's clock. ValueError if it is not such a number."""
+    """The instant after which the request must not run, in unix ms on the service's clock.
+
+    ValueError if it is not such a number.
+    """
     if not re.fullmatch(r"[0-9]{1,16}", text.strip(" \t")):
         raise ValueError("X-Expires-After must be unix milliseconds, digits only")
     return int(text)

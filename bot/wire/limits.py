@@ -1,4 +1,7 @@
-"""Limits of an account: platform limits, self-limits, limits of the key, rate limits. Also its health and its credit."""
+"""Limits of an account: platform limits, self-limits, limits of the key, rate limits.
+
+Also its health and its credit.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,8 @@ class Health(Resource):
 
 class Credit(Resource):
     granted_usd: Amount
-    remaining_usd: Amount | None = Field(default=None, exclude_if=lambda value: value is None)  # absent in a policy
+    # absent in a policy
+    remaining_usd: Amount | None = Field(default=None, exclude_if=lambda value: value is None)
     expires_at: int | None = None
     policy: str
 

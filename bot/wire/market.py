@@ -105,7 +105,10 @@ class StatusLimits(Resource):
 
 
 class PriceJump(Resource):
-    """A move of more than 5 % from one price to the next that a second witness, or time, has confirmed. `at`: when it became a price."""
+    """A move of more than 5 % from one price to the next that a second witness, or time, has confirmed.
+
+    `at`: when it became a price.
+    """
 
     from_px: Amount
     to_px: Amount
@@ -113,8 +116,9 @@ class PriceJump(Resource):
 
 
 class LivePriceMarket(Resource):
-    """A market with live prices. `since`: since when it accepts no new position. `marked_at`, `depth_at`, `funding_at`: when the source last gave them.
-    `refused`: quotes and marks that were not used, by reason. `jump`: the newest jump of its price or mark that was used.
+    """A market with live prices. `since`: since when it accepts no new position. `marked_at`, `depth_at`, `funding_at`:
+    when the source last gave them. `refused`: quotes and marks that were not used, by reason. `jump`: the newest jump
+    of its price or mark that was used.
     """
 
     coin: str
@@ -128,7 +132,8 @@ class LivePriceMarket(Resource):
     funding_at: int | None = None
     refused: dict[str, int] = Field(default_factory=dict)
     jump: PriceJump | None = None
-    source: str | None = AbsentNone  # absent if there is only one
+    # absent if there is only one
+    source: str | None = AbsentNone
 
 
 class PriceSourceStatus(Resource):
@@ -144,8 +149,9 @@ class PriceSourceStatus(Resource):
 
 
 class LivePriceStatus(Resource):
-    """The source of live prices. `trouble`: why its last connection ended. `transport`: how the quotes come, websocket or polling.
-    `clock_difference_ms`: the source's clock less the service's. `missing`: marks, depth or funding that the source fails to give, and why.
+    """The source of live prices. `trouble`: why its last connection ended. `transport`: how the quotes come, websocket
+    or polling. `clock_difference_ms`: the source's clock less the service's. `missing`: marks, depth or funding that
+    the source fails to give, and why.
     """
 
     source: str
@@ -156,7 +162,8 @@ class LivePriceStatus(Resource):
     clock_difference_ms: int | None = None
     missing: dict[str, str] = Field(default_factory=dict)
     markets: tuple[LivePriceMarket, ...] = ()
-    # Each of several sources, else absent. Then the fields above are those of all: connected if all are, the first trouble, the sum of sessions.
+    # Each of several sources, else absent. Then the fields above are those of all: connected if all are, the first
+    # trouble, the sum of sessions.
     sources: tuple[PriceSourceStatus, ...] = Field(default=(), exclude_if=lambda value: not value)
 
 
@@ -171,9 +178,8 @@ class StatusResult(Resource):
     server_time: int | None = None
     clock: StatusClock | None = None
     limits: StatusLimits | None = None
-    prices: LivePriceStatus | None = Field(
-        default=None, exclude_if=lambda value: value is None
-    )  # absent without live prices
+    # absent without live prices
+    prices: LivePriceStatus | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class AgentDocument(Resource):

@@ -1,4 +1,7 @@
-"""Requests that place, plan, confirm, suggest, close and cancel orders, with the rules between fields. Prices and sizes stay the text that was sent."""
+"""Requests that place, plan, confirm, suggest, close and cancel orders, with the rules between fields.
+
+Prices and sizes stay the text that was sent.
+"""
 
 from __future__ import annotations
 
@@ -113,9 +116,13 @@ class OrderRequest(Request):
 
 
 def bare_coin(market: str) -> str:
-    """The name for comparisons: `perp:BTC`, `btc` and `BTC` are the same, and so are `event:SLUG` and `EVENT:slug`. The market may not exist."""
+    """The name for comparisons:
+
+    `perp:BTC`, `btc` and `BTC` are the same, and so are `event:SLUG` and `EVENT:slug`. The market may not exist.
+    """
     if not market.isascii():
-        return market  # Only ASCII letters change case: the capital of the long s would be S.
+        # Only ASCII letters change case: the capital of the long s would be S.
+        return market
     name = market.strip()
     if name[:6].lower() == "event:":
         return f"event:{name[6:].upper()}"

@@ -11,7 +11,10 @@ from bot.wire.resources import Guardian, Order, Plan, Position, Trade, Warning_
 
 
 class OrderResult(Resource):
-    """Answer of POST orders, confirm and close. `position` is None if the account is flat. `protected`: the position has a stop at the service."""
+    """Answer of POST orders, confirm and close.
+
+    `position` is None if the account is flat. `protected`: the position has a stop at the service.
+    """
 
     dry_run: bool = False
     order_submitted: bool = True

@@ -26,7 +26,8 @@ class MarketsQuery(Request):
     view: MarketsView = "trending"
     limit: Annotated[int, Integer(1, 250, query=True)] = 150
 
-    model_config = ConfigDict(alias_generator=None)  # the interface writes asset_class, not assetClass
+    # the interface writes asset_class, not assetClass
+    model_config = ConfigDict(alias_generator=None)
 
 
 class CandlesQuery(Request):

@@ -1,4 +1,7 @@
-"""Requests about accounts, keys, sign-in, settings and webhooks. Orders, guardians, queries and the sandbox control have modules of their own."""
+"""Requests about accounts, keys, sign-in, settings and webhooks.
+
+Orders, guardians, queries and the sandbox control have modules of their own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ from bot.wire.base import (
 )
 from bot.wire.vocabulary import Scope
 
-URL_MAX = 2048  # characters of a webhook URL
+# characters of a webhook URL
+URL_MAX = 2048
 
 _Cap = Annotated[Decimal, Number(gt=0, le=1_000_000_000)]
 
@@ -96,7 +100,8 @@ class KeyRequest(Request):
         return self
 
 
-CLEARS_CAP = ("", "empty", "none", "null")  # besides null
+# besides null
+CLEARS_CAP = ("", "empty", "none", "null")
 
 
 def _cap(value: Any) -> Any:

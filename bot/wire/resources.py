@@ -1,4 +1,7 @@
-"""The records of the service: Position, Trade, Order, Bracket, Guardian, Key, Webhook, Market, Plan. Unknown fields and values are accepted."""
+"""The records of the service:
+
+Position, Trade, Order, Bracket, Guardian, Key, Webhook, Market, Plan. Unknown fields and values are accepted.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +187,10 @@ class Webhook(Resource):
 
 
 class WebhookCreated(Webhook):
-    """Answer of POST /v1/webhooks. It is the only answer that contains the signing secret; in a replay `secret` is None."""
+    """Answer of POST /v1/webhooks.
+
+    It is the only answer that contains the signing secret; in a replay `secret` is None.
+    """
 
     secret: str | None = Field(default=None, repr=False)
     warnings: tuple[Warning_, ...] = Field(default=(), exclude_if=lambda value: not value)
@@ -202,7 +208,9 @@ class Revoked(Resource):
 
 
 class KeyRevoked(Revoked):
-    """Answer of DELETE for a key: the resting entries that were canceled and the schedules that were disarmed with it."""
+    """Answer of DELETE for a key: the resting entries that were canceled and the schedules that were disarmed with
+    it.
+    """
 
     canceled_oids: tuple[str, ...] = ()
     disarmed_guardian_ids: tuple[str, ...] = ()

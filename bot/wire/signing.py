@@ -10,7 +10,8 @@ from typing import Final
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105  the mark of the base64 form, not a secret
 SIGNATURE_VERSION: Final = "v1"
-KEY_BYTES_MIN: Final = 8  # the interface's lower bound of a secret, in bytes of the signing key
+# the interface's lower bound of a secret, in bytes of the signing key
+KEY_BYTES_MIN: Final = 8
 GENERATED_BYTES: Final = 32
 
 ID_HEADER: Final = "webhook-id"
@@ -19,7 +20,8 @@ SIGNATURE_HEADER: Final = "webhook-signature"
 
 
 def key_of(secret: str) -> bytes:
-    """The signing key of a secret, as the libraries of Standard Webhooks read it: base64, with or without `whsec_` before it.
+    """The signing key of a secret, as the libraries of Standard Webhooks read it: base64, with or without `whsec_`
+    before it.
 
     `v1,whsec_...`, as some services show it, is the same secret. Any other text is no secret of that standard: its
     UTF-8 bytes are the key, and `secret_of` gives the form that the libraries take. ValueError if the base64 after

@@ -1,4 +1,7 @@
-"""A language model trades by itself, with headlines, within its limits. The config asks a person for entries above 200 USD."""
+"""A language model trades by itself, with headlines, within its limits.
+
+The config asks a person for entries above 200 USD.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

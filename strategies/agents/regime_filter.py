@@ -42,7 +42,8 @@ class RegimeFilter(AgentStrategy):
             return
         if view.position(bar.market):
             if bar.close < floor:
-                yield Close(bar.market)  # An exit asks nobody.
+                # An exit asks nobody.
+                yield Close(bar.market)
         elif bar.close > ceiling:
             is_trend = view.state.get("regime") == "trend" and view.state["regime_bars"] <= self.params.fresh_bars
             view.log("breakout.seen", market=bar.market, regime=view.state.get("regime"), taken=is_trend)

@@ -17,7 +17,8 @@ class RiskReviewer(AgentStrategy):
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market):
-            yield from super().on_bar(view, bar)  # Without a position there is nothing to ask.
+            # Without a position there is nothing to ask.
+            yield from super().on_bar(view, bar)
             return
         average = self.sma_20[bar.market]
         if average is not None and bar.close > average * 1.002:

@@ -1,4 +1,6 @@
-"""Agents with scripted models, a kernel that runs them on a fake venue, and a local server that speaks the OpenAI protocol, with its faults."""
+"""Agents with scripted models, a kernel that runs them on a fake venue, and a local server that speaks the OpenAI
+protocol, with its faults.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,13 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 PARAMS = {
-    "model": "test:scripted", "instructions": "Trade well.", "usd_per_million_in": 1.0, "usd_per_million_out": 4.0,
-}  # fmt: skip
-Said = Callable[[str], Any]  # from the prompt to the arguments of the answer's tool
+    "model": "test:scripted",
+    "instructions": "Trade well.",
+    "usd_per_million_in": 1.0,
+    "usd_per_million_out": 4.0,
+}
+# from the prompt to the arguments of the answer's tool
+Said = Callable[[str], Any]
 
 
 def open_(**more: Any) -> dict[str, Any]:
@@ -171,7 +177,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def model_server(answer: Any = HOLD, *, fault: str | int | None = None) -> Iterator[Any]:
-    """A server on this machine; `url` is its address. `fault`: hang (until the end of the block), nonsense or a status."""
+    """A server on this machine;
+
+    `url` is its address. `fault`: hang (until the end of the block), nonsense or a status.
+    """
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.answer, server.fault, server.release, server.requests = answer, fault, threading.Event(), []
     server.url = f"http://127.0.0.1:{server.server_port}/v1"

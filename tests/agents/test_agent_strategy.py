@@ -1,4 +1,6 @@
-"""An agent on the daemon's kernel: answers become orders within the limits, failures skip a turn, and everything is kept."""
+"""An agent on the daemon's kernel: answers become orders within the limits, failures skip a turn, and everything is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -130,8 +132,14 @@ async def test_an_entry_that_waits_counts_as_open() -> None:
 
 @pytest.mark.parametrize(
     ("params", "asked"),
-    [({"asks_per_hour": 2}, 2), ({"asks_per_day": 1}, 1), ({"tokens_per_day": 100}, 0), ({"usd_per_day": 0.0001}, 0), ({"ask_every_bars": 2}, 2)],
-)  # fmt: skip
+    [
+        ({"asks_per_hour": 2}, 2),
+        ({"asks_per_day": 1}, 1),
+        ({"tokens_per_day": 100}, 0),
+        ({"usd_per_day": 0.0001}, 0),
+        ({"ask_every_bars": 2}, 2),
+    ],
+)
 async def test_the_limits_of_asks_tokens_and_usd_hold(params: Any, asked: int) -> None:
     one = agent(HOLD, **params)
     venue, kernel = await running(one)
@@ -252,8 +260,10 @@ async def test_transcripts_are_bounded_and_redacted() -> None:
 async def test_a_key_of_a_server_is_never_kept() -> None:
     with model_server(open_()) as server:
         one = AgentStrategy(
-            name="agent", markets=["BTC"], params={**PARAMS, "model": "local", "base_url": server.url, "api_key": "sk-very-secret"}
-        )  # fmt: skip
+            name="agent",
+            markets=["BTC"],
+            params={**PARAMS, "model": "local", "base_url": server.url, "api_key": "sk-very-secret"},
+        )
         venue, kernel = await running(one)
     assert "BTC" in venue.positions
     (headers, body) = server.requests[0]
@@ -277,13 +287,14 @@ async def test_a_key_in_the_text_of_an_error_is_not_kept() -> None:
 @pytest.mark.parametrize(
     ("fault", "why", "requests"),
     [(429, "answers 429", 1), (500, "answers 500", 1), ("nonsense", "retries", 2), ("hang", "no answer within 2 s", 1)],
-)  # fmt: skip
+)
 async def test_a_server_with_a_fault_costs_a_turn_and_nothing_else(fault: Any, why: str, requests: int) -> None:
     with model_server(fault=fault) as server:
         params = {**PARAMS, "model": "local", "base_url": server.url, "timeout_seconds": 2 if fault == "hang" else 60}
         one = AgentStrategy(name="agent", markets=["BTC"], params=params)
         venue, kernel = await running(one)
-        one._setup = replace(one._setup, timeout_s=60)  # The server answers from here on, however busy the machine is.
+        # The server answers from here on, however busy the machine is.
+        one._setup = replace(one._setup, timeout_s=60)
         server.fault = None
         await bars(kernel, venue, "100")
     first, second = asks(kernel)

@@ -1,4 +1,6 @@
-"""Backtests with agents: live answers are recorded, the same recording gives the same events, and a replay names the cause `agent`."""
+"""Backtests with agents: live answers are recorded, the same recording gives the same events, and a replay names the
+cause `agent`.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,18 @@ class Place:
 
     def run(self, *options: str) -> tuple[int, dict[str, Any], str]:
         out = self.folder / "runs"
-        code = call([
-            "backtest", str(self.folder / "agents.yaml"), "--data", f"BTC={self.folder / 'BTC-1m.csv'}", "--out", str(out), "--json", *options,
-        ])  # fmt: skip
+        code = call(
+            [
+                "backtest",
+                str(self.folder / "agents.yaml"),
+                "--data",
+                f"BTC={self.folder / 'BTC-1m.csv'}",
+                "--out",
+                str(out),
+                "--json",
+                *options,
+            ]
+        )
         said = self.capsys.readouterr()
         return code, json.loads(said.out) if said.out else {}, said.err
 

@@ -1,4 +1,6 @@
-"""Builders for backtest tests: seeded candles, configs, strategies that depend only on the bar, and a whole backtest in one call."""
+"""Builders for backtest tests: seeded candles, configs, strategies that depend only on the bar, and a whole backtest
+in one call.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, Tr
 from bot.wire import INTERVAL_MS
 
 MINUTE_MS = 60_000
-START_MS = 1_748_736_000_000  # 2025-06-01 00:00 UTC
+# 2025-06-01 00:00 UTC
+START_MS = 1_748_736_000_000
 FREE = {"": MarketRules(taker=Decimal(0), maker=Decimal(0), spread_bps=Decimal(0), depth_usd=Decimal(0))}
 
 # For tests of Parquet: the package works without it.
@@ -40,9 +43,17 @@ Script = Callable[[View, Bar], Iterable[Intent]]
 
 
 def minutes(
-    count: int, *, seed: int = 0, market: str = "BTC", px: float = 100_000.0, vol: float = 0.0008, interval: str = "1m",
-    start_ms: int = START_MS, hole: float = 0.0, decimals: int = 1,
-) -> Candles:  # fmt: skip
+    count: int,
+    *,
+    seed: int = 0,
+    market: str = "BTC",
+    px: float = 100_000.0,
+    vol: float = 0.0008,
+    interval: str = "1m",
+    start_ms: int = START_MS,
+    hole: float = 0.0,
+    decimals: int = 1,
+) -> Candles:
     """A seeded walk. `hole` is the chance that a candle is missing."""
     chance = Random(f"{seed}:{market}")
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in range(5)))
@@ -62,7 +73,10 @@ def minutes(
 
 
 def busy(view: View, bar: Bar) -> Iterable[Intent]:
-    """Trades on many bars: brackets, trailing stops, resting entries, partial closes, reversals. Depends only on bar and view."""
+    """Trades on many bars: brackets, trailing stops, resting entries, partial closes, reversals.
+
+    Depends only on bar and view.
+    """
     n = bar.at_ms // MINUTE_MS
     held = view.position(bar.market)
     kind = n * 2_654_435_761 % 97
@@ -158,9 +172,14 @@ class Ran:
 
 
 def ran(
-    candles: Sequence[Candles], *, made: Settings | None = None, script: Script = busy, rates: Mapping[str, Sequence[tuple[int, ...]]] | None = None,
-    progress: Callable[[int, int], bool] | None = None, **options: Any,
-) -> Ran:  # fmt: skip
+    candles: Sequence[Candles],
+    *,
+    made: Settings | None = None,
+    script: Script = busy,
+    rates: Mapping[str, Sequence[tuple[int, ...]]] | None = None,
+    progress: Callable[[int, int], bool] | None = None,
+    **options: Any,
+) -> Ran:
     """Run a whole backtest on these candles."""
     made = made if made is not None else settings(sorted({one.market for one in candles}))
     test = Backtest(made, candles, SessionOptions(**options), rates=rates or {}, place=placing(script))
@@ -186,8 +205,10 @@ def write(candles: Candles, path: Path) -> Path:
 def config(folder: Path, use: str = "causal:Honest", markets: str = "BTC", **params: object) -> Path:
     path = folder / "mine.yaml"
     path.write_text(
-        f"account: {{base_url: embedded}}\ndead_man: {{heartbeat_seconds: 120, on_miss: flatten}}\nstrategies_dir: {STRATEGIES}\n"
-        f'strategies:\n  - {{name: one, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000000, params: {json.dumps(params)}}}\n'
+        "account: {base_url: embedded}\ndead_man: {heartbeat_seconds: 120, on_miss: flatten}\nstrategies_dir:"
+        f" {STRATEGIES}\n"
+        f'strategies:\n  - {{name: one, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000000, params:'
+        f" {json.dumps(params)}}}\n"
     )
     return path
 

@@ -1,4 +1,6 @@
-"""`bot backtest` from the command line: its folder, the same bytes twice, partial results, the proof, and its errors for bad input."""
+"""`bot backtest` from the command line: its folder, the same bytes twice, partial results, the proof, and its errors
+for bad input.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,7 @@ def test_a_band_shows_the_range_over_path_policies_and_the_orders_that_depend_on
     assert list(said["band"]["paths"]) == ["ohlc", "olhc", "adaptive"]
     assert said["band"]["paths"]["adaptive"]["differing"]["here"] > 0
     assert said["band"]["endUsd"][0] < said["band"]["endUsd"][1]
-    (first, *_) = orders = said["band"]["orders"]
+    first, *_ = orders = said["band"]["orders"]
     assert len(orders) == said["band"]["orderCount"] > 20
     assert set(first) == {"trade", "strategy", "market", "side", "entryMs", "fills"}
     assert len(set(first["fills"].values())) > 1 < len(first["fills"])
@@ -234,7 +236,8 @@ def test_a_warm_up_in_the_range_and_a_market_that_begins_later_are_proven_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = ["--out", str(tmp_path / "runs"), "--prove-causal"]
-    short = write(minutes(120), tmp_path / "BTC_1m.csv")  # The first cut leaves fewer bars than the 30 of the warm-up.
+    # The first cut leaves fewer bars than the 30 of the warm-up.
+    short = write(minutes(120), tmp_path / "BTC_1m.csv")
     assert call(["backtest", str(config(tmp_path, "bench:Cross")), "--data", str(short), *out]) == 0
     late = write(minutes(600, market="ETH", px=2_500.0).slice(START_MS + 300 * MINUTE_MS), tmp_path / "ETH_1m.csv")
     both = ["--data", str(write(minutes(600), short)), "--data", str(late), "--from", iso(START_MS)[:19]]
@@ -256,7 +259,8 @@ def test_without_a_proof_a_strategy_is_not_called_causal(
 
     looks = 0
 
-    def is_pressed() -> bool:  # The backtest itself checks six times; then Ctrl-C is pressed.
+    # The backtest itself checks six times; then Ctrl-C is pressed.
+    def is_pressed() -> bool:
         nonlocal looks
         looks += 1
         return looks > 6
@@ -544,16 +548,28 @@ def test_a_signal_that_is_returned_gives_an_error_with_the_right_form(body: str,
 
 
 NOTHING = {
-    "no stop": ("yield Open('BTC', 'long', usd=100)", "Nothing was traded: 600 orders in 600 bars; refused by the risk check: no_protection 600, first at"),
-    "another market": ("yield Open('ETH', 'long', usd=100, bracket=Bracket(stop_pct=2))", "market_not_yours 600, first at"),
-    "too much": ("yield Open('BTC', 'long', usd=90_000, bracket=Bracket(stop_pct=2))", "refused by the service: insufficient_funds 600, first at"),
+    "no stop": (
+        "yield Open('BTC', 'long', usd=100)",
+        "Nothing was traded: 600 orders in 600 bars; refused by the risk check: no_protection 600, first at",
+    ),
+    "another market": (
+        "yield Open('ETH', 'long', usd=100, bracket=Bracket(stop_pct=2))",
+        "market_not_yours 600, first at",
+    ),
+    "too much": (
+        "yield Open('BTC', 'long', usd=90_000, bracket=Bracket(stop_pct=2))",
+        "refused by the service: insufficient_funds 600, first at",
+    ),
     "never filled": (
-        "view.position('BTC') or view.orders('BTC') or (yield Open('BTC', 'long', usd=100, limit_px=1_000, bracket=Bracket(stop_pct=2)))",
+        (
+            "view.position('BTC') or view.orders('BTC') or (yield Open('BTC', 'long', usd=100, limit_px=1_000,"
+            " bracket=Bracket(stop_pct=2)))"
+        ),
         "Nothing was traded: 1 order in 600 bars; not filled: session_ended 1, first at",
     ),
     "no decision": ("return ()", "Nothing was traded: 0 decisions in 600 bars: no strategy asked for an order"),
     "a changed state is no decision": ("view.state['n'] = bar.close", "Nothing was traded: 0 decisions in 600 bars"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("journal", [(), ("--journal",)])
@@ -709,13 +725,17 @@ def test_the_caps_of_a_key_refuse_the_same_orders_in_a_backtest_as_live(
     assert "refused by the service: key_limit_exceeded" in capsys.readouterr().out
     trades = [json.loads((one / "summary.json").read_text())["figures"]["# Trades"] for one in (free, capped)]
     refused = json.loads((capped / "summary.json").read_text())["rejections"]
-    # One of them costs about 100,000 USD: nine fit into a day's million, or ten when the price is below that; so on both days.
+    # One of them costs about 100,000 USD: nine fit into a day's million, or ten when the price is below that; so on
+    # both days.
     assert 18 <= trades[1] <= 20 < trades[0]
     assert refused["key_limit_exceeded"] >= trades[0] - 20
     opened = [json.loads(line) for line in (capped / "events.jsonl").read_text().splitlines()]
     for day in (START_MS, START_MS + 1_440 * MINUTE_MS):
-        sizes = [float(one["data"]["size"]) * float(one["data"]["px"]) for one in opened
-                 if one["type"] == "fill" and one["subtype"] == "entry" and day <= one["ts"] < day + 1_440 * MINUTE_MS]  # fmt: skip
+        sizes = [
+            float(one["data"]["size"]) * float(one["data"]["px"])
+            for one in opened
+            if one["type"] == "fill" and one["subtype"] == "entry" and day <= one["ts"] < day + 1_440 * MINUTE_MS
+        ]
         assert 900_000 < sum(sizes) <= 1_000_000
     manifest = json.loads((capped / "manifest.json").read_text())
     assert manifest["options"]["caps"] == {"maxDailyNotionalUsd": "1000000", "maxTradeUsd": "150000"}
@@ -730,9 +750,15 @@ def test_the_caps_of_a_key_refuse_the_same_orders_in_a_backtest_as_live(
 
 @pytest.mark.parametrize(
     ("cap", "says"),
-    [("maxTrade=5", "did you mean maxTradeUsd?"), ("maxLeverage=99", "maxLeverage must be 1..50"), ("maxExposureUsd=0", "maxExposureUsd must be > 0"),
-     ("maxOpenPositions=1.5", "must be a whole number"), ("allowedCoins=BTX", "market 'BTX' is not listed"), ("expiresAt=1", "is not a cap")],
-)  # fmt: skip
+    [
+        ("maxTrade=5", "did you mean maxTradeUsd?"),
+        ("maxLeverage=99", "maxLeverage must be 1..50"),
+        ("maxExposureUsd=0", "maxExposureUsd must be > 0"),
+        ("maxOpenPositions=1.5", "must be a whole number"),
+        ("allowedCoins=BTX", "market 'BTX' is not listed"),
+        ("expiresAt=1", "is not a cap"),
+    ],
+)
 def test_an_unknown_cap_is_refused(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], cap: str, says: str):
     assert (
         call(["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs"), "--cap", cap])

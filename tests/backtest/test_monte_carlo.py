@@ -1,4 +1,6 @@
-"""Monte Carlo of a backtest: the trades in another order and drawn again, and the strategies on bootstrapped candles."""
+"""Monte Carlo of a backtest: the trades in another order and drawn again, and the strategies on bootstrapped
+candles.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def test_bootstrapped_candles_are_blocks_of_the_moves_of_the_recorded_ones() -> 
     early = sum(at < first_ms for at in btc.at_ms)
     assert list(made.close[:early]) == list(btc.close[:early]), "candles before the range are history"
     rows = range(early, len(made))
-    sources = {volume: row for row, volume in enumerate(btc.volume)}  # A volume is that of its source.
+    # A volume is that of its source.
+    sources = {volume: row for row, volume in enumerate(btc.volume)}
     found = [sources[made.volume[row]] for row in rows]
     for row, source in zip(rows, found, strict=True):
         assert moves(made, row) == pytest.approx(moves(btc, source), rel=1e-6)
@@ -82,7 +85,8 @@ def session_candles(hours: str, interval: str, *, market: str = "AAPL", days: in
 def test_the_candles_after_a_closed_night_are_drawn_as_often_as_they_are_there(hours: str, interval: str) -> None:
     """Closed hours are no data. No block begins in them, and none is filled with the candle after them."""
     recorded = session_candles(hours, interval)
-    rows = {volume: row for row, volume in enumerate(recorded.volume)}  # A volume is that of its source.
+    # A volume is that of its source.
+    rows = {volume: row for row, volume in enumerate(recorded.volume)}
     gaps = [row for row in range(1, len(recorded)) if recorded.at_ms[row] - recorded.at_ms[row - 1] > recorded.step_ms]
     drawn = longest = count = 0
     for seed in range(40):
@@ -98,7 +102,8 @@ def test_the_candles_after_a_closed_night_are_drawn_as_often_as_they_are_there(h
 def test_a_market_that_is_closed_at_night_keeps_runs_of_its_own_beside_one_that_never_closes() -> None:
     share, coin = session_candles("equity", "1h", days=40), minutes(40 * 24, interval="1h", decimals=8)
     for number in range(0, len(coin), 7):
-        coin.volume[number] += number  # Each volume is that of one candle.
+        # Each volume is that of one candle.
+        coin.volume[number] += number
     first = {volume: row for row, volume in enumerate(share.volume)}
     gaps = {row for row in range(1, len(share)) if share.at_ms[row] - share.at_ms[row - 1] > share.step_ms}
     drawn, joined, count = 0, 0, 0

@@ -1,7 +1,8 @@
-"""The work of one order, counted instead of timed: a change that makes the order path longer than the ceilings here fails.
+"""The work of one order, counted instead of timed: a change that makes the order path longer than the ceilings here
+fails.
 
-Opcodes depend on the Python version, so they are counted on 3.11 alone. A ceiling is lowered whenever the path gets shorter.
-`python -m tests.bench.session --short` times the same round trips beside other programs.
+Opcodes depend on the Python version, so they are counted on 3.11 alone. A ceiling is lowered whenever the path gets
+shorter. `python -m tests.bench.session --short` times the same round trips beside other programs.
 """
 
 from __future__ import annotations
@@ -25,22 +26,27 @@ from tests.bench.session import prepared, trades_of, year
 from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, minutes
 
-OPCODES_MAX = 23_950  # A round trip in a backtest: entry, fill, stop and target armed, exit.
-CALLS_MAX = 745  # Calls of Python functions in the same round trip.
-OPCODES_WHOLE_MAX = 30_850  # The whole run with orders, by its round trips: it counts the calm bars too.
+# A round trip in a backtest: entry, fill, stop and target armed, exit.
+OPCODES_MAX = 23_950
+# Calls of Python functions in the same round trip.
+CALLS_MAX = 745
+# The whole run with orders, by its round trips: it counts the calm bars too.
+OPCODES_WHOLE_MAX = 30_850
 CALLS_WHOLE_MAX = 900
-LIVE_CALLS_MAX = 343  # Calls of the daemon's own functions for one order of a live kernel with its journal in SQLite.
-COUNTED = (
-    str(Path(bot.__file__).parent),
-    "<string>",
-)  # files; the second is the generated code of dataclasses and named tuples
+# Calls of the daemon's own functions for one order of a live kernel with its journal in SQLite.
+LIVE_CALLS_MAX = 343
+# files; the second is the generated code of dataclasses and named tuples
+COUNTED = (str(Path(bot.__file__).parent), "<string>")
 BARS = 3_000
 ROUND_TRIPS_LIVE = 10
 
 
 @pytest.fixture(autouse=True)
 def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log as a backtest does: errors alone. Report the progress by the number of bars alone, not by the machine's speed."""
+    """Log as a backtest does: errors alone.
+
+    Report the progress by the number of bars alone, not by the machine's speed.
+    """
     logs.configure(level="error")
     monkeypatch.setattr(progress, "SOON_NS", 1 << 62)
     monkeypatch.setattr(progress, "LATE_NS", 1 << 62)
@@ -54,7 +60,9 @@ class Work:
 
 @contextmanager
 def counted(*, opcodes: bool = True) -> Iterator[Work]:
-    """Count what this thread executes of the package and of the constructors that dataclasses made; callbacks of other tests do not count."""
+    """Count what this thread executes of the package and of the constructors that dataclasses made; callbacks of
+    other tests do not count.
+    """
     work = Work()
 
     def on_call(frame: FrameType, _event: str, _arg: Any) -> Any:
@@ -88,7 +96,8 @@ def _backtest(name: str, folder: Path) -> tuple[Work, int]:
 def test_a_round_trip_in_a_backtest_stays_within_its_budget(tmp_path: Path) -> None:
     """The difference between a strategy and the same strategy without its orders, over the same candles."""
     pytest.importorskip("numpy")
-    prepared("Cross", year(300), tmp_path).session.run()  # What is loaded once is no cost of an order.
+    # What is loaded once is no cost of an order.
+    prepared("Cross", year(300), tmp_path).session.run()
     (ordering, trades), (muted, _) = _backtest("Cross", tmp_path), _backtest("Muted", tmp_path)
     assert trades > 40
     opcodes = (ordering.opcodes - muted.opcodes) / trades

@@ -1,4 +1,6 @@
-"""`from bot.backtest import run`: the same result as `bot backtest`, as data frames; what cannot be used is an error with its name."""
+"""`from bot.backtest import run`: the same result as `bot backtest`, as data frames; what cannot be used is an error
+with its name.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Accelerated time for one process: `bot.clock` and the event loop run N times as fast, so that all waits of the production code shrink alike.
+"""Accelerated time for one process: `bot.clock` and the event loop run N times as fast, so that all waits of the
+production code shrink alike.
 
-A feeder process and an exchange keep their real speed. What waits for them must get the same real time as before: see `feeder_in_real_time`.
+A feeder process and an exchange keep their real speed. What waits for them must get the same real time as before: see
+`feeder_in_real_time`.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ def accelerated(speed: float, start_ms: int) -> Iterator[tuple[AcceleratedLoop, 
 
 
 def feeder_in_real_time(folder: Path, speed: float, poll_seconds: float) -> None:
-    """Give the feeder process its real time to start, answer and end, and let it ask for quotes every `poll_seconds` of real time."""
+    """Give the feeder process its real time to start, answer and end, and let it ask for quotes every `poll_seconds`
+    of real time.
+    """
     feeder_client.START_SECONDS *= speed
     feeder_client.ANSWER_SECONDS *= speed
     feeder_client.END_SECONDS *= speed

@@ -1,4 +1,5 @@
-"""Agents: from a bar's close to the request of 20 other strategies, without an agent and beside one whose model hangs. Figures only.
+"""Agents: from a bar's close to the request of 20 other strategies, without an agent and beside one whose model hangs.
+Figures only.
 
 python -m tests.bench.agents [--bars 6]
 """
@@ -37,8 +38,9 @@ def main() -> None:
         for label, agent in (("without an agent", ""), ("beside an agent whose model hangs", AGENT)):
             after = measure(agent and agent % (many._markets()[STRATEGIES], server.url), bars)
             print(
-                f"{label}: {len(after)} orders, from a bar's close to request sent p50 {statistics.median(after):.1f} ms,"
-                f" p99 {many._p99(after):.1f} ms, last {max(after):.1f} ms; the model was asked {len(server.requests)} times"
+                f"{label}: {len(after)} orders, from a bar's close to request sent p50 {statistics.median(after):.1f}"
+                f" ms, p99 {many._p99(after):.1f} ms, last {max(after):.1f} ms; the model was asked"
+                f" {len(server.requests)} times"
             )
 
 

@@ -1,4 +1,5 @@
-"""Daemon: seconds from the command to the first decided bar, embedded service included and already running; memory of all three processes, idle.
+"""Daemon: seconds from the command to the first decided bar, embedded service included and already running; memory of
+all three processes, idle.
 
 python -m tests.bench.daemon
 """

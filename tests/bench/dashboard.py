@@ -1,9 +1,11 @@
-"""Dashboard with 20 markets: first paint in Chromium, processor time of the dashboard while a page is open, and the daemon's time from bar to request.
+"""Dashboard with 20 markets: first paint in Chromium, processor time of the dashboard while a page is open, and the
+daemon's time from bar to request.
 
 python -m tests.bench.dashboard [SECONDS]
 
-One strategy opens or closes in each of 20 markets at each bar; a bar closes every 3 seconds. The time from the close of a bar to the request
-is on the service's clock, in real milliseconds, without an open page and then with one, in the same daemon.
+One strategy opens or closes in each of 20 markets at each bar; a bar closes every 3 seconds. The time from the close of
+a bar to the request is on the service's clock, in real milliseconds, without an open page and then with one, in the
+same daemon.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ def main() -> None:
                 for path in ("/", "/market/BTC"):
                     painted = [paint_ms(visitor, path) for _ in range(5)]
                     print(
-                        f"first paint of {path:<12}: {sorted(painted)[2]:5.0f} ms, the slowest of 5 {max(painted):5.0f} ms"
+                        f"first paint of {path:<12}: {sorted(painted)[2]:5.0f} ms, the slowest of 5"
+                        f" {max(painted):5.0f} ms"
                     )
                 for path in ("/", "/market/BTC"):
                     visitor.open(path)
@@ -116,7 +119,8 @@ def main() -> None:
 
 @contextlib.contextmanager
 def running(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, **options) as process:  # the options of Popen
+    # the options of Popen
+    with subprocess.Popen(command, **options) as process:
         try:
             yield process
         finally:
@@ -165,7 +169,10 @@ def delays(folder: Path, seconds: float) -> list[float]:
     """Real milliseconds from the close of a bar to the first request of each intent of the next seconds."""
     (first,) = rows(folder, "SELECT max(seq) FROM intents")
     time.sleep(seconds)
-    sql = f"SELECT a.sent_ms - CAST(substr(i.cause, -13) AS INTEGER) FROM intents i JOIN attempts a ON a.intent_id=i.id AND a.n=1 WHERE i.seq > {first[0]} AND i.cause LIKE 'bar:%'"
+    sql = (
+        "SELECT a.sent_ms - CAST(substr(i.cause, -13) AS INTEGER) FROM intents i JOIN attempts a ON a.intent_id=i.id"
+        f" AND a.n=1 WHERE i.seq > {first[0]} AND i.cause LIKE 'bar:%'"
+    )
     return sorted(one[0] / SPEED for one in rows(folder, sql))
 
 

@@ -1,8 +1,9 @@
-"""HTTP: orders a second and their latency over 1, 16 and 64 connections: durable, in memory, and durable with 10,000 other accounts of five resting
-triggers each. Beside them, in turns, an echo of the same body, served and driven in the same way: bare FastAPI where it is installed, or Starlette.
-And events a second over the cursor.
+"""HTTP: orders a second and their latency over 1, 16 and 64 connections: durable, in memory, and durable with 10,000
+other accounts of five resting triggers each. Beside them, in turns, an echo of the same body, served and driven in the
+same way: bare FastAPI where it is installed, or Starlette. And events a second over the cursor.
 
-python -m tests.bench.http [--seconds 3] [--accounts 10000]     rate limits are off; one order is one accepted market order in its own transaction
+python -m tests.bench.http [--seconds 3] [--accounts 10000]     rate limits are off; one order is one accepted market
+order in its own transaction
 """
 
 from __future__ import annotations

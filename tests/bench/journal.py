@@ -1,4 +1,5 @@
-"""Journal: intents a second at synchronous=FULL, each through its whole life (opened, planned, sending, accepted: four commits).
+"""Journal: intents a second at synchronous=FULL, each through its whole life (opened, planned, sending, accepted: four
+commits).
 
 python -m tests.bench.journal
 """
@@ -22,9 +23,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         journal = open_journal(Path(folder) / "journal.db", address="0x" + "0" * 40)
         first = Intent(
-            id="", strategy="bench", market="BTC", action="open", path="plan", trigger="", ordinal=0, leg="order", epoch=0,
-            body=b'{"market":"BTC","side":"long","usdAmount":100}', not_after_ms=1 << 50, opened_ms=1,
-        )  # fmt: skip
+            id="",
+            strategy="bench",
+            market="BTC",
+            action="open",
+            path="plan",
+            trigger="",
+            ordinal=0,
+            leg="order",
+            epoch=0,
+            body=b'{"market":"BTC","side":"long","usdAmount":100}',
+            not_after_ms=1 << 50,
+            opened_ms=1,
+        )
         started = time.perf_counter()
         for n in range(INTENTS):
             intent = replace(first, id=f"K{n:031d}", trigger=f"bar:BTC:{n}")

@@ -1,10 +1,12 @@
-"""A day of recorded minutes as live prices, at 600x, with faults: a real service, the real feeder process and ccxt, and the local exchange.
+"""A day of recorded minutes as live prices, at 600x, with faults: a real service, the real feeder process and ccxt, and
+the local exchange.
 
     python -m tests.bench.live_day FILE [--speed 600] [--hours 24]
 
-FILE: recorded minutes of BTC (.csv.gz) from 2025-05-05 to 2025-05-08. The service's clock and event loop run at the speed; the feeder keeps its real speed, so a lost connection
-costs the time of its start. Afterwards all bars of the service must be those of the file, no bar may have changed, and each stop that the
-recorded prices reach inside a gap must have filled there. Ends with 1 otherwise.
+FILE: recorded minutes of BTC (.csv.gz) from 2025-05-05 to 2025-05-08. The service's clock and event loop run at the
+speed; the feeder keeps its real speed, so a lost connection costs the time of its start. Afterwards all bars of the
+service must be those of the file, no bar may have changed, and each stop that the recorded prices reach inside a gap
+must have filled there. Ends with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -34,13 +36,18 @@ from bot.venue.numbers import text_of
 from tests.bench.accelerated import AcceleratedTime, accelerated, feeder_in_real_time
 from tests.market_data.exchange import Exchange, Series, cut, half, recorded, served, silent, status
 
-START_MS = 1_746_576_000_000  # 2025-05-07
+# 2025-05-07
+START_MS = 1_746_576_000_000
 NAME = "BTCUSDT"
 GAP_MINUTES = 20
-BETWEEN_SECONDS = 3_600  # two gaps
-EDGE = 30 * 10**8  # that the prices of a gap go beyond those before it
-POLL_SECONDS = 0.01  # of real time between two quotes
-CONNECT_MS = 30 * MINUTE_MS  # that the feeder has for its first quote: 3 s of real time at 600x
+# two gaps
+BETWEEN_SECONDS = 3_600
+# that the prices of a gap go beyond those before it
+EDGE = 30 * 10**8
+# of real time between two quotes
+POLL_SECONDS = 0.01
+# that the feeder has for its first quote: 3 s of real time at 600x
+CONNECT_MS = 30 * MINUTE_MS
 
 
 class Gap(NamedTuple):
@@ -50,8 +57,10 @@ class Gap(NamedTuple):
     until_ms: int
     side: int
     stop: int
-    reached_ms: int  # the minute that reaches the stop
-    ref: int  # the price at which the stop must fill, before the spread
+    # the minute that reaches the stop
+    reached_ms: int
+    # the price at which the stop must fill, before the spread
+    ref: int
 
 
 @dataclass
@@ -60,7 +69,8 @@ class Stopped:
 
     gap: Gap
     headers: dict[str, str]
-    wanted: str = "no fill"  # by the book at the moment of the gap, whose spread is that of the last quote
+    # by the book at the moment of the gap, whose spread is that of the last quote
+    wanted: str = "no fill"
 
 
 def scaled_rows(path: Path) -> dict[int, Candle]:
@@ -80,14 +90,17 @@ def next_gap(candles: dict[int, Candle], now_ms: int) -> Gap | None:
             edge = min(side * (one.low if side > 0 else one.high) for one in before)
             worst = min(side * (one.low if side > 0 else one.high) for one in inside)
             if edge - worst > EDGE:
-                stop = side * ((edge + 3 * worst) // 4)  # a quarter of the way back from the worst price
+                # a quarter of the way back from the worst price
+                stop = side * ((edge + 3 * worst) // 4)
                 stop -= stop % 10**7
                 return Gap(from_ms, from_ms + GAP_MINUTES * MINUTE_MS, side, stop, *reference(inside, side, stop))
     return None
 
 
 def reference(candles: list[Candle], side: int, stop: int) -> tuple[int, int]:
-    """In which minute and where the prices of these candles reach the stop: at its level, or at the open of a candle beyond it."""
+    """In which minute and where the prices of these candles reach the stop: at its level, or at the open of a candle
+    beyond it.
+    """
     for candle in candles:
         for point in points_of("BTC", candle, MINUTE_MS):
             if (point.px - stop) * side <= 0:
@@ -161,7 +174,9 @@ class Day:
             exchange.faults = [made[name]]
 
     async def trade(self, service: Service, http: httpx.AsyncClient) -> None:
-        """From time to time open a position with a stop, and then let the exchange fail while the recorded prices reach the stop."""
+        """From time to time open a position with a stop, and then let the exchange fail while the recorded prices
+        reach the stop.
+        """
         assert service.live is not None
         market = service.live.sources[0].markets[0]
         while True:
@@ -177,9 +192,12 @@ class Day:
             account = (await http.post("/v1/sandbox/accounts", json={})).raise_for_status().json()
             headers = {"Authorization": f"Bearer {account['apiKey']}"}
             order = {
-                "market": "BTC", "side": "long" if gap.side > 0 else "short", "size": "0.01", "leverage": 1,
+                "market": "BTC",
+                "side": "long" if gap.side > 0 else "short",
+                "size": "0.01",
+                "leverage": 1,
                 "bracket": {"stopLoss": {"px": text_of(gap.stop)}},
-            }  # fmt: skip
+            }
             answer = await http.post("/v1/orders", json=order, headers=headers)
             if answer.status_code != 200 or SystemClock().now_ms() > gap.from_ms - MINUTE_MS:
                 assert answer.status_code == 200 or answer.json()["error"]["code"] == "market_closed", answer.text
@@ -248,7 +266,8 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
         (live,) = service.live.sources
         assert live is not None
         market = live.markets[0]
-        for _ in range(100):  # Until all is well again.
+        # Until all is well again.
+        for _ in range(100):
             await asyncio.sleep(60)
             if market.closed_reason is None and market.candles.until_ms >= end_ms:
                 break
@@ -256,7 +275,8 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
         wrong = day.wrong_bars(START_MS - DAY_MS, end_ms)
         stops = await day.wrong_stops(http)
         print(
-            f"{(now_ms - START_MS) // MINUTE_MS:,} minutes lived, {len(day.bars):,} bars read, {live.sessions} connections, {day.missed} minutes of gaps"
+            f"{(now_ms - START_MS) // MINUTE_MS:,} minutes lived, {len(day.bars):,} bars read, {live.sessions}"
+            f" connections, {day.missed} minutes of gaps"
         )
         print(f"faults: {', '.join(f'{name} {count}' for name, count in sorted(day.faults.items()))}")
         print(f"bars that differ from the file: {wrong}; bars that changed: {day.changed}")
@@ -281,7 +301,8 @@ def main() -> None:
     end_ms = START_MS + int(asked.hours * HOUR_MS)
     exchange = Exchange(START_MS)
     exchange.futures[NAME] = Series([row for row in recorded(path) if row[0] >= START_MS - 2 * DAY_MS])
-    live_prices.SILENCE_MAX_MS = CONNECT_MS  # The feeder connects in real time.
+    # The feeder connects in real time.
+    live_prices.SILENCE_MAX_MS = CONNECT_MS
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, served(exchange) as url:
         os.environ["BOT_MARKETS_URL"] = url
@@ -290,7 +311,8 @@ def main() -> None:
             exchange.quotes[NAME] = text_of(price_at(candles, START_MS))
             is_right = loop.run_until_complete(run(Day(exchange, candles, end_ms), clock, end_ms))
     print(
-        f"{time.monotonic() - began:.0f} s of real time, {time.process_time():.0f} s of CPU in the service and the exchange"
+        f"{time.monotonic() - began:.0f} s of real time, {time.process_time():.0f} s of CPU in the service and the"
+        " exchange"
     )
     if not is_right:
         raise SystemExit(1)

@@ -1,10 +1,11 @@
 """What many live markets cost: `python -m tests.bench.live_markets [--markets 47] [--rate 4] [--seconds 60]`.
 
-An exchange of the tests in a process of its own changes the best bid and ask of each market `--rate` times a second and sends them by WebSocket in Binance's
-form. The real feeder runs ccxt; the service runs in this process. It prints the processor time of both, their memory, the delay from the moment the exchange
-sends a quote to the moment the venue has it, and how long after a minute's end the last market has its bar. A price carries the number of its change, so that
-each quote is known again. All processes share this machine: the delay contains the exchange's own work. The feeder hands on the newest quote of a market at
-most four times a second.
+An exchange of the tests in a process of its own changes the best bid and ask of each market `--rate` times a second and
+sends them by WebSocket in Binance's form. The real feeder runs ccxt; the service runs in this process. It prints the
+processor time of both, their memory, the delay from the moment the exchange sends a quote to the moment the venue has
+it, and how long after a minute's end the last market has its bar. A price carries the number of its change, so that
+each quote is known again. All processes share this machine: the delay contains the exchange's own work. The feeder
+hands on the newest quote of a market at most four times a second.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from tests.market_data.exchange import Series, minutes
 from tests.market_data.exchange import served as serving
 from tests.market_data.websocket_exchange import WebSocketExchange, ladder
 
-BASE = 100_000  # ticks of 0.1 of the first price
-TURN = 1_000  # changes until a price comes again
+# ticks of 0.1 of the first price
+BASE = 100_000
+# changes until a price comes again
+TURN = 1_000
 MINUTE_MS = 60_000
 WARM_UP_S = 20
 
@@ -108,7 +111,8 @@ async def measure(coins: list[str], sent: Any, seconds: float) -> None:
         while any(one.closed_reason for one in live.markets) or live.connection.transport != "websocket":
             if time.monotonic() > end:
                 raise SystemExit(
-                    f"not all markets are open: {[one.coin for one in live.markets if one.closed_reason]}, {live.trouble}"
+                    f"not all markets are open: {[one.coin for one in live.markets if one.closed_reason]},"
+                    f" {live.trouble}"
                 )
             await asyncio.sleep(0.2)
         await asyncio.sleep(WARM_UP_S)
@@ -116,7 +120,8 @@ async def measure(coins: list[str], sent: Any, seconds: float) -> None:
         feeder, own, began = feeder_pid(), os.getpid(), time.monotonic()
         before = processor_s(own), processor_s(feeder)
         started_ms = time.time_ns() // 1_000_000
-        late_s: dict[int, float] = {}  # by minute
+        # by minute
+        late_s: dict[int, float] = {}
         while time.monotonic() - began < seconds:
             await asyncio.sleep(0.1)
             now_ms = time.time_ns() // 1_000_000
@@ -130,7 +135,8 @@ async def measure(coins: list[str], sent: Any, seconds: float) -> None:
         print(f"service: {100 * used[0] / took:.1f} % of a core, {memory_mb(own):.0f} MB")
         print(f"feeder:  {100 * used[1] / took:.1f} % of a core, {memory_mb(feeder):.0f} MB")
         print(
-            f"delay from the exchange to the venue: p50 {statistics.median(ordered):.0f} ms, p99 {ordered[int(len(ordered) * 0.99)]:.0f} ms"
+            f"delay from the exchange to the venue: p50 {statistics.median(ordered):.0f} ms, p99"
+            f" {ordered[int(len(ordered) * 0.99)]:.0f} ms"
         )
         ended_s = [one for minute_ms, one in late_s.items() if minute_ms > started_ms]
         print(f"last bar after its minute: {', '.join(f'{one:.1f} s' for one in ended_s) or 'no minute ended'}")

@@ -1,7 +1,9 @@
-"""Many: 200 strategies on 50 markets in one daemon, all of which act on every bar, against the embedded service in a process of its own.
+"""Many: 200 strategies on 50 markets in one daemon, all of which act on every bar, against the embedded service in a
+process of its own.
 
-Prints from the close of a bar to the moment each order left, CPU, memory: without rate limits, first with direct orders, then with planned ones;
-then with the default limits, where the limits decide how long entries wait. Closes go first. Figures only; judges none of them.
+Prints from the close of a bar to the moment each order left, CPU, memory: without rate limits, first with direct
+orders, then with planned ones; then with the default limits, where the limits decide how long entries wait. Closes go
+first. Figures only; judges none of them.
 
 python -m tests.bench.many [--strategies 200] [--bars 6] [--only direct] [--profile]
 """
@@ -27,12 +29,16 @@ import httpx
 
 from tests.e2e.processes import own_mb
 
-SPEED = 6  # a minute's bar in ten seconds: what one costs is over before the next, and a service millisecond is well under a real one
+# a minute's bar in ten seconds: what one costs is over before the next, and a service millisecond is well under a real
+# one
+SPEED = 6
 STEP_MS = 60_000
 MARKETS = 50
-WARM_BARS = 3  # the first plan, because nothing is proven of the service yet
+# the first plan, because nothing is proven of the service yet
+WARM_BARS = 3
 WAIT_S = 120.0
-BEAT_REAL_S = 100  # of the dead-man, so that no beat is missed on a busy machine
+# of the dead-man, so that no beat is missed on a busy machine
+BEAT_REAL_S = 100
 PAIR = '''\
 """In turn: opens on one bar, closes on the next. Every second strategy is one bar behind."""
 
@@ -103,7 +109,8 @@ def main() -> None:
             os.fdatasync(file.fileno())
             synced.append((time.perf_counter() - began) * 1000)
     print(
-        f"one synced write on this disk: p50 {statistics.median(synced):.3f} ms, p99 {_p99(synced):.3f} ms (BENCH_DIR names another)"
+        f"one synced write on this disk: p50 {statistics.median(synced):.3f} ms, p99 {_p99(synced):.3f} ms (BENCH_DIR"
+        " names another)"
     )
     for mode in MODES:
         if asked.only in (None, mode.name):
@@ -114,7 +121,9 @@ def main() -> None:
 
 
 def daemon(config: str, out: str, *, profile: bool) -> None:
-    """`bot run CONFIG`, with a note of every order at the moment that its last byte is given to the socket; what is sent again is noted too."""
+    """`bot run CONFIG`, with a note of every order at the moment that its last byte is given to the socket; what is
+    sent again is noted too.
+    """
     from bot.cli import main as command
     from bot.client import Client
     from bot.client.connections import Answer, Connection
@@ -131,7 +140,8 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
 
     def noted(self: Connection, request: bytes) -> asyncio.Future[Answer]:
         answer = asking(self, request)
-        notes.append((request, clocks[-1].now_ms()))  # It is read afterwards: this is not to be what is measured.
+        # It is read afterwards: this is not to be what is measured.
+        notes.append((request, clocks[-1].now_ms()))
         return answer
 
     Client.__init__ = making  # type: ignore[method-assign]
@@ -147,7 +157,8 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
         cycle = Kernel.cycle
 
         async def profiled(self: Kernel, **named: Any) -> None:
-            if self.state.last_bar_ms is not None:  # What a start costs is another question.
+            # What a start costs is another question.
+            if self.state.last_bar_ms is not None:
                 profiler.enable()
             await cycle(self, **named)
 
@@ -188,14 +199,16 @@ def measure(strategies: int, bars: int, mode: Mode, *, profile: bool = False) ->
             command = [sys.executable, "-m", "tests.bench.many", "--daemon", str(folder / "many.yaml"), str(out)]
             with (folder / "log").open("ab") as log:
                 run = subprocess.Popen(command + (["--profile"] if profile else []), stdout=log, stderr=log)
-            closing.callback(run.kill)  # Of one that has ended nothing comes.
+            # Of one that has ended nothing comes.
+            closing.callback(run.kill)
             wait_passes(folder, run)
             started, before = time.monotonic(), {pid: _cpu_s(pid) for pid in (run.pid, service.pid)}
             time.sleep((WARM_BARS + bars) * STEP_MS / 1000 / SPEED)
             took = time.monotonic() - started
             for what, pid in (("daemon", run.pid), ("service", service.pid)):
                 print(
-                    f"   {what:8s} CPU {(_cpu_s(pid) - before[pid]) / took * 100:5.1f} %, memory {own_mb(pid):6.1f} MB of its own"
+                    f"   {what:8s} CPU {(_cpu_s(pid) - before[pid]) / took * 100:5.1f} %, memory {own_mb(pid):6.1f} MB"
+                    " of its own"
                 )
             run.send_signal(signal.SIGTERM)
             run.wait(WAIT_S)
@@ -206,7 +219,8 @@ def measure(strategies: int, bars: int, mode: Mode, *, profile: bool = False) ->
             bars_ms = set(sorted({one.bar_ms for one in sent})[WARM_BARS:])
             kept, apart = ([o.after_ms for o in of if o.bar_ms in bars_ms and o.kind != "plan"] for of in (sent, calm))
             print(
-                f"   without the {len(kept) - len(apart)} in a market where the service refused one for now on that bar: p99 {_p99(apart):.1f} ms"
+                f"   without the {len(kept) - len(apart)} in a market where the service refused one for now on that"
+                f" bar: p99 {_p99(apart):.1f} ms"
             )
             shown = [line for line in (folder / "log").read_text().splitlines() if '"level"' in line]
             kinds: dict[str, int] = {}
@@ -229,10 +243,29 @@ def start_service(folder: Path, *, limits: bool, speed: int = SPEED) -> tuple[su
     options = [] if limits else ["--no-rate-limits"]
     with (folder / "service.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bot", "sandbox", "--port", "0", "--clock", f"{speed}x", "--seed", "7", "--db", str(folder / "service.db"),
-             "--markets", ",".join(_markets()), "--ready-fd", str(writer), *options],
-            stdout=log, stderr=log, pass_fds=(writer,),
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "bot",
+                "sandbox",
+                "--port",
+                "0",
+                "--clock",
+                f"{speed}x",
+                "--seed",
+                "7",
+                "--db",
+                str(folder / "service.db"),
+                "--markets",
+                ",".join(_markets()),
+                "--ready-fd",
+                str(writer),
+                *options,
+            ],
+            stdout=log,
+            stderr=log,
+            pass_fds=(writer,),
+        )
     os.close(writer)
     assert select.select([reader], [], [], WAIT_S)[0], "the service is not ready"
     said = json.loads(os.read(reader, 4096))
@@ -243,7 +276,8 @@ def start_service(folder: Path, *, limits: bool, speed: int = SPEED) -> tuple[su
 def _markets() -> list[str]:
     from bot.service.market_data.instruments import CATALOGUE
 
-    listed = list(CATALOGUE)  # perps first, then event markets
+    # perps first, then event markets
+    listed = list(CATALOGUE)
     return [*listed[: MARKETS - 3], *listed[-3:]]
 
 
@@ -258,8 +292,8 @@ def make_project(folder: Path, base_url: str, strategies: int, *, path: str, spe
     (folder / "strategies" / "pair.py").write_text(PAIR)
     markets = _markets()
     lines = [
-        f'  - {{name: s{n:03d}, use: "pair:Pair", markets: ["{markets[n % len(markets)]}"], interval: 1m, budget_usd: 100, max_leverage: 1,'
-        f" netting: allow, params: {{odd: {n // len(markets) % 2}}}}}\n"
+        f'  - {{name: s{n:03d}, use: "pair:Pair", markets: ["{markets[n % len(markets)]}"], interval: 1m, budget_usd:'
+        f" 100, max_leverage: 1, netting: allow, params: {{odd: {n // len(markets) % 2}}}}}\n"
         for n in range(strategies)
     ]
     (folder / "many.yaml").write_text(
@@ -280,9 +314,11 @@ def wait_passes(folder: Path, run: subprocess.Popen[bytes]) -> None:
 
 
 def _sent(notes: list[tuple[str, str, str, str, int]]) -> tuple[list[Sent], list[Sent]]:
-    """Each order once, when it left first. Then the same without those of a market where, on that bar, the service refused one for now
-    (no depth, say): the next one in that market waits for what becomes of it, however fast we are."""
-    plans = any(path.endswith("/confirm") for path, *_ in notes[len(notes) // 2 :])  # or each entry is one request
+    """Each order once, when it left first. Then the same without those of a market where, on that bar, the service
+    refused one for now (no depth, say): the next one in that market waits for what becomes of it, however fast we are.
+    """
+    # or each entry is one request
+    plans = any(path.endswith("/confirm") for path, *_ in notes[len(notes) // 2 :])
     first: dict[tuple[str, str], tuple[str, str, int]] = {}
     again: set[tuple[str, int]] = set()
     for path, market, key, token, now_ms in notes:
@@ -315,12 +351,14 @@ def _report(sent: list[Sent]) -> None:
         closes = [one.after_ms for one in mine if one.kind == "close"]
         behind += 0 if first is None else sum(one > first for one in closes)
         print(
-            f"   bar: {len(closes):4d} closes {_span(closes)}, {len(entries):4d} entries {_span(entries)}; p99 of all {_p99(after):7.1f} ms"
+            f"   bar: {len(closes):4d} closes {_span(closes)}, {len(entries):4d} entries {_span(entries)}; p99 of all"
+            f" {_p99(after):7.1f} ms"
         )
     if everything:
         print(
-            f"   from a bar's close to request sent, {len(everything)} orders: p50 {statistics.median(everything):.1f} ms,"
-            f" p99 {_p99(everything):.1f} ms, last {max(everything):.1f} ms; closes sent after the first entry of their bar: {behind}"
+            f"   from a bar's close to request sent, {len(everything)} orders: p50 {statistics.median(everything):.1f}"
+            f" ms, p99 {_p99(everything):.1f} ms, last {max(everything):.1f} ms; closes sent after the first entry of"
+            f" their bar: {behind}"
         )
 
 

@@ -1,8 +1,9 @@
 """The first hour by a stopwatch: `python -m tests.bench.newcomer [--python PYTHON] [--candles FILE] [--keep FOLDER]`.
 
-It runs what README and the tutorial say, in a fresh clone of this repository and a new virtual environment: (a) from the clone to the first trade of the
-demo; (b) from the clone to a strategy of one's own, backtested, with its report. It prints each command with its seconds. Packages come from where the
-installer finds them: the first run on a machine also downloads them.
+It runs what README and the tutorial say, in a fresh clone of this repository and a new virtual environment: (a) from
+the clone to the first trade of the demo; (b) from the clone to a strategy of one's own, backtested, with its report. It
+prints each command with its seconds. Packages come from where the installer finds them: the first run on a machine also
+downloads them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LINE_S = 600  # the longest wait for a line of output
+# the longest wait for a line of output
+LINE_S = 600
 
 
 class Stopwatch:
@@ -30,12 +32,21 @@ class Stopwatch:
         self._environ = environ
 
     def run(self, command: str, folder: Path, *, until: str | None = None) -> str:
-        """The output of a command. With `until`: up to the first line that has this text; then the command is interrupted."""
+        """The output of a command.
+
+        With `until`: up to the first line that has this text; then the command is interrupted.
+        """
         began = time.monotonic()
         process = subprocess.Popen(
-            shlex.split(command), cwd=folder, env=self._environ, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            shlex.split(command),
+            cwd=folder,
+            env=self._environ,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         assert process.stdout is not None
         lines = []
         is_seen = until is None

@@ -1,8 +1,10 @@
-"""Peers: the cross of tests.bench.session in other programs, as their own documentation writes it. Each is skipped by name where it is not installed.
+"""Peers: the cross of tests.bench.session in other programs, as their own documentation writes it. Each is skipped by
+name where it is not installed.
 
-`uv sync --group bench` brings them; no test needs them and no pin holds them. Every one gets the same candles, the same two averages, market orders at
-the next open, a stop 1 % and a target 2 % off the close, 0.05 % a fill, and is closed on the opposite cross. What they do besides (their fills
-inside a bar, their rounding) is their own, so their results are shown beside the times: near, and not equal.
+`uv sync --group bench` brings them; no test needs them and no pin holds them. Every one gets the same candles, the same
+two averages, market orders at the next open, a stop 1 % and a target 2 % off the close, 0.05 % a fill, and is closed on
+the opposite cross. What they do besides (their fills inside a bar, their rounding) is their own, so their results are
+shown beside the times: near, and not equal.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def frame_of(candles: Candles, names: tuple[str, ...]) -> Any:
 
 def run_backtesting(candles: Candles) -> Ran:
     """It trades whole units: prices are of a millionth of a coin, so that a unit is one."""
-    os.environ.setdefault("TQDM_DISABLE", "1")  # Its progress bar is no part of what is measured.
+    # Its progress bar is no part of what is measured.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     from backtesting import Backtest, Strategy
 
     data = frame_of(candles, ("Open", "High", "Low", "Close", "Volume"))
@@ -97,8 +100,11 @@ def run_backtrader(candles: Candles) -> Ran:
             if self.cross[0] > 0 and not self.position:
                 px = self.data.close[0]
                 self.legs = self.buy_bracket(
-                    size=round(USD / px, 6), exectype=bt.Order.Market, stopprice=px * (1 - STOP), limitprice=px * (1 + TARGET)
-                )  # fmt: skip
+                    size=round(USD / px, 6),
+                    exectype=bt.Order.Market,
+                    stopprice=px * (1 - STOP),
+                    limitprice=px * (1 + TARGET),
+                )
             elif self.cross[0] < 0 and self.position:
                 for leg in self.legs[1:]:
                     self.cancel(leg)
@@ -136,10 +142,23 @@ def run_nautilus(candles: Candles) -> Ran:
     name = InstrumentId(Symbol("BTCUSDT-PERP"), venue)
     fee = Decimal(str(FEE))
     instrument = CryptoPerpetual(
-        instrument_id=name, raw_symbol=Symbol("BTCUSDT"), base_currency=BTC, quote_currency=USDT, settlement_currency=USDT, is_inverse=False,
-        price_precision=2, size_precision=6, price_increment=Price(0.01, 2), size_increment=Quantity(0.000001, 6), ts_event=0, ts_init=0,
-        margin_init=Decimal("0.01"), margin_maint=Decimal("0.005"), maker_fee=fee, taker_fee=fee,
-    )  # fmt: skip
+        instrument_id=name,
+        raw_symbol=Symbol("BTCUSDT"),
+        base_currency=BTC,
+        quote_currency=USDT,
+        settlement_currency=USDT,
+        is_inverse=False,
+        price_precision=2,
+        size_precision=6,
+        price_increment=Price(0.01, 2),
+        size_increment=Quantity(0.000001, 6),
+        ts_event=0,
+        ts_init=0,
+        margin_init=Decimal("0.01"),
+        margin_maint=Decimal("0.005"),
+        maker_fee=fee,
+        taker_fee=fee,
+    )
     series = BarType.from_str(f"{name}-1-MINUTE-LAST-EXTERNAL")
 
     class Cross(Strategy):  # type: ignore[misc]
@@ -175,13 +194,28 @@ def run_nautilus(candles: Candles) -> Ran:
 
     engine = BacktestEngine(BacktestEngineConfig(logging=LoggingConfig(bypass_logging=True), run_analysis=False))
     engine.add_venue(
-        venue=venue, oms_type=OmsType.NETTING, account_type=AccountType.MARGIN, base_currency=USDT, starting_balances=[Money(BALANCE, USDT)],
-    )  # fmt: skip
+        venue=venue,
+        oms_type=OmsType.NETTING,
+        account_type=AccountType.MARGIN,
+        base_currency=USDT,
+        starting_balances=[Money(BALANCE, USDT)],
+    )
     engine.add_instrument(instrument)
-    engine.add_data([
-        Bar(series, Price(o, 2), Price(h, 2), Price(low, 2), Price(c, 2), Quantity(v, 6), (at + 60_000) * 1_000_000, (at + 60_000) * 1_000_000)
-        for at, o, h, low, c, v in zip(*candles.columns, strict=True)
-    ])  # fmt: skip
+    engine.add_data(
+        [
+            Bar(
+                series,
+                Price(o, 2),
+                Price(h, 2),
+                Price(low, 2),
+                Price(c, 2),
+                Quantity(v, 6),
+                (at + 60_000) * 1_000_000,
+                (at + 60_000) * 1_000_000,
+            )
+            for at, o, h, low, c, v in zip(*candles.columns, strict=True)
+        ]
+    )
     engine.add_strategy(Cross())
     started = time.process_time()
     engine.run()
@@ -224,7 +258,8 @@ def main() -> None:
     for name, run in there.items():
         ran = run(candles)
         print(
-            f"{name:<28} {ran.seconds:8.2f} s {len(candles) / ran.seconds:12,.0f} bars/s {ran.trades:8,} trades {ran.pnl:+14,.2f} USD"
+            f"{name:<28} {ran.seconds:8.2f} s {len(candles) / ran.seconds:12,.0f} bars/s {ran.trades:8,} trades"
+            f" {ran.pnl:+14,.2f} USD"
         )
     for name in absent:
         print(f"{name:<28} is not installed (uv sync --group bench)")

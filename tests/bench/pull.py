@@ -1,4 +1,5 @@
-"""`bot data pull` of a simulated year of minutes for several markets from a local exchange: candles a second, and memory after each market.
+"""`bot data pull` of a simulated year of minutes for several markets from a local exchange: candles a second, and
+memory after each market.
 
     python -m tests.bench.pull [MARKETS [DAYS]]
 
@@ -21,7 +22,8 @@ from bot.market_data.ccxt_source import CcxtSource
 from bot.market_data.symbols import mapped
 from tests.market_data.exchange import Exchange, Series, minutes, served
 
-START_MS = 1_704_067_200_000  # 2024-01-01
+# 2024-01-01
+START_MS = 1_704_067_200_000
 
 
 def rss_mb() -> float:
@@ -51,7 +53,8 @@ async def pulled(coins: list[str], until_ms: int, store: Path) -> None:
                 f"{coin:>8}  {done.rows:>9,} candles  {pace:>8,.0f} a second  highest memory {peak:6.1f} MB", flush=True
             )
     print(
-        f"   total  {rows:>9,} candles  {rows / (time.monotonic() - begun):>8,.0f} a second  memory now {rss_mb():6.1f} MB"
+        f"   total  {rows:>9,} candles  {rows / (time.monotonic() - begun):>8,.0f} a second  memory now"
+        f" {rss_mb():6.1f} MB"
     )
 
 
@@ -75,7 +78,8 @@ def serve(coins: list[str], days: int) -> tuple[int, str]:
 
 def main() -> None:
     markets, days = (int(text) for text in (*sys.argv[1:], *("10", "365")[len(sys.argv) - 1 :]))
-    markets_python = Path(sys.prefix) / "markets" / "bin" / "python"  # made by `make test`
+    # made by `make test`
+    markets_python = Path(sys.prefix) / "markets" / "bin" / "python"
     if markets_python.exists():
         os.environ.setdefault("BOT_MARKETS_PYTHON", str(markets_python))
     coins = [f"COIN{n}" for n in range(markets)]

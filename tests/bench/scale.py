@@ -1,5 +1,6 @@
-"""A service with many accounts: 10,000 with five resting triggers each. Prints what a price costs that touches none of them, and one that fires
-a thousand; memory; how long a snapshot keeps callers waiting; and a start with a million events, after a stop and after a kill.
+"""A service with many accounts: 10,000 with five resting triggers each. Prints what a price costs that touches none of
+them, and one that fires a thousand; memory; how long a snapshot keeps callers waiting; and a start with a million
+events, after a stop and after a kill.
 
 python -m tests.bench.scale [--accounts 10000] [--events 1000000]     figures only; judges none of them
 """
@@ -89,7 +90,8 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
     from bot.venue import state as s
     from bot.venue.numbers import E8
 
-    with sparing_the_collector():  # As the service does when it is a process of its own.
+    # As the service does when it is a process of its own.
+    with sparing_the_collector():
         service = build(_options(db))  # type: ignore[arg-type]
     await service.start()
     machine = service.machine
@@ -136,7 +138,8 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
         pieces.append(time.perf_counter() - started)
         await asyncio.sleep(0)
     for name in names:
-        machine.state.accounts[name]  # Asked for: all of them are written again.
+        # Asked for: all of them are written again.
+        machine.state.accounts[name]
     machine.push_price("SOL", px["SOL"])
     machine.snapshots.due_seq = machine.seq
     whole: list[float] = []
@@ -147,7 +150,8 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
         whole.append(time.perf_counter() - started)
         await asyncio.sleep(0)
     say(
-        f"a snapshot of all accounts: {sum(whole):.2f} s in {len(whole):,} pieces of {STEP_NS / 1e6:.0f} ms; first piece, longest other",
+        f"a snapshot of all accounts: {sum(whole):.2f} s in {len(whole):,} pieces of {STEP_NS / 1e6:.0f} ms; first"
+        " piece, longest other",
         f"{whole[0] * 1e3:.0f}, {max(whole[1:], default=0) * 1e3:.0f} ms",
     )
     await machine.settle()

@@ -1,8 +1,10 @@
-"""The compiled screen: `python -m tests.bench.screen [--bars N] [--pairs N] [--rounds N]` prints figures beside their bounds; exit code 1 if one is missed.
+"""The compiled screen: `python -m tests.bench.screen [--bars N] [--pairs N] [--rounds N]` prints figures beside their
+bounds; exit code 1 if one is missed.
 
-The SMA bracket strategy over a generated year of minutes, from params to all figures of the report: the screen compiled, the screen in plain Python (a
-child without numba), and the full backtest, whose trades must be equal; beside them backtesting.py for one pair of params and vectorbt for all pairs, as
-far as they are installed (`uv sync --group bench`). In rounds, by processor time; each ratio is the median of the rounds.
+The SMA bracket strategy over a generated year of minutes, from params to all figures of the report: the screen
+compiled, the screen in plain Python (a child without numba), and the full backtest, whose trades must be equal; beside
+them backtesting.py for one pair of params and vectorbt for all pairs, as far as they are installed (`uv sync --group
+bench`). In rounds, by processor time; each ratio is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -30,12 +32,23 @@ from tests.bench import peers
 from tests.bench.session import RULES, YEAR, year
 from tests.research.screen.builders import rows_of, settings_of
 
-OVER_BACKTESTING_MIN = 8.0  # of the plain screen
-OVER_VECTORBT_MIN = 5.0  # of the compiled screen
+# of the plain screen
+OVER_BACKTESTING_MIN = 8.0
+# of the compiled screen
+OVER_VECTORBT_MIN = 5.0
 OPTIONS = SessionOptions(balance_usd=Decimal(peers.BALANCE), rules=RULES)
 ONE_PAIR = (peers.FAST, peers.SLOW)
-CHUNK = 20  # pairs that vectorbt gets at once: a year of 100 fills the memory of a small machine
-FIGURES = ("total_return", "annualized_return", "annualized_volatility", "sharpe_ratio", "sortino_ratio", "calmar_ratio", "max_drawdown")  # fmt: skip
+# pairs that vectorbt gets at once: a year of 100 fills the memory of a small machine
+CHUNK = 20
+FIGURES = (
+    "total_return",
+    "annualized_return",
+    "annualized_volatility",
+    "sharpe_ratio",
+    "sortino_ratio",
+    "calmar_ratio",
+    "max_drawdown",
+)
 TRADE_FIGURES = ("win_rate", "profit_factor", "expectancy")
 
 Pair = tuple[int, int]
@@ -83,7 +96,8 @@ def vectorbt(candles: Candles) -> Callable[[Sequence[Pair]], int]:
     opened, high, low, close = (
         np.frombuffer(one)[:, None] for one in (candles.open, candles.high, candles.low, candles.close)
     )
-    at_open = np.append(opened[1:], close[-1:], axis=0)  # It fills at the price of the signal's own row.
+    # It fills at the price of the signal's own row.
+    at_open = np.append(opened[1:], close[-1:], axis=0)
 
     def run(wanted: Sequence[Pair]) -> int:
         trades = 0
@@ -93,9 +107,20 @@ def vectorbt(candles: Candles) -> Callable[[Sequence[Pair]], int]:
             entries = fast.ma_crossed_above(slow.ma.values).values.reshape(len(close), -1)
             exits = fast.ma_crossed_below(slow.ma.values).values.reshape(len(close), -1)
             made = vbt.Portfolio.from_signals(
-                close, entries, exits, price=at_open, open=opened, high=high, low=low, size=peers.USD / close, fees=peers.FEE, sl_stop=peers.STOP,
-                tp_stop=peers.TARGET, init_cash=peers.BALANCE, freq="1min",
-            )  # fmt: skip
+                close,
+                entries,
+                exits,
+                price=at_open,
+                open=opened,
+                high=high,
+                low=low,
+                size=peers.USD / close,
+                fees=peers.FEE,
+                sl_stop=peers.STOP,
+                tp_stop=peers.TARGET,
+                init_cash=peers.BALANCE,
+                freq="1min",
+            )
             trades += int(made.trades.count().sum())
             for figure in FIGURES:
                 getattr(made, figure)()
@@ -137,10 +162,15 @@ def plain_beside_backtesting(candles: Candles, rounds: int) -> dict[str, list[fl
 def plain(bars: int, rounds: int) -> bool:
     """The screen without numba, in a child."""
     words = [sys.executable, "-m", "tests.bench.screen", "--plain", "--bars", str(bars), "--rounds", str(rounds)]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"})  # fmt: skip
+    done = subprocess.run(
+        words, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    )
     found = json.loads(done.stdout.splitlines()[-1])
     seconds = statistics.median(found["ours"])
-    say(f"the screen in plain Python, one pair, {found['trades'][0]:,} trades", f"{seconds:.3f} s, {bars / seconds:,.0f} bars/s")  # fmt: skip
+    say(
+        f"the screen in plain Python, one pair, {found['trades'][0]:,} trades",
+        f"{seconds:.3f} s, {bars / seconds:,.0f} bars/s",
+    )
     if not found["theirs"]:
         say("beside backtesting.py", "not installed here")
         return True
@@ -154,7 +184,8 @@ def compiled(candles: Candles, wanted: Sequence[Pair], rounds: int) -> bool:
     made, bars = Screen(candles), len(candles)
     theirs = vectorbt(candles) if find_spec("vectorbt") else None
     if theirs is not None:
-        theirs(wanted[:1])  # It compiles.
+        # It compiles.
+        theirs(wanted[:1])
     ours_s, theirs_s = [], []
     for _ in range(rounds):
         seconds, trades = timed(lambda: made.run(wanted))
@@ -164,7 +195,10 @@ def compiled(candles: Candles, wanted: Sequence[Pair], rounds: int) -> bool:
             theirs_s.append(seconds)
     rows = len(wanted) * bars
     took = statistics.median(ours_s)
-    say(f"the compiled screen, {len(wanted)} pairs of {bars:,} bars, {trades:,} trades", f"{took:.2f} s, {rows / took:,.0f} bars/s")  # fmt: skip
+    say(
+        f"the compiled screen, {len(wanted)} pairs of {bars:,} bars, {trades:,} trades",
+        f"{took:.2f} s, {rows / took:,.0f} bars/s",
+    )
     if theirs is None:
         say("beside vectorbt", "not installed here")
         return True
@@ -181,7 +215,10 @@ def full(candles: Candles) -> None:
     found = made.full(ONE_PAIR)
     seconds = time.process_time() - started
     assert found == made.rows(ONE_PAIR), "the trades differ"
-    say(f"the full backtest of one pair, {len(found):,} equal trades", f"{seconds:.2f} s, {len(candles) / seconds:,.0f} bars/s")  # fmt: skip
+    say(
+        f"the full backtest of one pair, {len(found):,} equal trades",
+        f"{seconds:.2f} s, {len(candles) / seconds:,.0f} bars/s",
+    )
 
 
 def main() -> int:

@@ -1,11 +1,13 @@
-"""What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short | --command | --slopes | --ten]` prints figures and judges none.
+"""What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short | --command | --slopes |
+--ten]` prints figures and judges none.
 
-A generated year of minutes (numpy, seed 7), through the whole daemon and the whole venue: (a) a strategy that does nothing, (b) SMA 10/30 cross,
-long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross; and (b) without its orders. Then the whole command with its report, by stages; the cost of a trade and the memory of 1,000 to 100,000 of them;
-and ten markets with three strategies each. In the same process and in alternation: a bare loop that
-calls an empty method, the floor, the same strategy and bracket hand-inlined, and other programs as far as they are installed (peers.py). The
-machine's speed drifts, so (b) is judged by the median of the ratios to the floor of its own round. Times are processor time: whoever else is on
-the machine is not measured.
+A generated year of minutes (numpy, seed 7), through the whole daemon and the whole venue: (a) a strategy that does
+nothing, (b) SMA 10/30 cross, long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross; and
+(b) without its orders. Then the whole command with its report, by stages; the cost of a trade and the memory of 1,000
+to 100,000 of them; and ten markets with three strategies each. In the same process and in alternation: a bare loop that
+calls an empty method, the floor, the same strategy and bracket hand-inlined, and other programs as far as they are
+installed (peers.py). The machine's speed drifts, so (b) is judged by the median of the ratios to the floor of its own
+round. Times are processor time: whoever else is on the machine is not measured.
 """
 
 from __future__ import annotations
@@ -38,10 +40,14 @@ START_MS = 1_672_531_200_000
 STRATEGIES = Path(__file__).resolve().parents[1] / "backtest/strategies"
 RULES = {
     "": MarketRules(
-        taker=Decimal("0.0005"), maker=Decimal("0.0005"), spread_bps=Decimal(0), depth_usd=Decimal(0), tick=Decimal("0.01"),
+        taker=Decimal("0.0005"),
+        maker=Decimal("0.0005"),
+        spread_bps=Decimal(0),
+        depth_usd=Decimal(0),
+        tick=Decimal("0.01"),
         lot=Decimal("0.000001"),
     )
-}  # fmt: skip
+}
 
 
 def year(count: int, *, market: str = "BTC", seed: int = 7) -> Candles:
@@ -225,9 +231,13 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
         for name, run in others.items():
             gc.collect()
             theirs[name].append(run(candles))
-    names = {"bare": "a bare loop that calls an empty method", "floor": "the floor: strategy and bracket hand-inlined",
-             "idle": "(a) a session, a strategy that does nothing", "muted": "(b) without its orders: the averages and crosses alone",
-             "cross": "(b) a session, SMA 10/30 cross with brackets"}  # fmt: skip
+    names = {
+        "bare": "a bare loop that calls an empty method",
+        "floor": "the floor: strategy and bracket hand-inlined",
+        "idle": "(a) a session, a strategy that does nothing",
+        "muted": "(b) without its orders: the averages and crosses alone",
+        "cross": "(b) a session, SMA 10/30 cross with brackets",
+    }
     print(f"{count:,} bars, {rounds} rounds in alternation, medians")
     for key, name in names.items():
         took = statistics.median(found[key])
@@ -235,7 +245,8 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
     for name, runs in theirs.items():
         took = statistics.median(one.seconds for one in runs)
         print(
-            f"{f'(b) in {name}':<52} {took:8.3f} s {count / took:14,.0f} bars/s   {runs[0].trades:,} trades {runs[0].pnl:+,.2f} USD"
+            f"{f'(b) in {name}':<52} {took:8.3f} s {count / took:14,.0f} bars/s   {runs[0].trades:,} trades"
+            f" {runs[0].pnl:+,.2f} USD"
         )
         over = statistics.median(ours / one.seconds for ours, one in zip(found["cross"], runs, strict=True))
         print(f"{f'(b) over {name}, median of the pairs':<52} {over:8.2f} (target over backtesting.py 1.45)")
@@ -247,8 +258,8 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
     )
     each = statistics.median(b - m for b, m in zip(found["cross"], found["muted"], strict=True)) / max(trades, 1) * 1e6
     print(
-        f"(b) over the floor, median of the pairs: {ratio:.2f} (target 13), without its orders {muted:.2f}   an entry with its "
-        f"bracket and its exit {each:.0f} us   trades {trades:,.0f}   balance {pnl:+,.4f} USD"
+        f"(b) over the floor, median of the pairs: {ratio:.2f} (target 13), without its orders {muted:.2f}   an entry"
+        f" with its bracket and its exit {each:.0f} us   trades {trades:,.0f}   balance {pnl:+,.4f} USD"
     )
 
 
@@ -260,7 +271,21 @@ subprocess.run(sys.argv[1:], check=True, capture_output=True)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss // 1024)
 """
-TRADING = ("--balance", "1000000", "--fee", "0.05%", "--spread", "0", "--depth", "0", "--tick", "0.01", "--lot", "0.000001", "--json")  # fmt: skip
+TRADING = (
+    "--balance",
+    "1000000",
+    "--fee",
+    "0.05%",
+    "--spread",
+    "0",
+    "--depth",
+    "0",
+    "--tick",
+    "0.01",
+    "--lot",
+    "0.000001",
+    "--json",
+)
 
 
 class Ran(NamedTuple):
@@ -305,13 +330,16 @@ def shell(folder: Path) -> None:
         page = command("report", run)
         words = f"the whole command for {what}, shell to written report"
         print(
-            f"{words:<52} {ran.seconds + page.seconds:8.2f} s {max(ran.megabytes, page.megabytes):>10} MB (targets: 4 s, 250 MB)   processor "
-            f"{ran.cpu + page.cpu:.2f} s: the run itself {took:.2f}, all else of backtest {ran.cpu - took:.2f}, report {page.cpu:.2f}"
+            f"{words:<52} {ran.seconds + page.seconds:8.2f} s {max(ran.megabytes, page.megabytes):>10} MB (targets: 4"
+            f" s, 250 MB)   processor {ran.cpu + page.cpu:.2f} s: the run itself {took:.2f}, all else of backtest"
+            f" {ran.cpu - took:.2f}, report {page.cpu:.2f}"
         )
 
 
 def slopes(folder: Path, most: int) -> None:
-    """What a trade costs in short and long runs: the whole command, less one over the same candles that trades nothing."""
+    """What a trade costs in short and long runs: the whole command, less one over the same candles that trades
+    nothing.
+    """
     for trades in (1_000, 10_000, 30_000, 100_000):
         if trades > most:
             return
@@ -325,7 +353,8 @@ def slopes(folder: Path, most: int) -> None:
         done = summary["figures"]["# Trades"]
         each = (ran.cpu - idle.cpu) / done * 1e6
         print(
-            f"{done:>9,} trades: {each:9.1f} us each, peak {ran.megabytes:4} MB, without trades {idle.megabytes} MB (target 250)"
+            f"{done:>9,} trades: {each:9.1f} us each, peak {ran.megabytes:4} MB, without trades {idle.megabytes} MB"
+            " (target 250)"
         )
 
 
@@ -339,10 +368,19 @@ def ten(folder: Path, bars: int) -> None:
     for number, market in enumerate(MARKETS):
         written(year(bars, market=market, seed=7 + number), inside / f"{market}_1m.csv")
     strategies = [
-        {"name": f"{market.lower()}-{fast}", "use": "bench:Cross", "markets": [market], "interval": "1m", "budget_usd": 5_000, "max_leverage": 3,
-         "netting": "allow", "params": {"fast_bars": fast, "slow_bars": 3 * fast}}
-        for market in MARKETS for fast in (10, 30, 100)
-    ]  # fmt: skip
+        {
+            "name": f"{market.lower()}-{fast}",
+            "use": "bench:Cross",
+            "markets": [market],
+            "interval": "1m",
+            "budget_usd": 5_000,
+            "max_leverage": 3,
+            "netting": "allow",
+            "params": {"fast_bars": fast, "slow_bars": 3 * fast},
+        }
+        for market in MARKETS
+        for fast in (10, 30, 100)
+    ]
     body = {
         "account": {"base_url": "embedded"},
         "dead_man": "off",
@@ -354,8 +392,8 @@ def ten(folder: Path, bars: int) -> None:
     shutil.rmtree(inside)
     share = bars / YEAR
     print(
-        f"ten markets, thirty strategies, {bars:,} bars each, {summary['figures']['# Trades']:,} trades: {ran.seconds:.1f} s "
-        f"(processor {ran.cpu:.1f} s), {ran.megabytes} MB"
+        f"ten markets, thirty strategies, {bars:,} bars each, {summary['figures']['# Trades']:,} trades:"
+        f" {ran.seconds:.1f} s (processor {ran.cpu:.1f} s), {ran.megabytes} MB"
         + ("" if share == 1 else f"; a year by this {ran.cpu / share:.0f} s of processor")
         + " (targets of the year: 60 s, 1 GB)"
     )

@@ -1,15 +1,21 @@
-"""Soak: memory of the service and of the daemon over a long run of many trades; the slope after a warm-up in MB a minute and bytes a trade.
+"""Soak: memory of the service and of the daemon over a long run of many trades; the slope after a warm-up in MB a
+minute and bytes a trade.
 
-Every strategy opens on one bar and closes on the next, on the service's clock at 600x. Ends with 1 when a slope is above --most or --most-a-trade.
+Every strategy opens on one bar and closes on the next, on the service's clock at 600x. Ends with 1 when a slope is
+above --most or --most-a-trade.
 
 What grows without being a leak, at 2,000 trades a minute, as measured inside the service over 80,000 trades:
-  - 105 bytes a trade, for ever, because the interface answers every trade and knows every idempotency key: 87 in a packed page of trades, 8 in
+  - 105 bytes a trade, for ever, because the interface answers every trade and knows every idempotency key: 87 in a
+  packed page of trades, 8 in
     the account's set of keys, 8 in the set of stored answers (of the last days only).
-  - candles, until each market has 5,000 of each interval. At 600x a minute is ten hours, so the intervals fill up at minutes 8 (1m), 42 (5m),
-    125 (15m) and 500 (1h). From minute 8 to 42 that is 50 markets x 173 candles a minute x 17 bytes = 0.15 MB a minute, or 75 bytes a trade.
-Full before --warm ends: 100,000 events (minute 17), the tokens of executed plans (8 days, minute 20).
-That makes 180 bytes a trade, 0.34 MB a minute. The bounds are 40 % above that: the allocator leaves holes, and one slope over 20
-minutes has the steps of snapshots in it. A list that kept one object of every trade would add 200 bytes a trade at least.
+  - candles, until each market has 5,000 of each interval. At 600x a minute is ten hours, so the intervals fill up at
+  minutes 8 (1m), 42 (5m),
+    125 (15m) and 500 (1h). From minute 8 to 42 that is 50 markets x 173 candles a minute x 17 bytes = 0.15 MB a minute,
+    or 75 bytes a trade.
+Full before --warm ends: 100,000 events (minute 17), the tokens of executed plans (8 days, minute 20). That makes 180
+bytes a trade, 0.34 MB a minute. The bounds are 40 % above that: the allocator leaves holes, and one slope over 20
+minutes has the steps of snapshots in it. A list that kept one object of every trade would add 200 bytes a trade at
+least.
 
 python -m tests.bench.soak [--minutes 30] [--warm 20] [--strategies 4] [--most 0.5] [--most-a-trade 250]
 """
@@ -32,10 +38,13 @@ import httpx
 from tests.bench import many
 from tests.e2e.processes import own_mb
 
-SPEED = 600  # ten bars of a minute a second
+# ten bars of a minute a second
+SPEED = 600
 SAMPLE_S = 5.0
-WARM = 20  # minutes: what is kept up to a bound fills up in them, except for candles
-ASK_S = 5.0  # for the number of trades, which a sample on a busy machine goes without
+# minutes: what is kept up to a bound fills up in them, except for candles
+WARM = 20
+# for the number of trades, which a sample on a busy machine goes without
+ASK_S = 5.0
 MB = 1024 * 1024
 
 
@@ -101,8 +110,8 @@ def _watch(pids: dict[str, int], base_url: str, folder: Path, minutes: float, wa
         mb_a_minute = _slope(of, warm)
         slopes.append(Slope(mb_a_minute, mb_a_minute * MB / trades_a_minute))
         print(
-            f"{who}: {mb_a_minute:+.3f} MB a minute, {slopes[-1].bytes_a_trade:+.0f} bytes a trade after minute {warm:g},"
-            f" at {trades_a_minute:,.0f} trades a minute; {of[-1][1]:.1f} MB at the end"
+            f"{who}: {mb_a_minute:+.3f} MB a minute, {slopes[-1].bytes_a_trade:+.0f} bytes a trade after minute"
+            f" {warm:g}, at {trades_a_minute:,.0f} trades a minute; {of[-1][1]:.1f} MB at the end"
         )
     return slopes
 

@@ -1,11 +1,13 @@
-"""What `make test` costs: wall seconds, processor seconds as a multiple of a fixed loop, the collection, and the seconds by file.
+"""What `make test` costs: wall seconds, processor seconds as a multiple of a fixed loop, the collection, and the
+seconds by file.
 
     python -m tests.bench.suite            measure, print, and compare the slowest tests with their bounds
     python -m tests.bench.suite --write    measure and write the bounds anew
 
-The loop runs before and after in the same call, so that its multiples are comparable between machines and loads. The bounds
-stand in `slowest_tests.json`, which `--write` makes: for each of the 30 slowest tests its processor seconds in multiples of the
-loop, times BOUND_RATIO. A test beyond its bound, or one that is not listed and slower than all of them, ends the command with 1.
+The loop runs before and after in the same call, so that its multiples are comparable between machines and loads. The
+bounds stand in `slowest_tests.json`, which `--write` makes: for each of the 30 slowest tests its processor seconds in
+multiples of the loop, times BOUND_RATIO. A test beyond its bound, or one that is not listed and slower than all of
+them, ends the command with 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Sweeps: how fast one and two workers run the same trials of the SMA bracket strategy, and the memory that a worker adds to the candles that it shares.
+"""Sweeps: how fast one and two workers run the same trials of the SMA bracket strategy, and the memory that a worker
+adds to the candles that it shares.
 
 python -m tests.bench.sweep [--bars 525600] [--trials 8]     figures beside their bounds; exit code 1 if one is missed
 """
@@ -21,9 +22,12 @@ from bot.research.runners import Processes
 from bot.research.trials import Bundle, Task, bundle_of
 from tests.backtest.builders import config, minutes, write
 
-SPEEDUP_MIN = 1.8  # two workers beside one
-CORES_MIN = 1.85  # that two workers must get: with less, other programs used the machine
-MEMORY_MB_MAX = 200  # of a worker, beyond what it shares
+# two workers beside one
+SPEEDUP_MIN = 1.8
+# that two workers must get: with less, other programs used the machine
+CORES_MIN = 1.85
+# of a worker, beyond what it shares
+MEMORY_MB_MAX = 200
 
 
 def bundle(folder: Path, bars: int) -> Bundle:
@@ -53,7 +57,9 @@ def cpu_s(pid: int) -> float:
 
 
 class Measured(NamedTuple):
-    """Wall seconds, processor seconds of the workers, the largest memory of a worker after a trial, and the digests of the trials."""
+    """Wall seconds, processor seconds of the workers, the largest memory of a worker after a trial, and the digests
+    of the trials.
+    """
 
     seconds: float
     cpu_s: float

@@ -24,12 +24,10 @@ START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS
 MINUTE_MS = 60_000
 COIN = "BTC"
 PX = 100_000 * E8
-SESSION_GC = (
-    20_000,
-    20,
-    1_000,
-)  # As a session sets the collector: the event log only grows, nothing in it forms a cycle.
-STOP = s.LegSpec(pct=E8)  # 1 %
+# As a session sets the collector: the event log only grows, nothing in it forms a cycle.
+SESSION_GC = (20_000, 20, 1_000)
+# 1 %
+STOP = s.LegSpec(pct=E8)
 TARGET = s.LegSpec(r=2 * E8)
 
 
@@ -69,7 +67,9 @@ def point(at: VenueDriver, px: int) -> None:
 
 
 def direct(at: VenueDriver) -> None:
-    """One round trip: a market order with its bracket; the price goes to the stop or the target in turn; the exit fills."""
+    """One round trip: a market order with its bracket; the price goes to the stop or the target in turn; the exit
+    fills.
+    """
     at.trips += 1
     at.say(c.PlaceOrder("acc", order(), idempotency_key=f"k{at.trips}"))
     point(at, PX * 103 // 100 if at.trips % 2 else PX * 98 // 100)
@@ -134,7 +134,9 @@ def trips(name: str, trip: Callable[[VenueDriver], None], number: int, **made: o
 
 
 def calm_bars(number: int) -> None:
-    """A market where nothing can happen: skipped by its band, or passed as a bar, with an idle account and with a position held."""
+    """A market where nothing can happen: skipped by its band, or passed as a bar, with an idle account and with a
+    position held.
+    """
     for held in (False, True):
         at = venue()
         if held:
@@ -188,7 +190,8 @@ def flat(most: int) -> None:
     digest = codec.digest(list(account.events))
     took = time.process_time() - start
     print(
-        f"{f'digest of {len(account.events):,} events':<58} {len(account.events) / took:12,.0f} /s {took:9.2f} s   {digest[:16]}"
+        f"{f'digest of {len(account.events):,} events':<58} {len(account.events) / took:12,.0f} /s {took:9.2f} s  "
+        f" {digest[:16]}"
     )
     start = time.process_time()
     index.rebuild(at.state)

@@ -1,4 +1,6 @@
-"""A journal or a database that this version cannot continue with is told before a start, with both versions, the way out and exit 4."""
+"""A journal or a database that this version cannot continue with is told before a start, with both versions, the way
+out and exit 4.
+"""
 
 from __future__ import annotations
 
@@ -61,17 +63,23 @@ def shorter_values(path: Path) -> None:
 
 CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "rules of another version": (other_rules, f"{OTHER} wrote it, and this is {program()}"),
-    "values of another version": (shorter_values, f"an earlier version, which left no name, wrote it, and this is {program()}"),
+    "values of another version": (
+        shorter_values,
+        f"an earlier version, which left no name, wrote it, and this is {program()}",
+    ),
     "damage": (
-        lambda path: sql(path, "UPDATE commands SET chain = x'00' WHERE seq = 3"), f"{program()} wrote it and reads it, so it is damaged"
+        lambda path: sql(path, "UPDATE commands SET chain = x'00' WHERE seq = 3"),
+        f"{program()} wrote it and reads it, so it is damaged",
     ),
     "a newer format": (
-        lambda path: sql(path, f"PRAGMA user_version={SCHEMA_VERSION + 1}"), f"(format {SCHEMA_VERSION + 1}, this one reads {SCHEMA_VERSION})"
+        lambda path: sql(path, f"PRAGMA user_version={SCHEMA_VERSION + 1}"),
+        f"(format {SCHEMA_VERSION + 1}, this one reads {SCHEMA_VERSION})",
     ),
     "an older format": (
-        lambda path: sql(path, f"PRAGMA user_version={SCHEMA_VERSION - 1}"), f"(format {SCHEMA_VERSION - 1}, this one reads {SCHEMA_VERSION})"
+        lambda path: sql(path, f"PRAGMA user_version={SCHEMA_VERSION - 1}"),
+        f"(format {SCHEMA_VERSION - 1}, this one reads {SCHEMA_VERSION})",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -90,8 +98,8 @@ def state(tmp_path: Path) -> Path:
 def config(folder: Path, repository: Path, more: str = "") -> str:
     path = folder / "bot.yaml"
     path.write_text(
-        f"account: {{base_url: embedded}}\nstate_dir: state\nstrategies_dir: {repository / 'strategies'}\ndead_man: null\n"
-        f"strategies:\n  - {{name: s, use: trend, markets: [BTC], interval: 1m, budget_usd: 500}}\n{more}"
+        f"account: {{base_url: embedded}}\nstate_dir: state\nstrategies_dir: {repository / 'strategies'}\ndead_man:"
+        f" null\nstrategies:\n  - {{name: s, use: trend, markets: [BTC], interval: 1m, budget_usd: 500}}\n{more}"
     )
     return str(path)
 

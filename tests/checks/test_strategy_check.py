@@ -1,4 +1,6 @@
-"""`bot check` calls each strategy on generated bars: what fails there is named with its file and line, what works passes."""
+"""`bot check` calls each strategy on generated bars: what fails there is named with its file and line, what works
+passes.
+"""
 
 from __future__ import annotations
 
@@ -46,21 +48,64 @@ def check(folder: Path, old: str, new: str) -> int:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("return 200", "return 1 / 0", "on_bar at bar 9 fails on generated bars: ZeroDivisionError: division by zero (mine.py:15 in size, from mine.py:12 in on_bar)"),
-        ("print(", "undefined(", "on_bar at bar 1 fails on generated bars: NameError: name 'undefined' is not defined (mine.py:8)"),
-        ("yield Close(bar.market)", "yield Close(bar.markt)", "AttributeError: 'Bar' object has no attribute 'markt' (mine.py:10)"),
+        (
+            "return 200",
+            "return 1 / 0",
+            (
+                "on_bar at bar 9 fails on generated bars: ZeroDivisionError: division by zero (mine.py:15 in size, from"
+                " mine.py:12 in on_bar)"
+            ),
+        ),
+        (
+            "print(",
+            "undefined(",
+            "on_bar at bar 1 fails on generated bars: NameError: name 'undefined' is not defined (mine.py:8)",
+        ),
+        (
+            "yield Close(bar.market)",
+            "yield Close(bar.markt)",
+            "AttributeError: 'Bar' object has no attribute 'markt' (mine.py:10)",
+        ),
         ("usd=self.size(view)", "usd=self.fast", "fails on generated bars"),
         ("yield Close(bar.market)", "yield bar", "a hook yields Open, Close or Cancel"),
-        ("print(", "view.state['x'] = {1}; print(", "view.state after on_bar fails on generated bars: view.state must hold only"),
-        ("    def on_bar", "    def on_start(self, view):\n        self.no\n\n    def on_bar", "on_start fails on generated bars: AttributeError"),
-        ("    def size", "    def on_fill(self, view, fill):\n        self.no\n\n    def size", "on_fill fails on generated bars: AttributeError"),
-        ("    def size", "    def on_trigger(self, view, trigger):\n        self.no\n\n    def size", "on_trigger fails on generated bars: Attr"),
-        ("    def size", "    def on_guardian(self, view, note):\n        self.no\n\n    def size", "on_guardian fails on generated bars: Attr"),
-        ("    def size", "    timers = {'a': '0 0 1 * *'}\n    def on_timer(self, view, timer):\n        self.no\n\n    def size", "on_timer of a fails"),
-        ("    def size", "    def on_stop(self, view):\n        self.no\n\n    def size", "on_stop fails on generated bars: AttributeError"),
+        (
+            "print(",
+            "view.state['x'] = {1}; print(",
+            "view.state after on_bar fails on generated bars: view.state must hold only",
+        ),
+        (
+            "    def on_bar",
+            "    def on_start(self, view):\n        self.no\n\n    def on_bar",
+            "on_start fails on generated bars: AttributeError",
+        ),
+        (
+            "    def size",
+            "    def on_fill(self, view, fill):\n        self.no\n\n    def size",
+            "on_fill fails on generated bars: AttributeError",
+        ),
+        (
+            "    def size",
+            "    def on_trigger(self, view, trigger):\n        self.no\n\n    def size",
+            "on_trigger fails on generated bars: Attr",
+        ),
+        (
+            "    def size",
+            "    def on_guardian(self, view, note):\n        self.no\n\n    def size",
+            "on_guardian fails on generated bars: Attr",
+        ),
+        (
+            "    def size",
+            "    timers = {'a': '0 0 1 * *'}\n    def on_timer(self, view, timer):\n        self.no\n\n    def size",
+            "on_timer of a fails",
+        ),
+        (
+            "    def size",
+            "    def on_stop(self, view):\n        self.no\n\n    def size",
+            "on_stop fails on generated bars: AttributeError",
+        ),
         ("print(", "exit(", "on_bar at bar 1 fails on generated bars: SystemExit"),
     ],
-)  # fmt: skip
+)
 def test_a_strategy_that_fails_at_its_bars_fails_the_check_with_file_and_line(
     old: str, new: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,13 +148,17 @@ REFUSED = {
     "more leverage than is allowed": ("bracket=", "leverage=20, bracket=", "over_leverage"),
     "another market": ("yield Open(bar.market,", "yield Open('SOL',", "market_not_yours"),
     "another market beside its own": (
-        'print("a line of its own")', "yield Open('SOL', 'long', usd=200, bracket=Bracket(stop_pct=2))", "market_not_yours"
+        'print("a line of its own")',
+        "yield Open('SOL', 'long', usd=200, bracket=Bracket(stop_pct=2))",
+        "market_not_yours",
     ),
     "a close of another market": ('print("a line of its own")', "yield Close('SOL')", "market_not_yours"),
     "a target of less than a dollar": (
-        "bracket=Bracket(stop_pct=2)", "bracket=Bracket(stop_pct=2, targets=[(0.01, '1R'), (0.5, '2R')])", "below_min_notional"
+        "bracket=Bracket(stop_pct=2)",
+        "bracket=Bracket(stop_pct=2, targets=[(0.01, '1R'), (0.5, '2R')])",
+        "below_min_notional",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -128,8 +177,7 @@ REFUSED = {
 def test_a_market_in_which_no_entry_can_pass_fails_the_check_beside_one_that_works(
     usd: int, bracket: str, message: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "two.py").write_text(
-        f"""\
+    (tmp_path / "two.py").write_text(f"""\
 from bot import Bracket, Open, Strategy
 
 
@@ -139,8 +187,7 @@ class Two(Strategy):
             yield Open("ETH", "long", usd={usd}, bracket={bracket})
         elif not view.position("BTC"):
             yield Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=2))
-"""
-    )
+""")
     (tmp_path / "bot.yaml").write_text(
         "account: {base_url: embedded}\nembedded: {markets: [BTC, ETH]}\nstate_dir: state\nstrategies_dir: .\n"
         "strategies: [{name: two, use: two, markets: [BTC, ETH], budget_usd: 500, max_leverage: 1}]\n"
@@ -165,7 +212,10 @@ def test_orders_that_the_risk_checks_refuse_fail_the_check_with_the_code_of_a_ru
 
 
 def test_the_orders_of_a_timer_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    by_timer = "    timers = {'a': '0 9 * * 1'}\n    def on_timer(self, view, timer):\n        yield Open('BTC', 'long', usd=200)\n\n    def size"
+    by_timer = (
+        "    timers = {'a': '0 9 * * 1'}\n    def on_timer(self, view, timer):\n        yield Open('BTC', 'long',"
+        " usd=200)\n\n    def size"
+    )
     old = STRATEGY[STRATEGY.index("        if view.position") : STRATEGY.index("    def size")]
     assert check(tmp_path, old + "    def size", f"        return ()\n\n{by_timer}") == 4
     (problem,) = json.loads(capsys.readouterr().out)["problems"]

@@ -1,4 +1,6 @@
-"""The commands that start nothing: help, version, check, config, strategies; and what is said when something is wrong."""
+"""The commands that start nothing: help, version, check, config, strategies; and what is said when something is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ from bot.cli.common.files import write_atomic
 from bot.errors import BotError
 from tests.documents import EVERYTHING, blocks
 
-HELP_WITHIN_S = 0.15  # of processor time, so that a busy machine is not blamed on us
-HELP_WITHIN_STARTS = 10  # of a bare interpreter, so that a slow one is not either
+# of processor time, so that a busy machine is not blamed on us
+HELP_WITHIN_S = 0.15
+# of a bare interpreter, so that a slow one is not either
+HELP_WITHIN_STARTS = 10
 
 GOOD = """\
 account: {base_url: embedded}
@@ -89,12 +93,14 @@ def test_a_user_without_a_home_is_told_what_to_set(
 
     monkeypatch.setattr(Path, "home", none)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert call(["check", str(config)]) == 0  # It says where its files are.
+    # It says where its files are.
+    assert call(["check", str(config)]) == 0
     config.write_text(config.read_text().replace("state_dir: state\n", ""))
     capsys.readouterr()
     assert call(["check", str(config)]) == 4
-    assert capsys.readouterr().err == (
-        "error: this user has no home folder: set HOME, or name the folder (state_dir, --state-dir)\n"
+    assert (
+        capsys.readouterr().err
+        == "error: this user has no home folder: set HOME, or name the folder (state_dir, --state-dir)\n"
     )
 
 
@@ -169,14 +175,17 @@ def test_every_example_in_help_texts_and_docs_is_a_valid_command_line() -> None:
     texts = [command.epilog or "" for command in commands.values()] + blocks("text|console")
     examples = [
         re.sub(r"^(\$ |[A-Z_]+=\S+ )", "", part.split("#")[0].split("  ")[0].split(" > ")[0].strip())
-        for text in texts for line in text.splitlines() for part in line.strip().split(" && ")
-    ]  # fmt: skip
+        for text in texts
+        for line in text.splitlines()
+        for part in line.strip().split(" && ")
+    ]
     examples = [one for one in examples if one.startswith("bot ")]
     assert len(examples) >= 2 * len(COMMANDS)
     for example in examples:
         name = max((one for one in commands if f"{example} ".startswith(f"{one} ")), key=len)
         arguments = shlex.split(example.removeprefix(name))
-        commands[name].make_context(name, arguments)  # UsageError otherwise.
+        # UsageError otherwise.
+        commands[name].make_context(name, arguments)
 
 
 @pytest.mark.usefixtures("cold_starts")
@@ -189,7 +198,10 @@ def test_help_starts_quickly_and_imports_no_heavy_module(repository: Path) -> No
 
     bare = min(took("-c", "pass") for _ in range(3))
     assert min(took("-m", "bot", "--help") for _ in range(3)) < max(HELP_WITHIN_S, HELP_WITHIN_STARTS * bare)
-    code = "import sys; from bot.cli.app import call; call(['--help']); print(sorted(m for m in sys.modules if '.' not in m))"
+    code = (
+        "import sys; from bot.cli.app import call; call(['--help']); print(sorted(m for m in sys.modules if '.' not"
+        " in m))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, check=True, capture_output=True, text=True)
     loaded = done.stdout.splitlines()[-1]
     for heavy in ("pydantic", "httpx", "starlette", "structlog", "rich", "apscheduler", "asyncio", "sqlite_utils"):
@@ -287,10 +299,7 @@ def test_an_address_for_notices_that_only_the_unit_gets_is_left_to_doctor(
 
 @pytest.mark.parametrize(
     ("params", "words"),
-    [
-        ("fast_bar: 5", "unknown param; did you mean 'fast_bars'?"),
-        ("fast_bars: 1", "greater than or equal to 2"),
-    ],
+    [("fast_bar: 5", "unknown param; did you mean 'fast_bars'?"), ("fast_bars: 1", "greater than or equal to 2")],
 )
 def test_a_bad_param_is_shown_in_its_line(
     params: str, words: str, tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
@@ -344,9 +353,12 @@ class Trend(Strategy):
         ("def broken(:\n", "invalid syntax"),
         ("x = 1\n", "has no class Trend"),
         (FAILING % "def __init__(self, **given): {}['lookback']", "raises KeyError while it is built: 'lookback'"),
-        (FAILING % "class Params(Params):\n  def model_post_init(self, _): 1 / 0", "raises ZeroDivisionError while it checks params"),
+        (
+            FAILING % "class Params(Params):\n  def model_post_init(self, _): 1 / 0",
+            "raises ZeroDivisionError while it checks params",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_strategy_that_does_not_load_is_a_config_error_without_a_traceback(
     text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -374,9 +386,13 @@ def test_a_market_that_the_embedded_service_lacks_is_named(config: Path, capsys:
         ("4h", {"BTC": "a", "ETH": "a"}, None),
         ("1m", {"BTC": "a"}, "strategies[0].interval: there are no 1m bars of BTC: its candles are of 1h"),
         ("1h", {"BTC": "a", "perp:btc": "b"}, "embedded.data[1].market: two candle files are given for BTC"),
-        ("1h", {"BTC": "a", "ETH": "b"}, "embedded.data: the candle files do not overlap in time: the candles of BTC end before the others begin"),
+        (
+            "1h",
+            {"BTC": "a", "ETH": "b"},
+            "embedded.data: the candle files do not overlap in time: the candles of BTC end before the others begin",
+        ),
     ],
-)  # fmt: skip
+)
 def test_recorded_prices_that_a_run_could_not_use_are_named(
     interval: str, files: dict[str, str], words: str | None, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,7 +445,7 @@ def test_a_guardian_that_the_embedded_service_would_refuse_is_named(
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("ETH-USD", "ETH"), ("BTCUSDT", "BTC"), ("SOL-PERP", "SOL"), ("XRP-USDC", "XRP"), ("AVAXX", "AVAX")],
-)  # fmt: skip
+)
 def test_a_market_name_of_another_venue_gets_the_name_used_here(
     config: Path, capsys: pytest.CaptureFixture[str], name: str, meant: str
 ) -> None:
@@ -514,9 +530,13 @@ def test_a_full_or_closed_stream_changes_no_exit_code(
 ) -> None:
     line = f'exec "$0" -m bot {words} {streams}'
     done = subprocess.run(
-        ["sh", "-c", line, sys.executable], cwd=repository, check=False, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        ["sh", "-c", line, sys.executable],
+        cwd=repository,
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (code, said)
 
 
@@ -585,20 +605,20 @@ def test_write_atomic_replaces_neither_a_pipe_nor_a_link(tmp_path: Path) -> None
 
 def test_a_check_names_each_strategys_limits_and_timers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "clocked.py").write_text(
-        "from bot import Strategy\n\n\nclass Clocked(Strategy):\n    timers = {'hourly': '0 * * * *', 'look': 30}\n\n"
-        "    def on_bar(self, view, bar):\n        return ()\n\n    def on_timer(self, view, timer):\n        return ()\n"
+        "from bot import Strategy\n\n\nclass Clocked(Strategy):\n    timers = {'hourly': '0 * * * *', 'look': 30}\n\n  "
+        "  def on_bar(self, view, bar):\n        return ()\n\n    def on_timer(self, view, timer):\n        return ()\n"
     )
     config = tmp_path / "mine.yaml"
     config.write_text(
-        "account: {base_url: embedded}\nstate_dir: state\nstrategies_dir: .\nstrategies:\n"
-        "  - {name: a, use: clocked, markets: [BTC], budget_usd: 500, max_leverage: 3, daily_loss_usd: 20, netting: allow}\n"
-        "  - {name: b, use: clocked, markets: [BTC], budget_usd: 5, netting: allow}\n"
+        "account: {base_url: embedded}\nstate_dir: state\nstrategies_dir: .\nstrategies:\n  - {name: a, use: clocked,"
+        " markets: [BTC], budget_usd: 500, max_leverage: 3, daily_loss_usd: 20, netting: allow}\n  - {name: b, use:"
+        " clocked, markets: [BTC], budget_usd: 5, netting: allow}\n"
     )
     assert call(["check", str(config)]) == 0
     text = capsys.readouterr().out
     assert (
-        "a: clocked on BTC, 1m bars, at most 500 USD, 3x, no entries after a loss of 20 USD in a day, shares its markets"
-        in text
+        "a: clocked on BTC, 1m bars, at most 500 USD, 3x, no entries after a loss of 20 USD in a day, shares its"
+        " markets" in text
     )
     assert "timer     hourly: 0 * * * *" in text
     assert "timer     look: every 30 s" in text

@@ -1,4 +1,7 @@
-"""A raw TCP server for the client's tests: it says what bytes, or what breakage, answers a request. Nothing is patched."""
+"""A raw TCP server for the client's tests: it says what bytes, or what breakage, answers a request.
+
+Nothing is patched.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every method of the client against the service itself: each operation of the interface has one, and what it answers is what the service says."""
+"""Every method of the client against the service itself: each operation of the interface has one, and what it
+answers is what the service says.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ def test_every_operation_of_the_interface_has_a_method() -> None:
                 text = ast.unparse(node)
                 for method in re.findall(r"'(GET|POST|PATCH|DELETE)'", text):
                     called |= {f"{method} {path}" for path in re.findall(r"'(/v1/[^']*)'", text)}
-    called.add("GET /v1/events/stream")  # `stream`, by way of bot.client.stream
+    # `stream`, by way of bot.client.stream
+    called.add("GET /v1/events/stream")
     plain = {re.sub(r"\{segment\(\w+\)\}", "{}", one) for one in called}
     service = build(HostOptions(clock="manual", hold_prices=True, markets=("BTC",)))
     wanted = {
@@ -160,7 +163,8 @@ async def test_a_device_waits_for_its_person(site: ServiceAndClients, monkeypatc
 
     async def sleep(wait: float) -> None:
         waits.append(wait)
-        seconds[0] += wait if len(waits) != 2 else 1  # The second time it asks too soon.
+        # The second time it asks too soon.
+        seconds[0] += wait if len(waits) != 2 else 1
         if len(waits) == 4:
             await approve(site, device.user_code, owner)
 

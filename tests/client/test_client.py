@@ -1,4 +1,7 @@
-"""Each method: the route it calls, the query and body it sends, the model it answers with. And the control client over a Unix socket."""
+"""Each method: the route it calls, the query and body it sends, the model it answers with.
+
+And the control client over a Unix socket.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,48 @@ from bot.errors import AccessLost, Refused, TryLater
 from bot.wire import CloseRequest, GuardianRequest, OrderRequest, SuggestRequest
 
 TRADE = {
-    "id": "trd_1", "kind": "market", "symbol": "BTC", "side": "long", "intent": "open", "reduceOnly": False, "size": "1", "status": "done",
-}  # fmt: skip
+    "id": "trd_1",
+    "kind": "market",
+    "symbol": "BTC",
+    "side": "long",
+    "intent": "open",
+    "reduceOnly": False,
+    "size": "1",
+    "status": "done",
+}
 PLATFORM = {
-    "minNotionalUsd": "10", "usdAmountMax": "1000000", "leverageMax": 50, "slippageBpsMax": 1000,
-    "heartbeatSecondsMin": 60, "heartbeatSecondsMax": 86400,
-}  # fmt: skip
+    "minNotionalUsd": "10",
+    "usdAmountMax": "1000000",
+    "leverageMax": 50,
+    "slippageBpsMax": 1000,
+    "heartbeatSecondsMin": 60,
+    "heartbeatSecondsMax": 86400,
+}
 GUARDIAN = {"id": "grd_1", "type": "dead_man_switch", "scope": "account", "status": "armed", "heartbeatSeconds": 300}
 ACCOUNT = {
-    "accountId": "a", "address": "0x", "accountValueUsd": "1", "balanceUsd": "1", "freeMarginUsd": "1", "marginUsedUsd": "0",
-    "unrealizedPnlUsd": "0", "positions": [], "orders": [], "guardians": [], "limits": {"limitsVersion": 2, "platform": PLATFORM, "account": {}}, "lastEventId": "evt_1",
+    "accountId": "a",
+    "address": "0x",
+    "accountValueUsd": "1",
+    "balanceUsd": "1",
+    "freeMarginUsd": "1",
+    "marginUsedUsd": "0",
+    "unrealizedPnlUsd": "0",
+    "positions": [],
+    "orders": [],
+    "guardians": [],
+    "limits": {"limitsVersion": 2, "platform": PLATFORM, "account": {}},
+    "lastEventId": "evt_1",
     "health": {"status": "ok"},
-}  # fmt: skip
+}
 PLAN = {
-    "coin": "BTC", "market": "perp:BTC", "side": "long", "intent": "open", "type": "market", "size": "1", "notionalUsd": "50",
-}  # fmt: skip
+    "coin": "BTC",
+    "market": "perp:BTC",
+    "side": "long",
+    "intent": "open",
+    "type": "market",
+    "size": "1",
+    "notionalUsd": "50",
+}
 SANDBOX = {
     "apiKey": "bbk_test_x",
     "keyId": "key_1",
@@ -68,28 +98,88 @@ BEAT = GuardianRequest(type="dead_man_switch", heartbeat_seconds=300)
 CALLS = [
     (lambda c: c.start(), "GET /v1/start", {}, None, START),
     (lambda c: c.status(), "GET /v1/system/status", {}, None, {"status": "ok"}),
-    (lambda c: c.create_sandbox_account(name="n"), "POST /v1/sandbox/accounts", {}, {"name": "n", "startingBalanceUsd": 10000}, SANDBOX),
+    (
+        lambda c: c.create_sandbox_account(name="n"),
+        "POST /v1/sandbox/accounts",
+        {},
+        {"name": "n", "startingBalanceUsd": 10000},
+        SANDBOX,
+    ),
     (lambda c: c.reset(balance_usd=5), "POST /v1/sandbox/accounts/reset", {}, {"balanceUsd": 5}, RESET),
     (lambda c: c.reset(), "POST /v1/sandbox/accounts/reset", {}, {}, RESET),
     (lambda c: c.account(), "GET /v1/account", {}, None, ACCOUNT),
-    (lambda c: c.confirm("tok_12345678", key="k"), "POST /v1/orders/confirm", {}, {"confirmToken": "tok_12345678"}, {"trade": TRADE}),
-    (lambda c: c.close("perp:BTC", CloseRequest(fraction=Decimal(1)), key="k"), "POST /v1/positions/perp:BTC/close", {}, {"fraction": 1}, {"trade": TRADE}),
+    (
+        lambda c: c.confirm("tok_12345678", key="k"),
+        "POST /v1/orders/confirm",
+        {},
+        {"confirmToken": "tok_12345678"},
+        {"trade": TRADE},
+    ),
+    (
+        lambda c: c.close("perp:BTC", CloseRequest(fraction=Decimal(1)), key="k"),
+        "POST /v1/positions/perp:BTC/close",
+        {},
+        {"fraction": 1},
+        {"trade": TRADE},
+    ),
     (lambda c: c.orders(), "GET /v1/orders", {}, None, {"orders": []}),
     (lambda c: c.orders("BTC"), "GET /v1/orders", {"coin": "BTC"}, None, {"orders": []}),
     (lambda c: c.cancel("17"), "DELETE /v1/orders/17", {}, None, {"oid": "17", "coin": "BTC"}),
     (lambda c: c.cancel_coin("BTC"), "DELETE /v1/orders", {}, {"coin": "BTC"}, {"coin": "BTC", "canceledOids": ["1"]}),
     (lambda c: c.guardians(), "GET /v1/guardians", {}, None, {"guardians": [GUARDIAN]}),
-    (lambda c: c.arm(BEAT, key="k"), "POST /v1/guardians", {}, {"type": "dead_man_switch", "heartbeatSeconds": 300}, GUARDIAN),
+    (
+        lambda c: c.arm(BEAT, key="k"),
+        "POST /v1/guardians",
+        {},
+        {"type": "dead_man_switch", "heartbeatSeconds": 300},
+        GUARDIAN,
+    ),
     (lambda c: c.disarm("grd_1"), "DELETE /v1/guardians/grd_1", {}, None, {"id": "grd_1"}),
-    (lambda c: c.heartbeat(), "POST /v1/heartbeat", {}, {}, {"guardians": [{"id": "grd_1", "nextDeadline": 5}], "serverTime": 1}),
-    (lambda c: c.events("evt_1", types=("fill", "trigger")), "GET /v1/events", {"since": "evt_1", "limit": "200", "types": "fill,trigger"}, None, {"events": []}),
+    (
+        lambda c: c.heartbeat(),
+        "POST /v1/heartbeat",
+        {},
+        {},
+        {"guardians": [{"id": "grd_1", "nextDeadline": 5}], "serverTime": 1},
+    ),
+    (
+        lambda c: c.events("evt_1", types=("fill", "trigger")),
+        "GET /v1/events",
+        {"since": "evt_1", "limit": "200", "types": "fill,trigger"},
+        None,
+        {"events": []},
+    ),
     (lambda c: c.events(None, limit=5), "GET /v1/events", {"limit": "5"}, None, {"events": []}),
-    (lambda c: c.trades(before=7, coin="BTC"), "GET /v1/trades", {"limit": "50", "before": "7", "coin": "BTC"}, None, {"trades": [TRADE]}),
-    (lambda c: c.markets(), "GET /v1/markets", {"asset_class": "all", "view": "trending", "limit": "150"}, None, {"markets": []}),
-    (lambda c: c.candles("event:A/B", "1m", 3), "GET /v1/markets/event:A%2FB/candles", {"interval": "1m", "limit": "3"}, None, CANDLES),
+    (
+        lambda c: c.trades(before=7, coin="BTC"),
+        "GET /v1/trades",
+        {"limit": "50", "before": "7", "coin": "BTC"},
+        None,
+        {"trades": [TRADE]},
+    ),
+    (
+        lambda c: c.markets(),
+        "GET /v1/markets",
+        {"asset_class": "all", "view": "trending", "limit": "150"},
+        None,
+        {"markets": []},
+    ),
+    (
+        lambda c: c.candles("event:A/B", "1m", 3),
+        "GET /v1/markets/event:A%2FB/candles",
+        {"interval": "1m", "limit": "3"},
+        None,
+        CANDLES,
+    ),
     (lambda c: c.book("BTC"), "GET /v1/markets/BTC/book", {}, None, {"coin": "BTC", "bids": [{"px": "1", "sz": "2"}]}),
-    (lambda c: c.suggest(SuggestRequest(coin="BTC")), "POST /v1/orders/suggest", {}, {"coin": "BTC", "intent": "open", "side": "long"}, SUGGEST),
-]  # fmt: skip
+    (
+        lambda c: c.suggest(SuggestRequest(coin="BTC")),
+        "POST /v1/orders/suggest",
+        {},
+        {"coin": "BTC", "intent": "open", "side": "long"},
+        SUGGEST,
+    ),
+]
 
 
 @pytest.mark.parametrize("row", CALLS, ids=[row[1] for row in CALLS])
@@ -134,9 +224,15 @@ async def test_a_plan_is_a_dry_run_without_a_key_and_a_placed_order_is_not():
 
 async def test_a_refusal_has_the_fields_of_the_services_error():
     error = {
-        "code": "below_min_notional", "message": "too small", "requestId": "req_9", "retryable": False, "orderSubmitted": False,
-        "details": {"minNotionalUsd": "10"}, "fix": {"field": "usdAmount", "value": 10}, "docsUrl": "http://x",
-    }  # fmt: skip
+        "code": "below_min_notional",
+        "message": "too small",
+        "requestId": "req_9",
+        "retryable": False,
+        "orderSubmitted": False,
+        "details": {"minNotionalUsd": "10"},
+        "fix": {"field": "usdAmount", "value": 10},
+        "docsUrl": "http://x",
+    }
     transport = httpx.MockTransport(lambda request: httpx.Response(422, json={"error": error}))
     async with Client("http://localhost", "k", transport=transport) as client:
         with pytest.raises(Refused) as caught:
@@ -267,9 +363,16 @@ async def test_the_control_client_speaks_over_a_unix_socket(tmp_path):
         b"POST /sandbox/v1/clock/advance": {"mode": "manual", "speed": 0, "now": 65, "processed": 3, "lastPriceMs": 60},
         b"GET /sandbox/v1/digest": {"digest": "ab", "events": 3, "now": 65},
         b"POST /sandbox/v1/markets/BTC/price": {
-            "coin": "BTC", "market": "perp:BTC", "name": "b", "assetClass": "crypto", "book": "main", "status": "open", "szDecimals": 5, "maxLeverage": 50,
+            "coin": "BTC",
+            "market": "perp:BTC",
+            "name": "b",
+            "assetClass": "crypto",
+            "book": "main",
+            "status": "open",
+            "szDecimals": 5,
+            "maxLeverage": 50,
         },
-    }  # fmt: skip
+    }
 
     async def serve(reader, writer):
         while True:
@@ -307,5 +410,10 @@ async def test_the_control_client_speaks_over_a_unix_socket(tmp_path):
     server.close()
     await server.wait_closed()
     assert [json.loads(body) for body in seen if body] == [
-        {"accountId": None}, {"speed": 60}, {"ms": 60}, {"toMs": 65}, {"toNext": True}, {"px": "100", "oraclePx": "101"},
-    ]  # fmt: skip
+        {"accountId": None},
+        {"speed": 60},
+        {"ms": 60},
+        {"toMs": 65},
+        {"toNext": True},
+        {"px": "100", "oraclePx": "101"},
+    ]

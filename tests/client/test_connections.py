@@ -1,4 +1,6 @@
-"""Connections of our own: an answer belongs to the request that asked for it, and what may have left is never sent again. Real sockets."""
+"""Connections of our own: an answer belongs to the request that asked for it, and what may have left is never sent
+again. Real sockets.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,10 @@ async def test_a_connection_that_answered_before_the_whole_request_was_sent_is_c
         (b"HTTP/1.0 200 OK\r\n\r\nold", b"old"),
         (b"HTTP/1.1 103 Early Hints\r\n\r\n", Fault.PROTOCOL_REMOTE),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nStatus: 500\r\n\r\n", b"abcde"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nStatus: 500\r\n\r\n",
+            b"abcde",
+        ),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Fault.PROTOCOL_REMOTE),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", Fault.PROTOCOL_REMOTE),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc", Fault.PROTOCOL_REMOTE),
@@ -155,8 +160,21 @@ async def test_a_connection_that_answered_before_the_whole_request_was_sent_is_c
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n", Fault.TOO_LARGE),
         (said("x" * 1_001), Fault.TOO_LARGE),
     ],
-    ids=["continue", "to its end", "old", "hints", "no content", "chunks", "cut chunks", "coding", "two lengths", "upgrade", "head", "body"],
-)  # fmt: skip
+    ids=[
+        "continue",
+        "to its end",
+        "old",
+        "hints",
+        "no content",
+        "chunks",
+        "cut chunks",
+        "coding",
+        "two lengths",
+        "upgrade",
+        "head",
+        "body",
+    ],
+)
 async def test_an_answer_is_whole_or_a_fault(server: Any, made: Any, reply: bytes, body: bytes | Fault) -> None:
     async def script(reader: Any, writer: Any) -> None:
         await server.read(reader)
@@ -239,7 +257,8 @@ async def test_on_close_requests_in_flight_are_in_doubt_and_waiting_requests_are
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_connect_that_is_cancelled_at_any_moment_leaves_no_socket(new_loop: Any) -> None:
     gc.collect()
-    gc.disable()  # A socket that is left to it stays open here.
+    # A socket that is left to it stays open here.
+    gc.disable()
     try:
         with socket.create_server(("127.0.0.1", 0)) as listening, asyncio.Runner(loop_factory=new_loop) as runner:
             address = Address("127.0.0.1", listening.getsockname()[1], None)
@@ -252,13 +271,15 @@ def test_a_connect_that_is_cancelled_at_any_moment_leaves_no_socket(new_loop: An
                 was_asked = bool(connections._busy)
                 asking.cancel()
                 await asyncio.wait([asking])
-                for _ in range(5):  # What is closed is closed by the loop, in its next turns.
+                # What is closed is closed by the loop, in its next turns.
+                for _ in range(5):
                     await asyncio.sleep(0)
                 return was_asked
 
             runner.run(give_up_after(1))
             before, turns, was_asked = open_sockets(), 0, False
-            while not was_asked:  # As many turns as it takes to connect, and one more each time.
+            # As many turns as it takes to connect, and one more each time.
+            while not was_asked:
                 was_asked = runner.run(give_up_after(turns))
                 assert open_sockets() == before, f"given up after {turns} turns of the loop"
                 turns += 1
@@ -270,7 +291,8 @@ def test_a_connect_that_is_cancelled_at_any_moment_leaves_no_socket(new_loop: An
 def open_sockets() -> int:
     found = 0
     for one in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # Of this very look.
+        # Of this very look.
+        with suppress(OSError):
             found += str(one.readlink()).startswith("socket:")
     return found
 
@@ -288,7 +310,8 @@ async def test_an_unreachable_address_does_not_delay_the_others(
         bad.bind(("127.0.0.1", 0))
         if first == "swallows":
             bad.listen(0)
-            fills.connect(bad.getsockname())  # The backlog is full.
+            # The backlog is full.
+            fills.connect(bad.getsockname())
         tried = [
             (socket.AF_INET, socket.SOCK_STREAM, 0, "", one) for one in (bad.getsockname(), connections._address[:2])
         ]
@@ -319,8 +342,9 @@ async def test_https_works_and_certificates_are_checked(server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "headers"), [("/v1/x y", {}), ("/v1/x\r\nA: b", {}), ("/v1/é", {}), ("/v1/x", {"A": "b\r\nC: d"}), ("/v1/x", {"A": "é\x00"})]
-)  # fmt: skip
+    ("path", "headers"),
+    [("/v1/x y", {}), ("/v1/x\r\nA: b", {}), ("/v1/é", {}), ("/v1/x", {"A": "b\r\nC: d"}), ("/v1/x", {"A": "é\x00"})],
+)
 async def test_a_header_cannot_be_injected_into_a_request(server: Any, path: str, headers: dict[str, str]) -> None:
     exchange = Exchange(await server.answers(said("{}")))
     assert await fault_of(exchange.send("GET", path, headers=headers)) is Fault.PROTOCOL_LOCAL
@@ -333,15 +357,17 @@ async def test_a_query_is_encoded_and_an_empty_body_has_a_length(server: Any) ->
     await exchange.send("GET", "/v1/x", query={"a": "b c&d=é"})
     await exchange.send("DELETE", "/v1/x")
     assert [one.split(b"\r\n")[0] for one in server.requests] == [
-        b"GET /under/v1/x?a=b+c%26d%3D%C3%A9 HTTP/1.1", b"DELETE /under/v1/x HTTP/1.1"
-    ]  # fmt: skip
+        b"GET /under/v1/x?a=b+c%26d%3D%C3%A9 HTTP/1.1",
+        b"DELETE /under/v1/x HTTP/1.1",
+    ]
     assert [b"Content-Length: 0\r\n" in one for one in server.requests] == [False, True]
     await exchange.aclose()
 
 
 def test_another_event_loop_does_as_well() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):  # That is its end.
+        # That is its end.
+        with suppress(asyncio.IncompleteReadError):
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(said("{}"))
         writer.close()
@@ -380,7 +406,10 @@ def certificate(folder: Path) -> Path:
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("length", ["Content-Length: 100000\r\n", ""])
 def test_a_long_answer_after_which_tls_is_closed_at_once_is_whole(length: str, new_loop: Any, tmp_path: Path) -> None:
-    """What has come with the end is read before the end counts. Without a length nothing else would tell that a part is missing."""
+    """What has come with the end is read before the end counts.
+
+    Without a length nothing else would tell that a part is missing.
+    """
     path = certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(path)
@@ -390,13 +419,15 @@ def test_a_long_answer_after_which_tls_is_closed_at_once_is_whole(length: str, n
             try:
                 connection = context.wrap_socket(listening.accept()[0], server_side=True)
             except OSError:
-                return  # It was closed: the test is over.
+                # It was closed: the test is over.
+                return
             with connection, suppress(OSError):
                 connection.recv(1_000)
                 connection.sendall(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{length}\r\n".encode() + b"x" * 100_000)
                 connection.settimeout(0)
                 with suppress(ssl.SSLWantReadError):
-                    connection.unwrap()  # It says that this was all, and waits for nobody.
+                    # It says that this was all, and waits for nobody.
+                    connection.unwrap()
                 socket.socket.shutdown(connection, socket.SHUT_WR)
                 connection.settimeout(5)
                 socket.socket.recv(connection, 1)
@@ -421,8 +452,12 @@ def test_a_long_answer_after_which_tls_is_closed_at_once_is_whole(length: str, n
 
 @pytest.mark.parametrize(
     ("base_url", "host"),
-    [("https://fa\xdf.example", "xn--fa-hia.example"), ("http://[::1]:8700", "::1"), ("https://API.Example.com", "api.example.com")],
-)  # fmt: skip
+    [
+        ("https://fa\xdf.example", "xn--fa-hia.example"),
+        ("http://[::1]:8700", "::1"),
+        ("https://API.Example.com", "api.example.com"),
+    ],
+)
 async def test_the_host_that_is_looked_up_is_the_host_in_the_request(base_url: str, host: str) -> None:
     exchange = Exchange(base_url)
     assert exchange._connections is not None

@@ -1,4 +1,7 @@
-"""The verdict on an outcome: every code, every flag, every transport fault, and the rule after doubt. Walked through the real client."""
+"""The verdict on an outcome: every code, every flag, every transport fault, and the rule after doubt.
+
+Walked through the real client.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,13 @@ LETTERS = {
     "N": Verdict.REFUSED,
     "A": Verdict.ACCESS_LOST,
 }
-# A word for each orderSubmitted (true, false, unknown, absent), a letter in it for each retryable (true, false, absent).
-PLAIN = "EEE RNN UUU RNN"  # refused before execution
+# A word for each orderSubmitted (true, false, unknown, absent), a letter in it for each retryable (true, false,
+# absent). refused before execution
+PLAIN = "EEE RNN UUU RNN"
 LATER = "EEE RNR UUU RRR"
 ACCESS = "EEE RAA UUU RAA"
-OPEN = "EEE RNR UUU UUU"  # the code alone does not say whether anything was executed
+# the code alone does not say whether anything was executed
+OPEN = "EEE RNR UUU UUU"
 EXPECTED = {
     "invalid_input": PLAIN,
     "unauthorized": ACCESS,
@@ -152,7 +157,8 @@ async def test_an_undefined_value_of_order_submitted_is_unknown(word):
 async def test_a_conflict_of_keys_is_classified_by_its_reason(reason, verdict, submitted):
     error = await placed(409, body_of("idempotency_conflict", submitted, None, {"reason": reason, "tradeId": "trd_1"}))
     if reason == "expired" and submitted is True:
-        verdict = Verdict.EXISTS  # It contradicts itself: then the order is looked for.
+        # It contradicts itself: then the order is looked for.
+        verdict = Verdict.EXISTS
     assert verdict_of(error) is verdict
     assert type(error) is MOVES[verdict]
     assert error.details is not None
@@ -196,7 +202,8 @@ async def test_a_transport_exception_becomes_the_exception_for_its_move(kind):
         assert type(caught.value) is (TryLater if not_sent else OutcomeUnknown)
         assert caught.value.order_submitted == (False if not_sent else "unknown")
         assert verdict_of(caught.value) is (Verdict.NOT_SENT if not_sent else Verdict.UNKNOWN)
-        with pytest.raises(TryLater):  # A read can change nothing, so no outcome of it is in doubt.
+        # A read can change nothing, so no outcome of it is in doubt.
+        with pytest.raises(TryLater):
             await client.account()
 
 
@@ -204,11 +211,18 @@ async def test_a_transport_exception_becomes_the_exception_for_its_move(kind):
 def test_after_an_ambiguous_attempt_a_refusal_is_final_only_if_stored_with_the_key_or_after_the_expiry(code):
     refusal = Observation(status=CODES[code].status, code=code, order_submitted=False, retryable=False)
     kept = code in {
-        "insufficient_funds", "limit_exceeded", "below_min_notional", "leverage_too_high", "market_closed", "plan_stale", "trade_failed",
-    }  # fmt: skip
+        "insufficient_funds",
+        "limit_exceeded",
+        "below_min_notional",
+        "leverage_too_high",
+        "market_closed",
+        "plan_stale",
+        "trade_failed",
+    }
     alone = classify(refusal)
     if alone is Verdict.ACCESS_LOST:
-        assert classify(refusal, after_ambiguous=True) is Verdict.ACCESS_LOST  # It ends nothing.
+        # It ends nothing.
+        assert classify(refusal, after_ambiguous=True) is Verdict.ACCESS_LOST
         return
     assert alone is Verdict.REFUSED
     assert classify(refusal, after_ambiguous=True) is (Verdict.REFUSED if kept else Verdict.UNPROVEN)
@@ -238,9 +252,19 @@ def test_an_ambiguous_verdict_is_never_a_refusal():
 
 def test_the_codes_refused_before_execution_are_those_of_the_design():
     assert {
-        "invalid_input", "unauthorized", "session_expired", "forbidden", "not_found", "rate_limited", "insufficient_funds",
-        "limit_exceeded", "below_min_notional", "leverage_too_high", "market_closed", "key_limit_exceeded",
-    } == BEFORE_EXECUTION  # fmt: skip
+        "invalid_input",
+        "unauthorized",
+        "session_expired",
+        "forbidden",
+        "not_found",
+        "rate_limited",
+        "insufficient_funds",
+        "limit_exceeded",
+        "below_min_notional",
+        "leverage_too_high",
+        "market_closed",
+        "key_limit_exceeded",
+    } == BEFORE_EXECUTION
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])

@@ -68,7 +68,7 @@ def tell(
         (None, []),
         ('"a";r=' + "9" * 40, []),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_rate_limit_item_is_ignored(text: str | None, found: list[Left]) -> None:
     assert parse_limit(text) == found
 
@@ -99,7 +99,18 @@ def test_before_the_first_answer_nothing_waits() -> None:
     assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("left", "may"), [(60, "EXIT READ ENTRY"), (26, "EXIT READ ENTRY"), (25, "EXIT READ"), (11, "EXIT READ"), (10, "EXIT"), (1, "EXIT"), (0, "")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("left", "may"),
+    [
+        (60, "EXIT READ ENTRY"),
+        (26, "EXIT READ ENTRY"),
+        (25, "EXIT READ"),
+        (11, "EXIT READ"),
+        (10, "EXIT"),
+        (1, "EXIT"),
+        (0, ""),
+    ],
+)
 def test_quota_is_reserved_for_requests_that_matter_more(left: int, may: str) -> None:
     limiter = Time().limiter()
     tell(limiter, left)
@@ -135,7 +146,8 @@ def test_the_budgets_are_what_is_left_of_the_named_policies_now() -> None:
 async def test_a_wait_ends_when_there_is_quota() -> None:
     time = Time()
     limiter = time.limiter()
-    tell(limiter, 0)  # ten a second
+    # ten a second
+    tell(limiter, 0)
     await limiter.admit(Kind.EXIT, ORDERS)
     assert time.ms == pytest.approx(100, abs=2)
     await limiter.admit(Kind.READ, ORDERS)
@@ -188,7 +200,8 @@ def test_a_late_answer_does_not_return_the_quota_of_requests_in_flight() -> None
 
     first, second, third = asyncio.run(three())
     limiter.ended(first)
-    tell(limiter, 27)  # of the first one; two are under way
+    # of the first one; two are under way
+    tell(limiter, 27)
     assert limiter.wait_ms(Kind.ENTRY, ORDERS) > 0
     limiter.ended(second)
     limiter.ended(third)
@@ -212,11 +225,14 @@ async def test_requests_in_flight_are_counted_in_the_policy_that_admitted_them()
 
 
 async def test_under_load_exits_go_first_and_the_service_never_has_to_refuse() -> None:
-    """A bucket as the service keeps it, four askers at once: no 429, every exit within its wait, entries take what is left."""
+    """A bucket as the service keeps it, four askers at once: no 429, every exit within its wait, entries take what
+    is left.
+    """
     chance = random.Random(7)
     time = Time()
     limiter = time.limiter()
-    bucket, at_ms, rate, burst = 20.0, 0.0, 0.01, 20  # ten a second
+    # ten a second
+    bucket, at_ms, rate, burst = 20.0, 0.0, 0.01, 20
     done = dict.fromkeys(Kind, 0)
     refused = held = 0
     for _ in range(2_000):
@@ -294,7 +310,8 @@ async def test_an_accelerated_clock_shortens_an_entrys_patience() -> None:
     clock = ServiceClock(elapsed_ns=lambda: 0)
     clock.observe(sandbox="1000000; speed=60", date=None, is_service=True, sent_ns=0, received_ns=0)
     limiter = time.limiter()
-    tell(limiter, 25)  # room for an entry in 100 ms
+    # room for an entry in 100 ms
+    tell(limiter, 25)
     order = OrderRequest.from_wire({"market": "BTC", "side": "long", "usdAmount": 50})
     async with Client("http://localhost", "k", transport=answering({}, seen), clock=clock, limiter=limiter) as client:
         with pytest.raises(RateHeld):

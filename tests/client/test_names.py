@@ -1,4 +1,7 @@
-"""Names are looked up beside the loop: one lookup that hangs holds up no other, and no process at its end. The resolver is ours, in all else real."""
+"""Names are looked up beside the loop: one lookup that hangs holds up no other, and no process at its end.
+
+The resolver is ours, in all else real.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +66,7 @@ def test_a_name_lookup_that_hangs_does_not_delay_the_end_of_the_process(resolver
     assert resolver.asked == ["slow", "good", "nobody"], "who asks again meanwhile waits for the same answer"
 
 
-def test_a_late_lookup_answers_the_callers_that_still_wait(
-    resolver: Resolver,
-) -> None:
+def test_a_late_lookup_answers_the_callers_that_still_wait(resolver: Resolver) -> None:
     async def main() -> Any:
         loop = asyncio.get_running_loop()
         first = asyncio.create_task(loop.getaddrinfo("slow", 80))

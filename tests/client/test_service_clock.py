@@ -139,8 +139,15 @@ def test_the_skew_is_measured_by_the_date():
 
 @pytest.mark.parametrize(
     ("date", "ahead_ms"),
-    [("00:00:00", 0), ("23:59:58", 0), ("23:59:57", 0), ("23:59:56", -1_000), ("23:00:00", -3_597_000), ("00:05:00", 300_000)],
-)  # fmt: skip
+    [
+        ("00:00:00", 0),
+        ("23:59:58", 0),
+        ("23:59:57", 0),
+        ("23:59:56", -1_000),
+        ("23:00:00", -3_597_000),
+        ("00:05:00", 300_000),
+    ],
+)
 def test_a_machine_with_a_wrong_clock_follows_the_date_of_the_answers(date: str, ahead_ms: int):
     clock, elapsed, real = made()
     day = "Sun, 01 Jun" if date.startswith("00") else "Sat, 31 May"

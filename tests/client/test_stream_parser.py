@@ -11,10 +11,9 @@ from hypothesis import strategies as some
 from bot.client.stream import LINE_MAX, Message, Parser
 
 TEXT = (
-    "\ufeffretry: 2000\n\n: ping\n\nid: evt_1\nevent: fill\ndata: {\"a\":\"é\"}\n\n"
-    "data: one\ndata:two\r\ndata\r\n\r\nid: evt_3\n\nevent: x\n\nid: bad\0id\nretry: no\nunknown: y\ndata:  z\r\revent: order\nid\ndata: last\n\n"
-    "data: cut"
-)  # fmt: skip
+    '\ufeffretry: 2000\n\n: ping\n\nid: evt_1\nevent: fill\ndata: {"a":"é"}\n\ndata: one\ndata:two\r\ndata\r\n\r\nid:'
+    " evt_3\n\nevent: x\n\nid: bad\0id\nretry: no\nunknown: y\ndata:  z\r\revent: order\nid\ndata: last\n\ndata: cut"
+)
 MESSAGES = [
     Message("evt_1", "fill", '{"a":"é"}'),
     Message("evt_1", "message", "one\ntwo\n"),

@@ -93,7 +93,8 @@ async def test_a_server_that_sends_a_few_bytes_at_a_time_meets_the_total_timeout
     base_url = await server.serve(script)
     began = asyncio.get_running_loop().time()
     error = await in_doubt(base_url, total=0.4)
-    assert asyncio.get_running_loop().time() - began < 20  # The whole of the answer takes fifty.
+    # The whole of the answer takes fifty.
+    assert asyncio.get_running_loop().time() - began < 20
     assert error.code == "total_timeout"
 
 
@@ -228,9 +229,18 @@ async def test_the_client_sends_the_whole_request_with_its_headers(server, answe
     assert headers["content-type"] == "application/json"
     assert headers["accept-encoding"] == "identity"
     assert json.loads(body) == {
-        "market": "BTC", "side": "long", "size": "1", "leverageMode": "error", "type": "market", "allowPartial": False,
-        "requireProtection": False, "guardians": [], "dryRun": False, "maxDriftBps": 50, "acknowledgeLeverageChange": False,
-    }  # fmt: skip
+        "market": "BTC",
+        "side": "long",
+        "size": "1",
+        "leverageMode": "error",
+        "type": "market",
+        "allowPartial": False,
+        "requireProtection": False,
+        "guardians": [],
+        "dryRun": False,
+        "maxDriftBps": 50,
+        "acknowledgeLeverageChange": False,
+    }
 
 
 def test_no_text_of_the_client_contains_the_key():
@@ -262,10 +272,19 @@ def test_https_and_loopback_are_base_addresses(url):
 @pytest.mark.parametrize(
     "url",
     [
-        "http://api.example.com", "ftp://localhost", "localhost:8700", "", "https://", "https://user@host", "https://h?x=1", "https://h#f",
-        "http://10.0.0.1", "http://127.0.0.1.example.com", "https://h:99999",
+        "http://api.example.com",
+        "ftp://localhost",
+        "localhost:8700",
+        "",
+        "https://",
+        "https://user@host",
+        "https://h?x=1",
+        "https://h#f",
+        "http://10.0.0.1",
+        "http://127.0.0.1.example.com",
+        "https://h:99999",
     ],
-)  # fmt: skip
+)
 def test_any_other_base_address_is_an_error_of_the_configuration(url):
     with pytest.raises(ConfigError, match="base_url"):
         checked_base_url(url)

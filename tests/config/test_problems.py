@@ -523,7 +523,8 @@ def test_wide_letters_and_tabs_keep_the_caret_in_its_place(tmp_path: Path) -> No
     caret = next(problem for problem in found if problem.key == "strategies[0].budget_usd")
     line, pointer = caret.shown.splitlines()
     assert caret.column == line.index("0}") - 4 + 1
-    assert len(pointer) == line.index("0}") + 1 + 2  # each of the two wide letters takes one column more
+    # each of the two wide letters takes one column more
+    assert len(pointer) == line.index("0}") + 1 + 2
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "   ", "# nothing but words\n", "---\n"])

@@ -1,4 +1,7 @@
-"""References are resolved only for the author of the config: never in a value that comes from elsewhere. What they gave is in no message."""
+"""References are resolved only for the author of the config: never in a value that comes from elsewhere.
+
+What they gave is in no message.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,19 @@ strategies:
       PARAMS
 """
 VALUES = [
-    "${env:SECRETENV}", "x${env:SECRETENV}", "['(${env:SECRETENV}']", "[['${file:key}']]", "{a: {b: '${credential:x}'}}", "{'${env:SECRETENV}': 1}",
-    '"\\x24{env:SECRETENV}"', '"\\u0024{env:SECRETENV}"', "!!set {'${env:SECRETENV}'}", "&a '${env:SECRETENV}'", "|\n  ${env:SECRETENV}", "${nope}",
-]  # fmt: skip
+    "${env:SECRETENV}",
+    "x${env:SECRETENV}",
+    "['(${env:SECRETENV}']",
+    "[['${file:key}']]",
+    "{a: {b: '${credential:x}'}}",
+    "{'${env:SECRETENV}': 1}",
+    '"\\x24{env:SECRETENV}"',
+    '"\\u0024{env:SECRETENV}"',
+    "!!set {'${env:SECRETENV}'}",
+    "&a '${env:SECRETENV}'",
+    "|\n  ${env:SECRETENV}",
+    "${nope}",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -112,7 +112,10 @@ def test_what_fits_into_no_header_is_no_key(tmp_path: Path, held: str) -> None:
         (found,) = refused(config(tmp_path, f'"{reference}"'), {"KEY": held})
         assert (found.key, found.message) == (
             "account.api_key",
-            f"{reference} does not hold an API key: a key is one ASCII word without blanks, line breaks or a byte order mark",
+            (
+                f"{reference} does not hold an API key: a key is one ASCII word without blanks, line breaks or a byte"
+                " order mark"
+            ),
         )
 
 

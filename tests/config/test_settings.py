@@ -166,7 +166,8 @@ def test_strategies_are_looked_for_beside_the_config_first(tmp_path: Path) -> No
     (tmp_path / "configs" / "strategies").mkdir()
     assert load(file, {}).strategies_dir == tmp_path / "configs" / "strategies"
     (tmp_path / "configs" / "strategies").rmdir()
-    (tmp_path / "configs" / "strategies").symlink_to("x" * 300)  # As one into a folder that may not be entered.
+    # As one into a folder that may not be entered.
+    (tmp_path / "configs" / "strategies").symlink_to("x" * 300)
     assert load(file, {}).strategies_dir == tmp_path / "configs" / "strategies"
 
 
@@ -264,7 +265,10 @@ def test_the_schema_for_editors_knows_every_section() -> None:
 
 @given(st.decimals(min_value="0.00000001", max_value=1_000_000, places=8))
 def test_every_budget_is_read_to_its_last_digit(tmp_path_factory: pytest.TempPathFactory, usd: Decimal) -> None:
-    text = f"account: {{base_url: embedded}}\nstrategies: [{{name: a, use: b, markets: [BTC], budget_usd: {format_decimal(usd)}}}]\n"
+    text = (
+        "account: {base_url: embedded}\nstrategies: [{name: a, use: b, markets: [BTC], budget_usd:"
+        f" {format_decimal(usd)}}}]\n"
+    )
     file = tmp_path_factory.getbasetemp() / "budget.yaml"
     file.write_text(text)
     assert load(file, {}).strategies[0].budget_usd == usd

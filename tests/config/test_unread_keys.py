@@ -1,4 +1,6 @@
-"""A value that nobody reads is an error: every key of the config is read by the program, and a value that could not count is refused."""
+"""A value that nobody reads is an error: every key of the config is read by the program, and a value that could not
+count is refused.
+"""
 
 from __future__ import annotations
 
@@ -65,30 +67,40 @@ def test_the_walk_meets_every_section() -> None:
 NOTIFY = "notify: {urls: ['${env:NOTIFY}'], %s}\n"
 UNREAD = {
     "a key of the embedded service": (
-        "account: {base_url: embedded, api_key: '${env:NOTIFY}'}\nstate_dir: state\n" + ONE % "", "account.api_key: is read by nobody"
+        "account: {base_url: embedded, api_key: '${env:NOTIFY}'}\nstate_dir: state\n" + ONE % "",
+        "account.api_key: is read by nobody",
     ),
-    "an approval above the budget": (HEAD + ONE % ", approve: {above_usd: 500}", "approve.above_usd: asks nobody: no entry is above budget_usd 500"),
+    "an approval above the budget": (
+        HEAD + ONE % ", approve: {above_usd: 500}",
+        "approve.above_usd: asks nobody: no entry is above budget_usd 500",
+    ),
     "a text of a muted notice": (
-        HEAD + ONE % "" + NOTIFY % "mute: [fill.exit], texts: {fill.exit: closed}", "notify.texts.fill.exit: is never sent, because mute"
+        HEAD + ONE % "" + NOTIFY % "mute: [fill.exit], texts: {fill.exit: closed}",
+        "notify.texts.fill.exit: is never sent, because mute",
     ),
     "a text below the level": (
-        HEAD + ONE % "" + NOTIFY % "level: error, texts: {fill.exit: closed}", "notify.texts.fill.exit: is never sent: its level is info"
+        HEAD + ONE % "" + NOTIFY % "level: error, texts: {fill.exit: closed}",
+        "notify.texts.fill.exit: is never sent: its level is info",
     ),
     "the embedded section at another service": (
-        "account: {base_url: 'http://127.0.0.1:1', api_key: '${env:NOTIFY}'}\nstate_dir: state\nembedded: {seed: 2}\n" + ONE % "",
+        "account: {base_url: 'http://127.0.0.1:1', api_key: '${env:NOTIFY}'}\nstate_dir: state\nembedded: {seed: 2}\n"
+        + ONE % "",
         "embedded: needs `base_url: embedded`",
     ),
     "prices at another service": (
-        "account: {base_url: 'http://127.0.0.1:1', api_key: '${env:NOTIFY}', prices: {exchange: binance}}\nstate_dir: state\n" + ONE % "",
+        "account: {base_url: 'http://127.0.0.1:1', api_key: '${env:NOTIFY}', prices: {exchange: binance}}\nstate_dir:"
+        " state\n" + ONE % "",
         "account.prices: needs `base_url: embedded`",
     ),
     "a param that the strategy does not have": (HEAD + ONE % ", params: {fast: 3}", "params.fast: unknown param"),
     "a field of another guardian": (
-        HEAD + ONE % "" + "guardians: [{type: schedule, cron: '0 9 * * 1', action: flatten, max_loss_pct_from_day_start: 5}]\n",
+        HEAD
+        + ONE % ""
+        + "guardians: [{type: schedule, cron: '0 9 * * 1', action: flatten, max_loss_pct_from_day_start: 5}]\n",
         "max_loss_pct_from_day_start: does not belong to schedule",
     ),
     "a key twice": (HEAD + "state_dir: other\n" + ONE % "", "state_dir"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", UNREAD)

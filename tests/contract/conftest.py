@@ -1,4 +1,6 @@
-"""The services that the suite calls: one whose prices a test pushes, one with simulated prices; each a process, shared by the tests of a worker."""
+"""The services that the suite calls: one whose prices a test pushes, one with simulated prices; each a process,
+shared by the tests of a worker.
+"""
 
 from __future__ import annotations
 

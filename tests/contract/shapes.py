@@ -1,4 +1,6 @@
-"""The bodies of the interface in its own notation, and the judge that holds an answer to them: every field, no other, each of its type."""
+"""The bodies of the interface in its own notation, and the judge that holds an answer to them: every field, no
+other, each of its type.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +8,64 @@ import re
 from typing import Any
 
 RESOURCES = {
-    "Position": "coin str · side long|short · size sz · leverage num · entryPx px? · markPx px? · liquidationPx px? · unrealizedPnlUsd usd? · "
-    "fundingUsd usd? · marginUsedUsd usd? · book main|stocks|events · market str · notionalUsd usd? · stopPx px? · takeProfitPx px? · riskUsd usd? · openedAt ms",
-    "Trade": "id str · requestId str? · source dashboard|agent|api? · "
-    "kind market|limit|close|stop_loss|take_profit|guardian|kill|liquidation|settlement · symbol str · side long|short · intent open|close · reduceOnly bool · "
-    "size sz · avgPx px? · feeUsd usd? · realizedPnlUsd usd? · fillStatus none|partial|filled · status open|done|canceled · venueOid digits? · "
-    "idempotencyKey str? · seq int · market str · filledSize sz · leverage num · guardianId str? · reason str? · ts ms · updatedAt ms · "
-    "marginLostUsd usd · absorbedUsd usd",
-    "Order": "oid digits · tradeId str? · coin str · market str · side long|short · intent open|close · kind limit|stop_loss|take_profit · reduceOnly bool · "
-    "size sz · filledSize sz · limitPx px? · triggerPx px? · bracket Bracket? · status open|armed · source str? · idempotencyKey str? · createdAt ms",
+    "Position": (
+        "coin str · side long|short · size sz · leverage num · entryPx px? · markPx px? · liquidationPx px? ·"
+        " unrealizedPnlUsd usd? · fundingUsd usd? · marginUsedUsd usd? · book main|stocks|events · market str ·"
+        " notionalUsd usd? · stopPx px? · takeProfitPx px? · riskUsd usd? · openedAt ms"
+    ),
+    "Trade": (
+        "id str · requestId str? · source dashboard|agent|api? · kind"
+        " market|limit|close|stop_loss|take_profit|guardian|kill|liquidation|settlement · symbol str · side long|short"
+        " · intent open|close · reduceOnly bool · size sz · avgPx px? · feeUsd usd? · realizedPnlUsd usd? · fillStatus"
+        " none|partial|filled · status open|done|canceled · venueOid digits? · idempotencyKey str? · seq int · market"
+        " str · filledSize sz · leverage num · guardianId str? · reason str? · ts ms · updatedAt ms · marginLostUsd usd"
+        " · absorbedUsd usd"
+    ),
+    "Order": (
+        "oid digits · tradeId str? · coin str · market str · side long|short · intent open|close · kind"
+        " limit|stop_loss|take_profit · reduceOnly bool · size sz · filledSize sz · limitPx px? · triggerPx px? ·"
+        " bracket Bracket? · status open|armed · source str? · idempotencyKey str? · createdAt ms"
+    ),
     "Bracket": "stopLoss Stop? · takeProfit Target?",
     "Stop": "px px · pct num? · r null",
     "Target": "px px · pct num? · r num?",
-    "Guardian": "id str · type str · scope account|position · status armed|latched · coin str? · market str? · heartbeatSeconds int? · onMiss str? · seconds int? · "
-    "trailPct num? · trailR num? · activateAtR num? · maxLossPctFromDayStart num? · action str? · cron str? · orderTemplate object? · nextDeadline ms? · "
-    "lastHeartbeatAt ms? · active bool · extremePx px? · stopPx px? · dayStartValueUsd usd? · floorValueUsd usd? · blocksOpens bool · tradeId str? · firedAt ms? · "
-    "fireCount int · createdAt ms",
-    "Market": "coin str · market str · name str · assetClass stocks|bonds|crypto|prediction · book main|stocks|events · status open|closed|halted|settled · "
-    "markPx px? · midPx px? · oraclePx px? · bidPx px? · askPx px? · spreadBps num? · change24hPct num? · volume24hUsd usd · openInterestUsd usd · "
-    "fundingRateHourly rate? · nextFundingAt ms? · szDecimals int · maxLeverage int · marginMode cross|isolated|full · minNotionalUsd usd · takerFeeBps num · "
-    "makerFeeBps num · external open|closed? · opensAt ms? · closesAt ms? · expiresAt ms? · outcomePx px?",
+    "Guardian": (
+        "id str · type str · scope account|position · status armed|latched · coin str? · market str? · heartbeatSeconds"
+        " int? · onMiss str? · seconds int? · trailPct num? · trailR num? · activateAtR num? · maxLossPctFromDayStart"
+        " num? · action str? · cron str? · orderTemplate object? · nextDeadline ms? · lastHeartbeatAt ms? · active bool"
+        " · extremePx px? · stopPx px? · dayStartValueUsd usd? · floorValueUsd usd? · blocksOpens bool · tradeId str? ·"
+        " firedAt ms? · fireCount int · createdAt ms"
+    ),
+    "Market": (
+        "coin str · market str · name str · assetClass stocks|bonds|crypto|prediction · book main|stocks|events ·"
+        " status open|closed|halted|settled · markPx px? · midPx px? · oraclePx px? · bidPx px? · askPx px? · spreadBps"
+        " num? · change24hPct num? · volume24hUsd usd · openInterestUsd usd · fundingRateHourly rate? · nextFundingAt"
+        " ms? · szDecimals int · maxLeverage int · marginMode cross|isolated|full · minNotionalUsd usd · takerFeeBps"
+        " num · makerFeeBps num · external open|closed? · opensAt ms? · closesAt ms? · expiresAt ms? · outcomePx px?"
+    ),
     "Limits": "limitsVersion int · platform Platform · account AccountLimits · key KeyLimits? · rate [Rate]",
-    "AccountLimits": "maxTradeUsd usd? · dailyTradeCapUsd usd? · usedTodayUsd usd · remainingTodayUsd usd? · resetsAt ms",
-    "KeyLimits": "id str · scopes [str] · maxExposureUsd usd? · exposureUsd usd · maxDailyNotionalUsd usd? · usedTodayUsd usd · maxLeverage int? · "
-    "allowedCoins [str]? · maxOpenPositions int? · openPositions int · expiresAt ms?",
-    "Platform": "maxNotionalUsd usd? · minNotionalUsd usd · usdAmountMax usd · leverageMax int · slippageBpsMax int · slippageBpsDefault Slippage · "
-    "driftBpsDefault int · driftBpsMax int · planTtlMs int · heartbeatSecondsMin int · heartbeatSecondsMax int · guardianSecondsMin int · openOrdersMax int · "
-    "guardiansMax int · keysMax int · webhooksMax int · eventsKept int · idempotencyTtlMs int · bodyBytesMax int",
+    "AccountLimits": (
+        "maxTradeUsd usd? · dailyTradeCapUsd usd? · usedTodayUsd usd · remainingTodayUsd usd? · resetsAt ms"
+    ),
+    "KeyLimits": (
+        "id str · scopes [str] · maxExposureUsd usd? · exposureUsd usd · maxDailyNotionalUsd usd? · usedTodayUsd usd ·"
+        " maxLeverage int? · allowedCoins [str]? · maxOpenPositions int? · openPositions int · expiresAt ms?"
+    ),
+    "Platform": (
+        "maxNotionalUsd usd? · minNotionalUsd usd · usdAmountMax usd · leverageMax int · slippageBpsMax int ·"
+        " slippageBpsDefault Slippage · driftBpsDefault int · driftBpsMax int · planTtlMs int · heartbeatSecondsMin int"
+        " · heartbeatSecondsMax int · guardianSecondsMin int · openOrdersMax int · guardiansMax int · keysMax int ·"
+        " webhooksMax int · eventsKept int · idempotencyTtlMs int · bodyBytesMax int"
+    ),
     "Slippage": "main int · stocks int · events int · close int",
-    "Rate": "policy default|orders|heartbeat|kill|public|accounts · scope key|account|ip · perSecond num · burst int · remaining int",
-    "Health": "status ok|restricted|liquidating · opensBlocked bool · blockedBy [str] · marginRatio num? · unprotected [str] · venue ok|degraded|halted",
+    "Rate": (
+        "policy default|orders|heartbeat|kill|public|accounts · scope key|account|ip · perSecond num · burst int ·"
+        " remaining int"
+    ),
+    "Health": (
+        "status ok|restricted|liquidating · opensBlocked bool · blockedBy [str] · marginRatio num? · unprotected [str]"
+        " · venue ok|degraded|halted"
+    ),
     "Credit": "grantedUsd usd · remainingUsd usd · expiresAt ms? · policy str",
     "CreditPolicy": "grantedUsd usd · expiresAt ms? · policy str",
     "Apis": "rest Rest · mcp Mcp",
@@ -46,34 +76,58 @@ RESOURCES = {
     "Level": "px px · sz sz",
     "Clock": "mode real|accelerated|manual · speed num",
     "StatusLimits": "platform Platform · rate [Rate]",
-    "Plan": "coin str · market str · side long|short · intent open|close · type market|limit · size sz · fillSize sz · notionalUsd usd · midPx px · estPx px? · "
-    "boundPx px · slippageBps num? · feeUsd usd · leverage num · leverageClamped bool · marginUsd usd · liquidationPx px? · bracket Bracket? · riskUsd usd? · "
-    "guardians [object] · maxDriftBps int · protected bool · warnings [Warning]",
-    "Warning": "code leverage_clamped|partial_depth|wide_spread|external_closed|near_liquidation|unprotected|rounded · message str",
+    "Plan": (
+        "coin str · market str · side long|short · intent open|close · type market|limit · size sz · fillSize sz ·"
+        " notionalUsd usd · midPx px · estPx px? · boundPx px · slippageBps num? · feeUsd usd · leverage num ·"
+        " leverageClamped bool · marginUsd usd · liquidationPx px? · bracket Bracket? · riskUsd usd? · guardians"
+        " [object] · maxDriftBps int · protected bool · warnings [Warning]"
+    ),
+    "Warning": (
+        "code leverage_clamped|partial_depth|wide_spread|external_closed|near_liquidation|unprotected|rounded ·"
+        " message str"
+    ),
     "SuggestedRequest": "method str · path str · body object",
     "Deadline": "id str · nextDeadline ms",
 }
 
 BODIES = {
-    "start": "name str · environment sandbox · steps [Step] · apis Apis · creditPolicy CreditPolicy · scopes [str] · docs url",
+    "start": (
+        "name str · environment sandbox · steps [Step] · apis Apis · creditPolicy CreditPolicy · scopes [str] ·"
+        " docs url"
+    ),
     "markets": "markets [Market]",
     "candles": "coin str · interval str · candles [Candle]",
     "book": "coin str · bids [Level] · asks [Level] · spreadBps num? · midPx px? · ts ms",
-    "status": "status ok|degraded · environment sandbox · version 0.6.0 · apiVersion str · limitsVersion int · serverTime ms · clock Clock · limits StatusLimits",
-    "opened": "apiKey str · keyId str · accountId str · address str · name str? · balanceUsd usd · environment sandbox · scopes [str] · lastEventId str · "
-    "createdAt ms · apis Apis · docs url",
-    "reset": "accountId str · address str · balanceUsd usd · environment sandbox · epoch int · lastEventId str · resetAt ms",
-    "account": "accountId str · address str · epoch int · nickname str? · environment sandbox · accountValueUsd usd · balanceUsd usd · freeMarginUsd usd · "
-    "marginUsedUsd usd · unrealizedPnlUsd usd · positions [Position] · orders [Order] · guardians [Guardian] · limits Limits · budget AccountLimits · "
-    "credit Credit · lastEventId str · health Health · serverTime ms",
-    "ordered": "dryRun false · orderSubmitted true · trade Trade · position Position? · orders [Order] · guardians [Guardian] · leverage num · "
-    "leverageClamped bool · protected bool · warnings [Warning] · lastEventId str",
+    "status": (
+        "status ok|degraded · environment sandbox · version 0.6.0 · apiVersion str · limitsVersion int · serverTime ms"
+        " · clock Clock · limits StatusLimits"
+    ),
+    "opened": (
+        "apiKey str · keyId str · accountId str · address str · name str? · balanceUsd usd · environment sandbox ·"
+        " scopes [str] · lastEventId str · createdAt ms · apis Apis · docs url"
+    ),
+    "reset": (
+        "accountId str · address str · balanceUsd usd · environment sandbox · epoch int · lastEventId str · resetAt ms"
+    ),
+    "account": (
+        "accountId str · address str · epoch int · nickname str? · environment sandbox · accountValueUsd usd ·"
+        " balanceUsd usd · freeMarginUsd usd · marginUsedUsd usd · unrealizedPnlUsd usd · positions [Position] · orders"
+        " [Order] · guardians [Guardian] · limits Limits · budget AccountLimits · credit Credit · lastEventId str ·"
+        " health Health · serverTime ms"
+    ),
+    "ordered": (
+        "dryRun false · orderSubmitted true · trade Trade · position Position? · orders [Order] · guardians [Guardian]"
+        " · leverage num · leverageClamped bool · protected bool · warnings [Warning] · lastEventId str"
+    ),
     "planned": "dryRun true · orderSubmitted false · confirmToken str · expiresAt ms · plan Plan",
     "orders": "orders [Order]",
     "canceled": "oid digits · coin str · canceled true · filledSize sz · unprotected bool",
     "canceled_coin": "coin str · canceledOids [digits] · unprotected bool",
-    "suggested": "coin str · market str · intent open|close · side long|short · feasible bool · request SuggestedRequest? · size sz? · notionalUsd usd? · "
-    "leverage num? · midPx px · estPx px? · slippageBps num? · feeUsd usd? · marginUsd usd? · minSize sz · minNotionalUsd usd · maxSize sz · warnings [Warning]",
+    "suggested": (
+        "coin str · market str · intent open|close · side long|short · feasible bool · request SuggestedRequest? · size"
+        " sz? · notionalUsd usd? · leverage num? · midPx px · estPx px? · slippageBps num? · feeUsd usd? · marginUsd"
+        " usd? · minSize sz · minNotionalUsd usd · maxSize sz · warnings [Warning]"
+    ),
     "trades": "trades [Trade] · nextBefore int?",
     "guardians": "guardians [Guardian]",
     "disarmed": "id str · type str · disarmed true",
@@ -83,15 +137,25 @@ BODIES = {
 
 # `data` of an event by type and subtype; a field in brackets may be null or absent.
 EVENT_DATA = {
-    "fill": "tradeId str · oid digits · kind str · side long|short · intent open|close · reduceOnly bool · size sz · px px · feeUsd usd · realizedPnlUsd usd? · "
-    "liquidity maker|taker|none · remainingSize sz · positionSize sz · entryPx px? · balanceUsd usd · absorbedUsd usd",
-    "order": "oid digits · tradeId str? · kind str · side long|short · intent open|close · size sz · filledSize sz · limitPx px? · triggerPx px? · reason str?",
+    "fill": (
+        "tradeId str · oid digits · kind str · side long|short · intent open|close · reduceOnly bool · size sz · px px"
+        " · feeUsd usd · realizedPnlUsd usd? · liquidity maker|taker|none · remainingSize sz · positionSize sz ·"
+        " entryPx px? · balanceUsd usd · absorbedUsd usd"
+    ),
+    "order": (
+        "oid digits · tradeId str? · kind str · side long|short · intent open|close · size sz · filledSize sz · limitPx"
+        " px? · triggerPx px? · reason str?"
+    ),
     "trigger": "oid digits · tradeId str · side long|short · size sz · triggerPx px · markPx px",
-    "guardian": "guardianId str · guardianType str · scope account|position · action str? · reason str? · nextDeadline ms? · markPx px? · accountValueUsd usd? · "
-    "canceledOids [digits] · tradeIds [str] · blocksOpens bool · code str?",
+    "guardian": (
+        "guardianId str · guardianType str · scope account|position · action str? · reason str? · nextDeadline ms? ·"
+        " markPx px? · accountValueUsd usd? · canceledOids [digits] · tradeIds [str] · blocksOpens bool · code str?"
+    ),
     "funding": "side long|short · size sz · oraclePx px · rate rate · amountUsd usd · balanceUsd usd",
-    "liquidation": "tradeId str · side long|short · size sz · px px · markPx px · realizedPnlUsd usd · feeUsd usd · marginLostUsd usd · absorbedUsd usd · "
-    "balanceUsd usd",
+    "liquidation": (
+        "tradeId str · side long|short · size sz · px px · markPx px · realizedPnlUsd usd · feeUsd usd · marginLostUsd"
+        " usd · absorbedUsd usd · balanceUsd usd"
+    ),
     "account.created": "balanceUsd usd",
     "account.reset": "balanceUsd usd · epoch int",
     "account.key_created": "keyId str · name str",

@@ -1,4 +1,7 @@
-"""The service under test: a process with a real server, reached as any caller reaches it. Every answer is held to what all answers owe."""
+"""The service under test: a process with a real server, reached as any caller reaches it.
+
+Every answer is held to what all answers owe.
+"""
 
 from __future__ import annotations
 
@@ -224,7 +227,6 @@ def start(folder: Path, **options: Any) -> Target:
         line = ready.readline()
     assert line, log.read_text()
     base_url = json.loads(line)["baseUrl"]
-    limits = httpx.Limits(
-        keepalive_expiry=2
-    )  # less than the server's five, so that no request meets a connection as it closes
+    # less than the server's five, so that no request meets a connection as it closes
+    limits = httpx.Limits(keepalive_expiry=2)
     return Target(process, base_url, httpx.Client(base_url=base_url, timeout=60, limits=limits), log)

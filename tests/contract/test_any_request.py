@@ -1,4 +1,6 @@
-"""Requests that nobody thought of, from a seed: every answer is lawful, every way out that an error names is one, and the books add up."""
+"""Requests that nobody thought of, from a seed: every answer is lawful, every way out that an error names is one,
+and the books add up.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,8 @@ def check_books(caller: Caller) -> None:
         before = f"&before={page['nextBefore']}"
     judge("trades", {"trades": trades, "nextBefore": None})
     money = sum((D(t["realizedPnlUsd"] or 0) - D(t["feeUsd"] or 0) for t in trades), D(0))
-    if not any(t["kind"] == "liquidation" for t in trades):  # there the house bears what the account has not
+    # there the house bears what the account has not
+    if not any(t["kind"] == "liquidation" for t in trades):
         assert D(account["balanceUsd"]) == 10_000 + money
     assert D(account["accountValueUsd"]) == D(account["balanceUsd"]) + D(account["unrealizedPnlUsd"])
     held = {p["coin"]: p for p in account["positions"]}

@@ -1,4 +1,7 @@
-"""Every bound of the interface: one below, at, one above. What is inside may fail for another reason, never for this one."""
+"""Every bound of the interface: one below, at, one above.
+
+What is inside may fail for another reason, never for this one.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,23 @@ def inline(**fields: Any) -> dict[str, Any]:
 # path, body, field, inside, outside
 CELLS: list[tuple[str, dict[str, Any], str, list[Any], list[Any]]] = [
     ("/v1/sandbox/accounts", {}, "name", ["x", "x" * 64, "é" * 64], ["", "x" * 65, *NO_TEXT]),
-    ("/v1/sandbox/accounts", {}, "startingBalanceUsd", [0.01, 1, 100_000, 1e5], [0, -1, 100_000.01, 100_001, *NO_NUMBER]),
+    (
+        "/v1/sandbox/accounts",
+        {},
+        "startingBalanceUsd",
+        [0.01, 1, 100_000, 1e5],
+        [0, -1, 100_000.01, 100_001, *NO_NUMBER],
+    ),
     ("/v1/sandbox/accounts/reset", {}, "balanceUsd", [0, 0.01, 100_000], [-0.01, 100_000.01, *NO_NUMBER]),
     ("/v1/orders", ORDER | DRY, "market", ["B" * 80], ["", "B" * 81, *NO_TEXT]),
     ("/v1/orders", ORDER | DRY, "side", ["long", "short"], ["", "Long", "buy", *NO_TEXT]),
-    ("/v1/orders", {"market": "BTC", "side": "long"} | DRY, "usdAmount", [0.5, 10, 999_999.99, 1_000_000], [0, -1, 1_000_000.01, 1_000_001, *NO_NUMBER]),
+    (
+        "/v1/orders",
+        {"market": "BTC", "side": "long"} | DRY,
+        "usdAmount",
+        [0.5, 10, 999_999.99, 1_000_000],
+        [0, -1, 1_000_000.01, 1_000_001, *NO_NUMBER],
+    ),
     ("/v1/orders", ORDER | DRY, "leverage", [1, 50], [0, 51, -1, *NO_INTEGER]),
     ("/v1/orders", ORDER | DRY, "leverageMode", ["error", "clamp"], ["", "CLAMP", *NO_TEXT]),
     ("/v1/orders", ORDER | DRY, "type", ["market"], ["", "stop", *NO_TEXT]),
@@ -41,8 +56,20 @@ CELLS: list[tuple[str, dict[str, Any], str, list[Any], list[Any]]] = [
     ("/v1/orders", ORDER | DRY, "acknowledgeLeverageChange", [True, False], NO_FLAG),
     ("/v1/orders", ORDER, "dryRun", [True, False], NO_FLAG),
     ("/v1/orders", ORDER | DRY, "source", ["dashboard", "agent", "api"], ["", "cli", *NO_TEXT]),
-    ("/v1/orders", ORDER | DRY, "bracket", [{"stopLoss": {"pct": 2}}, {"takeProfit": {"pct": 2}}], [{}, [], "x", 1, True]),
-    ("/v1/orders", ORDER | DRY, "guardians", [[], [{"type": "trailing_stop", "trailPct": 1}]], [{}, "x", 1, [1], ["x"], [[]]]),
+    (
+        "/v1/orders",
+        ORDER | DRY,
+        "bracket",
+        [{"stopLoss": {"pct": 2}}, {"takeProfit": {"pct": 2}}],
+        [{}, [], "x", 1, True],
+    ),
+    (
+        "/v1/orders",
+        ORDER | DRY,
+        "guardians",
+        [[], [{"type": "trailing_stop", "trailPct": 1}]],
+        [{}, "x", 1, [1], ["x"], [[]]],
+    ),
     ("/v1/orders/confirm", {}, "confirmToken", ["x" * 8, "x" * 128], ["x" * 7, "x" * 129, *NO_TEXT]),
     ("/v1/orders/suggest", {}, "coin", ["BTC", "B" * 64], ["", "B" * 65, *NO_TEXT]),
     ("/v1/orders/suggest", {"coin": "BTC"}, "intent", ["open", "close"], ["", "flip", *NO_TEXT]),
@@ -67,7 +94,7 @@ CELLS: list[tuple[str, dict[str, Any], str, list[Any], list[Any]]] = [
     ("/v1/guardians", {"type": "account_drawdown"}, "maxLossPctFromDayStart", [], [0, 100.01, *NO_NUMBER]),
     ("/v1/guardians", {"type": "kill_switch"}, "action", [], ["", "sell", *NO_TEXT]),
     ("/v1/guardians", {"type": "schedule", "action": "flatten"}, "cron", [], ["", "x" * 65, *NO_TEXT]),
-]  # fmt: skip
+]
 
 
 def complained(answer: Any, name: str) -> bool:
@@ -157,21 +184,30 @@ TOGETHER = [
     (ORDER | {"bracket": {"stopLoss": {"pct": -1}}}, {"bracket.stopLoss.pct"}),
     (ORDER | {"bracket": {"stopLoss": {"pct": 100}}}, {"bracket.stopLoss", "bracket.stopLoss.pct"}),
     (ORDER | {"bracket": {"stopLoss": {"pct": 100.5}}}, {"bracket.stopLoss", "bracket.stopLoss.pct"}),
-    (ORDER | {"side": "short", "bracket": {"takeProfit": {"pct": 100}}}, {"bracket.takeProfit", "bracket.takeProfit.pct"}),
+    (
+        ORDER | {"side": "short", "bracket": {"takeProfit": {"pct": 100}}},
+        {"bracket.takeProfit", "bracket.takeProfit.pct"},
+    ),
     (ORDER | {"bracket": {"stopLoss": {"px": "100001"}}}, {"bracket.stopLoss", "bracket.stopLoss.px"}),
     (ORDER | {"bracket": {"takeProfit": {"px": "99999"}}}, {"bracket.takeProfit", "bracket.takeProfit.px"}),
     (ORDER | {"bracket": {"stopLoss": {"px": "99000.5"}}}, {"bracket.stopLoss", "bracket.stopLoss.px"}),
     (ORDER | {"requireProtection": True}, {"bracket", "requireProtection", "bracket.stopLoss"}),
-    (ORDER | {"requireProtection": True, "bracket": {"takeProfit": {"pct": 1}}}, {"bracket", "requireProtection", "bracket.stopLoss"}),
+    (
+        ORDER | {"requireProtection": True, "bracket": {"takeProfit": {"pct": 1}}},
+        {"bracket", "requireProtection", "bracket.stopLoss"},
+    ),
     (ORDER | {"guardians": [{"type": "trailing_stop", "trailPct": 1, "market": "ETH"}]}, {"guardians.0.market"}),
     (ORDER | {"guardians": [{"type": "trailing_stop"}]}, {"guardians.0.trailPct"}),
     (ORDER | {"guardians": [{"type": "trailing_stop", "trailPct": 1, "seconds": 60}]}, {"guardians.0.seconds"}),
     (ORDER | {"guardians": [{"type": "nope"}]}, {"guardians.0.type"}),
-    (ORDER | {"guardians": [{"type": "trailing_stop", "trailPct": 1}, {"type": "max_hold", "seconds": 59}]}, {"guardians.1.seconds"}),
+    (
+        ORDER | {"guardians": [{"type": "trailing_stop", "trailPct": 1}, {"type": "max_hold", "seconds": 59}]},
+        {"guardians.1.seconds"},
+    ),
     (ORDER | {"guardians": [{"type": "trailing_stop", "trailR": 1}]}, {"guardians.0.trailR"}),
     ({"market": "BTC", "side": "long", "size": "0.0000001"}, {"size"}),
     ({"market": "BTC", "side": "long", "size": "0.000005"}, {"size"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "names"), TOGETHER)
@@ -239,9 +275,28 @@ def test_a_close_takes_at_most_one_amount(caller: Caller, body: dict[str, Any]) 
 def test_the_bounds_are_said_in_the_limits(site: Target) -> None:
     platform = site.send("GET", "/v1/system/status").json()["limits"]["platform"]
     assert platform == platform | {
-        "maxNotionalUsd": None, "minNotionalUsd": "10", "usdAmountMax": "1000000", "leverageMax": 50, "slippageBpsMax": 1000,
-        "slippageBpsDefault": {"main": 100, "stocks": 200, "events": platform["slippageBpsDefault"]["events"], "close": 500},
-        "driftBpsDefault": 50, "driftBpsMax": 5000, "planTtlMs": 60_000, "heartbeatSecondsMin": 60, "heartbeatSecondsMax": 86_400, "guardianSecondsMin": 60,
-        "openOrdersMax": 200, "guardiansMax": 100, "keysMax": 50, "webhooksMax": 20, "eventsKept": 100_000, "idempotencyTtlMs": 7 * 86_400_000,
+        "maxNotionalUsd": None,
+        "minNotionalUsd": "10",
+        "usdAmountMax": "1000000",
+        "leverageMax": 50,
+        "slippageBpsMax": 1000,
+        "slippageBpsDefault": {
+            "main": 100,
+            "stocks": 200,
+            "events": platform["slippageBpsDefault"]["events"],
+            "close": 500,
+        },
+        "driftBpsDefault": 50,
+        "driftBpsMax": 5000,
+        "planTtlMs": 60_000,
+        "heartbeatSecondsMin": 60,
+        "heartbeatSecondsMax": 86_400,
+        "guardianSecondsMin": 60,
+        "openOrdersMax": 200,
+        "guardiansMax": 100,
+        "keysMax": 50,
+        "webhooksMax": 20,
+        "eventsKept": 100_000,
+        "idempotencyTtlMs": 7 * 86_400_000,
         "bodyBytesMax": 65_536,
-    }  # fmt: skip
+    }

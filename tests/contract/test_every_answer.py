@@ -50,7 +50,8 @@ def test_the_interface_document_has_these_routes(shared: Any) -> None:
     }
     for method, path, secured in ROUTES:
         generic = re.sub(r"/(BTC|1|grd_1)(?=/|$)", "/x", path)
-        if path not in ("/v1/system/status", "/v1/trades"):  # these stand in prose only
+        # these stand in prose only
+        if path not in ("/v1/system/status", "/v1/trades"):
             assert rows[method, generic] == ("bearer" if secured else "none"), path
 
 
@@ -93,10 +94,22 @@ def test_the_scheme_of_authorization_has_any_case_and_a_changed_key_is_unknown(c
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1", "/v1/", "/v2/start", "/v1/nothing", "/v1/account/", "/v1/orders/1/2", "/v1//account", "/v1/positions/BTC", "/v1/markets/BTC",
-        "/V1/account", "/v1/%00", "/v1/%ff", "/v1/orders/confirm/x", "/%2e%2e/etc/passwd",
+        "/v1",
+        "/v1/",
+        "/v2/start",
+        "/v1/nothing",
+        "/v1/account/",
+        "/v1/orders/1/2",
+        "/v1//account",
+        "/v1/positions/BTC",
+        "/v1/markets/BTC",
+        "/V1/account",
+        "/v1/%00",
+        "/v1/%ff",
+        "/v1/orders/confirm/x",
+        "/%2e%2e/etc/passwd",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PATCH"])
 def test_an_unknown_route_is_404_and_never_a_redirect(site: Target, path: str, method: str) -> None:
     answer = site.send(method, path)
@@ -137,7 +150,8 @@ def test_405_names_every_method_of_the_path(site: Target, path: str) -> None:
         assert answer.json()["error"]["code"] == "invalid_input"
         said = {name.strip() for name in answer.headers["allow"].split(",")} - {"HEAD"}
         assert said >= ALLOWED[path] - {"DELETE"}, (path, said)
-        if path not in ("/v1/orders/confirm", "/v1/orders/suggest"):  # also /v1/orders/{oid}, whose oid is digits
+        # also /v1/orders/{oid}, whose oid is digits
+        if path not in ("/v1/orders/confirm", "/v1/orders/suggest"):
             assert said == ALLOWED[path], (path, said)
 
 
@@ -268,11 +282,19 @@ def test_a_body_is_at_most_64_kilobytes_however_it_comes(caller: Caller) -> None
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
-        (None, 200), ("application/json", 200), ("application/json; charset=utf-8", 200), ("Application/JSON;charset=UTF-8", 200),
-        ("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("multipart/form-data; boundary=x", 415), ("application/xml", 415), ("json", 415),
-        ("application/jsonp", 415), ("application/merge-patch+json", 415),
+        (None, 200),
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("Application/JSON;charset=UTF-8", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("application/xml", 415),
+        ("json", 415),
+        ("application/jsonp", 415),
+        ("application/merge-patch+json", 415),
     ],
-)  # fmt: skip
+)
 def test_no_content_type_is_json_and_another_one_415(caller: Caller, content_type: str | None, status: int) -> None:
     headers = {} if content_type is None else {"Content_Type": content_type}
     for method, path, body in (
@@ -326,7 +348,13 @@ def test_an_empty_body_is_fine_where_nothing_is_required(caller: Caller) -> None
         ("POST", "/v1/orders/confirm", {"confirmtoken": "12345678"}, "confirmtoken", "confirmToken"),
         ("POST", "/v1/orders/suggest", {"coin": "BTC", "notionalUSD": 1}, "notionalUSD", "notionalUsd"),
         ("POST", "/v1/positions/BTC/close", {"fractoin": 1}, "fractoin", "fraction"),
-        ("POST", "/v1/guardians", {"type": "dead_man_switch", "heartbeatSecs": 60}, "heartbeatSecs", "heartbeatSeconds"),
+        (
+            "POST",
+            "/v1/guardians",
+            {"type": "dead_man_switch", "heartbeatSecs": 60},
+            "heartbeatSecs",
+            "heartbeatSeconds",
+        ),
         ("POST", "/v1/heartbeat", {"x": 1}, "x", ""),
         ("POST", "/v1/sandbox/accounts", {"nam": "x"}, "nam", "name"),
         ("POST", "/v1/sandbox/accounts/reset", {"balance": 1}, "balance", "balanceUsd"),
@@ -345,7 +373,7 @@ def test_an_empty_body_is_fine_where_nothing_is_required(caller: Caller) -> None
         ("DELETE", "/v1/orders?coin=BTC", {"coin": "BTC"}, "coin", ""),
         ("DELETE", "/v1/orders/1?force=1", None, "force", ""),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_name_is_refused_with_the_nearest_known_one(
     caller: Caller, method: str, path: str, body: Any, unknown: str, nearest: str
 ) -> None:
@@ -405,7 +433,8 @@ def test_an_amount_is_ascii_digits(caller: Caller, text: object) -> None:
         ("/v1/orders/suggest", {"coin": "BTC", "size": text}, "size"),
     ]
     for path, body, name in bodies:
-        if text is None:  # an optional field that is null: either refused or taken as absent, never a fault
+        # an optional field that is null: either refused or taken as absent, never a fault
+        if text is None:
             assert caller.send("POST", path, body).status_code < 500
             continue
         status, error = caller.refused("POST", path, body)
@@ -420,9 +449,13 @@ def test_an_amount_is_ascii_digits(caller: Caller, text: object) -> None:
     "text",
     [
         *("9" * digits for digits in (20, 24, 40, 64)),
-        "1" * 400, "0." + "0" * 300 + "1", "000000000000000000000.0005", "0.00050000000000000000000000", "9" * 60_000,
+        "1" * 400,
+        "0." + "0" * 300 + "1",
+        "000000000000000000000.0005",
+        "0.00050000000000000000000000",
+        "9" * 60_000,
     ],
-)  # fmt: skip
+)
 def test_an_amount_of_any_length_gets_an_answer(caller: Caller, text: str) -> None:
     limit = {"market": "BTC", "side": "long", "size": "0.001", "type": "limit", "limitPx": text}
     for path, body in (
@@ -484,13 +517,26 @@ def test_a_close_of_a_market_that_is_not_there(caller: Caller, path: str) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "good"),
     [
-        ("Idempotency-Key", "a", True), ("Idempotency-Key", "x" * 255, True), ("Idempotency-Key", '"quoted"', True), ("Idempotency-Key", "!~", True),
-        ("Idempotency-Key", "", False), ("Idempotency-Key", '""', False), ("Idempotency-Key", "x" * 256, False), ("Idempotency-Key", "a b", False),
-        ("Idempotency-Key", "\xe9", False), ("X-Expires-After", "9999999999999", True), ("X-Expires-After", "x", False), ("X-Expires-After", "-1", False),
-        ("X-Expires-After", "1.5", False), ("X-Expires-After", "", False), ("X-Expires-After", "1e15", False), ("X-API-Version", "2026-10-19", True),
-        ("X-API-Version", "2026-10-18", False), ("X-API-Version", "x", False),
+        ("Idempotency-Key", "a", True),
+        ("Idempotency-Key", "x" * 255, True),
+        ("Idempotency-Key", '"quoted"', True),
+        ("Idempotency-Key", "!~", True),
+        ("Idempotency-Key", "", False),
+        ("Idempotency-Key", '""', False),
+        ("Idempotency-Key", "x" * 256, False),
+        ("Idempotency-Key", "a b", False),
+        ("Idempotency-Key", "\xe9", False),
+        ("X-Expires-After", "9999999999999", True),
+        ("X-Expires-After", "x", False),
+        ("X-Expires-After", "-1", False),
+        ("X-Expires-After", "1.5", False),
+        ("X-Expires-After", "", False),
+        ("X-Expires-After", "1e15", False),
+        ("X-API-Version", "2026-10-19", True),
+        ("X-API-Version", "2026-10-18", False),
+        ("X-API-Version", "x", False),
     ],
-)  # fmt: skip
+)
 def test_the_headers_that_a_request_may_carry(caller: Caller, name: str, value: str, good: bool) -> None:
     headers = [("Authorization", caller.headers["Authorization"]), (name, value)]
     encoded = [(n.encode(), v.encode("latin-1")) for n, v in headers]

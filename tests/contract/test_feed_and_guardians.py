@@ -1,4 +1,6 @@
-"""The event feed, the trades' pages and the guardians: what is told, in which order, from where on, and when a rule acts."""
+"""The event feed, the trades' pages and the guardians: what is told, in which order, from where on, and when a rule
+acts.
+"""
 
 from __future__ import annotations
 
@@ -150,9 +152,21 @@ def test_a_dead_man_switch_lives_by_heartbeats(caller: Caller) -> None:
     judge("guardians", {"guardians": [made]})
     now = site.now()
     assert made == made | {
-        "type": "dead_man_switch", "scope": "account", "status": "armed", "onMiss": "cancel_orders", "heartbeatSeconds": 60, "coin": None, "market": None,
-        "nextDeadline": now + 60_000, "active": True, "blocksOpens": False, "fireCount": 0, "createdAt": now, "firedAt": None, "tradeId": None,
-    }  # fmt: skip
+        "type": "dead_man_switch",
+        "scope": "account",
+        "status": "armed",
+        "onMiss": "cancel_orders",
+        "heartbeatSeconds": 60,
+        "coin": None,
+        "market": None,
+        "nextDeadline": now + 60_000,
+        "active": True,
+        "blocksOpens": False,
+        "fireCount": 0,
+        "createdAt": now,
+        "firedAt": None,
+        "tradeId": None,
+    }
     site.advance(59_999)
     beat = caller.post("/v1/heartbeat")
     judge("beat", beat)
@@ -165,7 +179,8 @@ def test_a_dead_man_switch_lives_by_heartbeats(caller: Caller) -> None:
     entry = caller.order(usdAmount=900, type="limit", limitPx="90000")["trade"]["venueOid"]
     since = caller.get("/v1/account")["lastEventId"]
     site.advance(60_000)
-    assert caller.post("/v1/heartbeat")["guardians"] == []  # at the deadline is too late
+    # at the deadline is too late
+    assert caller.post("/v1/heartbeat")["guardians"] == []
     assert caller.get("/v1/guardians")["guardians"] == []
     events = caller.get(f"/v1/events?since={since}")["events"]
     judge("events", {"events": events, "lastEventId": "x"})

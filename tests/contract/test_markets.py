@@ -187,7 +187,8 @@ def test_the_running_bar_closes_as_it_was_going(simulated: Target) -> None:
         simulated.advance(20_000)
         after = {c["ts"]: c for c in candles(simulated, "ETH", "1m", 4)}
         for one in before[:-1]:
-            assert after[one["ts"]] == one  # what is closed never changes
+            # what is closed never changes
+            assert after[one["ts"]] == one
         running = before[-1]
         later = after[running["ts"]]
         assert later["open"] == running["open"]

@@ -293,7 +293,8 @@ def test_everything_said_is_still_so_after_kill_9(start_own: OwnTarget, tmp_path
         caller.refused("POST", "/v1/orders/confirm", {"confirmToken": used["confirmToken"]})[1]["details"]["reason"]
         == "used_token"
     )
-    # Plans are promises, not state: one that outlived the process is honoured or named stale, never lost without a word.
+    # Plans are promises, not state: one that outlived the process is honoured or named stale, never lost without a
+    # word.
     answer = caller.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
     assert answer.status_code in (200, 404, 409)
     assert answer.json().get("error", {}).get("code", "plan_stale") in ("plan_stale", "not_found")
@@ -308,7 +309,8 @@ def racing(start_own: OwnTarget) -> Target:
 async def at_once(target: Target, requests: list[tuple[str, Any, dict[str, str]]]) -> list[httpx.Response]:
     limits = httpx.Limits(max_connections=len(requests), max_keepalive_connections=len(requests))
     async with httpx.AsyncClient(base_url=target.base_url, limits=limits, timeout=60) as http:
-        await asyncio.gather(*(http.get("/v1/system/status") for _ in requests))  # connections are up
+        # connections are up
+        await asyncio.gather(*(http.get("/v1/system/status") for _ in requests))
         return list(
             await asyncio.gather(*(http.post(path, json=body, headers=headers) for path, body, headers in requests))
         )
@@ -368,11 +370,15 @@ async def test_no_two_closes_close_twice(racing: Target) -> None:
 
 
 def pipelined(target: Target, path: str, key: str, count: int) -> Iterator[tuple[int, Message, Any]]:
-    """Status, headers and body of so many answers to requests that ask for nothing. They are all sent before the first answer is read: how fast
-    they come is the service's own matter."""
+    """Status, headers and body of so many answers to requests that ask for nothing. They are all sent before the first
+    answer is read: how fast they come is the service's own matter.
+    """
     url = httpx.URL(target.base_url)
     with socket.create_connection((url.host, url.port), timeout=60) as ours, ours.makefile("rb") as answers:
-        head = f"POST {path} HTTP/1.1\r\nHost: {url.host}\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {url.host}\r\nAuthorization: Bearer {key}\r\nContent-Type:"
+            " application/json\r\n"
+        )
         ours.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode() * count)
         for _ in range(count):
             status = int(answers.readline().split()[1])

@@ -45,8 +45,13 @@ def test_a_fresh_account(caller: Caller) -> None:
     assert account["budget"] == account["limits"]["account"]
     assert account["credit"] == account["credit"] | {"grantedUsd": "10000", "remainingUsd": "10000", "expiresAt": None}
     assert account["health"] == {
-        "status": "ok", "opensBlocked": False, "blockedBy": [], "marginRatio": account["health"]["marginRatio"], "unprotected": [], "venue": "ok"
-    }  # fmt: skip
+        "status": "ok",
+        "opensBlocked": False,
+        "blockedBy": [],
+        "marginRatio": account["health"]["marginRatio"],
+        "unprotected": [],
+        "venue": "ok",
+    }
     assert account["lastEventId"] == caller.opened["lastEventId"]
     assert account["limits"]["limitsVersion"] == 2
     assert account["limits"]["key"]["id"] == caller.opened["keyId"]
@@ -60,7 +65,8 @@ def test_a_reset_wipes_what_it_should_and_keeps_the_key(caller: Caller) -> None:
     caller.post("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 60})
     plan = caller.order(usdAmount=50, dryRun=True)
     before = caller.get("/v1/account")["lastEventId"]
-    reset = caller.post("/v1/sandbox/accounts/reset", {"balanceUsd": 77})  # without one: the starting balance
+    # without one: the starting balance
+    reset = caller.post("/v1/sandbox/accounts/reset", {"balanceUsd": 77})
     judge("reset", reset)
     assert (reset["balanceUsd"], reset["epoch"]) == ("77", 1)
     account = caller.get("/v1/account")
@@ -122,8 +128,9 @@ def test_a_market_order_and_its_books(caller: Caller, side: str) -> None:
     assert answer["leverageClamped"] is False
     orders = answer["orders"]
     assert [(o["kind"], o["status"], o["reduceOnly"], o["intent"], o["side"], o["size"]) for o in orders] == [
-        ("stop_loss", "armed", True, "close", side, position["size"]), ("take_profit", "armed", True, "close", side, position["size"])
-    ]  # fmt: skip
+        ("stop_loss", "armed", True, "close", side, position["size"]),
+        ("take_profit", "armed", True, "close", side, position["size"]),
+    ]
     assert [o["triggerPx"] for o in orders] == [position["stopPx"], position["takeProfitPx"]]
     assert caller.get("/v1/orders") == {"orders": orders} == caller.get("/v1/orders?coin=perp:btc")
     assert caller.get("/v1/orders?coin=ETH") == {"orders": []}
@@ -219,7 +226,8 @@ def test_refusals_of_the_venue_have_their_code_status_and_way_out(caller: Caller
     status, code, error = no(usdAmount=50, maxSlippageBps=0)
     assert (status, code, error["retryable"]) == (409, "insufficient_depth", True)
     assert no(usdAmount=50, maxSlippageBps=0, allowPartial=True)[:2] == (409, "insufficient_depth")
-    assert len(caller.get("/v1/trades")["trades"]) == 6  # a refused order leaves none
+    # a refused order leaves none
+    assert len(caller.get("/v1/trades")["trades"]) == 6
 
 
 def test_leverage_of_a_position_changes_only_when_acknowledged(caller: Caller) -> None:
@@ -251,9 +259,18 @@ def test_a_limit_order_rests_shows_its_bracket_and_is_cancelled(site: Target, ca
         "limit",
     )
     assert order == order | {
-        "kind": "limit", "status": "open", "limitPx": "90000", "size": "0.01", "filledSize": "0", "oid": trade["venueOid"], "tradeId": trade["id"],
-        "bracket": {"stopLoss": {"px": "89100", "pct": 1, "r": None}, "takeProfit": {"px": "92700", "pct": None, "r": 3}},
-    }  # fmt: skip
+        "kind": "limit",
+        "status": "open",
+        "limitPx": "90000",
+        "size": "0.01",
+        "filledSize": "0",
+        "oid": trade["venueOid"],
+        "tradeId": trade["id"],
+        "bracket": {
+            "stopLoss": {"px": "89100", "pct": 1, "r": None},
+            "takeProfit": {"px": "92700", "pct": None, "r": 3},
+        },
+    }
     assert caller.get("/v1/account")["freeMarginUsd"] != "10000"
     assert [
         e["type"] + e["subtype"] for e in caller.get(f"/v1/events?since={caller.opened['lastEventId']}")["events"]
@@ -376,7 +393,8 @@ def test_closes_by_fraction_usd_and_size(caller: Caller) -> None:
     caller.order(usdAmount=20)
     assert caller.post("/v1/positions/BTC/close", {"usdAmount": 1_000_000})["position"] is None
     caller.order(size="0.0001")
-    caller.target.price("BTC", "50000")  # worth 5 USD now: all of it always goes
+    # worth 5 USD now: all of it always goes
+    caller.target.price("BTC", "50000")
     assert caller.refused("POST", "/v1/positions/BTC/close", {"fraction": 0.5})[1]["code"] in (
         "below_min_notional",
         "invalid_input",
@@ -451,9 +469,14 @@ def test_without_a_remaining_limit_nothing_is_suggested(caller: Caller) -> None:
 def test_a_number_that_was_reckoned_is_taken_to_the_nearest_unit(caller: Caller) -> None:
     plan = caller.post(
         "/v1/orders",
-        {"market": "BTC", "side": "long", "usdAmount": 1000 / 3, "dryRun": True,
-         "bracket": {"stopLoss": {"pct": 0.7 + 0.1}, "takeProfit": {"r": 1.1 * 3}}},
-    )["plan"]  # fmt: skip
+        {
+            "market": "BTC",
+            "side": "long",
+            "usdAmount": 1000 / 3,
+            "dryRun": True,
+            "bracket": {"stopLoss": {"pct": 0.7 + 0.1}, "takeProfit": {"r": 1.1 * 3}},
+        },
+    )["plan"]
     assert (plan["bracket"]["stopLoss"]["pct"], plan["bracket"]["takeProfit"]["r"]) == (0.8, 3.3)
     caller.order(usdAmount=300)
     closed = caller.post("/v1/positions/BTC/close", {"fraction": 1 / 3})["trade"]

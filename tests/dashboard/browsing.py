@@ -104,5 +104,8 @@ class Visitor:
         return self.page
 
     def wait(self, condition: str) -> None:
-        """Until the condition holds in the page. Playwright's own way evaluates text there, which the policy of the pages forbids."""
+        """Until the condition holds in the page.
+
+        Playwright's own way evaluates text there, which the policy of the pages forbids.
+        """
         until(condition, lambda: self.page.evaluate(condition), WAIT_S)

@@ -31,36 +31,100 @@ def book(**amounts: str) -> dict[str, Any]:
 
 def strategy(name: str = "trend", **members: Any) -> dict[str, Any]:
     return {
-        "name": name, "use": "trend:Trend", "markets": ["BTC"], "interval": "1m", "budget_usd": "2000", "max_leverage": 3, "state": "RUNNING",
-        "why": None, "book": book(), "resting": [], **members,
-    }  # fmt: skip
+        "name": name,
+        "use": "trend:Trend",
+        "markets": ["BTC"],
+        "interval": "1m",
+        "budget_usd": "2000",
+        "max_leverage": 3,
+        "state": "RUNNING",
+        "why": None,
+        "book": book(),
+        "resting": [],
+        **members,
+    }
 
 
 def status(**members: Any) -> dict[str, Any]:
     return {
-        "state": "RUNNING", "why": None, "name": "demo", "at_ms": NOW_MS, "pid": 7, "old_s": 0.1, "epoch": 0, "base_url": "http://127.0.0.1:9",
-        "address": "0xabc", "service": {"now_ms": NOW_MS, "speed": 1, "skew_ms": 0, "environment": "sandbox"},
-        "account": {"value_usd": 10_000.0, "free_usd": 9_000.0, "balance_usd": "9990"}, "positions": 0, "orders": 0, "last_pass_ms": 120,
-        "intents": {"open": 0, "in_doubt": 0, "quarantined": 0, "waiting": []}, "guardians": [], "blocked_by": [],
-        "heartbeat": {"alive": True, "armed": True, "lapsed": False, "failures": 0, "deadline_s": 20.0, "age_s": 10.0, "next_deadline_ms": NOW_MS + 20_000},
-        "health": {"loop_lag_s": 0.01, "cursor_lag_s": 0.0, "rates": [{"policy": "default", "left": 380, "requests": 400}], "journal_fault": None},
-        "strategies": [strategy()], "other_books": [], **members,
-    }  # fmt: skip
+        "state": "RUNNING",
+        "why": None,
+        "name": "demo",
+        "at_ms": NOW_MS,
+        "pid": 7,
+        "old_s": 0.1,
+        "epoch": 0,
+        "base_url": "http://127.0.0.1:9",
+        "address": "0xabc",
+        "service": {"now_ms": NOW_MS, "speed": 1, "skew_ms": 0, "environment": "sandbox"},
+        "account": {"value_usd": 10_000.0, "free_usd": 9_000.0, "balance_usd": "9990"},
+        "positions": 0,
+        "orders": 0,
+        "last_pass_ms": 120,
+        "intents": {"open": 0, "in_doubt": 0, "quarantined": 0, "waiting": []},
+        "guardians": [],
+        "blocked_by": [],
+        "heartbeat": {
+            "alive": True,
+            "armed": True,
+            "lapsed": False,
+            "failures": 0,
+            "deadline_s": 20.0,
+            "age_s": 10.0,
+            "next_deadline_ms": NOW_MS + 20_000,
+        },
+        "health": {
+            "loop_lag_s": 0.01,
+            "cursor_lag_s": 0.0,
+            "rates": [{"policy": "default", "left": 380, "requests": 400}],
+            "journal_fault": None,
+        },
+        "strategies": [strategy()],
+        "other_books": [],
+        **members,
+    }
 
 
 def position(**members: Any) -> dict[str, Any]:
     return {
-        "market": "BTC", "side": "long", "size": "0.5", "entry_px": "100", "mark_px": 104.0, "unrealized_usd": 2.0, "notional_usd": "50",
-        "leverage": 2, "strategy": "trend", "shares": {}, "stop_px": "98", "target_px": "106", "first_stop_px": "98", "trailing_stops": [],
-        "protected": True, "needs_stop": True, "opened_ms": NOW_MS - 60_000, **members,
-    }  # fmt: skip
+        "market": "BTC",
+        "side": "long",
+        "size": "0.5",
+        "entry_px": "100",
+        "mark_px": 104.0,
+        "unrealized_usd": 2.0,
+        "notional_usd": "50",
+        "leverage": 2,
+        "strategy": "trend",
+        "shares": {},
+        "stop_px": "98",
+        "target_px": "106",
+        "first_stop_px": "98",
+        "trailing_stops": [],
+        "protected": True,
+        "needs_stop": True,
+        "opened_ms": NOW_MS - 60_000,
+        **members,
+    }
 
 
 def order(**members: Any) -> dict[str, Any]:
     return {
-        "oid": "7", "market": "BTC", "kind": "take_profit", "side": "long", "action": "close", "size": "0.5", "filled": "0", "limit_px": None,
-        "trigger_px": "106", "trade_id": "trd_1", "intent": None, "created_ms": NOW_MS, "strategy": "trend", **members,
-    }  # fmt: skip
+        "oid": "7",
+        "market": "BTC",
+        "kind": "take_profit",
+        "side": "long",
+        "action": "close",
+        "size": "0.5",
+        "filled": "0",
+        "limit_px": None,
+        "trigger_px": "106",
+        "trade_id": "trd_1",
+        "intent": None,
+        "created_ms": NOW_MS,
+        "strategy": "trend",
+        **members,
+    }
 
 
 def snapshot(**members: Any) -> Snapshot:

@@ -1,4 +1,7 @@
-"""A dashboard with everything in it: long names, 40 rows, three approvals, 12 runs. Pages that are looked at empty hide what does not fit."""
+"""A dashboard with everything in it: long names, 40 rows, three approvals, 12 runs.
+
+Pages that are looked at empty hide what does not fit.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +35,39 @@ LONG = "momentum_of_the_hourly_breakout_with_volume_filter"
 MARKET = "event:will-the-federal-reserve-cut-rates-in-march-2027:no"
 REASON = "the entry of 123,456.78 USD is more than the 1,999.50 USD left of budget_usd 2000 of the strategy; " * 2
 PATHS = (
-    "/", "/market/BTC", "/strategies", f"/strategies/{LONG}", "/events", "/guardians", "/approvals", "/runs", "/control/kill", "/control/pause", "/nothing", "/explain/nothing",
-)  # fmt: skip
+    "/",
+    "/market/BTC",
+    "/strategies",
+    f"/strategies/{LONG}",
+    "/events",
+    "/guardians",
+    "/approvals",
+    "/runs",
+    "/control/kill",
+    "/control/pause",
+    "/nothing",
+    "/explain/nothing",
+)
 
 
 def answers() -> dict[str, Any]:
     markets = ["BTC", "kPEPE", MARKET, *(f"xyz:LONGNAME{n}" for n in range(ROWS - 3))]
     positions = [
         position(
-            market=market, side=("long", "short")[n % 2], size="123456.789", entry_px="0.00012345", mark_px=0.00012345, stop_px="0.00011111",
-            first_stop_px="0.0001", unrealized_usd=-12_345.67, notional_usd="1234567.89", strategy=LONG, protected=n != 3,
+            market=market,
+            side=("long", "short")[n % 2],
+            size="123456.789",
+            entry_px="0.00012345",
+            mark_px=0.00012345,
+            stop_px="0.00011111",
+            first_stop_px="0.0001",
+            unrealized_usd=-12_345.67,
+            notional_usd="1234567.89",
+            strategy=LONG,
+            protected=n != 3,
         )
         for n, market in enumerate(markets)
-    ]  # fmt: skip
+    ]
     orders = [
         order(oid=str(10**12 + n), market=market, size="123456.789", trigger_px="104310.5", strategy=LONG)
         for n, market in enumerate(markets)
@@ -55,34 +78,73 @@ def answers() -> dict[str, Any]:
     ]
     waits = [
         {
-            "id": f"MZXW6YTBAAA{n}", "strategy": LONG, "market": MARKET, "side": "short", "leverage": 3, "size": "123456.789", "est_px": "104310.5",
-            "notional_usd": "1234567.89", "stop_px": None if n else "99999.5", "target_px": None, "shown_px": "104310.5", "asked_ms": 1,
-            "plan_expires_ms": 2, "not_after_ms": 3, "left_s": 7_199, "proposed_by": "an assistant with a long name", "why": REASON,
+            "id": f"MZXW6YTBAAA{n}",
+            "strategy": LONG,
+            "market": MARKET,
+            "side": "short",
+            "leverage": 3,
+            "size": "123456.789",
+            "est_px": "104310.5",
+            "notional_usd": "1234567.89",
+            "stop_px": None if n else "99999.5",
+            "target_px": None,
+            "shown_px": "104310.5",
+            "asked_ms": 1,
+            "plan_expires_ms": 2,
+            "not_after_ms": 3,
+            "left_s": 7_199,
+            "proposed_by": "an assistant with a long name",
+            "why": REASON,
         }
         for n in range(3)
-    ]  # fmt: skip
+    ]
     names = [LONG, *(f"{LONG}_{n}" for n in range(11))]
     strategies = [
-        strategy(name, markets=markets[:12], state=("RUNNING", "QUARANTINED", "PAUSED")[n % 3], why=REASON if n % 3 else None,
-                 budget_usd="1234567.89", book=book(fees_usd="12345.67", net_usd="-98765.43", day_usd="1234.5", fills=12_345),
-                 params={"a_param_with_a_long_name": 0.00012345, "list_of_values": "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"})
+        strategy(
+            name,
+            markets=markets[:12],
+            state=("RUNNING", "QUARANTINED", "PAUSED")[n % 3],
+            why=REASON if n % 3 else None,
+            budget_usd="1234567.89",
+            book=book(fees_usd="12345.67", net_usd="-98765.43", day_usd="1234.5", fills=12_345),
+            params={
+                "a_param_with_a_long_name": 0.00012345,
+                "list_of_values": "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+            },
+        )
         for n, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     waiting = [
         {"id": f"X{n}", "action": "open", "market": MARKET, "strategy": LONG, "message": REASON} for n in range(3)
     ]
     guardians = [
-        {"id": f"grd_{10**9 + n}", "type": "account_drawdown", "market": MARKET, "latched": True, "blocks_opens": bool(n % 2), "active": True}
+        {
+            "id": f"grd_{10**9 + n}",
+            "type": "account_drawdown",
+            "market": MARKET,
+            "latched": True,
+            "blocks_opens": bool(n % 2),
+            "active": True,
+        }
         for n in range(ROWS)
-    ]  # fmt: skip
+    ]
     return {
         "/status": status(
-            positions=len(positions), orders=len(orders), name="a daemon with a rather long name of its own", why=REASON, state="DEGRADED",
-            strategies=strategies, intents={"open": 1, "in_doubt": 3, "quarantined": 3, "waiting": waiting}, config="/home/somebody/projects/trading/bot.yaml",
+            positions=len(positions),
+            orders=len(orders),
+            name="a daemon with a rather long name of its own",
+            why=REASON,
+            state="DEGRADED",
+            strategies=strategies,
+            intents={"open": 1, "in_doubt": 3, "quarantined": 3, "waiting": waiting},
+            config="/home/somebody/projects/trading/bot.yaml",
         ),
-        "/positions": {"positions": positions}, "/orders": {"orders": orders}, "/strategies": {"strategies": strategies},
-        "/approvals": {"approvals": waits}, "/guardians": {"config": [], "guardians": guardians},
-    }  # fmt: skip
+        "/positions": {"positions": positions},
+        "/orders": {"orders": orders},
+        "/strategies": {"strategies": strategies},
+        "/approvals": {"approvals": waits},
+        "/guardians": {"config": [], "guardians": guardians},
+    }
 
 
 def journal(folder: Path) -> None:
@@ -112,9 +174,13 @@ def runs(folder: Path) -> None:
         run = folder / f"2026-11-27_120000_{LONG}_{n}"
         run.mkdir(parents=True)
         figures = {
-            "Return [%]": -1234.5, "Buy & Hold Return [%]": 100262.87, "Max. Drawdown [%]": -99.25, "Sharpe Ratio": -12.345, "# Trades": 123_456,
+            "Return [%]": -1234.5,
+            "Buy & Hold Return [%]": 100262.87,
+            "Max. Drawdown [%]": -99.25,
+            "Sharpe Ratio": -12.345,
+            "# Trades": 123_456,
             "Win Rate [%]": 34.9,
-        }  # fmt: skip
+        }
         course = {"fromMs": 1_736_035_200_000, "toMs": 1_936_726_400_000, "isPartial": n == 1}
         (run / "summary.json").write_text(json.dumps({"figures": figures, "course": course}))
 
@@ -134,10 +200,17 @@ def answer_for_the_service(service: ServiceSource) -> None:
     points = [{"ts": NOW_MS + n * 60_000, "nav_usd": f"{1_234_567.89 + n}"} for n in range(60)]
     service.wallet = gives(  # type: ignore[method-assign]
         WalletResult.model_validate(
-            {"address": "0xabc", "registered": True, "environment": "sandbox", "account_value_usd": "1234567.89", "unrealized_pnl_usd": "-4",
-             "positions": (), "updated_at": NOW_MS}
+            {
+                "address": "0xabc",
+                "registered": True,
+                "environment": "sandbox",
+                "account_value_usd": "1234567.89",
+                "unrealized_pnl_usd": "-4",
+                "positions": (),
+                "updated_at": NOW_MS,
+            }
         )
-    )  # fmt: skip
+    )
     service.nav = gives(  # type: ignore[method-assign]
         WalletNavResult.model_validate(
             {"address": "0xabc", "registered": True, "range": "1d", "nav_usd": "1", "series": points}
@@ -151,7 +224,8 @@ def answer_for_the_service(service: ServiceSource) -> None:
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The dashboard on a port of its own; gives a link that opens it once."""
-    writer = threading.Thread(target=journal, args=(folder,))  # Playwright runs a loop in this thread.
+    # Playwright runs a loop in this thread.
+    writer = threading.Thread(target=journal, args=(folder,))
     writer.start()
     writer.join()
     runs(folder / "runs")

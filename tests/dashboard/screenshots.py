@@ -21,7 +21,10 @@ PICTURES = {
     "dashboard-market.png": ("/market/BTC", 1180, 760, "dark"),
     "dashboard-phone.png": ("/", 390, 844, "dark"),
 }
-READY = "document.querySelectorAll('#live-positions tbody tr').length > 1 && document.querySelectorAll('#live-curve').length"
+READY = (
+    "document.querySelectorAll('#live-positions tbody tr').length > 1 &&"
+    " document.querySelectorAll('#live-curve').length"
+)
 
 
 def main() -> None:
@@ -30,13 +33,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bot-") as state, demo(Path(state)) as link, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
         visitor = Visitor(browser, link)
-        visitor.page.wait_for_timeout(
-            60_000
-        )  # An hour of the demo, so that the curve and the chart have something to show.
+        # An hour of the demo, so that the curve and the chart have something to show.
+        visitor.page.wait_for_timeout(60_000)
         for name, (path, width, height, colours) in PICTURES.items():
             visitor.open("/")
             visitor.wait(READY)
-            visitor.page.emulate_media(color_scheme=colours)  # one of its two words
+            # one of its two words
+            visitor.page.emulate_media(color_scheme=colours)
             visitor.page.set_viewport_size({"width": width, "height": height})
             visitor.page.goto(visitor.base + path)
             visitor.page.wait_for_timeout(2_500)

@@ -1,4 +1,7 @@
-"""Attacks on the dashboard: another origin, DNS rebinding, a missing or stale token, a change without --control. All are refused, and nothing reaches the daemon."""
+"""Attacks on the dashboard: another origin, DNS rebinding, a missing or stale token, a change without --control.
+
+All are refused, and nothing reaches the daemon.
+"""
 
 from __future__ import annotations
 
@@ -197,11 +200,38 @@ async def test_text_of_a_service_or_a_strategy_runs_no_script(tmp_path: Path) ->
 
 
 NEIGHBOURS = (
-    "/sign-inx", "/sign-in/", "/sign-in/x", "/SIGN-IN", "//sign-in", "/sign-in//", "/sign%2din", "/sign-in%00", "/sign-in;x", "/sign-in.html", "/sign-in%2f",
-    "/static", "/static/", "/static/a/b", "/static//dashboard.css", "/static/../events", "/static/%2e%2e/events",
-    "/static/..%2fevents", "/static/dashboard.css/", "/static/dashboard.css/x", "/static/DASHBOARD.CSS", "/Static/dashboard.css", "/static/nope.css",
-    "/static/dashboard%2ecss", "//static/dashboard.css", "/static/dashboard.css%00", "/nothing", "/%2e", "/favicon.ico", "//", "/sign-in\\x",
-)  # fmt: skip
+    "/sign-inx",
+    "/sign-in/",
+    "/sign-in/x",
+    "/SIGN-IN",
+    "//sign-in",
+    "/sign-in//",
+    "/sign%2din",
+    "/sign-in%00",
+    "/sign-in;x",
+    "/sign-in.html",
+    "/sign-in%2f",
+    "/static",
+    "/static/",
+    "/static/a/b",
+    "/static//dashboard.css",
+    "/static/../events",
+    "/static/%2e%2e/events",
+    "/static/..%2fevents",
+    "/static/dashboard.css/",
+    "/static/dashboard.css/x",
+    "/static/DASHBOARD.CSS",
+    "/Static/dashboard.css",
+    "/static/nope.css",
+    "/static/dashboard%2ecss",
+    "//static/dashboard.css",
+    "/static/dashboard.css%00",
+    "/nothing",
+    "/%2e",
+    "/favicon.ico",
+    "//",
+    "/sign-in\\x",
+)
 
 
 @pytest.mark.parametrize("path", NEIGHBOURS)

@@ -26,18 +26,44 @@ KILLED = {
     }
 }
 PROPOSAL = {
-    "id": "MZXW6YTBAAAA", "strategy": "trend", "market": "BTC", "side": "long", "leverage": None, "size": "2", "est_px": "100", "notional_usd": "200",
-    "stop_px": "95", "target_px": None, "shown_px": "100", "asked_ms": 1, "plan_expires_ms": 2, "not_after_ms": 3, "left_s": 90,
-}  # fmt: skip
+    "id": "MZXW6YTBAAAA",
+    "strategy": "trend",
+    "market": "BTC",
+    "side": "long",
+    "leverage": None,
+    "size": "2",
+    "est_px": "100",
+    "notional_usd": "200",
+    "stop_px": "95",
+    "target_px": None,
+    "shown_px": "100",
+    "asked_ms": 1,
+    "plan_expires_ms": 2,
+    "not_after_ms": 3,
+    "left_s": 90,
+}
 ENTRY = order(kind="limit", action="open", limit_px="95", trigger_px=None)
 ANSWERS: dict[str, Any] = {
-    "/status": status(positions=1, orders=1), "/positions": {"positions": [position(opened_ms=5)]}, "/orders": {"orders": [ENTRY]},
-    "/strategies": {"strategies": []}, "/approvals": {"approvals": [PROPOSAL]},
+    "/status": status(positions=1, orders=1),
+    "/positions": {"positions": [position(opened_ms=5)]},
+    "/orders": {"orders": [ENTRY]},
+    "/strategies": {"strategies": []},
+    "/approvals": {"approvals": [PROPOSAL]},
     "/pause": {"strategies": [{"name": "trend", "state": "PAUSED"}], "resting": ["7"]},
-    "/resume": {"strategies": [], "looked_at": ["open BTC of trend"]}, "/close": {"market": "BTC", "closed": True}, "/cancel": {"oid": "7"},
-    "/kill": KILLED, "/refuse": {"id": "MZXW6YTBAAAA", "market": "BTC", "strategy": "trend", "answer": "refused", "state": "rejected"},
-    "/approve": {"id": "MZXW6YTBAAAA", "market": "BTC", "strategy": "trend", "answer": "approved", "state": "accepted", "message": ""},
-}  # fmt: skip
+    "/resume": {"strategies": [], "looked_at": ["open BTC of trend"]},
+    "/close": {"market": "BTC", "closed": True},
+    "/cancel": {"oid": "7"},
+    "/kill": KILLED,
+    "/refuse": {"id": "MZXW6YTBAAAA", "market": "BTC", "strategy": "trend", "answer": "refused", "state": "rejected"},
+    "/approve": {
+        "id": "MZXW6YTBAAAA",
+        "market": "BTC",
+        "strategy": "trend",
+        "answer": "approved",
+        "state": "accepted",
+        "message": "",
+    },
+}
 
 
 async def sent(browser: Browser, action: str, name: str = "", **form: str) -> str:

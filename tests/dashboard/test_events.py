@@ -24,12 +24,18 @@ FILL = {"side": "long", "size": "0.5", "px": "104310", "feeUsd": "0.09", "tradeI
         (event("fill", "entry", **FILL), "bought 0.5 at 104,310.00, fee −0.09 USD"),
         (event("fill", "exit", **FILL, realizedPnlUsd="-3"), "sold 0.5 at 104,310.00, fee −0.09 USD, profit −3.00 USD"),
         (event("order", "armed", kind="stop_loss", size="0", triggerPx="98"), "stop at 98.00 for the whole position"),
-        (event("order", "canceled", kind="limit", size="2", limitPx="98", reason="sibling_filled"), "entry order at 98.00 for 2, sibling filled"),
-        (event("guardian", "fired", guardianType="trailing_stop", action="close", reason="trail", markPx="101"), "trailing stop, close, trail, mark 101.00"),
+        (
+            event("order", "canceled", kind="limit", size="2", limitPx="98", reason="sibling_filled"),
+            "entry order at 98.00 for 2, sibling filled",
+        ),
+        (
+            event("guardian", "fired", guardianType="trailing_stop", action="close", reason="trail", markPx="101"),
+            "trailing stop, close, trail, mark 101.00",
+        ),
         (event("funding", "payment", rate="0.0000125", amountUsd="-0.02"), "−0.02 USD at a rate of 0.0000125"),
         (event("account", "reset"), "reset"),
     ],
-)  # fmt: skip
+)
 def test_an_event_is_told_in_words(given: dict[str, Any], text: str) -> None:
     assert events.in_words(given) == text
 

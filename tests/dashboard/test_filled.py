@@ -1,4 +1,6 @@
-"""Every page, filled, on a desk and on a phone: nothing is wider than the screen or its card, and no table has a head over the wrong column."""
+"""Every page, filled, on a desk and on a phone: nothing is wider than the screen or its card, and no table has a
+head over the wrong column.
+"""
 
 from __future__ import annotations
 

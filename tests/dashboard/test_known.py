@@ -1,4 +1,6 @@
-"""Unknown is not empty: every page in every state of its sources says what it knows, what is old, and what is not known."""
+"""Unknown is not empty: every page in every state of its sources says what it knows, what is old, and what is not
+known.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,37 @@ from tests.runtime.builders import always, make_kernel, minutes
 PAGES = ("/", "/market/BTC", "/strategies", "/strategies/trend", "/events", "/guardians", "/approvals", "/runs")
 # Sentences that say that there is nothing. None of them may stand on a page that does not know it.
 EMPTY = (
-    "No open position", "No position in", "no open position", "No resting order", "has no guardian", "No dead-man switch", "no dead-man switch",
-    "Nothing waits", "No event fits", "No decision", "Nothing was refused", "No fill", "no candle", "no order book", "has no strategy", "has no params",
-    "without a config file", "There are not two points", "flat", "Dead-man off",
-)  # fmt: skip
+    "No open position",
+    "No position in",
+    "no open position",
+    "No resting order",
+    "has no guardian",
+    "No dead-man switch",
+    "no dead-man switch",
+    "Nothing waits",
+    "No event fits",
+    "No decision",
+    "Nothing was refused",
+    "No fill",
+    "no candle",
+    "no order book",
+    "has no strategy",
+    "has no params",
+    "without a config file",
+    "There are not two points",
+    "flat",
+    "Dead-man off",
+)
 ANSWERS: dict[str, Any] = {
-    "/status": status(positions=1, orders=1), "/positions": {"positions": [position()]}, "/orders": {"orders": [order()]},
+    "/status": status(positions=1, orders=1),
+    "/positions": {"positions": [position()]},
+    "/orders": {"orders": [order()]},
     "/strategies": {"strategies": []},
-}  # fmt: skip
+}
 DEAD: dict[str, Any] = dict.fromkeys(
-    ("/status", "/positions", "/orders", "/strategies", "/guardians", "/approvals"), NotRunning("the daemon of X is not running")
-)  # fmt: skip
+    ("/status", "/positions", "/orders", "/strategies", "/guardians", "/approvals"),
+    NotRunning("the daemon of X is not running"),
+)
 SILENT = dict.fromkeys(DEAD, Silent("a daemon (pid 7) holds X and does not answer"))
 
 
@@ -108,9 +130,16 @@ async def test_positions_are_those_that_the_service_shows_while_the_daemon_is_de
 
     def answering(*held: dict[str, Any]) -> None:
         wallet = WalletResult.model_validate(
-            {"address": ADDRESS, "registered": True, "environment": "sandbox", "account_value_usd": "9990", "unrealized_pnl_usd": "-4",
-             "positions": held, "updated_at": NOW_MS}
-        )  # fmt: skip
+            {
+                "address": ADDRESS,
+                "registered": True,
+                "environment": "sandbox",
+                "account_value_usd": "9990",
+                "unrealized_pnl_usd": "-4",
+                "positions": held,
+                "updated_at": NOW_MS,
+            }
+        )
 
         async def answer(_address: object) -> Reading[WalletResult]:
             return Reading(wallet)

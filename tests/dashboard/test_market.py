@@ -1,4 +1,6 @@
-"""The market page: indicators over the candles, lines that follow the orders, fills, the order book, and the same in words."""
+"""The market page: indicators over the candles, lines that follow the orders, fills, the order book, and the same in
+words.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +76,9 @@ def test_the_lines_are_those_of_the_position_and_its_orders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("subtype", "side", "word"), [("entry", "long", "bought"), ("exit", "long", "sold"), ("entry", "short", "sold"), ("exit", "short", "bought")]
-)  # fmt: skip
+    ("subtype", "side", "word"),
+    [("entry", "long", "bought"), ("exit", "long", "sold"), ("entry", "short", "sold"), ("exit", "short", "bought")],
+)
 def test_a_fill_buys_or_sells(subtype: str, side: str, word: str) -> None:
     (mark,) = market.fills([fill(subtype, side), {"type": "order"}])
     assert (mark.side, mark.text) == (word, f"{word} 0.5 at 101.00")

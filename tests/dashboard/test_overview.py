@@ -24,9 +24,17 @@ def wallet(**members: Any) -> WalletResult:
         "margin_used_usd": "26",
     }
     return WalletResult.model_validate(
-        {"address": "0xabc", "registered": True, "environment": "sandbox", "account_value_usd": "10000", "unrealized_pnl_usd": "2",
-         "positions": [held], "updated_at": NOW_MS, **members}
-    )  # fmt: skip
+        {
+            "address": "0xabc",
+            "registered": True,
+            "environment": "sandbox",
+            "account_value_usd": "10000",
+            "unrealized_pnl_usd": "2",
+            "positions": [held],
+            "updated_at": NOW_MS,
+            **members,
+        }
+    )
 
 
 def by_label(found: list[overview.Figure]) -> dict[str, overview.Figure]:
@@ -63,7 +71,8 @@ def test_a_daemon_that_does_not_know_its_account_shows_no_figure() -> None:
 def test_a_position_shows_its_way_from_the_stop_to_the_target() -> None:
     (row,) = overview.position_rows(snapshot(positions=[position()], orders=[order()]), wallet())
     assert (row.entry, row.mark, row.stop, row.stop_away) == ("100.00", "104.00", "98.00", "5.77 % away")
-    assert (row.r, row.r_part) == ("+2.00 R", 0.75)  # 4 above an entry with a stop 2 below it; the target is at 3 R
+    # 4 above an entry with a stop 2 below it; the target is at 3 R
+    assert (row.r, row.r_part) == ("+2.00 R", 0.75)
     assert (row.targets, row.liquidation, row.held) == (("106.00",), "51.50", "1 min")
 
 

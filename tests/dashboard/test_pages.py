@@ -1,4 +1,6 @@
-"""The pages over a real journal: strategies with decisions and refusals, events with their filters, the chain of an order, guardians."""
+"""The pages over a real journal: strategies with decisions and refusals, events with their filters, the chain of an
+order, guardians.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,33 @@ GUARDIAN = {
     "active": True,
 }
 ANSWERS = {
-    "/status": status(positions=1, orders=1), "/positions": {"positions": [position()]}, "/orders": {"orders": [order()]},
+    "/status": status(positions=1, orders=1),
+    "/positions": {"positions": [position()]},
+    "/orders": {"orders": [order()]},
     "/strategies": {"strategies": [strategy(params={"usd": 200.0})]},
-    "/guardians": {"config": [{"name": "dead_man", "type": "dead_man_switch", "id": "grd_1", "stands": True}], "guardians": [GUARDIAN]},
+    "/guardians": {
+        "config": [{"name": "dead_man", "type": "dead_man_switch", "id": "grd_1", "stands": True}],
+        "guardians": [GUARDIAN],
+    },
     "/approvals": {"approvals": []},
-}  # fmt: skip
+}
 PROPOSAL = {
-    "id": "MZXW6YTBAAAABBBB", "strategy": "trend", "market": "BTC", "side": "long", "leverage": None, "size": "2", "est_px": "100", "notional_usd": "200",
-    "stop_px": "95", "target_px": None, "shown_px": "100", "asked_ms": 1, "plan_expires_ms": 2, "not_after_ms": 3, "left_s": 90,
-}  # fmt: skip
+    "id": "MZXW6YTBAAAABBBB",
+    "strategy": "trend",
+    "market": "BTC",
+    "side": "long",
+    "leverage": None,
+    "size": "2",
+    "est_px": "100",
+    "notional_usd": "200",
+    "stop_px": "95",
+    "target_px": None,
+    "shown_px": "100",
+    "asked_ms": 1,
+    "plan_expires_ms": 2,
+    "not_after_ms": 3,
+    "left_s": 90,
+}
 
 
 @pytest.fixture

@@ -29,7 +29,10 @@ def test_a_row_has_state_budget_and_profit(state: str, tone: str) -> None:
 
 
 def test_a_decision_shows_its_signal_without_the_members_that_it_leaves_open() -> None:
-    text = "Open(market='BTC', side='long', usd=200.0, size=None, leverage=None, bracket=Bracket(stop_pct=0.1, stop_px=None, target_r=1.5), guardians=(), limit_px=None)"
+    text = (
+        "Open(market='BTC', side='long', usd=200.0, size=None, leverage=None, bracket=Bracket(stop_pct=0.1,"
+        " stop_px=None, target_r=1.5), guardians=(), limit_px=None)"
+    )
     assert (
         strategies.short_signal(text)
         == "Open(market='BTC', side='long', usd=200.0, bracket=Bracket(stop_pct=0.1, target_r=1.5))"

@@ -1,4 +1,6 @@
-"""Drills: the shipped strategies survive, the same seed is the same world, and a daemon with a planted mistake fails."""
+"""Drills: the shipped strategies survive, the same seed is the same world, and a daemon with a planted mistake
+fails.
+"""
 
 from __future__ import annotations
 
@@ -121,11 +123,7 @@ def test_the_command_prints_the_table_writes_junit_and_replays_one_seed(
     words = ["drill", "drill.yaml", "--data", "candles", "--bars", "60"]
     assert call([*words, "--worlds", "3", "--workers", "2", "--junit", "drill.xml"]) == 0
     assert re.search(r"^all +3 +0 +0 +0 ", capsys.readouterr().out, re.MULTILINE)
-    assert {case.get("name") for case in ET.parse("drill.xml").iter("testcase")} == {
-        "seed 1",
-        "seed 2",
-        "seed 3",
-    }
+    assert {case.get("name") for case in ET.parse("drill.xml").iter("testcase")} == {"seed 1", "seed 2", "seed 3"}
     assert call([*words, "--worlds", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["worlds"], found["lost"], found["doubled"]) == (3, 0, 0)

@@ -25,7 +25,10 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def pair(place: Path, repository: Path) -> Iterator[MakePair]:
-    """Makes a service with an account, and a daemon that is to trade on it. `like` begins with the database of a service that was stopped."""
+    """Makes a service with an account, and a daemon that is to trade on it.
+
+    `like` begins with the database of a service that was stopped.
+    """
     made: list[Pair] = []
 
     def make(name: str, *, clock: str, heartbeat_seconds: int, like: Sandbox | None = None) -> Pair:

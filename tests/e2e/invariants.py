@@ -1,4 +1,6 @@
-"""What must hold of an account and a journal whatever was killed: none lost, none doubled, no moment without a stop, books exact."""
+"""What must hold of an account and a journal whatever was killed: none lost, none doubled, no moment without a stop,
+books exact.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def as_of_one_instant(sandbox: Sandbox) -> tuple[list[dict[str, Any]], list[dict
 
 
 def none_lost_none_doubled(daemon: Daemon, trades: list[dict[str, Any]]) -> None:
-    """Each accepted intent is exactly one trade; each trade that the service did not make by itself is such an intent."""
+    """Each accepted intent is exactly one trade; each trade that the service did not make by itself is such an
+    intent.
+    """
     intents = daemon.intents()
     keys = Counter(trade["idempotencyKey"] for trade in trades if trade["source"] is not None)
     assert None not in keys, "a trade without a key"
@@ -67,7 +71,9 @@ def never_naked(events: list[dict[str, Any]]) -> None:
 
 
 def books_are_exact(account: dict[str, Any], events: list[dict[str, Any]]) -> None:
-    """The balance is what was begun with, plus realised, less fees, plus funding: after every event, to the last digit."""
+    """The balance is what was begun with, plus realised, less fees, plus funding: after every event, to the last
+    digit.
+    """
     balance = START_USD
     for event in events:
         data = event["data"]

@@ -1,4 +1,7 @@
-"""The real processes of a run: `bot sandbox` and `bot run`, started, killed and asked from outside. No inside of theirs is touched."""
+"""The real processes of a run:
+
+`bot sandbox` and `bot run`, started, killed and asked from outside. No inside of theirs is touched.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,13 @@ from tests.prepared_process import cold_starts
 
 Process = subprocess.Popen[bytes]
 
-WAIT_S = 120.0  # far beyond what anything takes; a busy machine must not fail a test
-START_MS = 1_795_132_800_000  # a minute's beginning, so that lockstep bars close when they are told to
+# far beyond what anything takes; a busy machine must not fail a test
+WAIT_S = 120.0
+# a minute's beginning, so that lockstep bars close when they are told to
+START_MS = 1_795_132_800_000
 MINUTE_MS = 60_000
-STOPS_MAX = 20  # until one of them leaves nothing in doubt
+# until one of them leaves nothing in doubt
+STOPS_MAX = 20
 
 CHURN = '''\
 """Churn: trades often, in all directions, and counts its bars in view.state: what a crash could spoil."""
@@ -93,7 +99,10 @@ SIMULATED = ("--seed", "7", "--markets", "BTC,ETH", "--start", str(START_MS))
 
 
 class Sandbox:
-    """The service as a process: the same port and database through every start. `markets` are the options that say which, and their prices."""
+    """The service as a process: the same port and database through every start.
+
+    `markets` are the options that say which, and their prices.
+    """
 
     def __init__(self, folder: Path, *, clock: str, markets: Sequence[str] = SIMULATED) -> None:
         self.folder = folder
@@ -118,11 +127,23 @@ class Sandbox:
         reader, writer = os.pipe()
         with (self.folder / "sandbox.log").open("ab") as log:
             self._process = started(
-                self.port == 0, log.fileno(), [writer],
-                "sandbox", "--port", str(self.port), "--db", str(self.folder / "sandbox.db"), "--clock", self.clock,
-                *self.markets, "--control-socket", str(self.folder / "c.sock"), "--no-rate-limits",
-                "--ready-fd", str(writer),
-            )  # fmt: skip
+                self.port == 0,
+                log.fileno(),
+                [writer],
+                "sandbox",
+                "--port",
+                str(self.port),
+                "--db",
+                str(self.folder / "sandbox.db"),
+                "--clock",
+                self.clock,
+                *self.markets,
+                "--control-socket",
+                str(self.folder / "c.sock"),
+                "--no-rate-limits",
+                "--ready-fd",
+                str(writer),
+            )
         os.close(writer)
         assert select.select([reader], [], [], WAIT_S)[0], "the service is not ready"
         line = os.read(reader, 4096)
@@ -195,9 +216,8 @@ class Daemon:
     """`bot run` on a folder of its own."""
 
     def __init__(
-        self, folder: Path, sandbox: Sandbox, *, heartbeat_seconds: int, strategies: Path,
-        config: str = CONFIG,
-    ) -> None:  # fmt: skip
+        self, folder: Path, sandbox: Sandbox, *, heartbeat_seconds: int, strategies: Path, config: str = CONFIG
+    ) -> None:
         self.folder = folder
         self.state = folder / "state"
         (folder / "strategies").mkdir()
@@ -218,7 +238,8 @@ class Daemon:
         self._process: Process | None = None
         self._old_fence: int | None = None
         self._is_fresh = False
-        self._told_before = 0  # bytes of the log that runs before this one wrote
+        # bytes of the log that runs before this one wrote
+        self._told_before = 0
         self._ready_at: int | None = None
 
     def start(self) -> None:
@@ -239,8 +260,9 @@ class Daemon:
         return self._end(signal.SIGTERM)
 
     def stop_settled(self) -> None:
-        """A clean end after which no order is in doubt. The service's clock runs on, and on a busy machine what is under way does not end
-        within the time that a stop has: then the next run settles it, as after a crash."""
+        """A clean end after which no order is in doubt. The service's clock runs on, and on a busy machine what is
+        under way does not end within the time that a stop has: then the next run settles it, as after a crash.
+        """
         for _ in range(STOPS_MAX):
             assert self.stop() == 0, self.log()[-3000:]
             if not self.unsettled():

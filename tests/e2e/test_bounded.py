@@ -1,6 +1,8 @@
-"""Left alone: a daemon on recorded candles at 600x, whose service goes away and comes back. Its memory, files, journal and log stay bounded.
+"""Left alone: a daemon on recorded candles at 600x, whose service goes away and comes back. Its memory, files, journal
+and log stay bounded.
 
-Half a minute in every run of the suite; twenty minutes in `make soak`, whose second half must be flat. The figures are printed, and shown by `pytest -s`.
+Half a minute in every run of the suite; twenty minutes in `make soak`, whose second half must be flat. The figures are
+printed, and shown by `pytest -s`.
 """
 
 from __future__ import annotations
@@ -20,20 +22,27 @@ from bot.runtime.journal.database import LOG_BYTES_MAX
 from tests.e2e.processes import HEAD, Daemon, Sandbox, own_mb, until
 
 SPEED = 600
-HEARTBEAT_S = 18_000  # 30 s of real time at 600x
-SETTLED_S = 20.0  # by then the first connections are made and SQLite's caches are warm
+# 30 s of real time at 600x
+HEARTBEAT_S = 18_000
+# by then the first connections are made and SQLite's caches are warm
+SETTLED_S = 20.0
 SAMPLE_S = 2.0
-AWAY = (0.2, 0.3, 0.4)  # parts of the time after which the service is killed and started again
-SOCKETS_MAX = 30  # the client's 16 connections, the stream, the control socket and its askers
-# Of a minute, between the means of its first and its last third. What is bounded still fills: 2,000 lines of the log are full after a
-# minute, 1,000 bars are doubled and cut within two, 2,000 keys of trades are seen within five.
+# parts of the time after which the service is killed and started again
+AWAY = (0.2, 0.3, 0.4)
+# the client's 16 connections, the stream, the control socket and its askers
+SOCKETS_MAX = 30
+# Of a minute, between the means of its first and its last third. What is bounded still fills: 2,000 lines of the log
+# are full after a minute, 1,000 bars are doubled and cut within two, 2,000 keys of trades are seen within five.
 GROWTH_MB = 6.0
-LONG_S = 600  # a run of which the second half shows what is left once all that is full
-SLOPE_MB = 0.05  # a minute, over that half: a leak of 100 bytes a bar or order is more
-# Of the service since it was started last. It is for a while as large again as what 10,000 commands have made: then it packs its events and
-# trades, on the way to the disk. What stays for good is 0.4 kB a trade.
+# a run of which the second half shows what is left once all that is full
+LONG_S = 600
+# a minute, over that half: a leak of 100 bytes a bar or order is more
+SLOPE_MB = 0.05
+# Of the service since it was started last. It is for a while as large again as what 10,000 commands have made: then it
+# packs its events and trades, on the way to the disk. What stays for good is 0.4 kB a trade.
 SERVICE_MB = 40.0
-ROW_BYTES_MAX = 8_000  # of journal a bar decided: its intents, traces and events
+# of journal a bar decided: its intents, traces and events
+ROW_BYTES_MAX = 8_000
 FIRST_BARS = 1_100
 
 CONFIG = (
@@ -51,7 +60,8 @@ class Sample(NamedTuple):
     daemon: float
     heartbeat: float
     service: float
-    files: int  # without the null device: the daemon opens it some times over, for a moment, to see whether descriptors are left
+    # without the null device: the daemon opens it some times over, for a moment, to see whether descriptors are left
+    files: int
     null_devices: int
     sockets: int
 
@@ -67,13 +77,7 @@ def pair(place: Path, repository: Path, shared: Path, seconds: int) -> Iterator[
     sandbox = Sandbox(place, clock=f"{SPEED}x", markets=("--data", f"BTC={candles}"))
     sandbox.start()
     sandbox.open_account()
-    daemon = Daemon(
-        place,
-        sandbox,
-        heartbeat_seconds=HEARTBEAT_S,
-        strategies=repository / "strategies",
-        config=CONFIG,
-    )
+    daemon = Daemon(place, sandbox, heartbeat_seconds=HEARTBEAT_S, strategies=repository / "strategies", config=CONFIG)
     yield sandbox, daemon
     daemon.kill()
     sandbox.kill()
@@ -120,8 +124,8 @@ def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbo
     print(
         f"\n{seconds} s at {SPEED}x, {bars} bars, {intents} intents, the service away {len(AWAY)} times."
         + "".join(
-            f"\n{name}: {getattr(samples[0], name):.2f} MB, after half the time {getattr(late[0], name):.2f}, at the end"
-            f" {getattr(late[-1], name):.2f}; slope of the second half {slopes[name]:+.4f} MB a minute"
+            f"\n{name}: {getattr(samples[0], name):.2f} MB, after half the time {getattr(late[0], name):.2f}, at the"
+            f" end {getattr(late[-1], name):.2f}; slope of the second half {slopes[name]:+.4f} MB a minute"
             for name in slopes
         )
         + f"\nfiles {samples[-1].files}, sockets {max(one.sockets for one in samples)} at most; "
@@ -135,7 +139,8 @@ def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbo
         assert slopes["heartbeat"] < SLOPE_MB
     served = [one.service for one in samples if one.at_s >= started_s]
     assert max(served) - served[0] < SERVICE_MB
-    # The least of each third: a sample may meet a file that is open for a moment only, such as one that is replaced as a whole.
+    # The least of each third: a sample may meet a file that is open for a moment only, such as one that is replaced as
+    # a whole.
     before, after = (min(one.files for one in part) for part in (settled[:third], settled[-third:]))
     assert after == before, "a file stays open after the service went away"
     nulls_before, nulls_after = (min(one.null_devices for one in part) for part in (settled[:third], settled[-third:]))

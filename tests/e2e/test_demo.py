@@ -1,4 +1,7 @@
-"""`bot demo` as a user meets it: what it prints and when, how it ends, and that it survives a kill. Real processes, real time."""
+"""`bot demo` as a user meets it: what it prints and when, how it ends, and that it survives a kill.
+
+Real processes, real time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ from tests.e2e.processes import WAIT_S, python, until
 LIVE_WITHIN_S = 10.0
 STOP_WITHIN_S = 5.0
 IMPORTS = "import bot.cli.start.demo, bot.runtime.daemon, bot.service.host"
-IMPORTS_S = 1.0  # what these take on a machine for which the seconds above are promised
+# what these take on a machine for which the seconds above are promised
+IMPORTS_S = 1.0
 KINDS = ("bar", "decision", "plan", "order", "fill", "stop", "target", "heartbeat", "account")
 
 Start = Callable[..., "Demo"]
@@ -58,7 +62,8 @@ class Demo:
             return True
         try:
             part = os.read(self.fd, 65_536)
-        except OSError:  # what a terminal says when nobody is left on it
+        # what a terminal says when nobody is left on it
+        except OSError:
             return False
         self.text += part.decode()
         for kind in re.findall(r"^\S*\d\d:\d\d:\d\d  (\w+)", self.plain(), re.MULTILINE):
@@ -76,7 +81,8 @@ class Demo:
 
     def wait(self) -> int:
         """To its end; the exit code."""
-        end = time.monotonic() + 3 * WAIT_S  # It runs longer where everything takes longer.
+        # It runs longer where everything takes longer.
+        end = time.monotonic() + 3 * WAIT_S
         while self.read(0.2):
             assert time.monotonic() < end, self.text[-3000:]
         return self.process.wait(WAIT_S)
@@ -109,9 +115,12 @@ def _take_terminal() -> None:
 
 
 def slowness() -> float:
-    """How many times as long as elsewhere everything takes here and now: this machine may be slow, and busy with other tests."""
+    """How many times as long as elsewhere everything takes here and now: this machine may be slow, and busy with
+    other tests.
+    """
     began = 0.0
-    for _ in range(2):  # The first one compiles what is new.
+    # The first one compiles what is new.
+    for _ in range(2):
         began = time.monotonic()
         subprocess.run([sys.executable, "-c", IMPORTS], check=True)
     return max(1.0, (time.monotonic() - began) / IMPORTS_S)
@@ -148,7 +157,8 @@ def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary_and_can_
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = slowness()
-    for _ in range(3):  # One start in a hundred meets a market that lies still for so long.
+    # One start in a hundred meets a market that lies still for so long.
+    for _ in range(3):
         demo = start("--for", f"{round(11 * slow)}s")
         assert demo.wait() == 0, demo.text
         within = LIVE_WITHIN_S * max(slow, slowness())
@@ -186,7 +196,8 @@ def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary_and_can_
 
 
 def test_ctrl_c_on_a_terminal_ends_it_within_five_seconds_and_says_what_it_left(start: Start) -> None:
-    for _ in range(3):  # At 60x the stop may fill before the end.
+    # At 60x the stop may fill before the end.
+    for _ in range(3):
         demo = start(terminal=True)
         demo.read_until(lambda demo=demo: "stop" in demo.seen_at)
         assert "Umask:\t0077" in Path(f"/proc/{demo.process.pid}/status").read_text(), "its process is private"
@@ -250,7 +261,8 @@ def test_a_second_demo_is_told_of_the_first_which_ends_with_its_service_when_its
     assert second.text.count("\n") == 1
     service = first.service_pid()
     assert is_alive(service)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), first.fd)  # As `head` goes away.
+    # As `head` goes away.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), first.fd)
     assert first.process.wait(WAIT_S) == 0
     assert not is_alive(service)
     assert not (first.folder / "unfinished.json").exists()

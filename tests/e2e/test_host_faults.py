@@ -1,4 +1,6 @@
-"""What the host does to a running daemon: its file descriptors are used up, its disk turns read-only, it is stopped, a child keeps what is its."""
+"""What the host does to a running daemon: its file descriptors are used up, its disk turns read-only, it is stopped,
+a child keeps what is its.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from bot.cli.operate.daemon_client import NotRunning, Place
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
 SPEED = 60
-HEARTBEAT_S = 3_600  # 60 s of real time
+# 60 s of real time
+HEARTBEAT_S = 3_600
 CONFIG = (
     HEAD
     + """\
@@ -94,7 +97,7 @@ def make(place: Path, repository: Path) -> Iterator[Make]:
     def make(odd: str) -> Daemon:
         daemon = Daemon(
             place, sandbox, heartbeat_seconds=HEARTBEAT_S, strategies=repository / "strategies", config=CONFIG
-        )  # fmt: skip
+        )
         (place / "strategies" / "odd.py").write_text(odd)
         made.append(daemon)
         return daemon
@@ -112,7 +115,9 @@ def lines(daemon: Daemon, event: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def disk(place: Path) -> Iterator[Callable[[], None]]:
-    """The daemon's state directory on a disk of its own; call it, and the disk turns read-only as after an error of the hardware."""
+    """The daemon's state directory on a disk of its own; call it, and the disk turns read-only as after an error of
+    the hardware.
+    """
     state, image = place / "state", place / "disk"
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
         pytest.skip("a disk that turns read-only: needs root and mkfs.ext4")
@@ -203,7 +208,8 @@ def test_a_daemon_whose_descriptors_are_used_up_answers_and_exits_and_says_so_on
     daemon.wait_ready()
     until("a position", lambda: daemon.ask("SELECT 1 FROM shares WHERE strategy='churn'"))
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (64, 64))
-    daemon.wait_passes(2)  # Which set the reserve aside.
+    # Which set the reserve aside.
+    daemon.wait_passes(2)
     (place / "now").touch()
     until("the leak", (place / "leaked").exists)
     bars = daemon.bars()

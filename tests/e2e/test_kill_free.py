@@ -1,4 +1,7 @@
-"""Killed while time runs on: a service at 600x, kills at random moments. No two runs are alike, so they are held to invariants."""
+"""Killed while time runs on: a service at 600x, kills at random moments.
+
+No two runs are alike, so they are held to invariants.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from tests.e2e import invariants
 from tests.e2e.conftest import MakePair
 from tests.e2e.processes import until
 
-HEARTBEAT_S = 18_000  # 30 s of real time at 600x
-ALIVE_S = 0.8  # at most, between a daemon's first pass and its end
+# 30 s of real time at 600x
+HEARTBEAT_S = 18_000
+# at most, between a daemon's first pass and its end
+ALIVE_S = 0.8
 
 
 @pytest.mark.soak(kills=6, full=100)

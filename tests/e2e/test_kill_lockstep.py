@@ -1,4 +1,7 @@
-"""Killed in lockstep: a manual clock that moves one bar after the daemon has finished the last. Trades and events must equal those of the run that was not killed."""
+"""Killed in lockstep: a manual clock that moves one bar after the daemon has finished the last.
+
+Trades and events must equal those of the run that was not killed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from tests.e2e.processes import MINUTE_MS, START_MS, Daemon, Sandbox
 BARS_A_KILL = 2
 BARS_MIN = 24
 HEARTBEAT_S = 300
-DELAY_S = 0.12  # of the kill, behind the bar's close: a pass begins within 50 ms of it and takes about as long
+# of the kill, behind the bar's close: a pass begins within 50 ms of it and takes about as long
+DELAY_S = 0.12
 
 Blow = Callable[[Sandbox, Daemon], None]
 
@@ -32,7 +36,10 @@ def service_dies(sandbox: Sandbox, _daemon: Daemon) -> None:
 
 
 def played(sandbox: Sandbox, daemon: Daemon, bars: int, blows: dict[int, float], blow: Blow) -> dict[str, Any]:
-    """`bars` bars, each begun when the one before is finished; `blows` says after which, and how long after its close."""
+    """`bars` bars, each begun when the one before is finished;
+
+    `blows` says after which, and how long after its close.
+    """
     daemon.start()
     daemon.wait_ready()
     for n in range(1, bars + 1):
@@ -44,7 +51,8 @@ def played(sandbox: Sandbox, daemon: Daemon, bars: int, blows: dict[int, float],
             assert sandbox.now() == at_ms
         daemon.wait_done(at_ms)
         if n in blows or n == bars:
-            # What was not answered by a dead service, or comes behind the bar, a beat above all, happens at this instant too.
+            # What was not answered by a dead service, or comes behind the bar, a beat above all, happens at this
+            # instant too.
             daemon.wait_passes(2)
     assert daemon.stop() == 0, daemon.log()[-3000:]
     return {"trades": sandbox.trades(), "events": sandbox.events()}
@@ -61,7 +69,8 @@ def differences(killed: list[dict[str, Any]], calm: list[dict[str, Any]]) -> lis
     return found[:5] + ([(len(killed), len(calm))] if len(killed) != len(calm) else [])
 
 
-# What counts on over all markets: when a service dies under one market's order, another's may come first within the same instant.
+# What counts on over all markets: when a service dies under one market's order, another's may come first within the
+# same instant.
 COUNTED = ("id", "seq", "oid", "venueOid", "tradeId", "requestId", "balanceUsd", "accountValueUsd")
 
 

@@ -1,4 +1,7 @@
-"""The service killed under a daemon that goes on: at random moments at 600x, held to invariants. In lockstep: test_kill_lockstep."""
+"""The service killed under a daemon that goes on: at random moments at 600x, held to invariants.
+
+In lockstep: test_kill_lockstep.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from tests.e2e import invariants
 from tests.e2e.conftest import MakePair
 from tests.e2e.processes import until
 
-HEARTBEAT_S = 18_000  # 30 s of real time at 600x
-ALIVE_S = 1.0  # at most, between a service's start and its end
+# 30 s of real time at 600x
+HEARTBEAT_S = 18_000
+# at most, between a service's start and its end
+ALIVE_S = 1.0
 
 
 @pytest.mark.soak(kills=6, full=100)

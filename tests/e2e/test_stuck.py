@@ -1,4 +1,6 @@
-"""A strategy that never gives the interpreter back: the daemon stands still and is killed; its next life asks that strategy nothing, and the others go on."""
+"""A strategy that never gives the interpreter back: the daemon stands still and is killed; its next life asks that
+strategy nothing, and the others go on.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from bot.runtime.strategy_host import call_record
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
 SPEED = 120
-HEARTBEAT_S = 7_200  # 60 s of real time
+# 60 s of real time
+HEARTBEAT_S = 7_200
 CONFIG = (
     HEAD
     + """\
@@ -39,13 +42,7 @@ def daemon(place: Path, repository: Path) -> Iterator[Daemon]:
     sandbox = Sandbox(place, clock=f"{SPEED}x", markets=("--markets", "btc,eth"))
     sandbox.start()
     sandbox.open_account()
-    made = Daemon(
-        place,
-        sandbox,
-        heartbeat_seconds=HEARTBEAT_S,
-        strategies=repository / "strategies",
-        config=CONFIG,
-    )
+    made = Daemon(place, sandbox, heartbeat_seconds=HEARTBEAT_S, strategies=repository / "strategies", config=CONFIG)
     (place / "strategies" / "stands.py").write_text(STANDS % (place / "now"))
     yield made
     made.kill()

@@ -1,4 +1,6 @@
-"""An installed unit under a systemd that is process 1: of a container over this machine's own files, which keeps nothing. Part of `make soak`."""
+"""An installed unit under a systemd that is process 1: of a container over this machine's own files, which keeps
+nothing. Part of `make soak`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ import pytest
 
 from tests.conftest import is_soaked
 
-WAIT_S = 60  # for a start, and for a kill by the watchdog with the start after it
+# for a start, and for a kill by the watchdog with the start after it
+WAIT_S = 60
 STOP_S = 5.0
 UNIT = "bot-live.service"
 STATE = Path("/var/lib/private/bot-live")
@@ -28,7 +31,8 @@ strategies_dir: %s
 strategies:
   - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 500, max_leverage: 3}
 """
-# Without its own filter of system calls, so that the systemd inside may load what enforces IPAddressDeny= and DevicePolicy=.
+# Without its own filter of system calls, so that the systemd inside may load what enforces IPAddressDeny= and
+# DevicePolicy=.
 BOOT = """\
 echo $$ > "$1/cgroup.procs"
 exec unshare --mount --propagation private sh -ec '
@@ -122,8 +126,20 @@ class Machine:
         self.do("sh", "-ec", made, given=f"#!{self.python}\n{script}")
 
     def serve(self) -> None:
-        self.do("systemd-run", "--quiet", "--unit=service", "--working-directory=/tmp", self.bot, "sandbox",
-                "--port", str(PORT), "--db", "/var/lib/service.db", "--markets", "BTC")  # fmt: skip
+        self.do(
+            "systemd-run",
+            "--quiet",
+            "--unit=service",
+            "--working-directory=/tmp",
+            self.bot,
+            "sandbox",
+            "--port",
+            str(PORT),
+            "--db",
+            "/var/lib/service.db",
+            "--markets",
+            "BTC",
+        )
 
 
 @pytest.fixture
@@ -147,9 +163,12 @@ def machine(request: pytest.FixtureRequest, repository: Path, place: Path) -> It
     console = place / "console"
     with console.open("w") as said_there:
         nspawn = subprocess.Popen(
-            ["sh", "-ec", BOOT, "sh", str(group), str(folder), *binds], stdin=subprocess.DEVNULL, stdout=said_there, stderr=subprocess.STDOUT,
+            ["sh", "-ec", BOOT, "sh", str(group), str(folder), *binds],
+            stdin=subprocess.DEVNULL,
+            stdout=said_there,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        )  # fmt: skip
+        )
     made = Machine(nspawn)
     try:
         end = time.monotonic() + WAIT_S
@@ -209,7 +228,8 @@ def test_a_unit_is_ready_after_its_account_keeps_its_secret_and_comes_back_from_
         credential,
     )
     assert machine.do(machine.python, "-c", HOLDS, *places, given=secret) == credential
-    machine.do("systemd-analyze", "security", "--threshold=12", UNIT)  # tenths, of the unit as it runs
+    # tenths, of the unit as it runs
+    machine.do("systemd-analyze", "security", "--threshold=12", UNIT)
 
     machine.do("systemctl", "reload", UNIT)
     machine.do("systemctl", "kill", "--kill-who=main", "--signal=SIGKILL", UNIT)

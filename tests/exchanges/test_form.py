@@ -199,5 +199,14 @@ def names(path: Path) -> set[str]:
 def test_account_has_no_method_that_changes_anything() -> None:
     public = {name for name in vars(Account) if not name.startswith("_")}
     assert public == {
-        "address_report", "agents", "budget", "dex_names", "exchange_ms", "fills", "listings", "mode", "open_orders", "standing",
-    }  # fmt: skip
+        "address_report",
+        "agents",
+        "budget",
+        "dex_names",
+        "exchange_ms",
+        "fills",
+        "listings",
+        "mode",
+        "open_orders",
+        "standing",
+    }

@@ -1,4 +1,6 @@
-"""What must be so of an account and a journal, whatever happened on the way: the checks of a drill, each as an assertion."""
+"""What must be so of an account and a journal, whatever happened on the way: the checks of a drill, each as an
+assertion.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def never_naked(
     excused: Mapping[str, Sequence[tuple[int, int]]] | None = None,
     sleepers: Set[str] = frozenset(),
 ) -> None:
-    """At the end of each instant, every position that our orders opened has a stop or a trailing guardian. `excused`: market -> spans."""
+    """At the end of each instant, every position that our orders opened has a stop or a trailing guardian.
+
+    `excused`: market -> spans.
+    """
     for at_ms, bare in bare_markets(events, our_keys, sleepers=sleepers):
         for coin in bare:
             is_excused = any(a <= at_ms <= b for a, b in (excused or {}).get(coin, ()))
@@ -43,7 +48,9 @@ def guarded_entries(events: Sequence[Event], our_keys: set[str], *, but: set[str
 
 
 def books_are_exact(events: Sequence[Event], account: Mapping[str, Any]) -> None:
-    """The balance is what was begun with, plus realised, less fees, plus funding: after every event, to the last digit."""
+    """The balance is what was begun with, plus realised, less fees, plus funding: after every event, to the last
+    digit.
+    """
     first = events[0]
     assert first["type"] == "account", first
     balance = Decimal(first["data"]["balanceUsd"])

@@ -1,4 +1,6 @@
-"""The production loop, client and journal against the real service in process. wire.py makes the faults, account_checks.py the checks."""
+"""The production loop, client and journal against the real service in process. wire.py makes the faults,
+account_checks.py the checks.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ Script = Callable[[View, Bar], Iterable[Intent]]
 
 
 def busy(view: View, bar: Bar) -> Iterable[Intent]:
-    """Something on most bars: brackets, trailing stops, resting entries, parts, reversals. A function of the bar alone."""
+    """Something on most bars: brackets, trailing stops, resting entries, parts, reversals.
+
+    A function of the bar alone.
+    """
     n = bar.at_ms // MINUTE_MS
     held = view.position(bar.market)
     if bar.market == "ETH":
@@ -251,11 +256,17 @@ def make_bot(
         StrategySpec(
             one,
             "1m",
-            StrategyLimits(one.name, frozenset(one.markets), interval_ms=MINUTE_MS, budget_usd=Decimal(5_000), max_leverage=3,
-                      path=path_of_orders),
+            StrategyLimits(
+                one.name,
+                frozenset(one.markets),
+                interval_ms=MINUTE_MS,
+                budget_usd=Decimal(5_000),
+                max_leverage=3,
+                path=path_of_orders,
+            ),
         )
         for one in (strategies or [Scripted(script)])
-    ]  # fmt: skip
+    ]
     kernel = Kernel(
         port=client,
         journal=journal,
@@ -297,7 +308,10 @@ class Points:
 async def story(
     box: Box, path: Path, points: Points, script: Script, prices: Sequence[float | None], orders: str
 ) -> list[dict[str, Any]]:
-    """The trades, newest first, of a run over as many lives as it takes. Each of `prices` ends a minute; None: a last pass without a new bar."""
+    """The trades, newest first, of a run over as many lives as it takes.
+
+    Each of `prices` ends a minute; None: a last pass without a new bar.
+    """
     hand = await box.hand()
     wire = wire_to(box)
     inner = wire.deliver
@@ -336,7 +350,9 @@ async def story(
 async def crash_anywhere(
     folder: Path, run: Callable[[Path, Points], Awaitable[list[Any]]], kills: int, seed: int
 ) -> tuple[list[Any], int]:
-    """The orders of a run without a crash, which runs with a crash at `kills` of its points also end in; and the number of points."""
+    """The orders of a run without a crash, which runs with a crash at `kills` of its points also end in; and the
+    number of points.
+    """
     quiet = Points()
     expected = await run(folder / "quiet.db", quiet)
     points = list(range(1, quiet.seen + 1))

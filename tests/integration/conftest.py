@@ -1,4 +1,6 @@
-"""One service for all worlds of a test: each world has an account of its own on it, and its own prices from its first bar on."""
+"""One service for all worlds of a test: each world has an account of its own on it, and its own prices from its
+first bar on.
+"""
 
 from __future__ import annotations
 

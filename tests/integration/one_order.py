@@ -1,7 +1,8 @@
-"""A process that is to be killed: one decision, one order, by the production loop over real sockets and a real file. Run by test_kill_points.
+"""A process that is to be killed: one decision, one order, by the production loop over real sockets and a real file.
+Run by test_kill_points.
 
-It serves lines on stdin, {"base_url", "key", "address", "path", "orders"}, and forks for each; the child says its number, waits for a
-line (so that a tracer can take hold of it), decides and sends, and says how its intents stand.
+It serves lines on stdin, {"base_url", "key", "address", "path", "orders"}, and forks for each; the child says its
+number, waits for a line (so that a tracer can take hold of it), decides and sends, and says how its intents stand.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def main() -> None:
         told = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            with contextlib.suppress(OSError, AttributeError):  # Only Linux with Yama asks for it.
+            # Only Linux with Yama asks for it.
+            with contextlib.suppress(OSError, AttributeError):
                 ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(ANYBODY), 0, 0, 0)
             os.write(1, json.dumps({"pid": os.getpid()}).encode() + b"\n")
             os.read(0, 1)

@@ -1,6 +1,8 @@
-"""Mistakes that such daemons make, each as a small patch of the production code: the worlds must catch every one. Test of the tests.
+"""Mistakes that such daemons make, each as a small patch of the production code: the worlds must catch every one. Test
+of the tests.
 
-Each has the first seed whose world catches it. A change of what the daemon asks, and when, makes other worlds of the same seeds:
+Each has the first seed whose world catches it. A change of what the daemon asks, and when, makes other worlds of the
+same seeds:
 `python -m tests.integration.seeded_bugs` then looks for the first seeds anew and writes them into this file.
 """
 
@@ -292,7 +294,8 @@ BUGS: dict[str, Bug] = {
 
 # ── Looking for the seeds ───────────────────────────────────────────────────────────────────────────────────────────
 
-SEARCH_MAX = 2_000  # worlds in which a bug is looked for
+# worlds in which a bug is looked for
+SEARCH_MAX = 2_000
 
 
 def caught(name: str, seed: int, folder: Path) -> str | None:

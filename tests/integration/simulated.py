@@ -1,7 +1,9 @@
-"""Worlds in virtual time: the production run (loop, client, limiter, journal, reconcile, beat rule) against the real service, one seed a world.
+"""Worlds in virtual time: the production run (loop, client, limiter, journal, reconcile, beat rule) against the real
+service, one seed a world.
 
-A world is a service begun anew, an account, a daemon that is killed and started again, a wire that fails, a host that sleeps, another
-hand, a disk that fails; then calm, in which everything must come right within SETTLED_S. Nothing in here sleeps: the loop's clock jumps.
+A world is a service begun anew, an account, a daemon that is killed and started again, a wire that fails, a host that
+sleeps, another hand, a disk that fails; then calm, in which everything must come right within SETTLED_S. Nothing in
+here sleeps: the loop's clock jumps.
 """
 
 from __future__ import annotations
@@ -66,27 +68,52 @@ from tests.integration.virtual import Answer, Clocks, served, virtual_time
 from tests.integration.wire import REPLY_HEADERS
 
 BASE: Final = "http://127.0.0.1"
-D_S: Final = 60.0  # of real time, whatever the service's speed
+# of real time, whatever the service's speed
+D_S: Final = 60.0
 LENGTHS: Final = beat.beat_timing(D_S)
-OUTAGE_MAX_S: Final = 41.0  # what the rule promises to survive
-LATE_MAX_S: Final = 90.0  # from a brain's last proof of life to the switch
-SETTLED_S: Final = (
-    80.0  # within which everything has come right, once nothing fails: a plan's life of 60 s, and two waits of backoff
-)
-RETRY_MAX_S: Final = MAX_MS * (1 + SPREAD) / 1000  # between two tries of an order
-PASS_MAX_S: Final = 5.0  # that a pass which has begun may take to its last order
-ROUNDS_MAX: Final = 40  # of waiting until the daemon has been told of everything, in calm
-RACE_S: Final = 1.0  # between a look at the events and an order: a reset that falls there cannot be known
-STOP_S: Final = 5.0  # from being asked to the end
+# what the rule promises to survive
+OUTAGE_MAX_S: Final = 41.0
+# from a brain's last proof of life to the switch
+LATE_MAX_S: Final = 90.0
+# within which everything has come right, once nothing fails: a plan's life of 60 s, and two waits of backoff
+SETTLED_S: Final = 80.0
+# between two tries of an order
+RETRY_MAX_S: Final = MAX_MS * (1 + SPREAD) / 1000
+# that a pass which has begun may take to its last order
+PASS_MAX_S: Final = 5.0
+# of waiting until the daemon has been told of everything, in calm
+ROUNDS_MAX: Final = 40
+# between a look at the events and an order: a reset that falls there cannot be known
+RACE_S: Final = 1.0
+# from being asked to the end
+STOP_S: Final = 5.0
 # speed of the service's clock -> (bars before calm, seconds between two passes)
 PACES: Final = {60.0: (8, 2.0), 20.0: (5, 2.0), 4.0: (3, 4.0), 1.0: (2, 10.0)}
-FAILED_MAX: Final = 5  # worlds of one run; then something is broken, and the rest tells nothing new
-CANDLES_MAX: Final = 4  # a long history is another test's; it costs
+# worlds of one run; then something is broken, and the rest tells nothing new
+FAILED_MAX: Final = 5
+# a long history is another test's; it costs
+CANDLES_MAX: Final = 4
 
 FAULTS: Final = (
-    "refuse", "unsent", "lose", "late", "double", "html_before", "html_after", "truncate", "busy", "busy_silent", "down", "down_html",
-    "denied", "declined", "stale", "slow", "hang_before", "hang_after",
-)  # fmt: skip
+    "refuse",
+    "unsent",
+    "lose",
+    "late",
+    "double",
+    "html_before",
+    "html_after",
+    "truncate",
+    "busy",
+    "busy_silent",
+    "down",
+    "down_html",
+    "denied",
+    "declined",
+    "stale",
+    "slow",
+    "hang_before",
+    "hang_after",
+)
 # What is dangerous together: a copy that comes late, and something that speaks meanwhile.
 TREACHEROUS: Final = (
     ("late", "denied"),
@@ -97,10 +124,30 @@ TREACHEROUS: Final = (
 )
 CRASHES: Final = ("crash_before", "crash_after", "crash_under_way")
 DISK_CODES: Final = (
-    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT,
-)  # fmt: skip
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT,
+)
 HAND_ACTS: Final = ("order", "naked_order", "limit", "cancel_stops", "disarm", "close", "cancel_entries")
-TROUBLES: Final = ("none", "none", "none", "outage", "outage", "long_outage", "death", "wedge", "crash_loop", "suspend", "service_down", "reset", "jump", "stops", "bare")  # fmt: skip
+TROUBLES: Final = (
+    "none",
+    "none",
+    "none",
+    "outage",
+    "outage",
+    "long_outage",
+    "death",
+    "wedge",
+    "crash_loop",
+    "suspend",
+    "service_down",
+    "reset",
+    "jump",
+    "stops",
+    "bare",
+)
 
 
 # ── The service ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,21 +239,29 @@ class Wire:
     def __init__(self, world: World) -> None:
         self.world = world
         self.seen = 0
-        self.asked = self.abreast = 0  # orders that have no answer yet: now, and at most
+        # orders that have no answer yet: now, and at most
+        self.asked = self.abreast = 0
         self.met: Counter[str] = Counter()
-        self.keys: set[str] = set()  # of orders that were sent
-        self.bodies: dict[tuple[str, str], set[bytes]] = {}  # (key, path) -> what was sent there under it
-        self.refused: set[str] = set()  # keys of orders that the service has refused
-        self.late_ids: set[str] = set()  # X-Request-Id of those that arrived when nobody waited any more
-        self.looked_at = 0.0  # when the service last told the daemon that it knows of all events
-        self.told_at = 0.0  # the same, or an old page that pretended to
-        self.raced_ids: set[str] = (
-            set()
-        )  # X-Request-Id of orders that a reset came before by less than a look, or while they were on their way
+        # of orders that were sent
+        self.keys: set[str] = set()
+        # (key, path) -> what was sent there under it
+        self.bodies: dict[tuple[str, str], set[bytes]] = {}
+        # keys of orders that the service has refused
+        self.refused: set[str] = set()
+        # X-Request-Id of those that arrived when nobody waited any more
+        self.late_ids: set[str] = set()
+        # when the service last told the daemon that it knows of all events
+        self.looked_at = 0.0
+        # the same, or an old page that pretended to
+        self.told_at = 0.0
+        # X-Request-Id of orders that a reset came before by less than a look, or while they were on their way
+        self.raced_ids: set[str] = set()
         self.under_way: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()
-        self.newest_order: Callable[[], Any] | None = None  # that was placed; to be delivered once more
-        self.old_page: Answer | None = None  # of events, as a cache in between would keep it
+        # that was placed; to be delivered once more
+        self.newest_order: Callable[[], Any] | None = None
+        # of events, as a cache in between would keep it
+        self.old_page: Answer | None = None
 
     async def request(self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
         """What the daemon's client asks."""
@@ -304,7 +359,10 @@ class Wire:
     async def deliver(
         self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes, left_at: float = math.inf
     ) -> Answer:
-        """The request reaches the service, whoever hears the answer. `left_at`: of one that reaches it for the first time."""
+        """The request reaches the service, whoever hears the answer.
+
+        `left_at`: of one that reaches it for the first time.
+        """
         while self.world.is_service_down:
             await asyncio.sleep(0.2)
         answer = await served(service().app, method, target, headers, body)
@@ -465,9 +523,22 @@ class Progress:
 
 
 class Heartbeat(HeartbeatProcess):
-    """The heartbeat process as a task: like HeartbeatProcess, on the virtual loop, over the world's wire. Its lease is read by production code."""
+    """The heartbeat process as a task: like HeartbeatProcess, on the virtual loop, over the world's wire.
 
-    def __init__(self, world: World, *, base_url: str, api_key: str, stamp_path: str, lease_path: str, lengths: beat.BeatTiming, fence: int) -> None:  # fmt: skip
+    Its lease is read by production code.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        base_url: str,
+        api_key: str,
+        stamp_path: str,
+        lease_path: str,
+        lengths: beat.BeatTiming,
+        fence: int,
+    ) -> None:
         self.world = world
         self.lengths = lengths
         self._orders = SimpleNamespace(fence=fence)  # type: ignore[assignment]
@@ -547,7 +618,9 @@ class Heartbeat(HeartbeatProcess):
         self._file.write(self._orders.fence, self.world.rules.boot_ns(), self.heart)
 
     async def _attempt(self) -> tuple[int, beat.Answer]:
-        """As beater.Beater.attempt: a second connection joins after a second, the first good answer counts, with its own sending."""
+        """As beater.Beater.attempt: a second connection joins after a second, the first good answer counts, with its
+        own sending.
+        """
         loop, rules = asyncio.get_running_loop(), self.world.rules
         answers: asyncio.Queue[tuple[int, beat.Answer]] = asyncio.Queue()
 
@@ -582,7 +655,10 @@ class Heartbeat(HeartbeatProcess):
 
 
 class BeatTiming:
-    """When the next pass is: as rhythm.BeatTiming, by the loop's own timers. A brain that is wedged never comes back from here."""
+    """When the next pass is: as rhythm.BeatTiming, by the loop's own timers.
+
+    A brain that is wedged never comes back from here.
+    """
 
     def __init__(self, world: World, _at_rest: Callable[[], None]) -> None:
         self.world = world
@@ -628,7 +704,10 @@ async def _no_bell(*_: object, **_named: object) -> None:
 
 
 class Rules:
-    """The beat rule as the heartbeat task calls it: production's, looked up at each call. A seeded bug replaces a part of it."""
+    """The beat rule as the heartbeat task calls it: production's, looked up at each call.
+
+    A seeded bug replaces a part of it.
+    """
 
     service_counts_downtime = False
 
@@ -651,9 +730,12 @@ class Rules:
 class World:
     """One seed, one world. `live` ends with an AssertionError when a promise was broken."""
 
-    is_attended = False  # by a person, when all is calm
-    is_hosted = False  # the service's clock goes on while it is down, as the real one does
-    is_shared = False  # strategies trade in one market, so that a stop closes what each of them has of it; and may be paused or halted
+    # by a person, when all is calm
+    is_attended = False
+    # the service's clock goes on while it is down, as the real one does
+    is_hosted = False
+    # strategies trade in one market, so that a stop closes what each of them has of it; and may be paused or halted
+    is_shared = False
 
     def __init__(self, seed: int, folder: Path, clocks: Clocks, rules: Rules | None = None) -> None:
         chance = self.chance = random.Random(f"world {seed}")
@@ -684,20 +766,29 @@ class World:
         self.is_calm = self.is_over = self.is_wedged = self.is_service_down = False
         self.refuses = chance.random() < 0.5
         self.outages: list[tuple[float, float]] = []
-        self.sleeps: list[tuple[float, float]] = []  # of the host
-        self.downs: list[tuple[float, float]] = []  # of the service
-        self.blocked: list[tuple[float, float]] = []  # other spans in which nobody could beat
+        # of the host
+        self.sleeps: list[tuple[float, float]] = []
+        # of the service
+        self.downs: list[tuple[float, float]] = []
+        # other spans in which nobody could beat
+        self.blocked: list[tuple[float, float]] = []
         self.wire = Wire(self)
         self.lease = StoredLease()
         self.stamp: Stamp | None = None
         self.proofs: list[float] = []
-        self.passes: list[float] = []  # those of them that are of no start
-        self.readies: list[float] = []  # when a life had come to the end of its start
+        # those of them that are of no start
+        self.passes: list[float] = []
+        # when a life had come to the end of its start
+        self.readies: list[float] = []
         self.beats: list[float] = []
-        self.carried: list[tuple[float, float]] = []  # beats: when each left, and when it arrived
-        self.births: list[float] = []  # of lives
-        self.switch: list[tuple[float, str, str]] = []  # what became of which dead-man, and when
-        self.service_began = (0.0, self.start_ms)  # real time, and the service's then
+        # beats: when each left, and when it arrived
+        self.carried: list[tuple[float, float]] = []
+        # of lives
+        self.births: list[float] = []
+        # what became of which dead-man, and when
+        self.switch: list[tuple[float, str, str]] = []
+        # real time, and the service's then
+        self.service_began = (0.0, self.start_ms)
         self.one: supervisor.Supervisor | None = None
         self.journal: Any = None
         self.life: asyncio.Task[None] | None = None
@@ -705,18 +796,23 @@ class World:
         self.up_again = asyncio.Event()
         self.lives = self.fired = self.damaged = 0
         self.asked_to_stop = 0.0
-        self.down_since: float | None = 0.0  # no life has been ready since
+        # no life has been ready since
+        self.down_since: float | None = 0.0
         self.trace: list[Any] = []
         self.trades: list[Any] = []
-        self.sleepers: set[str] = set()  # guardians that are no stop before they are activated
+        # guardians that are no stop before they are activated
+        self.sleepers: set[str] = set()
         self.buried: set[str] = set()
-        self.causes: dict[str, tuple[Any, ...]] = {}  # key -> what the order was for
+        # key -> what the order was for
+        self.causes: dict[str, tuple[Any, ...]] = {}
         self.excused: dict[str, list[tuple[int, int]]] = {}
         self.px = dict(START_PX)
         self.disk_faults: Counter[int] = Counter()
         self.resets = 0
-        self.reset_at = -1.0  # the newest of them
-        self.unguarded: list[tuple[int, int]] = []  # spans in which a hand has just taken the dead-man away
+        # the newest of them
+        self.reset_at = -1.0
+        # spans in which a hand has just taken the dead-man away
+        self.unguarded: list[tuple[int, int]] = []
 
     # -- clocks and trace
 
@@ -761,7 +857,9 @@ class World:
         self.clocks.suspend(seconds)
 
     def spoil(self) -> None:
-        """From here on each statement of the journal may fail or be the last; a file that was mended is spoilt anew in the next pass."""
+        """From here on each statement of the journal may fail or be the last; a file that was mended is spoilt anew
+        in the next pass.
+        """
         journal = self.journal
         if journal is None or journal.fault is not None or hasattr(journal.database._raw, "is_spoilt"):
             return
@@ -803,12 +901,16 @@ class World:
                 Busy(self.script, lambda: self.is_calm, name=f"s-{coin.lower()}", markets=(coin,)),
                 "1m",
                 StrategyLimits(
-                    f"s-{coin.lower()}", frozenset({coin}), interval_ms=60_000, budget_usd=Decimal(5_000), max_leverage=3,
+                    f"s-{coin.lower()}",
+                    frozenset({coin}),
+                    interval_ms=60_000,
+                    budget_usd=Decimal(5_000),
+                    max_leverage=3,
                     path=self.orders_path,
                 ),
             )
             for coin in self.markets
-        ]  # fmt: skip
+        ]
 
     async def _lives(self) -> None:
         """One life after the other, as a service manager would have it."""
@@ -844,7 +946,8 @@ class World:
         try:
             snapshot = await startup.until_up(client.account, stop)
         except Refused:
-            return  # Said more than once before anything was known: the run ends, and a person begins it anew.
+            # Said more than once before anything was known: the run ends, and a person begins it anew.
+            return
         if snapshot is None:
             return
         journal, damage = open_or_rebuild(
@@ -1043,7 +1146,9 @@ class World:
                 await self._bare()
 
     async def _service_down(self, seconds: float) -> None:
-        """The service ends and starts again later: its clock goes on where it was (a sandbox's), and its switches have what was left of them."""
+        """The service ends and starts again later: its clock goes on where it was (a sandbox's), and its switches
+        have what was left of them.
+        """
         machine = service().machine
         machine.catch_up()
         now_ms = machine.clock.now_ms()
@@ -1072,7 +1177,8 @@ class World:
         await self.hand.ask("POST", "/v1/sandbox/accounts/reset", {})
         self.reset_at = self.now()
         self.switch.append((self.now(), "reset", ""))
-        if self.wire.newest_order is not None:  # A copy of it was still on its way.
+        # A copy of it was still on its way.
+        if self.wire.newest_order is not None:
             self.wire.send_late(self.wire.newest_order, self.chance.uniform(0.1, 3))
 
     async def _bare(self) -> None:
@@ -1122,7 +1228,10 @@ class World:
         )
 
     def _mended_ms(self, until_ms: int) -> int:
-        """When an excuse ends. One that ends in an outage, in the host's sleep or while no daemon is ready goes on for as long after it."""
+        """When an excuse ends.
+
+        One that ends in an outage, in the host's sleep or while no daemon is ready goes on for as long after it.
+        """
         began, began_ms = self.service_began
         for a, b in sorted([*self.outages, *self.sleeps, *self.blocked]):
             if a <= self._real(until_ms) <= b:
@@ -1132,7 +1241,9 @@ class World:
     # -- calm, and judging
 
     async def _look_after(self) -> None:
-        """A person says `bot resume` for what waits for one: a journal that was lost had sent something else under the same key."""
+        """A person says `bot resume` for what waits for one: a journal that was lost had sent something else under
+        the same key.
+        """
         while self.is_attended and self.damaged:
             await asyncio.sleep(5)
             one = self.one
@@ -1170,7 +1281,9 @@ class World:
         return self.one
 
     async def _passes_twice(self, one: supervisor.Supervisor, tasks: list[asyncio.Task[None]]) -> bool:
-        """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept it from comparing."""
+        """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept
+        it from comparing.
+        """
         one.kernel.context.comparison.next_ms = 0
         cycles, began = one.progress.cycles, self.now()
         one.scheduler.wake()
@@ -1181,9 +1294,11 @@ class World:
         return self.one is one and has_compared
 
     def _is_held(self) -> bool:
-        """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an entry in doubt that the
-        service refuses, one that is held because another hand was there (or its strategy was paused, or has lost enough for the day), what a
-        lost journal may have sent too, or an entry that waits behind one in doubt."""
+        """Whether all that is not settled ends with its time: a close in doubt (of a position that has gone, say), an
+        entry in doubt that the service refuses, one that is held because another hand was there (or its strategy was
+        paused, or has lost enough for the day), what a lost journal may have sent too, or an entry that waits behind
+        one in doubt.
+        """
         one = self.one
         held = [] if one is None else [i for i in one.kernel.execution.live.values() if i.state not in FINAL]
         in_doubt = {i.market for i in held if i.state in IN_DOUBT}
@@ -1264,7 +1379,9 @@ class World:
         self._judge_fills(one)
 
     async def _account_as_told(self, one: supervisor.Supervisor) -> dict[str, Any]:
-        """The account once the daemon has been told of all that happened: a stop may fire at the very instant of the judgment."""
+        """The account once the daemon has been told of all that happened: a stop may fire at the very instant of the
+        judgment.
+        """
         for _ in range(ROUNDS_MAX):
             account: dict[str, Any] = await self.hand.ask("GET", "/v1/account")
             cursor = one.kernel.journal.events.cursor
@@ -1327,7 +1444,8 @@ class World:
             if what == "fired":
                 self.fired += 1
                 assert self.is_excused(at, blocked), (
-                    f"the dead-man fired at {at:.1f} without a silence of {OUTAGE_MAX_S:g} s: {sorted(blocked)}, {self.downs}"
+                    f"the dead-man fired at {at:.1f} without a silence of {OUTAGE_MAX_S:g} s: {sorted(blocked)},"
+                    f" {self.downs}"
                 )
             if what in ("armed", "activated"):
                 stood.setdefault(which, at)
@@ -1338,7 +1456,9 @@ class World:
                     self._judge_span(since, at, gaps)
 
     def _unbeaten(self, end: float) -> Iterator[tuple[float, float]]:
-        """From the end of a start to its first pass, where what starts may beat is spent by those before it: of that life only a pass is a proof."""
+        """From the end of a start to its first pass, where what starts may beat is spent by those before it: of that
+        life only a pass is a proof.
+        """
         for ready in self.readies:
             before = max((at for at in self.passes if at <= ready), default=0.0)
             if sum(before < at <= ready for at in self.beats) >= beat.BOOT_BEATS_MAX:
@@ -1357,11 +1477,14 @@ class World:
                 if born <= left < b and at < limit:
                     limit = max(limit, at + D_S + 1 + self._down_s(at, b))
             assert limit >= min(b, until), (
-                f"no proof of life from {a:.1f} to {b:.1f}, and the dead-man stood until {until:.1f}: its bound was {limit:.1f}"
+                f"no proof of life from {a:.1f} to {b:.1f}, and the dead-man stood until {until:.1f}: its bound was"
+                f" {limit:.1f}"
             )
 
     def _born(self, since: float) -> float:
-        """When the first life began that has shown nothing since an earlier one's last proof of life, or since the beginning."""
+        """When the first life began that has shown nothing since an earlier one's last proof of life, or since the
+        beginning.
+        """
         return min((at for at in self.births if at >= since), default=math.inf)
 
     def _down_s(self, a: float, b: float) -> float:
@@ -1369,7 +1492,10 @@ class World:
         return sum(d - c + 35 for c, d in self.downs if d > a and c < b)
 
     def is_excused(self, fired: float, blocked: list[tuple[float, float]]) -> bool:
-        """Was there before it a silence that nobody could have broken, as long as the bound? Downtime of the service lengthens the span and counts for nothing."""
+        """Was there before it a silence that nobody could have broken, as long as the bound?
+
+        Downtime of the service lengthens the span and counts for nothing.
+        """
         down = sum(b - a + 4 for a, b in self.downs if a < fired)
         begin = fired - D_S - down - 2
         merged: list[list[float]] = []
@@ -1434,11 +1560,18 @@ def _in_place(world: World) -> Iterator[None]:
     """The daemon's processes, threads, files and chance are the world's while the block runs; and the service's."""
     chance = _Chance(random.Random(f"names {world.seed}"))
     swapped = [
-        (supervisor, "HeartbeatProcess", partial(Heartbeat, world)), (supervisor, "ProgressWriter", partial(Progress, world)),
-        (supervisor, "PassScheduler", partial(BeatTiming, world)), (worker_pool, "Worker", Inline), (supervisor, "listen", _no_bell), (supervisor, "secrets", chance), (startup, "secrets", chance),
-        (accounts, "secrets", chance), (auth, "secrets", chance), (orders, "secrets", chance),
+        (supervisor, "HeartbeatProcess", partial(Heartbeat, world)),
+        (supervisor, "ProgressWriter", partial(Progress, world)),
+        (supervisor, "PassScheduler", partial(BeatTiming, world)),
+        (worker_pool, "Worker", Inline),
+        (supervisor, "listen", _no_bell),
+        (supervisor, "secrets", chance),
+        (startup, "secrets", chance),
+        (accounts, "secrets", chance),
+        (auth, "secrets", chance),
+        (orders, "secrets", chance),
         (price_feed, "HISTORY_BARS", 2 * CANDLES_MAX),
-    ]  # fmt: skip
+    ]
     kept = [(where, name, getattr(where, name)) for where, name, _ in swapped]
     for where, name, value in swapped:
         setattr(where, name, value)
@@ -1450,7 +1583,10 @@ def _in_place(world: World) -> Iterator[None]:
 
 
 def lived(seeds: Iterable[int], folder: Path, kind: type[World] = World) -> Iterator[World]:
-    """World after world. The failure of one leaves the others their lives; it is raised after the last of them, with its seed."""
+    """World after world.
+
+    The failure of one leaves the others their lives; it is raised after the last of them, with its seed.
+    """
     failed: list[AssertionError] = []
     for seed in seeds:
         try:

@@ -1,4 +1,5 @@
-"""FakeVenue answers as the real service does: the same commands to both, and every field that the fake claims to support must be equal.
+"""FakeVenue answers as the real service does: the same commands to both, and every field that the fake claims to
+support must be equal.
 
 The real side is the production client and the service in process, on a market without fees, spread or limited depth.
 """
@@ -32,15 +33,14 @@ from tests.fakes import FakeVenue
 from tests.integration.builders import Box
 
 MARKETS = ("BTC", "ETH")
-SIDES = {
-    "BTC": "long",
-    "ETH": "short",
-}  # of a random order: the fake turns no position around, and the daemon asks for none
+# of a random order: the fake turns no position around, and the daemon asks for none
+SIDES = {"BTC": "long", "ETH": "short"}
 START_PX = 100
 STEPS = 60
 COSTLESS = {"taker_rate": 0, "maker_rate": 0, "half_spread": 0, "level_size": 0, "level_step": 0, "level_growth": 0}
 
-# What FakeVenue claims to support. A field that is not named here (fees, margin, funding, deadlines) is the real venue's alone.
+# What FakeVenue claims to support. A field that is not named here (fees, margin, funding, deadlines) is the real
+# venue's alone.
 ORDER = (
     "oid",
     "trade_id",
@@ -72,11 +72,26 @@ TRADE = (
 )
 GUARDIAN = ("id", "type", "scope", "status", "coin", "heartbeat_seconds", "on_miss", "trail_pct")
 DATA = {
-    "fill": ("trade_id", "oid", "kind", "side", "intent", "reduce_only", "size", "px", "fee_usd", "realized_pnl_usd", "remaining_size", "position_size", "entry_px", "balance_usd"),
+    "fill": (
+        "trade_id",
+        "oid",
+        "kind",
+        "side",
+        "intent",
+        "reduce_only",
+        "size",
+        "px",
+        "fee_usd",
+        "realized_pnl_usd",
+        "remaining_size",
+        "position_size",
+        "entry_px",
+        "balance_usd",
+    ),
     "order": ("oid", "trade_id", "kind", "side", "intent", "size", "filled_size", "limit_px", "trigger_px", "reason"),
     "trigger": ("oid", "trade_id", "side", "size", "trigger_px"),
     "guardian": ("guardian_id", "guardian_type", "scope", "reason"),
-}  # fmt: skip
+}
 IDS = frozenset(("id", "oid", "trade_id", "venue_oid", "guardian_id"))
 
 
@@ -103,9 +118,12 @@ def guardian_of(one: Guardian) -> Any:
 def event_of(one: Event) -> Any:
     data = DATA.get(one.type)
     return {
-        "type": one.type, "subtype": one.subtype, "coin": one.coin, "key": one.idempotency_key,
+        "type": one.type,
+        "subtype": one.subtype,
+        "coin": one.coin,
+        "key": one.idempotency_key,
         "data": None if data is None else fields_of(one.data, data),
-    }  # fmt: skip
+    }
 
 
 @dataclass
@@ -166,7 +184,8 @@ async def sides() -> AsyncIterator[tuple[Side, Side]]:
         await box.price(coin, START_PX)
         market = box.service.machine.state.markets[coin]
         market.spec = replace(market.spec, sz_decimals=4, limit_touch=True, **COSTLESS)
-        market.__post_init__()  # what is derived from the spec
+        # what is derived from the spec
+        market.__post_init__()
         market.level_sizes = ()
         box.service.machine.run(SetMarket(coin, funding_rate=0))
     hand = await box.hand()
@@ -340,19 +359,32 @@ SCRIPTS: dict[str, tuple[Command, ...]] = {
     "a limit order that fills": (placed("a", an_order(type="limit", limit_px="98")), minute(BTC="98")),
     "a limit order that is canceled": (placed("a", an_order(type="limit", limit_px="98")), canceled("limit")),
     "every order of a market is canceled": (placed("a", an_order(target=2)), canceled_coin()),
-    "guardians": (armed("d", **DEAD_MAN), placed("a", an_order()), armed("t", **TRAIL), disarmed("dead_man_switch"), closed("b")),
-    "a key that is used again for the same order": (placed("a", an_order()), minute(BTC="101"), placed("a", an_order())),
+    "guardians": (
+        armed("d", **DEAD_MAN),
+        placed("a", an_order()),
+        armed("t", **TRAIL),
+        disarmed("dead_man_switch"),
+        closed("b"),
+    ),
+    "a key that is used again for the same order": (
+        placed("a", an_order()),
+        minute(BTC="101"),
+        placed("a", an_order()),
+    ),
     "a key that is used again for another order": (placed("a", an_order()), placed("a", an_order(usd=300))),
     "a token that is used again under another key": (planned("a", an_order(), twice="b"),),
     "a token that is used again under its key": (planned("a", an_order(), twice="a"),),
-    "an order that comes too late": (placed("a", an_order(), expires_in_ms=-1), placed("a", an_order(), expires_in_ms=60_000)),
+    "an order that comes too late": (
+        placed("a", an_order(), expires_in_ms=-1),
+        placed("a", an_order(), expires_in_ms=60_000),
+    ),
     "a reset": (placed("a", an_order()), reset, placed("a", an_order()), placed("b", an_order())),
     "an order in time": (placed("a", an_order(), expires_in_ms=0),),
     "a cursor that the venue has not given": (events_since("evt_000000999999"),),
     "a close without a position": (closed("a"),),
     "a cancel without an order": (canceled("limit"),),
     "a guardian without a position": (armed("t", **TRAIL),),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -373,7 +405,9 @@ async def test_the_fake_refuses_an_expired_plan_as_the_service_does(sides: tuple
 
 
 async def move(sides: tuple[Side, Side], market: str, px: int) -> None:
-    """The price moves to `px` and stops at each level on its way: the fake fills an order at its level, the service at the price that it sees."""
+    """The price moves to `px` and stops at each level on its way: the fake fills an order at its level, the service
+    at the price that it sees.
+    """
     fake, end = sides[0].port, Decimal(px)
     while fake.px[market] != end:
         last = fake.px[market]
@@ -385,7 +419,8 @@ async def move(sides: tuple[Side, Side], market: str, px: int) -> None:
 
 def random_commands(fake: FakeVenue, kind: int, chance: Random, market: str, key: str) -> list[Command]:
     side = SIDES[market]
-    # The two sides fill a stop and a limit order of one price in another order. So no other entry comes beside a resting limit order.
+    # The two sides fill a stop and a limit order of one price in another order. So no other entry comes beside a
+    # resting limit order.
     levels = {one.trigger_px or one.limit_px for one in fake.working.values() if one.coin == market}
     if kind < 3 and any(one.kind == "limit" for one in fake.working.values() if one.coin == market):
         return []
@@ -394,7 +429,8 @@ def random_commands(fake: FakeVenue, kind: int, chance: Random, market: str, key
     if kind == 1:
         return [planned(key, an_order(market, side, target=chance.choice((None, 1, 2))))]
     if kind == 2:
-        away = chance.randrange(3, 6)  # so that it rests: the fake fills no limit order at once
+        # so that it rests: the fake fills no limit order at once
+        away = chance.randrange(3, 6)
         limit = fake.px[market] - away if side == "long" else fake.px[market] + away
         if limit in levels:
             return []

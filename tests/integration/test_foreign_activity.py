@@ -1,4 +1,6 @@
-"""Another hand on the account, and decisions that go stale, over the real service with a wire that works: what the very next pass does."""
+"""Another hand on the account, and decisions that go stale, over the real service with a wire that works: what the
+very next pass does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from tests.integration.builders import (
 )
 from tests.runtime.builders import later
 
-NEVER = 1_000_000  # requests: until the test lets it arrive
+# requests: until the test lets it arrive
+NEVER = 1_000_000
 
 
 def once_blindly(_view: View, bar: Bar) -> Iterable[Intent]:
@@ -335,8 +338,9 @@ async def test_a_price_that_drifts_away_from_the_plan_is_planned_again_under_a_k
 
     one = await bot_and_owner_at(box, fate_now)
     assert [(row["leg"], row["state"], row["code"]) for row in one.rows()] == [
-        ("order", "rejected", "plan_stale"), ("order-2", "accepted", None),
-    ]  # fmt: skip
+        ("order", "rejected", "plan_stale"),
+        ("order-2", "accepted", None),
+    ]
     assert len({row["id"] for row in one.rows()}) == 2
     assert len(await one.hand.trades()) == 1
 
@@ -352,8 +356,10 @@ async def test_a_price_that_drifts_away_from_every_plan_ends_with_the_third(box:
 
     one = await bot_and_owner_at(box, fate_now)
     assert [(row["leg"], row["code"]) for row in one.rows()] == [
-        ("order", "plan_stale"), ("order-2", "plan_stale"), ("order-3", "plan_stale"),
-    ]  # fmt: skip
+        ("order", "plan_stale"),
+        ("order-2", "plan_stale"),
+        ("order-3", "plan_stale"),
+    ]
     assert await one.held() is None
     assert one.bot.kernel.execution.live == {}
 
@@ -509,7 +515,10 @@ async def test_a_page_of_a_proxy_in_place_of_an_answer_ends_no_run(box: Box) -> 
 
 @pytest.mark.parametrize("orders", ["plan", "direct"])
 async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: Box, folder: Path, orders: str) -> None:
-    """The order stands, its answer is lost, and so is the file. The same bar is decided again: the same key, and so the same order."""
+    """The order stands, its answer is lost, and so is the file.
+
+    The same bar is decided again: the same key, and so the same order.
+    """
     dying = False
 
     def fate(request: httpx.Request) -> str | None:
@@ -588,7 +597,9 @@ async def test_a_key_that_is_revoked_ends_the_run(box: Box) -> None:
 
 
 async def test_no_bar_is_skipped_when_the_pass_that_took_it_fails(box: Box) -> None:
-    """A reset found between two bars of one answer, and no answer to the questions it asks: both bars are decided, once each, in order."""
+    """A reset found between two bars of one answer, and no answer to the questions it asks: both bars are decided,
+    once each, in order.
+    """
     seen: list[tuple[str, int]] = []
 
     def script(_view: View, bar: Bar) -> Iterable[Intent]:
@@ -616,7 +627,10 @@ async def test_no_bar_is_skipped_when_the_pass_that_took_it_fails(box: Box) -> N
 
 
 async def test_a_service_that_hangs_does_not_keep_a_pass_from_ending(box: Box) -> None:
-    """Each question takes all its time. A pass asks no more once its time is over, so that the proof of progress goes on."""
+    """Each question takes all its time.
+
+    A pass asks no more once its time is over, so that the proof of progress goes on.
+    """
     one = await bot_and_owner(box)
     pacer: Any = one.bot.kernel.budget.pacer
 

@@ -1,5 +1,6 @@
-"""The random worlds as a hosted service has them: in real time, which its Date tells and no header of a sandbox, a little ahead of this machine's
-or behind; with entries whose trailing stop sleeps at first and whose time is bounded."""
+"""The random worlds as a hosted service has them: in real time, which its Date tells and no header of a sandbox, a
+little ahead of this machine's or behind; with entries whose trailing stop sleeps at first and whose time is bounded.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +23,16 @@ from tests.integration.virtual import Answer
 BARS: Final = 5
 PASS_S: Final = 5.0
 SKEW_MS: Final = 1_500
-ASLEEP_AT: Final = 368  # the first world in which only a sleeping stop is left, and nothing else fails
+# the first world in which only a sleeping stop is left, and nothing else fails
+ASLEEP_AT: Final = 368
 ASLEEP: Final = TrailingStop(trail_r=0.5, activate_at_r=0.3)
 
 
 def patient(first: int, view: View, bar: Bar) -> Iterable[Intent]:
-    """An entry on most bars, of which each kind has guardians of its own. A function of the bar and of which kind is first."""
+    """An entry on most bars, of which each kind has guardians of its own.
+
+    A function of the bar and of which kind is first.
+    """
     n, market = first + bar.at_ms // MINUTE_MS, bar.market
     side = "long" if n % 2 else "short"
     if view.position(market):

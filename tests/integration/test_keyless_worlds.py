@@ -1,4 +1,6 @@
-"""The random worlds over a service whose trades show their keys, as the interface has it, and whose events, orders and account show none."""
+"""The random worlds over a service whose trades show their keys, as the interface has it, and whose events, orders
+and account show none.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from bot.runtime import supervisor
 from tests.integration.simulated import Wire, World, lived, template
 from tests.integration.virtual import Answer
 
-BARE: Final = ("/v1/events", "/v1/account", "/v1/orders")  # without keys
+# without keys
+BARE: Final = ("/v1/events", "/v1/account", "/v1/orders")
 SHOWN: Final = re.compile(rb',"idempotencyKey":"[^"]*"')
 
 
@@ -54,7 +57,8 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
     template(folder)
     for _world in lived(range(base_seed, base_seed + worlds), folder):
         pass
-    if worlds >= 20:  # One that is looked at by itself may hold nothing of it.
+    # One that is looked at by itself may hold nothing of it.
+    if worlds >= 20:
         assert min(seen["hidden"], seen["ours"], seen["owned"]) > worlds // 4, seen
     if worlds >= 400:
         assert seen["anothers"], seen

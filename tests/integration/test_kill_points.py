@@ -1,4 +1,7 @@
-"""kill -9 at each call between decision and acknowledgment: exactly one order, wherever it fell. By the kernel's calls where strace is, and at our own seams everywhere."""
+"""kill -9 at each call between decision and acknowledgment: exactly one order, wherever it fell.
+
+By the kernel's calls where strace is, and at our own seams everywhere.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,12 @@ class Deciders:
         )
         self.http = httpx.Client(base_url=self.service.base_url)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.one_order"], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "tests.integration.one_order"],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        )  # fmt: skip
+        )
         self.count = 0
 
     def account(self, orders: str) -> dict[str, Any]:

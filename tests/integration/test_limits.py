@@ -1,4 +1,6 @@
-"""The client against the service's real rate limits: a flood of plans is delayed before the service has to refuse, and exits find room."""
+"""The client against the service's real rate limits: a flood of plans is delayed before the service has to refuse,
+and exits find room.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ async def test_a_flood_of_entries_is_held_back_and_a_close_goes_at_once(monkeypa
         limiter = Limiter(now_ms=lambda: 0.0)
         async with Client("http://127.0.0.1", account["apiKey"], transport=Watched(), limiter=limiter) as client:
             order = OrderRequest.from_wire({"market": "BTC", "side": "long", "usdAmount": 50})
-            for _ in range(300):  # The service lets 200 through at once.
+            # The service lets 200 through at once.
+            for _ in range(300):
                 if client.entry_wait_ms():
                     break
                 await client.plan(order)
@@ -45,8 +48,10 @@ async def test_a_flood_of_entries_is_held_back_and_a_close_goes_at_once(monkeypa
             sent = len(statuses)
             for n in range(RESERVE_MAX):
                 with pytest.raises(
-                    Refused, match="not_found"
-                ):  # There is nothing to close; that it may ask is the point.
+                    Refused,
+                    match="not_found",
+                    # There is nothing to close; that it may ask is the point.
+                ):
                     await client.close("BTC", CloseRequest(), key=f"close-{n}")
             assert len(statuses) == sent + RESERVE_MAX
             assert 429 not in statuses

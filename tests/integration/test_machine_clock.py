@@ -1,4 +1,6 @@
-"""A machine whose clock is wrong, or jumps, before a service in real time that tells no more of its clock than the Date of its answers."""
+"""A machine whose clock is wrong, or jumps, before a service in real time that tells no more of its clock than the
+Date of its answers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.integration.virtual import Clocks
 from tests.integration.wire import Fate
 from tests.runtime.builders import later
 
-OFF_S = 300  # more than an exit of a minute's bar is wanted for
+# more than an exit of a minute's bar is wanted for
+OFF_S = 300
 
 
 class Hosted(httpx.AsyncBaseTransport):
@@ -102,7 +105,8 @@ async def test_a_clock_that_jumps_is_no_proof_that_an_order_on_its_way_will_neve
         return "late" if is_slow and request.url.path == "/v1/orders/confirm" else None
 
     one = await hosted(box, clocks, fate)
-    one.wire.late_by = 1_000_000  # requests: until the test lets it arrive
+    # requests: until the test lets it arrive
+    one.wire.late_by = 1_000_000
     await one.minute()
     one.script, is_slow = once_long, True
     await one.minute()

@@ -1,7 +1,9 @@
-"""The power goes at any moment: of what was written since the last sync any part is there, torn and in any order. No intent that could have left is forgotten.
+"""The power goes at any moment: of what was written since the last sync any part is there, torn and in any order. No
+intent that could have left is forgotten.
 
-The file system is a model of a bad one: what changed on the two files since the last commit that was synced, cut in sectors, of which
-any subset may have reached the disk. Works on every machine; that the sync is really called is looked at by strace in test_kill_points.
+The file system is a model of a bad one: what changed on the two files since the last commit that was synced, cut in
+sectors, of which any subset may have reached the disk. Works on every machine; that the sync is really called is looked
+at by strace in test_kill_points.
 """
 
 from __future__ import annotations
@@ -37,9 +39,20 @@ def _intent(n: int, chance: Random) -> Intent:
     key = intent_key(address=ADDRESS, epoch=0, strategy="s", market="BTC", trigger=f"bar:{n}", ordinal=0, leg="order")
     body = b'{"market":"BTC","side":"long","usdAmount":100,"note":"' + b"x" * chance.choice([10, 300, 3_000]) + b'"}'
     return Intent(
-        id=key, strategy="s", market="BTC", action="open", path="direct", trigger=f"bar:{n}", ordinal=0, leg="order", epoch=0, body=body,
-        not_after_ms=10**13, opened_ms=n, notional_usd=Decimal(100),
-    )  # fmt: skip
+        id=key,
+        strategy="s",
+        market="BTC",
+        action="open",
+        path="direct",
+        trigger=f"bar:{n}",
+        ordinal=0,
+        leg="order",
+        epoch=0,
+        body=body,
+        not_after_ms=10**13,
+        opened_ms=n,
+        notional_usd=Decimal(100),
+    )
 
 
 def _files(path: Path) -> tuple[bytes, ...]:
@@ -51,7 +64,8 @@ def _files(path: Path) -> tuple[bytes, ...]:
 def _history(path: Path, chance: Random) -> Iterator[Disk]:
     """The disk after each commit of a busy journal."""
     journal = open_journal(path, address=ADDRESS)
-    journal.db.conn.execute("PRAGMA wal_autocheckpoint=0")  # A checkpoint syncs in between; the log alone is cut here.
+    # A checkpoint syncs in between; the log alone is cut here.
+    journal.db.conn.execute("PRAGMA wal_autocheckpoint=0")
     assert journal.db.conn.execute("PRAGMA synchronous").fetchone()[0] == 2
     known: dict[str, str] = {}
     yield Disk(_files(path), dict(known))
@@ -78,7 +92,9 @@ def _moves(journal: Journal, intent: Intent, chance: Random) -> Iterator[Intent]
 
 
 def _cut(before: bytes, after: bytes, chance: Random) -> bytes:
-    """What is on the disk when some sectors of a change have reached it: none, all, the first ones, or any; the last of them torn."""
+    """What is on the disk when some sectors of a change have reached it: none, all, the first ones, or any; the last
+    of them torn.
+    """
     size = max(len(before), len(after))
     torn = bytearray(before)
     changed = [at for at in range(0, size, SECTOR) if before[at : at + SECTOR] != after[at : at + SECTOR]]
@@ -111,7 +127,8 @@ def test_no_power_cut_forgets_an_intent(tmp_path: Path, worlds: int, base_seed: 
     disks: list[Disk] = []
     for seed in range(base_seed, base_seed + worlds):
         chance = Random(f"cut {seed}")
-        if (seed - base_seed) % 60 == 0:  # Another history now and then.
+        # Another history now and then.
+        if (seed - base_seed) % 60 == 0:
             for leftover in tmp_path.glob("history.db*"):
                 leftover.unlink()
             disks = list(_history(tmp_path / "history.db", chance))
@@ -151,7 +168,8 @@ def test_a_journal_that_syncs_less_is_caught(tmp_path: Path) -> None:
     path = tmp_path / "cut.db"
     forgotten = 0
     for _ in range(30):
-        first, last = disks[5], disks[-1]  # One sync, and many commits after it.
+        # One sync, and many commits after it.
+        first, last = disks[5], disks[-1]
         for suffix, old, new in zip(SUFFIXES, first.files, last.files, strict=True):
             path.with_name(path.name + suffix).write_bytes(_cut(old, new, chance))
         journal = open_journal(path, address=ADDRESS)

@@ -1,5 +1,7 @@
-"""The random worlds with all that a config can ask for: strategies that share a market, each within narrow means, guardians of the account,
-the handling of foreign positions and of everything at a stop; and an operator who gives the daemon commands meanwhile."""
+"""The random worlds with all that a config can ask for: strategies that share a market, each within narrow means,
+guardians of the account, the handling of foreign positions and of everything at a stop; and an operator who gives the
+daemon commands meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,16 @@ from tests.integration.builders import MARKETS, MINUTE_MS
 from tests.integration.simulated import D_S, Busy, Inline, World, is_caught, lived, template
 
 NAMES: Final = ("one", "two", "three")
-ASKED_S: Final = 20.0  # that a person waits for the daemon's answer
+# that a person waits for the daemon's answer
+ASKED_S: Final = 20.0
 ACTS: Final = ("pause", "resume", "resume", "resume", "reconcile", "reload", "reload", "kill", "lift", "lift", "stop")
 SCHEDULED: Final = {"market": "BTC", "side": "long", "usdAmount": 15, "bracket": {"stopLoss": {"pct": 1}}}
 
 
 def sharing(seed: int, name: str) -> Callable[[View, Bar], Iterable[Intent]]:
-    """Something on most bars, as a dice says that is thrown for the strategy, the market and the bar: entries of all kinds, parts, closes."""
+    """Something on most bars, as a dice says that is thrown for the strategy, the market and the bar: entries of all
+    kinds, parts, closes.
+    """
 
     def wants(view: View, bar: Bar) -> Iterable[Intent]:
         dice = random.Random(f"{seed} {name} {bar.market} {bar.at_ms // MINUTE_MS}")
@@ -76,13 +81,15 @@ class File(NamedTuple):
     """What the config says, as a person has left it."""
 
     names: tuple[str, ...]
-    versions: tuple[int, ...]  # of the strategies' code
+    # of the strategies' code
+    versions: tuple[int, ...]
     budget_usd: int
     foreign: str
     on_exit: str
     drawdown: tuple[float, str] | None
     daily_loss: float | None
-    has_schedule: bool  # the service itself opens something every other minute
+    # the service itself opens something every other minute
+    has_schedule: bool
 
     @staticmethod
     def of(chance: random.Random) -> File:
@@ -102,11 +109,16 @@ class File(NamedTuple):
 @cache
 def settings_of(speed: float, path: str, file: File) -> Settings:
     strategies = [
-        {"name": name, "use": f"tests:Busy{version}", "markets": list(MARKETS if name == "one" else MARKETS[:1]), "netting": "allow"}
+        {
+            "name": name,
+            "use": f"tests:Busy{version}",
+            "markets": list(MARKETS if name == "one" else MARKETS[:1]),
+            "netting": "allow",
+        }
         | {"budget_usd": file.budget_usd}
         | ({"daily_loss_usd": file.daily_loss} if file.daily_loss is not None and name != "three" else {})
         for name, version in zip(file.names, file.versions, strict=False)
-    ]  # fmt: skip
+    ]
     guardians: list[dict[str, Any]] = []
     if file.has_schedule:
         guardians = [{"type": "schedule", "cron": "*/2 * * * *", "order_template": SCHEDULED}]
@@ -144,7 +156,8 @@ class Shared(World):
         self.is_edited = False
         self.has_scheduled = self.file.has_schedule
         self.asks = chance.choice([0.0, 0.3, 0.6])
-        self.paused: dict[str, set[str]] = {}  # strategy -> which entries there were by then; "" for all of them
+        # strategy -> which entries there were by then; "" for all of them
+        self.paused: dict[str, set[str]] = {}
         self.done: Counter[str] = Counter()
 
     def _settings(self) -> Settings:
@@ -179,7 +192,10 @@ class Shared(World):
                 await self._ask(self.config.choice(ACTS), self.one)
 
     async def _ask(self, act: str, one: supervisor.Supervisor) -> None:
-        """What `bot pause` and the like ask. An answer that does not come, because the daemon is killed, says nothing."""
+        """What `bot pause` and the like ask.
+
+        An answer that does not come, because the daemon is killed, says nothing.
+        """
         routes, name = CommandRoutes(one.access), self.config.choice([None, *self.file.names])
         self.note("asked for", act, name)
         try:
@@ -218,7 +234,8 @@ class Shared(World):
 
     async def _judge(self, one: supervisor.Supervisor) -> None:
         await super()._judge(one)
-        told = await self.hand.events()  # The service may have traded since.
+        # The service may have traded since.
+        told = await self.hand.events()
         cursor = one.kernel.journal.events.cursor
         assert cursor is not None
         self.last_events = [event for event in told if event["id"] <= cursor.last_id]
@@ -234,7 +251,8 @@ class Shared(World):
         self._judge_pauses(one)
 
     def _has_skipped(self) -> bool:
-        return self.is_edited or super()._has_skipped()  # A strategy that has left is told no more.
+        # A strategy that has left is told no more.
+        return self.is_edited or super()._has_skipped()
 
     def _judge_books(self, one: supervisor.Supervisor) -> None:
         """The sum over everybody is the account's, from the first event that the daemon was told of."""
@@ -250,7 +268,9 @@ class Shared(World):
         assert decimal_of_e16(sum(row.funding for row in rows)) == sum(map(Decimal, funded))
 
     def _judge_shares(self, one: supervisor.Supervisor) -> None:
-        """Where nobody else trades: an entry is of who sent it, a close takes from who sent it, what the service closes takes from all alike."""
+        """Where nobody else trades: an entry is of who sent it, a close takes from who sent it, what the service
+        closes takes from all alike.
+        """
         owner = {row["id"]: row["strategy"] for row in one.kernel.journal.db["intents"].rows}
         held: dict[str, dict[str, Fraction]] = {market: {} for market in MARKETS}
         for event in self.last_events:
@@ -335,9 +355,12 @@ def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("seed", "bug"),
     [
-        (17, a_pause_refuses_nothing), (4, a_start_forgets_the_pauses), (45, a_close_takes_from_all_alike), (51, every_entry_is_of_one),
+        (17, a_pause_refuses_nothing),
+        (4, a_start_forgets_the_pauses),
+        (45, a_close_takes_from_all_alike),
+        (51, every_entry_is_of_one),
         (26, each_is_charged_the_whole_fee),
     ],
-)  # fmt: skip
+)
 def test_a_seeded_bug_is_caught_at_its_seed(seed: int, bug: Callable[[pytest.MonkeyPatch], None], folder: Path) -> None:
     is_caught(bug, seed, folder, Shared)

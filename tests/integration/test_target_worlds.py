@@ -1,4 +1,6 @@
-"""The random worlds with entries that have several targets and a stop at the entry: faults of network, disk, process and clock, in virtual time."""
+"""The random worlds with entries that have several targets and a stop at the entry: faults of network, disk, process
+and clock, in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from tests.integration.simulated import World, lived, template
 
 
 def in_parts(view: View, bar: Bar) -> Iterable[Intent]:
-    """An entry with targets whenever it is flat, now and then a second one or a close. A function of the bar and of what is held."""
+    """An entry with targets whenever it is flat, now and then a second one or a close.
+
+    A function of the bar and of what is held.
+    """
     n, held = bar.at_ms // MINUTE_MS, view.position(bar.market)
     bracket = Bracket(stop_pct=0.4, targets=[(0.4, "0.3R"), (0.3, "0.6R"), (0.3, "1R")], break_even_at="0.5R")
     if held is None:

@@ -1,4 +1,6 @@
-"""Target orders by the production kernel, client and journal against the real service: placed, filled, left over, and after kills between any two steps."""
+"""Target orders by the production kernel, client and journal against the real service: placed, filled, left over,
+and after kills between any two steps.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,8 @@ async def test_after_the_first_target_the_stop_at_the_entry_closes_the_rest_whil
     await one.bot.kill()
     entry = float((await one.held() or {})["entryPx"])
     await box.price("BTC", 101_100)
-    await box.price("BTC", 100_095)  # The stop stands 1R below the 101,100 that the mark has reached.
+    # The stop stands 1R below the 101,100 that the mark has reached.
+    await box.price("BTC", 100_095)
     assert await kinds(one) == [("market", "0.01"), ("limit", "0.005"), ("guardian", "0.005")]
     last = [e for e in await one.hand.events() if e["type"] == "fill"][-1]
     assert entry < float(last["data"]["px"]) < entry + 100
@@ -131,8 +134,10 @@ async def test_a_limit_entry_has_its_target_orders_once_nothing_of_it_rests(box:
     assert [kind for kind, _, _ in await orders(one)] == ["limit"]
     await to(one, 98_900)
     assert [(kind, size) for kind, size, _ in await orders(one)] == [
-        ("limit", "0.005"), ("stop_loss", "0.01"), ("take_profit", "0.01")
-    ]  # fmt: skip
+        ("limit", "0.005"),
+        ("stop_loss", "0.01"),
+        ("take_profit", "0.01"),
+    ]
 
 
 async def test_a_target_order_is_refused_if_the_position_was_closed_before_it_arrives(box: Box) -> None:
@@ -176,7 +181,8 @@ async def test_no_entry_is_sent_while_a_target_order_of_the_position_before_is_o
     wire.deliver = losing
     one = BotAndOwner(box, hand, make_bot(hand, wire, None, script=turning), wire)
     await one.minute()
-    await to(one, 98_000)  # The stop fires; the target order is still on its way.
+    # The stop fires; the target order is still on its way.
+    await to(one, 98_000)
     assert (await one.held(), "market_in_doubt" in one.refusals()) == (None, True)
     is_lost = False
     for _ in range(3):
@@ -240,6 +246,9 @@ async def test_a_crash_at_any_statement_or_request_ends_in_the_same_target_order
 ) -> None:
     orders, points = await crash_anywhere(folder, partial(_story, box, path_of_orders), kills, base_seed)
     assert [(intent, kind) for intent, kind, _ in orders] == [
-        ("open", "market"), ("close", "limit"), ("close", "limit"), ("close", "close")
-    ]  # fmt: skip
+        ("open", "market"),
+        ("close", "limit"),
+        ("close", "limit"),
+        ("close", "close"),
+    ]
     assert points > 200

@@ -1,4 +1,6 @@
-"""Two daemons of one account on two hosts, with a journal each and no word between them: no decision becomes two orders, whatever the wire does."""
+"""Two daemons of one account on two hosts, with a journal each and no word between them: no decision becomes two
+orders, whatever the wire does.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,14 @@ from tests.integration.wire import FAULTS, FaultyWire
 from tests.runtime.builders import later
 
 BARS: Final = 5
-LATER_MS: Final = 30_000  # of real time: whatever waits for its next try is due
-MADE_UP: Final = ("denied", "stale")  # by something in between; another test's
-BOTH: Final = 1  # a calm seed in which both make the same decisions
-DRIFT: Final = 0.01  # of a price, beyond what a plan allows
+# of real time: whatever waits for its next try is due
+LATER_MS: Final = 30_000
+# by something in between; another test's
+MADE_UP: Final = ("denied", "stale")
+# a calm seed in which both make the same decisions
+BOTH: Final = 1
+# of a price, beyond what a plan allows
+DRIFT: Final = 0.01
 
 
 class Between(httpx.AsyncBaseTransport):
@@ -29,7 +35,8 @@ class Between(httpx.AsyncBaseTransport):
 
     def __init__(self, wire: FaultyWire, box: Box, chance: Random, px: dict[str, float]) -> None:
         self.wire, self.box, self.chance, self.px = wire, box, chance, px
-        self.drift = 0.0  # how likely a price drifts between a plan and its confirm
+        # how likely a price drifts between a plan and its confirm
+        self.drift = 0.0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         for _ in range(self.chance.randrange(4)):
@@ -53,9 +60,8 @@ class Host:
 
     async def passes(self) -> None:
         later(self.bot.kernel, LATER_MS)
-        self.bot.kernel.health.restore(
-            FOREIGN
-        )  # As by `bot resume`: two daemons that see each other would order nothing more.
+        # As by `bot resume`: two daemons that see each other would order nothing more.
+        self.bot.kernel.health.restore(FOREIGN)
         await self.bot.cycle()
 
     async def begin_anew(self) -> None:
@@ -80,9 +86,14 @@ async def _world(box: Box, folder: Path, seed: int, *, salted: bool = False) -> 
     other = Hand(box, hand.account | {"address": ADDRESS}) if salted else hand
     await box.minute(**px)
     hosts = [
-        Host(one, Between(wire_to(box, fate), box, chance, px), folder / f"{seed}-{n}.db", chance.choice(["plan", "direct"]))
+        Host(
+            one,
+            Between(wire_to(box, fate), box, chance, px),
+            folder / f"{seed}-{n}.db",
+            chance.choice(["plan", "direct"]),
+        )
         for n, one in enumerate((hand, other))
-    ]  # fmt: skip
+    ]
     for bar in range(BARS):
         px |= {coin: value * chance.uniform(0.994, 1.006) for coin, value in px.items()}
         await box.minute(**px)
@@ -122,7 +133,8 @@ async def test_a_decision_that_two_hosts_make_becomes_one_order(
         met += await _world(box, folder, seed)
         for leftover in folder.glob(f"{seed}-*"):
             leftover.unlink()
-    if worlds >= 12:  # One that is looked at by itself may hold nothing of it.
+    # One that is looked at by itself may hold nothing of it.
+    if worlds >= 12:
         assert met["trades"] > 2 * worlds
         assert met["of both"] > worlds, "both have made the same decisions"
         assert met["other plans"] > 0, met

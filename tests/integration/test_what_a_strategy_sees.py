@@ -10,7 +10,8 @@ from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.strategy.view import PositionView
 from tests.integration.builders import Box, bot_and_owner
 
-NEAR_USD = 2.0  # what half a spread makes of some hundred USD
+# what half a spread makes of some hundred USD
+NEAR_USD = 2.0
 
 
 async def test_a_strategy_sees_its_position_as_the_service_has_it(box: Box) -> None:

@@ -1,4 +1,6 @@
-"""What leaves though it should not, and what a start or an end takes for settled that is not: over the real service, with a wire that fails."""
+"""What leaves though it should not, and what a start or an end takes for settled that is not: over the real service,
+with a wire that fails.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from tests.integration.builders import (
 from tests.runtime.builders import later
 
 Path_ = Literal["plan", "direct"]
-LATER_MS = 30_000  # of real time: whatever waits for its next try is due
+# of real time: whatever waits for its next try is due
+LATER_MS = 30_000
 
 
 class PutOff:
@@ -143,7 +146,8 @@ async def test_an_end_says_that_an_entry_is_in_doubt_and_flatten_leaves_it_to_th
         return "late" if is_slow and request.url.path == "/v1/orders/confirm" else None
 
     one = await bot_and_owner(box, nothing, fate=fate)
-    one.wire.late_by = 1_000_000  # requests: until the test lets it arrive
+    # requests: until the test lets it arrive
+    one.wire.late_by = 1_000_000
     one.wants(once_long)
     is_slow = True
     await one.minute()

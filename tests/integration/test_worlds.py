@@ -1,4 +1,6 @@
-"""Random worlds in virtual time over the real service: nothing doubled, lost, stuck or naked, no dead-man late or early. And the tests of this test."""
+"""Random worlds in virtual time over the real service: nothing doubled, lost, stuck or naked, no dead-man late or
+early. And the tests of this test.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,17 @@ from tests.integration.simulated import (
 )
 from tests.integration.virtual import Clocks, virtual_time
 
-TWICE = 4  # a seed of many lives, faults and beats
-CHUNKS = 20  # In full size so many tests share the worlds, for as many cores as there are.
+# a seed of many lives, faults and beats
+TWICE = 4
+# In full size so many tests share the worlds, for as many cores as there are.
+CHUNKS = 20
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _rare_collections() -> Iterator[None]:
-    """As the service's own host does: what is loaded is not looked through again, what comes is looked through rarely."""
+    """As the service's own host does: what is loaded is not looked through again, what comes is looked through
+    rarely.
+    """
     before = gc.get_threshold()
     service()
     gc.collect()
@@ -115,9 +121,11 @@ def test_the_docs_state_the_numbers_of_these_worlds_and_of_their_bugs() -> None:
 def test_a_seeded_bug_is_caught_at_its_seed(name: str, folder: Path) -> None:
     seed = BUGS[name].seed
     assert caught(name, seed, folder) is not None, (
-        f"world {seed} does not notice it (any more): `python -m tests.integration.seeded_bugs` finds the first one that does"
+        f"world {seed} does not notice it (any more): `python -m tests.integration.seeded_bugs` finds the first one"
+        " that does"
     )
-    run_named(seed, folder)  # ... and has nothing against the code as it is.
+    # ... and has nothing against the code as it is.
+    run_named(seed, folder)
 
 
 def test_each_seeded_bug_has_a_world_that_catches_it(folder: Path, request: pytest.FixtureRequest) -> None:
@@ -131,17 +139,26 @@ def test_each_seeded_bug_has_a_world_that_catches_it(folder: Path, request: pyte
 
 
 def test_a_world_is_a_function_of_its_seed(folder: Path) -> None:
-    """Twice here, and once in a process with other hashes: the same requests at the same instants with the same outcomes."""
+    """Twice here, and once in a process with other hashes: the same requests at the same instants with the same
+    outcomes.
+    """
     first, second = run_named(TWICE, folder), run_named(TWICE, folder)
     assert len(first.trace) > 100
     assert first.digest == second.digest
-    code = "import sys; from pathlib import Path; from tests.integration.simulated import run_named; print(run_named(int(sys.argv[1]), Path(sys.argv[2])).digest)"
+    code = (
+        "import sys; from pathlib import Path; from tests.integration.simulated import run_named;"
+        " print(run_named(int(sys.argv[1]), Path(sys.argv[2])).digest)"
+    )
     other = folder / "other"
     other.mkdir()
     said = subprocess.run(
-        [sys.executable, "-c", code, str(TWICE), str(other)], cwd=REPOSITORY, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code, str(TWICE), str(other)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
         env=os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+    )
     assert said.stdout.strip().splitlines()[-1] == first.digest
 
 
@@ -160,7 +177,9 @@ def test_a_world_is_a_function_of_its_seed(folder: Path) -> None:
 def test_a_dead_man_is_late_when_it_outlasts_the_beats_that_were_allowed(
     beats: list[float], silent_until: float, wrong: str | None, folder: Path
 ) -> None:
-    """The last pass was complete at 15 s; the next life began at `beats[0]` and completed its first at `silent_until`."""
+    """The last pass was complete at 15 s; the next life began at `beats[0]` and completed its first at
+    `silent_until`.
+    """
     clocks = Clocks()
     world = World(0, folder, clocks)
     clocks.loop_s = silent_until + 1
@@ -187,15 +206,17 @@ def test_an_excuse_that_falls_into_an_outage_a_sleep_or_a_time_without_a_daemon_
 
 
 def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(folder: Path) -> None:
-    """Its first request may still arrive, and be taken, until the fence. One that the service takes has no reason to wait."""
+    """Its first request may still arrive, and be taken, until the fence.
+
+    One that the service takes has no reason to wait.
+    """
     clocks = Clocks()
     world = World(0, folder, clocks)
     doubt = SimpleNamespace(id="k", market="BTC", action="open", state="sending", not_after_ms=world.start_ms + 1000)
     journal = SimpleNamespace(intents=SimpleNamespace(is_unsent=lambda intent: intent.state == "opened"))
     search = SimpleNamespace(may_arrive_late=lambda _intent: False)
     kernel = SimpleNamespace(
-        execution=SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(search=search)),
-        journal=journal,
+        execution=SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(search=search)), journal=journal
     )
     one: Any = SimpleNamespace(kernel=kernel)
     world.one = one
@@ -216,7 +237,9 @@ def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(fo
 
 
 def test_a_world_ends_whose_daemon_dies_in_the_last_calm(folder: Path) -> None:
-    """Its end was dealt to a request before the calm began and met by one of the last two passes, which another run has to make then."""
+    """Its end was dealt to a request before the calm began and met by one of the last two passes, which another run
+    has to make then.
+    """
     run_named(98_309, folder)
 
 

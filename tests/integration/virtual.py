@@ -1,7 +1,8 @@
-"""Virtual time: an event loop whose clock jumps to whatever is awaited next, and the machine's clocks that follow it. Knows nothing of the bot but its clock.
+"""Virtual time: an event loop whose clock jumps to whatever is awaited next, and the machine's clocks that follow it.
+Knows nothing of the bot but its clock.
 
-Everything that waits in the production code waits on the loop (asyncio.timeout, sleep, the limiter, backoff), and everything that
-reads a clock reads it through bot.clock. So those two seams are all there is to replace.
+Everything that waits in the production code waits on the loop (asyncio.timeout, sleep, the limiter, backoff), and
+everything that reads a clock reads it through bot.clock. So those two seams are all there is to replace.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ from typing import Any, TypeVarTuple
 
 import bot.clock
 
-WALL_NS = 1_795_132_800_000_000_000  # what the wall shows when the loop's clock shows 0
-LIFE_S = 1_000.0  # what the machine's monotonic clock shows then
+# what the wall shows when the loop's clock shows 0
+WALL_NS = 1_795_132_800_000_000_000
+# what the machine's monotonic clock shows then
+LIFE_S = 1_000.0
 
 Ts = TypeVarTuple("Ts")
 
 
 class Clocks:
-    """Stands in for the module `time` inside bot.clock. A suspend moves wall and boot time alone, a jump the wall alone."""
+    """Stands in for the module `time` inside bot.clock.
+
+    A suspend moves wall and boot time alone, a jump the wall alone.
+    """
 
     CLOCK_BOOTTIME = 7
 
@@ -63,8 +69,10 @@ class _Jump(selectors.SelectSelector):
 
 
 class _Timer(asyncio.TimerHandle):
-    """Of two that are due at one instant the one that was set first comes first. asyncio's heap keeps no order among equals: which comes
-    first hangs on what else was ever waited for, and each version of Python waits with other timers."""
+    """Of two that are due at one instant the one that was set first comes first. asyncio's heap keeps no order among
+    equals: which comes first hangs on what else was ever waited for, and each version of Python waits with other
+    timers.
+    """
 
     __slots__ = ("place",)
     place: int
@@ -75,7 +83,8 @@ class _Timer(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    _scheduled: list[asyncio.TimerHandle]  # asyncio's own heap
+    # asyncio's own heap
+    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
@@ -158,10 +167,19 @@ async def served(app: Any, method: str, target: str, headers: list[tuple[bytes, 
     """One request to an ASGI app, and its whole answer."""
     path, _, query = target.partition("?")
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http", "path": path,
-        "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 1),
         "headers": [(b"host", b"127.0.0.1"), (b"content-length", str(len(body)).encode()), *headers],
-    }  # fmt: skip
+    }
     seen = SimpleNamespace(status=0, headers=[], parts=[], asked=False)
 
     async def receive() -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""A wire that fails: an httpx transport between the production client and the real service, which refuses, loses, delays, doubles and spoils."""
+"""A wire that fails: an httpx transport between the production client and the real service, which refuses, loses,
+delays, doubles and spoils.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,25 @@ import httpx
 
 from tests.fakes import Crash
 
-# What may become of one request. "unsent", "busy*", "down*" and "html_before" have no effect at the service; the others have, or may yet.
+# What may become of one request. "unsent", "busy*", "down*" and "html_before" have no effect at the service; the others
+# have, or may yet.
 FAULTS = (
-    "refuse", "unsent", "lose", "late", "double", "html_before", "html_after", "truncate", "busy", "busy_silent", "down", "down_html",
-    "denied", "stale", "slow",
-)  # fmt: skip
+    "refuse",
+    "unsent",
+    "lose",
+    "late",
+    "double",
+    "html_before",
+    "html_after",
+    "truncate",
+    "busy",
+    "busy_silent",
+    "down",
+    "down_html",
+    "denied",
+    "stale",
+    "slow",
+)
 CRASHES = ("crash_before", "crash_after")
 REPLY_HEADERS = {"X-API-Version": "2026-10-19", "X-Request-Id": "req_wire", "Content-Type": "application/json"}
 
@@ -36,13 +52,18 @@ class FaultyWire(httpx.AsyncBaseTransport):
         self.inner = inner
         self.fate = fate
         self.under_way: list[Sent] = []
-        self.late_ids: set[str] = set()  # X-Request-Id of those that arrived late
+        # X-Request-Id of those that arrived late
+        self.late_ids: set[str] = set()
         self.seen: list[tuple[str, str]] = []
         self.met: dict[str, int] = {}
-        self.late_by: int | None = None  # requests that come between; None: some
-        self.on_slow: Callable[[], None] = lambda: None  # time passes while an answer is on its way
-        self.old_page: httpx.Response | None = None  # of events, as a cache in between would keep it
-        self.candles_max = 30  # a long history is another test's; it costs
+        # requests that come between; None: some
+        self.late_by: int | None = None
+        # time passes while an answer is on its way
+        self.on_slow: Callable[[], None] = lambda: None
+        # of events, as a cache in between would keep it
+        self.old_page: httpx.Response | None = None
+        # a long history is another test's; it costs
+        self.candles_max = 30
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         content = await request.aread()

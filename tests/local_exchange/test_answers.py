@@ -12,7 +12,8 @@ import pytest
 from tests.local_exchange.exchanges import ANN, BTC, START_MS, Venue, limit, trigger
 
 HOUR_MS: Final = 3_600_000
-ANY = object()  # a part whose shape has changed
+# a part whose shape has changed
+ANY = object()
 
 # Keys that today's answers have and the recordings lack, and the reverse.
 NEW: Final = frozenset(
@@ -124,7 +125,8 @@ def test_every_recorded_answer_has_the_shape_of_ours(recorded: Path, venue: Venu
         ours = venue.info(kind, **{"user": ANN, **QUERIES.get(kind, {})})
         assert kind in EMPTY or ours, kind
         if kind in ("userRole", "userNonFundingLedgerUpdates"):
-            continue  # a vault's role, and transfers of kinds that do not exist here: their own tests
+            # a vault's role, and transfers of kinds that do not exist here: their own tests
+            continue
         for recording in content["recordings"]:
             assert differences(kind, recording["response"], ours) == [], kind
 

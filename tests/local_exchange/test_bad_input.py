@@ -242,7 +242,8 @@ def test_prices_stand_still_while_the_exchange_is_stopped(tmp_path: Path) -> Non
     mark = service.exchange.coins["BTC"].market.mark
     service.close()
     again = Service(options)
-    again.clock.advance(3_600_000)  # as if the machine's clock had gone on
+    # as if the machine's clock had gone on
+    again.clock.advance(3_600_000)
     from bot.local_exchange.engine import timeline
 
     timeline.hold_prices(again.exchange, again.clock.now_ms())

@@ -89,7 +89,8 @@ def test_a_parent_that_loses_its_margin_after_a_partial_fill_leaves_children_of_
     venue = Venue(usd="150")
     oid = bracket(venue, limit(BTC, "B", "0.02", "99000"))[0]["resting"]["oid"]
     venue.price("BTC", "98900", volume="0.015")
-    venue.exchange.users[ANN].leverage["BTC"] = (True, 1)  # the rest needs more margin than there is
+    # the rest needs more margin than there is
+    venue.exchange.users[ANN].leverage["BTC"] = (True, 1)
     venue.price("BTC", "98800")
     assert statuses(venue, oid) == ["marginCanceled", "open", "open"]
     assert {row["sz"] for row in venue.info("openOrders", user=ANN)} == {"0.02"}
@@ -240,7 +241,8 @@ def test_which_of_two_triggers_in_one_update_fires_first(order: str, first: str)
     venue.rest(ANN, target)
     coin = venue.exchange.coins["BTC"]
     moved = next(order for order in coin.triggers.values() if order.cloid == cloids["tp"])
-    moved.trigger = moved.trigger._replace(px=94_000 * 10**8) if moved.trigger else None  # both are passed at 94,500
+    # both are passed at 94,500
+    moved.trigger = moved.trigger._replace(px=94_000 * 10**8) if moved.trigger else None
     venue.price("BTC", "94500")
     assert venue.info("userFills", user=ANN)[0]["cloid"] == cloids[first]
 

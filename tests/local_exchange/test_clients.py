@@ -228,7 +228,8 @@ def test_ccxt_trades_and_streams(hyperliquid: LocalExchange) -> None:
     python = ROOT / ".venv" / "markets" / "bin" / "python"
     if not python.exists():
         pytest.skip("ccxt is not installed: run `make .venv/markets.stamp`")
-    hyperliquid.price("BTC", 100_000)  # begins a candle
+    # begins a candle
+    hyperliquid.price("BTC", 100_000)
     done = run(python, "ccxt_script.py", hyperliquid)
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     assert done.stdout.startswith("done 4.")

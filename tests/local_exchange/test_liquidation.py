@@ -170,7 +170,8 @@ def test_funding_is_paid_each_hour_on_the_oracle_price(answer: str, kind: str) -
     assert row["delta"] == {
         "type": "funding",
         "coin": "BTC",
-        "usdc": "-0.125",  # 0.1 x 100,000 x 0.0000125
+        # 0.1 x 100,000 x 0.0000125
+        "usdc": "-0.125",
         "szi": "0.1",
         "fundingRate": "0.0000125",
         "nSamples": None,
@@ -216,10 +217,8 @@ def test_a_builder_fee_stands_in_the_fee_of_a_fill() -> None:
     assert venue.info("maxBuilderFee", user=ANN, builder=BOB) == 10
     venue.place(ANN, limit(BTC, "B", "0.01", "101000", "Ioc"), builder={"b": BOB, "f": 10})
     fill = venue.info("userFills", user=ANN)[0]
-    assert (fill["builderFee"], fill["fee"]) == (
-        "0.100001",
-        "0.550005",
-    )  # 0.45000450 and 0.1000010 of 1,000.01, each cut
+    # 0.45000450 and 0.1000010 of 1,000.01, each cut
+    assert (fill["builderFee"], fill["fee"]) == ("0.100001", "0.550005")
 
 
 def test_a_stop_protects_an_isolated_hip3_position() -> None:

@@ -187,7 +187,8 @@ def test_fees_are_cut_at_six_decimals_and_fills_chain_by_start_position() -> Non
     venue.place(ANN, limit(BTC, "B", "0.00777", "100100", "Ioc"))
     venue.place(ANN, limit(BTC, "A", "0.02", "99000", "Ioc"))
     newest, oldest = venue.info("userFills", user=ANN)
-    assert oldest["fee"] == "0.349653"  # 100001 x 0.00777 x 0.00045 = 0.34965349...
+    # 100001 x 0.00777 x 0.00045 = 0.34965349...
+    assert oldest["fee"] == "0.349653"
     assert (oldest["startPosition"], newest["startPosition"]) == ("0.0", "0.00777")
     assert newest["dir"] == "Long > Short"
     assert newest["closedPnl"] == "-0.01554", "only the part that closes, before the fee"
@@ -212,7 +213,8 @@ def test_hip3_markets_have_their_own_numbers_money_modes_and_fees() -> None:
     assert venue.act(ANN, send, nonce=START_MS + 99)["status"] == "ok"
     assert venue.place(ANN, limit(GOLD, "B", "0.1", "4100", "Ioc"))[0]["filled"]["avgPx"] == "4000.2"
     fill = venue.info("userFills", user=ANN)[0]
-    assert (fill["coin"], fill["fee"]) == ("xyz:GOLD", "0.036001")  # taker 0.045 % x 2 (scale 1) x 0.1 (growth)
+    # taker 0.045 % x 2 (scale 1) x 0.1 (growth)
+    assert (fill["coin"], fill["fee"]) == ("xyz:GOLD", "0.036001")
     assert venue.info("clearinghouseState", user=ANN)["assetPositions"] == []
     assert venue.info("clearinghouseState", user=ANN, dex="xyz")["marginSummary"]["totalRawUsd"] == "4599.943999"
     cross = {"type": "updateLeverage", "asset": TSLA, "isCross": True, "leverage": 5}

@@ -66,7 +66,8 @@ def test_every_wrong_input_recovers_the_address_that_the_exchange_would_name(sig
         {"r": "0x1", "s": "zz", "v": 27},
         {"r": "0x" + "f" * 64, "s": "0x1", "v": 27},
         {"s": "0x1", "v": 27},
-        {"r": "0x5", "s": "0x1", "v": 27},  # no point of the curve has this x
+        # no point of the curve has this x
+        {"r": "0x5", "s": "0x1", "v": 27},
     ],
 )
 def test_a_signature_of_nobody_is_unrecoverable(signature: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ import pytest
 from tests.market_data.exchange import Exchange, Series, minutes, served
 from tests.market_data.forking_feeder import forking_feeder
 
-START = 1_746_057_600_000  # 2025-05-01
+# 2025-05-01
+START = 1_746_057_600_000
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +36,10 @@ def quick_python(markets_python: str, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def exchange(quick_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
-    """A Binance with 6,000 minutes of BTC's perpetual and ETH's spot market, and a Kraken with BTC. The store is ./data."""
+    """A Binance with 6,000 minutes of BTC's perpetual and ETH's spot market, and a Kraken with BTC.
+
+    The store is ./data.
+    """
     made = Exchange(START + 6_000 * 60_000 + 30_000)
     made.futures["BTCUSDT"] = made.kraken["XXBTZUSD"] = Series(minutes(6_100, START))
     made.spot["ETHUSDT"] = Series(minutes(6_100, START, seed=2))

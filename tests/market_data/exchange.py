@@ -1,6 +1,7 @@
 """A local exchange: the REST forms of Binance (USD-M and spot) and of Kraken, with faults to order.
 
-The bodies follow the exchanges' documentation. ccxt reaches it by BOT_MARKETS_URL, which puts the exchange's host into the path.
+The bodies follow the exchanges' documentation. ccxt reaches it by BOT_MARKETS_URL, which puts the exchange's host into
+the path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 STEPS = {"1m": 60_000, "5m": 300_000, "15m": 900_000, "1h": 3_600_000, "4h": 14_400_000, "1d": 86_400_000}
-Candle = tuple[int, str, str, str, str, str]  # open time ms; open, high, low, close, volume as the exchange's texts
+# open time ms; open, high, low, close, volume as the exchange's texts
+Candle = tuple[int, str, str, str, str, str]
 
 Fault = Callable[[Request], Response | None]
 
@@ -55,26 +57,40 @@ class Series:
 
 
 class Exchange:
-    """What the exchange has, how it pages, and its faults. `now_ms` is its clock; candles that close later are unfinished."""
+    """What the exchange has, how it pages, and its faults.
+
+    `now_ms` is its clock; candles that close later are unfinished.
+    """
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.futures: dict[str, Series] = {}  # by id: BTCUSDT
+        # by id: BTCUSDT
+        self.futures: dict[str, Series] = {}
         self.spot: dict[str, Series] = {}
-        self.kraken: dict[str, Series] = {}  # by id: XXBTZUSD
+        # by id: XXBTZUSD
+        self.kraken: dict[str, Series] = {}
         self.funding: dict[str, list[tuple[int, str]]] = {}
-        self.quotes: dict[str, str] = {}  # by id of the perpetual
-        self.quote_faults: list[Fault] = []  # one for each of the next requests of quotes
-        self.asked_quotes = threading.Event()  # set by each request of quotes
+        # by id of the perpetual
+        self.quotes: dict[str, str] = {}
+        # one for each of the next requests of quotes
+        self.quote_faults: list[Fault] = []
+        # set by each request of quotes
+        self.asked_quotes = threading.Event()
         self.limit = 1_500
-        self.is_skipping = False  # of a window larger than the limit, answer the newest candles
+        # of a window larger than the limit, answer the newest candles
+        self.is_skipping = False
         self.is_shuffled = False
-        self.is_doubled = False  # candles come twice
-        self.clock_off_ms = 0  # of its Date header and its closed candles
+        # candles come twice
+        self.is_doubled = False
+        # of its Date header and its closed candles
+        self.clock_off_ms = 0
         self.tick = "0.10"
-        self.delisted: set[str] = set()  # ids of perpetuals
-        self.faults: list[Fault] = []  # one for each of the next requests of candles
-        self.delay_seconds = 0.0  # of each page of candles
+        # ids of perpetuals
+        self.delisted: set[str] = set()
+        # one for each of the next requests of candles
+        self.faults: list[Fault] = []
+        # of each page of candles
+        self.delay_seconds = 0.0
         self.status_of_all: tuple[int, str] | None = None
         self.requests: list[str] = []
 
@@ -111,7 +127,8 @@ class Exchange:
         markets = self.futures if "fapi" in request.url.path else self.spot
         start_ms, interval = int(asked.get("startTime", 0)), asked["interval"]
         step = STEPS[interval]
-        date = self.date  # A Date header is not later than what it comes with.
+        # A Date header is not later than what it comes with.
+        date = self.date
         rows = self.window(markets[asked["symbol"]], interval, start_ms, int(asked.get("limit", 500)))
         return self.answer([[*row, row[0] + step - 1, "0", 1, "0", "0", "0"] for row in rows], date)
 
@@ -146,10 +163,17 @@ class Exchange:
         if self.quote_faults and (fault := self.quote_faults.pop(0)(request)) is not None:
             return fault
         body = [
-            {"symbol": name, "bidPrice": f"{float(px) - 0.5:.2f}", "bidQty": "1", "askPrice": f"{float(px) + 0.5:.2f}", "askQty": "2", "time": self.clock_ms}
+            {
+                "symbol": name,
+                "bidPrice": f"{float(px) - 0.5:.2f}",
+                "bidQty": "1",
+                "askPrice": f"{float(px) + 0.5:.2f}",
+                "askQty": "2",
+                "time": self.clock_ms,
+            }
             for name, px in self.quotes.items()
             if name not in self.delisted
-        ]  # fmt: skip
+        ]
         return self.answer(body)
 
     # ── Markets ──
@@ -172,30 +196,61 @@ class Exchange:
     def _binance(self, symbol: str, *, perpetual: bool) -> dict[str, Any]:
         base = symbol.removesuffix("USDT")
         one: dict[str, Any] = {
-            "symbol": symbol, "status": "TRADING", "baseAsset": base, "quoteAsset": "USDT",
+            "symbol": symbol,
+            "status": "TRADING",
+            "baseAsset": base,
+            "quoteAsset": "USDT",
             "filters": [
                 {"filterType": "PRICE_FILTER", "minPrice": "0.10", "maxPrice": "4529764", "tickSize": self.tick},
                 {"filterType": "LOT_SIZE", "minQty": "0.001", "maxQty": "1000", "stepSize": "0.001"},
                 {"filterType": "MIN_NOTIONAL", "notional": "5"},
             ],
-        }  # fmt: skip
+        }
         if perpetual:
-            one |= {"contractType": "PERPETUAL", "pair": symbol, "marginAsset": "USDT", "onboardDate": self.futures[symbol].minutes[0][0],
-                    "deliveryDate": 4133404800000, "pricePrecision": 2, "quantityPrecision": 3, "baseAssetPrecision": 8, "quotePrecision": 8}  # fmt: skip
+            one |= {
+                "contractType": "PERPETUAL",
+                "pair": symbol,
+                "marginAsset": "USDT",
+                "onboardDate": self.futures[symbol].minutes[0][0],
+                "deliveryDate": 4133404800000,
+                "pricePrecision": 2,
+                "quantityPrecision": 3,
+                "baseAssetPrecision": 8,
+                "quotePrecision": 8,
+            }
         else:
-            one |= {"isSpotTradingAllowed": True, "permissions": ["SPOT"], "permissionSets": [["SPOT"]],
-                    "baseAssetPrecision": 8, "quotePrecision": 8}  # fmt: skip
+            one |= {
+                "isSpotTradingAllowed": True,
+                "permissions": ["SPOT"],
+                "permissionSets": [["SPOT"]],
+                "baseAssetPrecision": 8,
+                "quotePrecision": 8,
+            }
         return one
 
     async def kraken_pairs(self, request: Request) -> Response:
         pairs = {
             name: {
-                "altname": "XBTUSD", "wsname": "XBT/USD", "base": "XXBT", "quote": "ZUSD", "lot": "unit", "pair_decimals": 1, "lot_decimals": 8,
-                "cost_decimals": 5, "lot_multiplier": 1, "leverage_buy": [], "leverage_sell": [], "fees": [[0, 0.4], [10000, 0.35]],
-                "fees_maker": [[0, 0.25], [10000, 0.2]], "ordermin": "0.00005", "costmin": "0.5", "tick_size": "0.1", "status": "online",
+                "altname": "XBTUSD",
+                "wsname": "XBT/USD",
+                "base": "XXBT",
+                "quote": "ZUSD",
+                "lot": "unit",
+                "pair_decimals": 1,
+                "lot_decimals": 8,
+                "cost_decimals": 5,
+                "lot_multiplier": 1,
+                "leverage_buy": [],
+                "leverage_sell": [],
+                "fees": [[0, 0.4], [10000, 0.35]],
+                "fees_maker": [[0, 0.25], [10000, 0.2]],
+                "ordermin": "0.00005",
+                "costmin": "0.5",
+                "tick_size": "0.1",
+                "status": "online",
             }
             for name in self.kraken
-        }  # fmt: skip
+        }
         return self.answer({"error": [], "result": pairs})
 
     async def kraken_assets(self, request: Request) -> Response:
@@ -232,13 +287,20 @@ class Exchange:
             "/dapi.binance.com/dapi/v1",
             "/api.kraken.com/0/public",
         )
-        return Starlette(routes=[
-            Route(f"{futures}/exchangeInfo", self.futures_info), Route(f"{futures}/klines", self.binance_klines),
-            Route(f"{futures}/fundingRate", self.funding_rates), Route(f"{futures}/ticker/bookTicker", self.book_tickers),
-            Route(f"{spot}/exchangeInfo", self.spot_info), Route(f"{spot}/klines", self.binance_klines),
-            Route(f"{coin}/exchangeInfo", self.coin_info),
-            Route(f"{kraken}/AssetPairs", self.kraken_pairs), Route(f"{kraken}/Assets", self.kraken_assets), Route(f"{kraken}/OHLC", self.kraken_ohlc),
-        ])  # fmt: skip
+        return Starlette(
+            routes=[
+                Route(f"{futures}/exchangeInfo", self.futures_info),
+                Route(f"{futures}/klines", self.binance_klines),
+                Route(f"{futures}/fundingRate", self.funding_rates),
+                Route(f"{futures}/ticker/bookTicker", self.book_tickers),
+                Route(f"{spot}/exchangeInfo", self.spot_info),
+                Route(f"{spot}/klines", self.binance_klines),
+                Route(f"{coin}/exchangeInfo", self.coin_info),
+                Route(f"{kraken}/AssetPairs", self.kraken_pairs),
+                Route(f"{kraken}/Assets", self.kraken_assets),
+                Route(f"{kraken}/OHLC", self.kraken_ohlc),
+            ]
+        )
 
 
 # ── Faults ──

@@ -1,7 +1,9 @@
-"""Feeder processes that start in no time: one process imports ccxt and forks for each start. Imports the standard library and ccxt.
+"""Feeder processes that start in no time: one process imports ccxt and forks for each start. Imports the standard
+library and ccxt.
 
-`serve` writes an executable that a test gives as BOT_MARKETS_PYTHON. The executable hands its arguments, its environment and its standard streams
-to the forking process and waits for the end of the fork, which ends when its standard input closes, as every feeder does.
+`serve` writes an executable that a test gives as BOT_MARKETS_PYTHON. The executable hands its arguments, its
+environment and its standard streams to the forking process and waits for the end of the fork, which ends when its
+standard input closes, as every feeder does.
 """
 
 import json
@@ -57,13 +59,15 @@ def _forked(connection: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    _, path, *sys.argv[1:] = arguments  # -P, the feeder's file, its arguments
+    # -P, the feeder's file, its arguments
+    _, path, *sys.argv[1:] = arguments
     sys.argv[0] = path
     runpy.run_path(path, run_name="__main__")
 
 
 def _serve(address: str) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Children are not waited for here.
+    # Children are not waited for here.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address)
         server.listen(16)

@@ -18,7 +18,8 @@ from tests.market_data.exchange import Exchange, cut, half, silent, status
 
 BTC = "BTC/USDT:USDT"
 MINUTE = 60_000
-NOW = START + 6_000 * MINUTE + 30_000  # of the fixture
+# of the fixture
+NOW = START + 6_000 * MINUTE + 30_000
 SINCE = START + 5_990 * MINUTE
 
 
@@ -58,7 +59,8 @@ async def test_candles_are_the_same_after_each_fault_of_an_answer(
         exchange.faults = [fault]
         assert await source.minutes(BTC, SINCE, said.append) == wanted
     assert len(said) == 5
-    exchange.faults = [half]  # ccxt makes an empty list of it.
+    # ccxt makes an empty list of it.
+    exchange.faults = [half]
     assert await source.minutes(BTC, SINCE, said.append) == Page([], SINCE)
     exchange.is_shuffled = exchange.is_doubled = True
     assert await source.minutes(BTC, SINCE, said.append) == wanted
@@ -75,7 +77,8 @@ async def test_a_clock_that_is_off_closes_no_candle_early(
     source: CcxtSource, exchange: Exchange, clock: ManualClock, said: list[str], off_ms: int
 ) -> None:
     exchange.clock_off_ms = off_ms
-    for after_ms in range(29_000, 46_000, 1_000):  # The minute ends after 30 s.
+    # The minute ends after 30 s.
+    for after_ms in range(29_000, 46_000, 1_000):
         exchange.now_ms = clock.set(NOW + after_ms)
         page = await source.minutes(BTC, SINCE, said.append)
         assert page.rows == true_rows(exchange, page.until_ms)
@@ -130,7 +133,8 @@ async def test_a_silent_exchange_sends_no_quote_and_no_error(source: CcxtSource,
     waiting = asyncio.ensure_future(next_quotes(quotes))
     assert await asyncio.to_thread(is_silent.wait, 10)
     done, _ = await asyncio.wait([waiting], timeout=0.3)
-    if done:  # The quote of the last request before the silence was still on its way.
+    # The quote of the last request before the silence was still on its way.
+    if done:
         waiting = asyncio.ensure_future(next_quotes(quotes))
         done, _ = await asyncio.wait([waiting], timeout=0.3)
     assert not done

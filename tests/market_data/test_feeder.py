@@ -144,7 +144,10 @@ async def test_an_answer_of_an_exchange_is_bounded_after_its_decompression(encod
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             await reader.readuntil(b"\r\n\r\n")
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = (
+                f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: {encoding}\r\nContent-Length:"
+                f" {len(body)}\r\n\r\n"
+            )
             writer.write(head.encode() + body)
             await writer.drain()
         writer.close()

@@ -93,8 +93,9 @@ def test_a_config_with_an_exchange_starts_the_embedded_service_on_its_prices(
 ) -> None:
     config = tmp_path / "paper.yaml"
     config.write_text(
-        "account: {base_url: embedded, prices: {exchange: binance, markets: {btc: BTC/USDT:USDT}}}\n"
-        "strategies: [{name: trend, use: 'trend:Trend', markets: [BTC], interval: 1m, budget_usd: 100, max_leverage: 1, daily_loss_usd: 10}]\n"
+        "account: {base_url: embedded, prices: {exchange: binance, markets: {btc: BTC/USDT:USDT}}}\nstrategies: [{name:"
+        " trend, use: 'trend:Trend', markets: [BTC], interval: 1m, budget_usd: 100, max_leverage: 1, daily_loss_usd:"
+        " 10}]\n"
     )
     settings = load(config)
     assert service_prices(settings) == ("ccxt:binance",)

@@ -1,4 +1,6 @@
-"""A service on quotes by WebSocket, marks, depth and funding of the local exchange, through the real feeder and ccxt."""
+"""A service on quotes by WebSocket, marks, depth and funding of the local exchange, through the real feeder and
+ccxt.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def streaming(quick_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[We
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    """Wait for what the feeder writes. There is no event to wait for on the way from another process into the machine."""
+    """Wait for what the feeder writes.
+
+    There is no event to wait for on the way from another process into the machine.
+    """
     end = time.monotonic() + DEADLINE_SECONDS
     while not is_true():
         assert time.monotonic() < end

@@ -22,8 +22,10 @@ def test_the_markets_of_an_exchange_have_our_coin_their_rules_and_their_fees(
     assert call(["markets", "ccxt:binance", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["markets"]
     assert [(one["coin"], one["symbol"]) for one in listed] == [
-        ("BTC", "BTC/USDT:USDT"), ("ETH", "ETH/USDT"), (None, "BTC/USDT"),
-    ]  # fmt: skip
+        ("BTC", "BTC/USDT:USDT"),
+        ("ETH", "ETH/USDT"),
+        (None, "BTC/USDT"),
+    ]
     assert call(["markets", "ccxt:binance", "bct"]) == 2
     assert "did you mean BTC?" in capsys.readouterr().err
 

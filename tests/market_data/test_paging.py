@@ -1,4 +1,6 @@
-"""Pages of candles: exchanges that page in different ways give the same candles, without a hole and without a double."""
+"""Pages of candles: exchanges that page in different ways give the same candles, without a hole and without a
+double.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from bot.market_data.paging import Answer, Pager
 from bot.market_data.source import NoAnswer, Row
 
 MINUTE, DAY = 60_000, 86_400_000
-START = 1_746_057_600_000  # 2025-05-01
+# 2025-05-01
+START = 1_746_057_600_000
 
 
 def row(n: int) -> Row:

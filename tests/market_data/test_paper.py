@@ -35,7 +35,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def ticking(live_exchange: Exchange, markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
-    """The local exchange with the present time as its clock, and its last close as its quote. Feeders are found in /proc."""
+    """The local exchange with the present time as its clock, and its last close as its quote.
+
+    Feeders are found in /proc.
+    """
     monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
     live_exchange.quotes["BTCUSDT"] = live_exchange.futures["BTCUSDT"].minutes[4_319][4]
     ended = threading.Event()

@@ -1,4 +1,6 @@
-"""A machine that reaches exchanges only by a proxy: the feeder of the embedded service uses it, and nothing shows its password."""
+"""A machine that reaches exchanges only by a proxy: the feeder of the embedded service uses it, and nothing shows
+its password.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`bot data pull --from` and `bot data update` against a local exchange, through the real ccxt in its feeder process."""
+"""`bot data pull --from` and `bot data update` against a local exchange, through the real ccxt in its feeder
+process.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,9 @@ def test_candles_funding_and_the_source_are_stored(exchange: Exchange, capsys: p
     said = capsys.readouterr()
     assert "ETH/USDT is a spot market, which has no funding" in said.err
     assert [(one["market"], one["symbol"], one["rows"]) for one in json.loads(said.out)["pulled"]] == [
-        ("BTC", "BTC/USDT:USDT", 6_000), ("ETH", "ETH/USDT", 6_000),
-    ]  # fmt: skip
+        ("BTC", "BTC/USDT:USDT", 6_000),
+        ("ETH", "ETH/USDT", 6_000),
+    ]
     assert held(stored()) == values(exchange.futures["BTCUSDT"].minutes[:6_000])
     assert held(stored("ETH")) == values(exchange.spot["ETHUSDT"].minutes[:6_000])
     origin = json.loads(Path("data/BTC/1m.source.json").read_text())
@@ -70,8 +73,20 @@ def test_faults_on_the_way_change_no_digit(exchange: Exchange) -> None:
     ban = f'{{"code": -1003, "msg": "Way too many requests; IP banned until {int(time.time() * 1000) + 1_500}."}}'
     exchange.limit, exchange.is_skipping, exchange.is_shuffled = 300, True, True
     exchange.faults = [
-        fine, fine, fine, status(429, retry_after="1"), fine, half, fine, cut, status(503), fine, status(418, ban), fine, status(502, "<html>"),
-    ]  # fmt: skip
+        fine,
+        fine,
+        fine,
+        status(429, retry_after="1"),
+        fine,
+        half,
+        fine,
+        cut,
+        status(503),
+        fine,
+        status(418, ban),
+        fine,
+        status(502, "<html>"),
+    ]
     assert pull("BTC") == 0
     assert exchange.faults == []
     assert held(stored()) == values(exchange.futures["BTCUSDT"].minutes[:6_000])
@@ -109,7 +124,7 @@ def test_a_killed_pull_goes_on_without_a_hole_or_a_double(exchange: Exchange) ->
     while killed < 2:
         before = origin.read_bytes() if origin.exists() else b""
         process = subprocess.Popen(
-            [sys.executable, "-m", "bot", "data", "pull", "--from", "ccxt:binance", "BTC", "--since", "2025-05-01"],
+            [sys.executable, "-m", "bot", "data", "pull", "--from", "ccxt:binance", "BTC", "--since", "2025-05-01"]
         )
         deadline = time.monotonic() + 60
         while (not origin.exists() or origin.read_bytes() == before) and time.monotonic() < deadline:

@@ -24,16 +24,30 @@ TABLE = [
     ("an infinite ask", [quote(99.5, float("inf"))], [None], {"no_price": 1}),
     ("bid above ask", [quote(100.5, 99.5)], [None], {"crossed": 1}),
     ("bid equal to ask", [quote(100.0, 100.0)], ["100"], {}),
-    ("an older quote after a newer one", [quote(99.5, 100.5, 5), quote(98.5, 99.5, 4)], ["100", None], {"out_of_order": 1}),
+    (
+        "an older quote after a newer one",
+        [quote(99.5, 100.5, 5), quote(98.5, 99.5, 4)],
+        ["100", None],
+        {"out_of_order": 1},
+    ),
     ("the same quote twice", [GOOD, GOOD], ["100", "100"], {}),
     ("no time of the source", [quote(99.5, 100.5, 5), quote(98.5, 99.5, None)], ["100", "99"], {}),
     ("a jump that nothing confirms", [GOOD, quote(120.0, 120.0), GOOD], ["100", None, "100"], {"jump": 1}),
-    ("a jump that only its own source repeats", [GOOD, quote(120.0, 120.0), quote(121.0, 121.0)], ["100", None, None], {"jump": 2}),
+    (
+        "a jump that only its own source repeats",
+        [GOOD, quote(120.0, 120.0), quote(121.0, 121.0)],
+        ["100", None, None],
+        {"jump": 2},
+    ),
     ("two jumps to different prices", [GOOD, quote(120.0, 120.0), quote(80.0, 80.0)], ["100", None, None], {"jump": 2}),
-    ("a jump confirmed only after another price", [GOOD, quote(120.0, 120.0), GOOD, quote(120.0, 120.0)],
-     ["100", None, "100", None], {"jump": 2}),
+    (
+        "a jump confirmed only after another price",
+        [GOOD, quote(120.0, 120.0), GOOD, quote(120.0, 120.0)],
+        ["100", None, "100", None],
+        {"jump": 2},
+    ),
     ("five per cent", [GOOD, quote(105.0, 105.0)], ["100", "105"], {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("quotes", "prices", "refused"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])

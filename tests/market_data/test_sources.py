@@ -1,4 +1,6 @@
-"""The sources by themselves: retries, clocks, symbols, what yfinance's tables become, and the spans that a store still lacks."""
+"""The sources by themselves: retries, clocks, symbols, what yfinance's tables become, and the spans that a store
+still lacks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from bot.market_data.symbols import Mapped, mapped
 from bot.market_data.yfinance_source import YfinanceSource
 
 MINUTE = 60_000
-NOW = 1_750_032_000_000  # 2025-06-16
+# 2025-06-16
+NOW = 1_750_032_000_000
 
 
 class FakeFeeder(Feeder):
@@ -93,10 +96,13 @@ async def test_a_told_wait_is_kept_and_a_long_ban_ends_the_pull() -> None:
 @pytest.mark.parametrize(
     ("kind", "error", "code"),
     [
-        ("country", AccessDenied, Exit.REFUSED), ("key", AccessDenied, Exit.REFUSED), ("unsupported", NotOffered, Exit.USAGE),
-        ("unknown_symbol", NotOffered, Exit.USAGE), ("failed", SourceError, Exit.ERROR),
+        ("country", AccessDenied, Exit.REFUSED),
+        ("key", AccessDenied, Exit.REFUSED),
+        ("unsupported", NotOffered, Exit.USAGE),
+        ("unknown_symbol", NotOffered, Exit.USAGE),
+        ("failed", SourceError, Exit.ERROR),
     ],
-)  # fmt: skip
+)
 async def test_other_failures_are_not_tried_again(kind: str, error: type[SourceError], code: Exit) -> None:
     one, slept, _ = source(Failure(kind, "no", None))
     with pytest.raises(error) as raised:
@@ -128,19 +134,28 @@ def market(symbol: str, base: str, quote: str, kind: str = "swap", **more: Any) 
 
 
 LISTED = [
-    market("BTC/USD", "BTC", "USD", "spot"), market("BTC/USDC:USDC", "BTC", "USDC"), market("BTC/USDT:USDT", "BTC", "USDT"),
-    replace(market("BTC/USD:BTC", "BTC", "USD"), linear=False), market("ETH/EUR", "ETH", "EUR", "spot"),
-    market("SOL/USDC", "SOL", "USDC", "spot"), market("1000PEPE/USDT:USDT", "1000PEPE", "USDT"),
-    market("XRP/USDT:USDT", "XRP", "USDT", active=False), market("XRP/USD", "XRP", "USD", "spot"),
-]  # fmt: skip
+    market("BTC/USD", "BTC", "USD", "spot"),
+    market("BTC/USDC:USDC", "BTC", "USDC"),
+    market("BTC/USDT:USDT", "BTC", "USDT"),
+    replace(market("BTC/USD:BTC", "BTC", "USD"), linear=False),
+    market("ETH/EUR", "ETH", "EUR", "spot"),
+    market("SOL/USDC", "SOL", "USDC", "spot"),
+    market("1000PEPE/USDT:USDT", "1000PEPE", "USDT"),
+    market("XRP/USDT:USDT", "XRP", "USDT", active=False),
+    market("XRP/USD", "XRP", "USD", "spot"),
+]
 
 
 @pytest.mark.parametrize(
     ("text", "symbol"),
     [
-        ("BTC", "BTC/USDT:USDT"), ("SOL", "SOL/USDC"), ("KPEPE", "1000PEPE/USDT:USDT"), ("XRP", "XRP/USD"), ("ETH=ETH/EUR", "ETH/EUR"),
+        ("BTC", "BTC/USDT:USDT"),
+        ("SOL", "SOL/USDC"),
+        ("KPEPE", "1000PEPE/USDT:USDT"),
+        ("XRP", "XRP/USD"),
+        ("ETH=ETH/EUR", "ETH/EUR"),
     ],
-)  # fmt: skip
+)
 def test_a_coin_is_the_perpetual_in_dollars_else_spot_and_a_given_symbol_wins(text: str, symbol: str) -> None:
     assert mapped(text, LISTED, "ccxt:x").symbol == symbol
 
@@ -245,7 +260,8 @@ async def test_days_open_at_midnight_utc_and_the_running_day_is_left_out() -> No
 
 async def test_hours_move_forward_to_the_full_hour_and_two_of_one_hour_are_one() -> None:
     ticker = Ticker(days(4, hour=9, every=timedelta(hours=1)))
-    ticker.answer.index[3] -= timedelta(minutes=30)  # The closing auction, as a row of its own.
+    # The closing auction, as a row of its own.
+    ticker.answer.index[3] -= timedelta(minutes=30)
     (page,) = await rows(YfinanceSource("adjusted", ticker=lambda _symbol: ticker, clock=ManualClock(NOW)), "1h")
     first = int(datetime(2025, 6, 2, 14, tzinfo=UTC).timestamp() * 1000)
     assert [row.at_ms for row in page.rows] == [first, first + HOUR_MS, first + 2 * HOUR_MS]
@@ -267,10 +283,12 @@ async def test_empty_prices_are_no_candles_and_actions_are_recorded() -> None:
 @pytest.mark.parametrize(
     ("answer", "interval", "error"),
     [
-        (RuntimeError("429 Too Many Requests"), "1d", NoAnswer), (ValueError("possibly delisted"), "1d", NotOffered),
-        (Frame([]), "1d", NotOffered), (Frame([]), "1m", NotOffered),
+        (RuntimeError("429 Too Many Requests"), "1d", NoAnswer),
+        (ValueError("possibly delisted"), "1d", NotOffered),
+        (Frame([]), "1d", NotOffered),
+        (Frame([]), "1m", NotOffered),
     ],
-)  # fmt: skip
+)
 async def test_every_error_of_yahoo_has_a_name(answer: Any, interval: str, error: type[SourceError]) -> None:
     with pytest.raises(error):
         await rows(YfinanceSource(ticker=lambda _symbol: Ticker(answer), clock=ManualClock(NOW)), interval)

@@ -1,6 +1,8 @@
-"""The local exchange with WebSockets: the forms of Binance's USD-M futures and Kraken's version 2, and the REST requests of books, marks and funding.
+"""The local exchange with WebSockets: the forms of Binance's USD-M futures and Kraken's version 2, and the REST
+requests of books, marks and funding.
 
-The bodies follow the exchanges' documentation. A test changes `tops`, `marks`, `books` and `rates`, and calls `tell` to send what changed.
+The bodies follow the exchanges' documentation. A test changes `tops`, `marks`, `books` and `rates`, and calls `tell` to
+send what changed.
 """
 
 from __future__ import annotations
@@ -21,29 +23,38 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from tests.market_data.exchange import Exchange
 
 WAIT_SECONDS = 60.0
-Level = tuple[str, str]  # price and size
+# price and size
+Level = tuple[str, str]
 
 
 class WebSocketExchange(Exchange):
-    """All data are by the exchange's id of the market: BTCUSDT, or at Kraken XXBTZUSD. Its clock is the machine's, plus `clock_ahead_ms`."""
+    """All data are by the exchange's id of the market:
+
+    BTCUSDT, or at Kraken XXBTZUSD. Its clock is the machine's, plus `clock_ahead_ms`.
+    """
 
     def __init__(self, *, clock_ahead_ms: int = 0) -> None:
         self.clock_ahead_ms = clock_ahead_ms
         super().__init__(0)
-        self.tops: dict[str, tuple[str, str]] = {}  # best bid and ask
+        # best bid and ask
+        self.tops: dict[str, tuple[str, str]] = {}
         self.marks: dict[str, str] = {}
         self.rates: dict[str, str] = {}
-        self.hours: dict[str, int] = {}  # of a funding rate, where they are not 8
+        # of a funding rate, where they are not 8
+        self.hours: dict[str, int] = {}
         self.books: dict[str, tuple[list[Level], list[Level]]] = {}
-        self.is_refusing = False  # the upgrade to a WebSocket
-        self.opened = 0  # WebSockets so far
+        # the upgrade to a WebSocket
+        self.is_refusing = False
+        # WebSockets so far
+        self.opened = 0
         self.subscribed: list[str] = []
         self._sockets: dict[WebSocket, set[str]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = threading.Condition()
 
     @property
-    def now_ms(self) -> int:  # the clock of this exchange runs
+    # the clock of this exchange runs
+    def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_ahead_ms
 
     @now_ms.setter
@@ -82,7 +93,8 @@ class WebSocketExchange(Exchange):
     async def _serve(self, socket: WebSocket, greeting: dict[str, Any] | None = None) -> None:
         """Answer the requests of one client until it or a test closes the socket."""
         if self.is_refusing:
-            await socket.close()  # before the upgrade: answered with status 403
+            # before the upgrade: answered with status 403
+            await socket.close()
             return
         await socket.accept()
         self._loop = asyncio.get_running_loop()
@@ -122,8 +134,20 @@ class WebSocketExchange(Exchange):
     async def _tell(self, socket: WebSocket, stream: str) -> None:
         if stream.startswith("ticker:"):
             bid, ask = (float(px) for px in self.tops["XXBTZUSD"])
-            row = {"symbol": stream.partition(":")[2], "bid": bid, "bid_qty": 1.5, "ask": ask, "ask_qty": 2.5, "last": bid, "volume": 2158.3,
-                   "vwap": bid, "low": bid, "high": ask, "change": 0.0, "change_pct": 0.0}  # fmt: skip
+            row = {
+                "symbol": stream.partition(":")[2],
+                "bid": bid,
+                "bid_qty": 1.5,
+                "ask": ask,
+                "ask_qty": 2.5,
+                "last": bid,
+                "volume": 2158.3,
+                "vwap": bid,
+                "low": bid,
+                "high": ask,
+                "change": 0.0,
+                "change_pct": 0.0,
+            }
             await socket.send_json({"channel": "ticker", "type": "snapshot", "data": [row]})
             return
         name, channel = stream.upper().split("@", 1)
@@ -167,10 +191,18 @@ class WebSocketExchange(Exchange):
 
     async def premium_index(self, request: Request) -> Response:
         body = [
-            {"symbol": name, "markPrice": px, "indexPrice": px, "estimatedSettlePrice": px, "lastFundingRate": self.rates.get(name, "0.0001"),
-             "interestRate": "0.0001", "nextFundingTime": self.next_funding_ms, "time": self.now_ms}
+            {
+                "symbol": name,
+                "markPrice": px,
+                "indexPrice": px,
+                "estimatedSettlePrice": px,
+                "lastFundingRate": self.rates.get(name, "0.0001"),
+                "interestRate": "0.0001",
+                "nextFundingTime": self.next_funding_ms,
+                "time": self.now_ms,
+            }
             for name, px in self.marks.items()
-        ]  # fmt: skip
+        ]
         return self.answer(body)
 
     async def funding_info(self, request: Request) -> Response:
@@ -194,19 +226,33 @@ class WebSocketExchange(Exchange):
         rows = {}
         for pair, (bid, ask) in self.tops.items():
             two = [bid, bid]
-            rows[pair] = {"a": [ask, "1", "1.000"], "b": [bid, "1", "1.000"], "c": [bid, "0.01"], "v": ["1", "2"], "p": two, "t": [1, 2], "l": two,
-                          "h": [ask, ask], "o": bid}  # fmt: skip
+            rows[pair] = {
+                "a": [ask, "1", "1.000"],
+                "b": [bid, "1", "1.000"],
+                "c": [bid, "0.01"],
+                "v": ["1", "2"],
+                "p": two,
+                "t": [1, 2],
+                "l": two,
+                "h": [ask, ask],
+                "o": bid,
+            }
         return self.answer({"error": [], "result": rows})
 
     def app(self) -> Starlette:
         futures, kraken = "/fapi.binance.com/fapi/v1", "/api.kraken.com/0/public"
-        return Starlette(routes=[
-            Route(f"{futures}/premiumIndex", self.premium_index), Route(f"{futures}/fundingInfo", self.funding_info),
-            Route(f"{futures}/depth", self.binance_book),
-            Route(f"{kraken}/Depth", self.kraken_book), Route(f"{kraken}/Ticker", self.kraken_ticker),
-            WebSocketRoute("/fstream.binance.com/{category}/ws/{stream}", self.binance), WebSocketRoute("/ws.kraken.com/v2", self.kraken_v2),
-            *super().app().routes,
-        ])  # fmt: skip
+        return Starlette(
+            routes=[
+                Route(f"{futures}/premiumIndex", self.premium_index),
+                Route(f"{futures}/fundingInfo", self.funding_info),
+                Route(f"{futures}/depth", self.binance_book),
+                Route(f"{kraken}/Depth", self.kraken_book),
+                Route(f"{kraken}/Ticker", self.kraken_ticker),
+                WebSocketRoute("/fstream.binance.com/{category}/ws/{stream}", self.binance),
+                WebSocketRoute("/ws.kraken.com/v2", self.kraken_v2),
+                *super().app().routes,
+            ]
+        )
 
 
 def ladder(best: float, buy: int, sizes: list[float], step: float = 0.1) -> list[Level]:

@@ -1,4 +1,6 @@
-"""Events are plain tuples: each type of the interface has one class, and readers may take its first values by position."""
+"""Events are plain tuples: each type of the interface has one class, and readers may take its first values by
+position.
+"""
 
 from __future__ import annotations
 

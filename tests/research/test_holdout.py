@@ -64,7 +64,8 @@ def test_a_look_is_a_backtest_of_the_best_trial_there_and_later_looks_are_counte
 
     assert call(["sweep", "holdout", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found, "the same trial is not run again"
-    sweep("--holdout", "2h", "--method", "random", "--trials", "12")  # More trials have another best one.
+    # More trials have another best one.
+    sweep("--holdout", "2h", "--method", "random", "--trials", "12")
     assert call(["sweep", "holdout", "mine"]) == 0
     assert "look 2 on" in capsys.readouterr().out
     assert len(shown("mine", capsys)["holdout"]) == 2

@@ -24,7 +24,9 @@ def test_the_probabilistic_sharpe_ratio_is_that_of_the_paper() -> None:
 
 
 def test_the_deflated_sharpe_ratio_is_that_of_the_paper() -> None:
-    """Bailey, Lopez de Prado 2014: 5 years of days, annualised 2.5, the best of 100 trials whose annualised ratios have a variance of 0.5."""
+    """Bailey, Lopez de Prado 2014: 5 years of days, annualised 2.5, the best of 100 trials whose annualised ratios
+    have a variance of 0.5.
+    """
     found = Moments(1250, 2.5 / sqrt(250), -3, 10)
     assert best_by_luck(100, 0.5 / 250) == pytest.approx(0.1132, abs=0.0001)
     assert deflated_sharpe(found, 100, 0.5 / 250) == pytest.approx(0.9004, abs=0.0001)

@@ -32,8 +32,12 @@ def programs() -> Path:
 
 @pytest.fixture
 def storage() -> Iterator[str]:
-    """The address of a new, empty database. It is reached by a socket in a folder with a short name: a socket's path has at most 107 characters."""
-    where, user = programs(), "postgres" if os.geteuid() == 0 else None  # its server refuses root
+    """The address of a new, empty database.
+
+    It is reached by a socket in a folder with a short name: a socket's path has at most 107 characters.
+    """
+    # its server refuses root
+    where, user = programs(), "postgres" if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="bot-pg-"))
     shutil.chown(folder, user or os.geteuid())
     with socket.socket() as free:

@@ -1,6 +1,8 @@
-"""Sweeps and walk-forwards of a strategy on random walks, and on the same walks with a planted edge: what their verdicts say.
+"""Sweeps and walk-forwards of a strategy on random walks, and on the same walks with a planted edge: what their
+verdicts say.
 
-The edge is a drift that turns about every 20 days, which a cross of two averages can follow. Costs are the service's own.
+The edge is a drift that turns about every 20 days, which a cross of two averages can follow. Costs are the service's
+own.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from tests.backtest.builders import config, minutes, write
 pytest.importorskip("optuna")
 
 DAYS = 480
-DRIFT = 0.025  # a day; the noise of a day is 0.02
-TURN = 1 / 20  # chance of a day that the drift turns
+# a day; the noise of a day is 0.02
+DRIFT = 0.025
+# chance of a day that the drift turns
+TURN = 1 / 20
 SPACE = "params: {one.fast_bars: [2, 5], one.slow_bars: [8, 13]}\nobjectives: [Sharpe Ratio]\n"
 SWEPT = ("Deflated Sharpe ratio", "Superior predictive ability")
 

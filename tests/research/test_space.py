@@ -42,7 +42,10 @@ constraints: {"# Trades": {min: 30}, "Max. Drawdown [%]": {min: -20.5, max: -1}}
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("params: {one.fast_barz: [1, 2]}", "space.yaml:1:25: params.one.fast_barz: no strategy has this param; did you mean one.fast_bars?"),
+        (
+            "params: {one.fast_barz: [1, 2]}",
+            "space.yaml:1:25: params.one.fast_barz: no strategy has this param; did you mean one.fast_bars?",
+        ),
         ("params:\n  one.fast_bars: [0, 2]", "space.yaml:2:18: params.one.fast_bars: the param does not accept 0: "),
         ("params:\n  one.fast_bars: {from: 1.5, to: 2}", "from, to and step must be whole numbers"),
         ("params:\n  one.fast_bars: {from: 5, to: 2}", "from must be below to"),
@@ -50,15 +53,21 @@ constraints: {"# Trades": {min: 30}, "Max. Drawdown [%]": {min: -20.5, max: -1}}
         ("params:\n  one.fast_bars: [2, 2]", "give a list of different values"),
         ("params:\n  one.usd: {from: 0, to: 10, log: true}", "begins above 0"),
         ("params:\n  one.usd: {from: 0.001, to: 1000000, step: 0.001}", "take a larger step"),
-        ("params: {one.fast_bars: [2, 3]}\nobjectives: [Sharp Ratio]", "'Sharp Ratio' is no figure of the report; did you mean Sharpe Ratio?"),
+        (
+            "params: {one.fast_bars: [2, 3]}\nobjectives: [Sharp Ratio]",
+            "'Sharp Ratio' is no figure of the report; did you mean Sharpe Ratio?",
+        ),
         ("params: {one.fast_bars: [2, 3]}\nobjectives: [{figure: SQN, best: most}]", "best: highest or lowest"),
-        ("params: {one.fast_bars: [2, 3]}\nconstraints: {SQN: 3}", "a constraint is {min: NUMBER}, {max: NUMBER} or both"),
+        (
+            "params: {one.fast_bars: [2, 3]}\nconstraints: {SQN: 3}",
+            "a constraint is {min: NUMBER}, {max: NUMBER} or both",
+        ),
         ("param: {one.fast_bars: [2, 3]}", "a space has the keys params, objectives, constraints"),
         ("params: [one.fast_bars]", "params: must be a mapping"),
         ("objectives: [SQN]", "names no param"),
         ("params: {one.fast_bars: [2, 3]", "space.yaml:1"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         space(tmp_path, text)

@@ -291,8 +291,13 @@ def test_other_data_another_config_and_another_strategy_are_told_apart(
     ],
 )
 def test_a_place_that_cannot_be_used_is_named_and_nothing_is_written(
-    place: Path, more: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+    place: Path,
+    more: tuple[str, ...],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(runners, "CONNECT_S", 1)
     sweep(*more, code=code)
     assert said in capsys.readouterr().err
@@ -414,9 +419,7 @@ def test_a_scheduler_without_a_worker_and_a_worker_of_another_version_are_refuse
         (
             '["Calmar Ratio"]',
             ("--walk-forward", "train=2h,test=1h"),
-            [
-                "Calmar Ratio is a figure of a year, and the shortest window has 1 h",
-            ],
+            ["Calmar Ratio is a figure of a year, and the shortest window has 1 h"],
         ),
         ('["Return [%]"]', (), []),
     ],

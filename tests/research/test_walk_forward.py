@@ -1,4 +1,6 @@
-"""Walk-forward: its windows, that a test window is not seen, that it goes on after a stop, and that noise has no edge."""
+"""Walk-forward: its windows, that a test window is not seen, that it goes on after a stop, and that noise has no
+edge.
+"""
 
 from __future__ import annotations
 
@@ -120,8 +122,7 @@ def test_the_table_and_the_verdict_are_printed_and_pruning_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("instant", "text"),
-    [("2025-06-01T00:00:00.000Z", "2025-06-01"), ("2025-06-01T15:33:00.000Z", "2025-06-01T15:33")],
+    ("instant", "text"), [("2025-06-01T00:00:00.000Z", "2025-06-01"), ("2025-06-01T15:33:00.000Z", "2025-06-01T15:33")]
 )
 def test_a_border_is_printed_so_that_from_and_to_give_the_same_window(instant: str, text: str) -> None:
     """A range begins with its first candle, which may be at 15:33; a date alone would be another window."""

@@ -20,11 +20,7 @@ from bot.runtime.model.shares import Share
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
-from bot.wire import (
-    CancelResult,
-    Event,
-    GuardianRequest,
-)
+from bot.wire import CancelResult, Event, GuardianRequest
 from bot.wire.events import model_event
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, Tap, Tapped
 
@@ -64,9 +60,16 @@ def held_position(
 
 
 def resting_order(
-    oid: str = "1", kind: str = "limit", action: str = "open", *, market: str = "BTC", side: str = "long", size: str = "2",
-    limit_px: str | None = "90", **more: Any,
-) -> MirrorOrder:  # fmt: skip
+    oid: str = "1",
+    kind: str = "limit",
+    action: str = "open",
+    *,
+    market: str = "BTC",
+    side: str = "long",
+    size: str = "2",
+    limit_px: str | None = "90",
+    **more: Any,
+) -> MirrorOrder:
     """An order of ours as the account state holds it, with nothing filled."""
     px = None if limit_px is None else parse_e8(limit_px)
     return MirrorOrder(oid, market, kind, side, action, parse_e8(size), 0, px, None, None, "KEY", **more)
@@ -139,9 +142,23 @@ async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FakeVenue,
 
 
 WRITES = (
-    "decided", "open", "planned", "sending", "sending_all", "attempt_ended", "accept", "accept_all", "end", "take", "restart_cursor", "bar_done", "flush",
-    "write_arm", "refused", "trim",
-)  # fmt: skip
+    "decided",
+    "open",
+    "planned",
+    "sending",
+    "sending_all",
+    "attempt_ended",
+    "accept",
+    "accept_all",
+    "end",
+    "take",
+    "restart_cursor",
+    "bar_done",
+    "flush",
+    "write_arm",
+    "refused",
+    "trim",
+)
 
 
 async def minutes(kernel: Kernel, venue: FakeVenue, *closes: str, coin: str = "BTC") -> None:
@@ -172,9 +189,20 @@ def kill(kernel: Kernel) -> None:
 
 def intent(n: int = 0, **more: Any) -> JournalIntent:
     given: dict[str, Any] = {
-        "id": f"KEY{n}", "strategy": "trend", "market": "BTC", "action": "open", "path": "plan", "trigger": f"bar:BTC:{n}",
-        "ordinal": 0, "leg": "order", "epoch": 0, "body": b'{"market":"BTC"}', "not_after_ms": 100, "opened_ms": 1, **more,
-    }  # fmt: skip
+        "id": f"KEY{n}",
+        "strategy": "trend",
+        "market": "BTC",
+        "action": "open",
+        "path": "plan",
+        "trigger": f"bar:BTC:{n}",
+        "ordinal": 0,
+        "leg": "order",
+        "epoch": 0,
+        "body": b'{"market":"BTC"}',
+        "not_after_ms": 100,
+        "opened_ms": 1,
+        **more,
+    }
     return JournalIntent(**given)
 
 

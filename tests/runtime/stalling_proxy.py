@@ -1,4 +1,6 @@
-"""Halfway between a daemon and its service: an HTTP proxy on a socket of its own that can hang, by path or request, and says when it does."""
+"""Halfway between a daemon and its service: an HTTP proxy on a socket of its own that can hang, by path or request,
+and says when it does.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,18 @@ from collections.abc import Callable
 
 
 class Halfway:
-    """`hangs(path)` and `swallows(request)` say whether a request is kept without an answer; `hung` is set when one is."""
+    """`hangs(path)` and `swallows(request)` say whether a request is kept without an answer;
+
+    `hung` is set when one is.
+    """
 
     def __init__(self, port: int) -> None:
         self.upstream = port
         self.hangs: Callable[[str], bool] = lambda _path: False
         self.swallows: Callable[[bytes], bool] = lambda _request: False
         self.hung = asyncio.Event()
-        self.swallowed = 0  # requests that were kept
+        # requests that were kept
+        self.swallowed = 0
         self._released = asyncio.Event()
         self.paths: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()

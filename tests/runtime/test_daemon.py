@@ -1,4 +1,6 @@
-"""The whole daemon, with a real service process, heartbeat process and journal: how it stops, what it leaves, and what ends it."""
+"""The whole daemon, with a real service process, heartbeat process and journal: how it stops, what it leaves, and
+what ends it.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,10 @@ from tests.service import serving
 
 START_MS = 1_795_132_800_000
 CONTROL = {"Authorization": "Bearer bbc_test"}
-STOP_S = 5.0  # what is promised
-IN_TIME_S = 12.0  # far more than a tenth of it, and less than the client's fifteen
+# what is promised
+STOP_S = 5.0
+# far more than a tenth of it, and less than the client's fifteen
+IN_TIME_S = 12.0
 PATIENCE_S = 60.0
 # Shown when there is a reason, and with live prices.
 IN_TROUBLE_ONLY = {
@@ -68,7 +72,8 @@ IN_TROUBLE_ONLY = {
     "bracketbot_price_age_seconds": {"market": set[str]()},
     "bracketbot_price_closed": {"market": set[str]()},
 }
-ENDINGS = ("GRACE_S", "HOOKS_S", "STOP_S")  # how long each part of a stop may take
+# how long each part of a stop may take
+ENDINGS = ("GRACE_S", "HOOKS_S", "STOP_S")
 LIMITS: dict[str, float] = {name: getattr(supervisor, name) for name in ENDINGS}
 UNSETTLED = "SELECT id FROM intents WHERE state NOT IN ('accepted', 'rejected', 'expired', 'void')"
 CARRIED = (
@@ -216,8 +221,9 @@ def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limits of a stop a tenth as long: what waits by them is over long before IN_TIME_S, on any machine; what waits without one
-    waits for the client's fifteen seconds."""
+    """The limits of a stop a tenth as long: what waits by them is over long before IN_TIME_S, on any machine; what
+    waits without one waits for the client's fifteen seconds.
+    """
     for name in ENDINGS:
         monkeypatch.setattr(supervisor, name, LIMITS[name] / 10)
 
@@ -285,13 +291,19 @@ class Place:
         folder.mkdir(exist_ok=True)
         (folder / "many.py").write_text(STRATEGIES)
         lines = "\n".join(
-            f'  - {{name: {name.lower()}, use: "many:{name}", markets: [{"ETH" if n else "BTC"}], interval: 1m, budget_usd: 1000}}'
+            f'  - {{name: {name.lower()}, use: "many:{name}", markets: [{"ETH" if n else "BTC"}], interval: 1m,'
+            " budget_usd: 1000}"
             for n, name in enumerate(strategies)
         )
         text = CONFIG.format(
-            base_url=self.halfway.base_url, on_exit=on_exit, state=self.folder / "state", strategies=folder, lines=lines, path=path,
+            base_url=self.halfway.base_url,
+            on_exit=on_exit,
+            state=self.folder / "state",
+            strategies=folder,
+            lines=lines,
+            path=path,
             dead_man="" if dead_man is None else f"dead_man: {{heartbeat_seconds: {dead_man}, on_miss: flatten}}",
-        )  # fmt: skip
+        )
         config = self.folder / "bot.yaml"
         config.write_text(text)
         return load(config, {"KEY": self.key})
@@ -413,12 +425,7 @@ def beating() -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("on_exit", "left"),
-    [
-        ("leave", ["BTC", "limit", "stop_loss"]),
-        ("cancel", ["BTC", "stop_loss"]),
-        ("flatten", []),
-    ],
+    ("on_exit", "left"), [("leave", ["BTC", "limit", "stop_loss"]), ("cancel", ["BTC", "stop_loss"]), ("flatten", [])]
 )
 async def test_a_stop_leaves_what_on_exit_says(
     place: MakePlace, still: serving.Served, on_exit: str, left: list[str]
@@ -515,9 +522,15 @@ async def test_sigterm_ends_the_process_while_it_recovers(place: MakePlace, stil
     one.halfway.hangs = lambda path: path == "/v1/guardians"
     one.settings("Holds")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bot", "run", str(one.folder / "bot.yaml"), env=os.environ | {"KEY": one.key},
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "bot",
+        "run",
+        str(one.folder / "bot.yaml"),
+        env=os.environ | {"KEY": one.key},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     try:
         await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
         process.send_signal(signal.SIGTERM)
@@ -532,7 +545,8 @@ async def test_a_second_daemon_on_one_state_directory_ends_at_once(place: MakePl
     one = await place(still)
     settings = one.settings("Idle")
     await one.ran(settings)
-    nobody = "http://127.0.0.1:1"  # Whoever asked before it looked would wait for this one.
+    # Whoever asked before it looked would wait for this one.
+    nobody = "http://127.0.0.1:1"
     with pytest.raises(BotError, match="another daemon runs on"):
         async with asyncio.timeout(PATIENCE_S):
             await daemon.run(one.request(settings, base_url=nobody, stop=asyncio.Event()))
@@ -1216,7 +1230,9 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
 async def test_a_resync_that_waits_for_the_service_opens_nothing_and_stops_no_pass(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without passes there are no exits, stops and heartbeats, and the dead-man switch would close the positions of a healthy daemon."""
+    """Without passes there are no exits, stops and heartbeats, and the dead-man switch would close the positions of
+    a healthy daemon.
+    """
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
 
@@ -1247,7 +1263,9 @@ async def test_a_resync_that_waits_for_the_service_opens_nothing_and_stops_no_pa
 async def test_a_resync_whose_first_question_hangs_delays_no_pass_and_takes_a_slow_answer(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting in each pass would stop the heartbeats, and the dead-man switch would close the positions of a healthy daemon."""
+    """Waiting in each pass would stop the heartbeats, and the dead-man switch would close the positions of a healthy
+    daemon.
+    """
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         monkeypatch.setattr(resync, "YIELD_MS", 1)
@@ -1454,7 +1472,9 @@ async def test_a_fill_whose_hook_is_cut_by_a_stop_counts_once(place: MakePlace, 
 async def test_a_fill_whose_hook_is_cut_by_a_stop_during_the_start_counts_once(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person buys while the strategy warms up; the fill is delivered after the warm-up, before the start is complete."""
+    """A person buys while the strategy warms up; the fill is delivered after the warm-up, before the start is
+    complete.
+    """
     one = await place(still)
     name = "SlowAndHangsAtItsFirstFill"
     await warming(one, monkeypatch, name)
@@ -1481,7 +1501,8 @@ async def test_a_run_appears_in_prometheus_and_in_notices_to_people(place: MakeP
         await one.ran(settings)
         port = int((settings.state_dir / "metrics.port").read_text())
         with socket.socket() as other:
-            other.bind(("127.0.0.2", port))  # It would be taken by who listens to the network.
+            # It would be taken by who listens to the network.
+            other.bind(("127.0.0.2", port))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
             assert (await http.get("/readyz")).status_code == 200
             assert (await http.get("/livez")).status_code == 200
@@ -1553,11 +1574,11 @@ def test_the_alert_of_a_late_heartbeat_comes_after_a_beat_is_missed_and_before_t
     exprs = {one["alert"]: one["expr"] for one in group["rules"]}
     left, age = exprs["BracketbotHeartbeatLate"].split(" < ")
     assert (left, age) == ("bracketbot_heartbeat_deadline_seconds", "bracketbot_heartbeat_age_seconds")
-    lengths = heartbeat_rule.beat_timing(
-        seconds
-    )  # What is left is less than the age of the newest beat from half of it on.
+    # What is left is less than the age of the newest beat from half of it on.
+    lengths = heartbeat_rule.beat_timing(seconds)
     assert lengths.period_ns * (1 + heartbeat_rule.JITTER) + heartbeat_rule.ATTEMPT_NS < lengths.deadline_ns / 2
-    asked_s = 5  # as the file says of scrapes
+    # as the file says of scrapes
+    asked_s = 5
     assert asked_s + int(group["interval"].removesuffix("s")) <= seconds / 2
 
 
@@ -1613,9 +1634,10 @@ async def test_a_notice_is_sent_although_the_journal_that_ended_the_run_cannot_s
         settings = told_at(box.url, one.settings("Idle"))
         real = journal_module.Journal.notify
         monkeypatch.setattr(
-            journal_module.Journal, "notify",
+            journal_module.Journal,
+            "notify",
             lambda journal, *a, **k: real(journal, *a, **k) if journal.path is None else takes_nothing(),
-        )  # fmt: skip
+        )
         await cut_by(error, one, settings, monkeypatch)
         assert one.task is not None
         assert one.task.result().exit_code is Exit.UNSAFE
@@ -1682,7 +1704,9 @@ async def test_a_hangup_takes_over_the_config_with_its_heartbeat_and_its_strateg
 async def test_a_reload_runs_passes_while_its_strategies_warm_up(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heartbeat and the watchdog need progress stamps: without them a long warm-up would look like a stuck kernel."""
+    """The heartbeat and the watchdog need progress stamps: without them a long warm-up would look like a stuck
+    kernel.
+    """
     monkeypatch.setattr(pass_runner, "YIELD_MS", 50)
     one = await place(fast)
     await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))

@@ -1,4 +1,7 @@
-"""Degraded: what keeps entries out and lets exits go, how it is told, and how it ends. Also what is closed while nothing can be learnt."""
+"""Degraded: what keeps entries out and lets exits go, how it is told, and how it ends.
+
+Also what is closed while nothing can be learnt.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,8 @@ from tests.runtime.builders import (
     trailing,
 )
 
-FLAGGED_S = 5.0  # within which another writer is known for one
+# within which another writer is known for one
+FLAGGED_S = 5.0
 DRAWDOWN = WantedGuardian(
     "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
 )
@@ -221,10 +225,13 @@ async def test_a_credential_that_is_refused_ends_the_pass(no: ApiError) -> None:
 @pytest.mark.parametrize(
     ("scopes", "said"),
     [
-        (("read", "trade"), None), ((), None), (None, None), (("read",), "neither open nor close"),
+        (("read", "trade"), None),
+        ((), None),
+        (None, None),
+        (("read",), "neither open nor close"),
         (("read", "trade:close_only"), "closes and protects"),
     ],
-)  # fmt: skip
+)
 def test_a_key_without_trade_is_said_in_a_sentence(scopes: Any, said: str | None) -> None:
     key = None if scopes is None else SimpleNamespace(scopes=scopes)
     found = key_problem(SimpleNamespace(limits=SimpleNamespace(key=key)))
@@ -406,7 +413,8 @@ async def test_a_lost_stop_is_replaced_however_long_the_events_take() -> None:
 class SlowBars(Slow):
     """Takes as long for its bars. Of a market that stands still they are asked for in every pass."""
 
-    are_slow = (True, True)  # the events, the bars
+    # the events, the bars
+    are_slow = (True, True)
 
     async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> Any:
         self.pacer.now_ms -= 0 if self.are_slow[0] else self.takes_ms
@@ -584,7 +592,8 @@ async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_a
     first = await alone(venue, strategies=[flat], path=tmp_path / "1.db", settings=NO_GUARDIANS)
     second = make_kernel(venue, strategies=[Scripted(flat.script)], path=tmp_path / "2.db", settings=NO_GUARDIANS)
     await second.recover()
-    await second.cycle()  # The newest bar of before.
+    # The newest bar of before.
+    await second.cycle()
     await minutes(second, venue, "99")
     await first.cycle()
     assert len(venue.fills) == 1
@@ -669,9 +678,15 @@ def test_a_stale_plan_asks_for_another_leg_and_only_an_entrys_in_time() -> None:
     assert leg.not_after_ms == 100, "the entry grows no younger by it"
     assert leg.id != "KEY1"
     for change in (
-        {"state": "sending"}, {"state": "accepted"}, {"state": "quarantined"}, {"code": "insufficient_funds"}, {"action": "close"},
-        {"not_after_ms": 99}, {"leg": LEGS[-1]}, {"leg": "guardian"},
-    ):  # fmt: skip
+        {"state": "sending"},
+        {"state": "accepted"},
+        {"state": "quarantined"},
+        {"code": "insufficient_funds"},
+        {"action": "close"},
+        {"not_after_ms": 99},
+        {"leg": LEGS[-1]},
+        {"leg": "guardian"},
+    ):
         assert next_leg(intent(1, **stale | change), address=ADDRESS, now_ms=99) is None, change
 
 
@@ -747,7 +762,14 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     venue = FakeVenue()
     venue.minute(BTC="100")
     other = {"reason": "fingerprint"}
-    venue.faults = [Fault("confirm", ApiError.of("idempotency_conflict", "other body", order_submitted="unknown", retryable=False, details=other))]  # fmt: skip
+    venue.faults = [
+        Fault(
+            "confirm",
+            ApiError.of(
+                "idempotency_conflict", "other body", order_submitted="unknown", retryable=False, details=other
+            ),
+        )
+    ]
     kernel = make_kernel(venue, always)
     await kernel.recover()
     await kernel.cycle()
@@ -774,7 +796,8 @@ class Keyless(FakeVenue):
     def __init__(self, *, behind_ms: int = 0) -> None:
         super().__init__()
         self.shows_keys = False
-        self.behind_ms = behind_ms  # its clock is so far behind that of the daemon's machine
+        # its clock is so far behind that of the daemon's machine
+        self.behind_ms = behind_ms
 
     def _trade(self, *args: Any, **named: Any) -> Trade:
         trade = super()._trade(*args, **named)
@@ -802,8 +825,9 @@ async def minutes_of_real_time(kernel: Kernel, venue: FakeVenue, *closes: str) -
 async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_person_after_its_fence(
     kind: str, count: int, behind_ms: int
 ) -> None:
-    """It was executed and its answer was lost; the trade carries nobody's name, and the token says no more than no. It may seem older than
-    the decision, where a clock is a moment ahead of the other."""
+    """It was executed and its answer was lost; the trade carries nobody's name, and the token says no more than no. It
+    may seem older than the decision, where a clock is a moment ahead of the other.
+    """
     venue = Keyless(behind_ms=behind_ms)
     kernel = await begun(venue, faults=[Fault("confirm", kind, count)])
     await minutes_of_real_time(kernel, venue, "100")
@@ -814,7 +838,8 @@ async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_p
     assert (asked.id, asked.state) == (doubt.id, "quarantined")
     assert "can tell whether it became an order" in (asked.message or "")
     assert told(kernel).count("intent.quarantined") == 1
-    venue._close("BTC", CloseRequest(), None)  # By a person, say.
+    # By a person, say.
+    venue._close("BTC", CloseRequest(), None)
     await minutes_of_real_time(kernel, venue, "100", "100")
     assert (set(venue.positions), venue.calls.count("plan")) == (set(), 1), (
         "nothing is opened until a person has looked"
@@ -1049,7 +1074,8 @@ def test_a_key_that_expires_is_told_once_a_day_from_14_days_before() -> None:
     told = []
     for hours in range(20 * 24, -25, -6):
         if hours % 24 == 6:
-            expiry = KeyExpiry(journal)  # A restart tells nothing twice.
+            # A restart tells nothing twice.
+            expiry = KeyExpiry(journal)
         expiry.see(SimpleNamespace(limits=SimpleNamespace(key=key)))  # type: ignore[arg-type]
         expiry.look(end_ms - hours * 3_600_000)
         told = [row.kind for row in journal.owed(0, 99)]

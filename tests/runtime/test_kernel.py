@@ -1,4 +1,6 @@
-"""The loop from bar to fill over a fake venue: what it sends, what it learns, and what it does when the answer is lost."""
+"""The loop from bar to fill over a fake venue: what it sends, what it learns, and what it does when the answer is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from tests.runtime.builders import (
     once,
 )
 
-TRADES = 1_000  # after which a start is ready within ten seconds: so many questions, and so much work of its own
+# after which a start is ready within ten seconds: so many questions, and so much work of its own
+TRADES = 1_000
 QUESTIONS_MAX = 40
 WORK_S_MAX = 5.0
 
@@ -159,7 +162,8 @@ async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
     refusals = kernel.journal.db["refusals"].rows
     assert {(row["market"], row["code"]) for row in refusals} == {("BTC", "market_in_doubt")}
     venue.faults = []
-    for _ in range(3):  # Its token runs out, the trades do not have it: the next bar may open.
+    # Its token runs out, the trades do not have it: the next bar may open.
+    for _ in range(3):
         later(kernel, 60_000)
         await minutes(kernel, venue, "101")
     assert sorted(fill[1] for fill in venue.fills) == ["BTC", "ETH"]
@@ -174,7 +178,8 @@ async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_s
     await kernel.cycle()
     (intent,) = kernel.journal.intents.live()
     assert intent.state == "sending"
-    for _ in range(30):  # However often it is tried: neither age nor count ends it.
+    # However often it is tried: neither age nor count ends it.
+    for _ in range(30):
         later(kernel, 20_000)
         await kernel.cycle()
     assert kernel.journal.intents.live()[0].state == "sending"

@@ -1,4 +1,6 @@
-"""The loop is killed before and after every call to the venue and to the journal, and comes back: the fills are those of the run without a kill."""
+"""The loop is killed before and after every call to the venue and to the journal, and comes back: the fills are
+those of the run without a kill.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,32 @@ from tests.fakes import Crash, FakeVenue, Fault, Tap
 from tests.runtime.builders import kill, make_kernel
 
 CLOSES = (
-    "100", "101", "102", "103", "101", "104", "99", "100", "101", "103", "105", "106", "104", "101", "98", "97", "99", "102",
-)  # fmt: skip
+    "100",
+    "101",
+    "102",
+    "103",
+    "101",
+    "104",
+    "99",
+    "100",
+    "101",
+    "103",
+    "105",
+    "106",
+    "104",
+    "101",
+    "98",
+    "97",
+    "99",
+    "102",
+)
 MARKETS = ("BTC", "ETH")
 
 
 def script(view: View, bar: Bar) -> Iterable[Intent]:
-    """Entries with stops and targets, partial closes, a reversal, a resting limit that is cancelled, a trailing stop."""
+    """Entries with stops and targets, partial closes, a reversal, a resting limit that is cancelled, a trailing
+    stop.
+    """
     n = (bar.at_ms // 60_000) % 6
     position = view.position(bar.market)
     if bar.market == "ETH":
@@ -78,7 +99,9 @@ class Bars(NamedTuple):
 async def run(
     path: Path, tap: Tap, venue: FakeVenue | None = None, *, more: int = len(CLOSES)
 ) -> tuple[FakeVenue, list[Bars], list[str]]:
-    """The script, over as many lives as it takes, until `more` bars after the first crash; what was so after each bar, and the intents."""
+    """The script, over as many lives as it takes, until `more` bars after the first crash; what was so after each
+    bar, and the intents.
+    """
     venue = venue or FakeVenue(MARKETS)
     kernel = None
     after: list[Bars] = []
@@ -122,10 +145,12 @@ def unprotected(venue: FakeVenue) -> list[str]:
     ]
 
 
-BARS_AFTER = 3  # of life after the crash; what a crash breaks shows at once or in the next decision
+# of life after the crash; what a crash breaks shows at once or in the next decision
+BARS_AFTER = 3
 
 
-STEP = 3  # besides the first ones of each kind; `make soak` takes every point
+# besides the first ones of each kind; `make soak` takes every point
+STEP = 3
 FIRST = 3
 
 

@@ -48,7 +48,8 @@ def test_a_first_run_and_one_after_an_end_that_was_told_have_nothing_to_say(jour
 
 def test_a_killed_run_was_heard_of_last_at_its_newest_pass(journal: Journal, tmp_path: Path) -> None:
     reporting.note_begin(journal, None, now_ms=1)
-    ago_ns = min(HOUR_NS, boot_ns() // 2)  # The machine may have started a moment ago.
+    # The machine may have started a moment ago.
+    ago_ns = min(HOUR_NS, boot_ns() // 2)
     stamped(tmp_path, boot_ns=boot_ns() - ago_ns)
     sign = reporting.last_sign(journal, tmp_path)
     now_ms = SystemClock().now_ms()
@@ -64,7 +65,8 @@ def test_a_killed_run_was_heard_of_last_at_its_newest_pass(journal: Journal, tmp
 def test_of_a_run_before_this_boot_or_without_a_pass_the_files_own_time_says_when(
     journal: Journal, tmp_path: Path, passes: int, boot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not boot:  # Neither run could tell which one it is.
+    # Neither run could tell which one it is.
+    if not boot:
         monkeypatch.setattr(reporting, "boot_id", str)
     journal.state.write_note(reporting.UNENDED, boot)
     stamped(tmp_path, boot_ns=passes)
@@ -78,6 +80,7 @@ def test_without_any_stamp_it_is_told_all_the_same(journal: Journal, tmp_path: P
 
 
 def test_runs_that_are_killed_again_and_again_are_told_of_once_in_a_while(journal: Journal) -> None:
-    for n in range(2 * 3):  # Ten minutes may end in the midst of it, once.
+    # Ten minutes may end in the midst of it, once.
+    for n in range(2 * 3):
         reporting.note_begin(journal, iso(n), now_ms=n)
     assert len(told(journal)) <= 2

@@ -1,4 +1,6 @@
-"""A start whose strategies live through a long past: the account is looked after meanwhile, the switch is beaten, and what happens is told when they are ready."""
+"""A start whose strategies live through a long past: the account is looked after meanwhile, the switch is beaten,
+and what happens is told when they are ready.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from bot.wire import CandlesResult, Event
 from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault, refused
 from tests.runtime.builders import AWAY, Scripted, begun, grown, kill, make_kernel, minutes
 
-PAST = 40  # bars
+# bars
+PAST = 40
 
 
 class Slow(Scripted):
@@ -305,10 +308,11 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
     opens = [
         Scripted(
             lambda _view, bar: [Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))],
-            name=name, markets=(market,),
+            name=name,
+            markets=(market,),
         )
         for name, market in markets.items()
-    ]  # fmt: skip
+    ]
     kill(await begun(venue, path=path, strategies=opens))
     assert set(venue.positions) == {"BTC", "ETH"}
     one = Tells(pacer, lambda: None, name="one", markets=("BTC",))
@@ -400,7 +404,10 @@ async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_i
 
 
 async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
-    """`one` has counted its exit in its memory when the hook of `two` is cut; `new` is being built, and what happens is kept for it."""
+    """`one` has counted its exit in its memory when the hook of `two` is cut;
+
+    `new` is being built, and what happens is kept for it.
+    """
     path = tmp_path / "journal.db"
     markets = {"one": ("BTC",), "two": ("ETH",)}
 

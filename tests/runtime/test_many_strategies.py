@@ -1,4 +1,6 @@
-"""Many strategies in one account: shares of a market, daily losses, pauses, quarantine and timers, over a fake venue."""
+"""Many strategies in one account: shares of a market, daily losses, pauses, quarantine and timers, over a fake
+venue.
+"""
 
 from __future__ import annotations
 
@@ -448,8 +450,12 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
 
 @pytest.mark.parametrize(
     ("op", "said"),
-    [("plan", "it was not sent in time"), ("place", "it was not sent in time"), ("confirm", "its plan ran out before it was sent")],
-)  # fmt: skip
+    [
+        ("plan", "it was not sent in time"),
+        ("place", "it was not sent in time"),
+        ("confirm", "its plan ran out before it was sent"),
+    ],
+)
 async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: FakeVenue, op: str, said: str) -> None:
     thin = ApiError.of("insufficient_depth", "the book has 3", retryable=True, order_submitted=False)
     kernel, waits = await kept_back(venue, op, Told("alpha"), by=thin)
@@ -626,7 +632,9 @@ async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: Fa
 
 @pytest.mark.parametrize("is_up", [True, False])
 async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue, tmp_path: Path, is_up: bool) -> None:
-    """An instant that comes again fires again, and what is wanted on it is ordered: the service has forgotten the order of before."""
+    """An instant that comes again fires again, and what is wanted on it is ordered: the service has forgotten the
+    order of before.
+    """
     one = Clocked()
     kernel = await begun(venue, one, path=tmp_path / "j.db")
     venue.clock.advance(600_000)
@@ -649,9 +657,11 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
     assert one.rung == [Timer("often", at_ms)]
     rows = list(kernel.journal.db["intents"].rows)
     assert [(row["cause"], row["state"]) for row in rows] == [
-        (f"timer:often:{at_ms}", "accepted"), (f"timer.1:often:{at_ms}", "accepted"),
-    ]  # fmt: skip
-    kernel.state.alone_since_ms = at_ms + 1  # as for a run whose journal was lost after the order
+        (f"timer:often:{at_ms}", "accepted"),
+        (f"timer.1:often:{at_ms}", "accepted"),
+    ]
+    # as for a run whose journal was lost after the order
+    kernel.state.alone_since_ms = at_ms + 1
     assert rows[1]["cause"].startswith(SCHEDULED), "the clock is to be right for it"
     kill(kernel)
     one = Clocked()
@@ -715,7 +725,9 @@ async def test_a_clock_that_is_set_back_a_little_fires_no_timer_twice(venue: Fak
 async def test_a_machine_whose_clock_is_set_back_fires_no_timer_twice(
     venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real service's time does not go back: where it tells none, the clock that did is this machine's, and what was ordered stands."""
+    """A real service's time does not go back: where it tells none, the clock that did is this machine's, and what
+    was ordered stands.
+    """
     monkeypatch.setattr(venue.clock, "is_sandbox", False)
     one = Clocked()
     kernel = await begun(venue, one)
@@ -761,8 +773,10 @@ async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:
 def test_instants_are_those_of_the_clock() -> None:
     assert [next_after(30, 0), next_after(30, 29_999), next_after(30, 30_000)] == [30_000, 30_000, 60_000]
     assert (newest_until(30, 89_999), newest_until("*/5 * * * *", 600_000), newest_until("*/5 * * * *", 599_999)) == (
-        60_000, 600_000, 300_000,
-    )  # fmt: skip
+        60_000,
+        600_000,
+        300_000,
+    )
     assert list(instants("*/5 * * * *", 0, 900_000)) == [300_000, 600_000, 900_000]
 
 

@@ -1,4 +1,7 @@
-"""What the daemon remembers: everything that a run can reach from its loop, counted while bars go by. A run of a year holds what one of a day does."""
+"""What the daemon remembers: everything that a run can reach from its loop, counted while bars go by.
+
+A run of a year holds what one of a day does.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from tests.runtime.builders import make_kernel, minutes
 
 KEPT = 20
 CONTAINERS: Final = (dict, list, set, deque)
-WINDOW = 60  # bars, more than anything here needs to go round once
+# bars, more than anything here needs to go round once
+WINDOW = 60
 
 
 class Churn(Strategy):
@@ -30,14 +34,15 @@ class Churn(Strategy):
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market):
             return [Close(bar.market)]
-        usd = 50 + bar.at_ms // 60_000 % (
-            REQUESTS_KEPT // 2
-        )  # Requests differ, so that what is kept of them goes round too.
+        # Requests differ, so that what is kept of them goes round too.
+        usd = 50 + bar.at_ms // 60_000 % (REQUESTS_KEPT // 2)
         return [Open(bar.market, "long", usd=usd, bracket=Bracket(stop_pct=2, target_r=2))]
 
 
 def held(root: object, *, but: Collection[object]) -> Counter[str]:
-    """How many things each kind of container holds, of all that can be reached; by the class that has it and the attribute."""
+    """How many things each kind of container holds, of all that can be reached; by the class that has it and the
+    attribute.
+    """
     found: Counter[str] = Counter()
     seen = {id(one) for one in but}
     todo: list[tuple[object, str]] = [(root, "")]
@@ -72,9 +77,12 @@ async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monk
         monkeypatch.setattr(module, "HISTORY_BARS", KEPT)
     venue, pacer = FakeVenue(), FakePacer()
     run = make_kernel(
-        venue, strategies=[Churn(name="churn", markets=["BTC", "ETH"])], markets=["BTC", "ETH"], path=tmp_path / "journal.db",
+        venue,
+        strategies=[Churn(name="churn", markets=["BTC", "ETH"])],
+        markets=["BTC", "ETH"],
+        path=tmp_path / "journal.db",
         pacer=pacer,
-    )  # fmt: skip
+    )
     await run.recover()
     most: list[Counter[str]] = []
     for _ in range(3):

@@ -38,7 +38,10 @@ class Streams:
 async def heard(
     streams: Streams, turns: int, *, known: frozenset[str] = frozenset()
 ) -> tuple[int, list[float], asyncio.Task[None]]:
-    """Listen until so many streams were opened; wake-ups and waits so far. `known`: ids of events that a pass has taken."""
+    """Listen until so many streams were opened; wake-ups and waits so far.
+
+    `known`: ids of events that a pass has taken.
+    """
     wakeups = 0
     waits: list[float] = []
 

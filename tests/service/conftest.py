@@ -1,4 +1,7 @@
-"""A separate service for each test, with a manual clock and pushed prices, over ASGI. Only tests that need real processes start them."""
+"""A separate service for each test, with a manual clock and pushed prices, over ASGI.
+
+Only tests that need real processes start them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ import pytest
 from bot.service.host import HostOptions, Service, build
 from tests.service import serving
 
-START_MS = 1_750_000_020_000  # a full minute in June 2025
+# a full minute in June 2025
+START_MS = 1_750_000_020_000
 CONTROL_TOKEN = "bbc_test"
 
 

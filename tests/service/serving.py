@@ -1,4 +1,7 @@
-"""A service as a separate process, for the tests that kill it. As a module it takes its options as JSON in the first argument."""
+"""A service as a separate process, for the tests that kill it.
+
+As a module it takes its options as JSON in the first argument.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,8 @@ async def test_a_reader_at_the_newest_event_unpacks_no_old_page(
         await caller.send("POST", "/v1/positions/BTC/close", {}, key=f"c{n}")
         newest = (await caller.get(f"/v1/events?since={newest}"))["lastEventId"]
     (account,) = box.service.machine.state.accounts.values()
-    assert account.events_first > 2 * pages.PAGE  # The oldest page has changed a few times.
+    # The oldest page has changed a few times.
+    assert account.events_first > 2 * pages.PAGE
     assert pages._read.cache_info().currsize == 0
 
 

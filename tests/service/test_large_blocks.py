@@ -1,4 +1,6 @@
-"""The process of the service maps large blocks on their own, so that freed texts of snapshots leave no holes in its heap."""
+"""The process of the service maps large blocks on their own, so that freed texts of snapshots leave no holes in its
+heap.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-# The heap grows by each large block that glibc does not map on its own. glibc maps the first one, and after its release none of that size.
+# The heap grows by each large block that glibc does not map on its own. glibc maps the first one, and after its release
+# none of that size.
 SCRIPT = """
 import ctypes
 from bot.service.host import return_large_blocks

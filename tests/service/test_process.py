@@ -1,4 +1,6 @@
-"""The service as a real process on a real port: ready, stopped, refused a port, cut off. kill -9 under load has a file of its own."""
+"""The service as a real process on a real port: ready, stopped, refused a port, cut off. kill -9 under load has a
+file of its own.
+"""
 
 from __future__ import annotations
 

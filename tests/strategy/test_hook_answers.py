@@ -1,4 +1,7 @@
-"""What a hook answers is executed or refused; no part of it is thrown away. Walked over every hook and every form of an answer."""
+"""What a hook answers is executed or refused; no part of it is thrown away.
+
+Walked over every hook and every form of an answer.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,9 @@ LOST_IN_A_STATEMENT = {
     "at_module(bar)": "calls at_module at line {line}, which has a yield",
     "self.plain(bar)": "throws away at line {line} the intent that plain returns: write yield in front",
     "nested()": "calls nested at line {line}, which has a yield",
-    "yield from self.returns(bar)": "loses at line {line} the intents that returns returns at line 20: write yield there",
+    "yield from self.returns(bar)": (
+        "loses at line {line} the intents that returns returns at line 20: write yield there"
+    ),
 }
 
 

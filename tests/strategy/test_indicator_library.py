@@ -1,4 +1,6 @@
-"""The indicators that talipp calculates: against TA-Lib or the formula in numpy, live against columns, bounded memory, bad numbers."""
+"""The indicators that talipp calculates: against TA-Lib or the formula in numpy, live against columns, bounded
+memory, bad numbers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ from bot.strategy.indicators import Columns
 from tests.strategy.toy import walk
 
 BARS = 600
-SETTLED = 300  # bars after which two recursive averages with different first values agree
+# bars after which two recursive averages with different first values agree
+SETTLED = 300
 
 Arrays = dict[str, Any]
 NO_PARAMS = Params()

@@ -74,7 +74,8 @@ def test_they_agree_with_talipp(n: int) -> None:
         (Ema(n), list(oracle.EMA(n, closes))),
         (Atr(n), list(oracle.ATR(n, rows))),
     ]
-    if n > 1:  # talipp divides by n - 1.
+    # talipp divides by n - 1.
+    if n > 1:
         pairs.append((Rsi(n), list(oracle.RSI(n, closes))))
     for series, expected in pairs:
         ours = [series.update(bar) for bar in bars]

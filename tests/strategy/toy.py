@@ -1,4 +1,7 @@
-"""A toy account and a toy market for strategies under test: fills at the close, stop and target at their price. No venue."""
+"""A toy account and a toy market for strategies under test: fills at the close, stop and target at their price.
+
+No venue.
+"""
 
 from __future__ import annotations
 

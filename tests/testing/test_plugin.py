@@ -1,4 +1,6 @@
-"""The pytest plugin, as a user's own project meets it: one line for a fresh service, options by a mark, nothing left behind."""
+"""The pytest plugin, as a user's own project meets it: one line for a fresh service, options by a mark, nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -140,6 +142,9 @@ def test_the_fixture_and_its_mark_are_documented(project: pytest.Pytester) -> No
 
 
 def test_the_plugin_imports_only_pytest() -> None:
-    code = "import sys, pytest; before = set(sys.modules); import bot.testing.plugin; print(*sorted(set(sys.modules) - before))"
+    code = (
+        "import sys, pytest; before = set(sys.modules); import bot.testing.plugin; print(*sorted(set(sys.modules) -"
+        " before))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["bot", "bot.testing", "bot.testing.plugin"]

@@ -1,4 +1,7 @@
-"""The author of random worlds: reads the state after its own commands and chooses the next command. All randomness comes from one seed."""
+"""The author of random worlds: reads the state after its own commands and chooses the next command.
+
+All randomness comes from one seed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from tests.venue.visitors import visit
 
 START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS
 MINUTE_MS = 60_000
-COMMANDS = 40  # commands of one world, without its setup and without sign-ins and webhooks
+# commands of one world, without its setup and without sign-ins and webhooks
+COMMANDS = 40
 VISITS = 0.03
 WALKS = 0.02
 
@@ -41,7 +45,8 @@ CRONS = ("*/10 * * * *", "*/30 * * * *", "0 * * * *", "30 */2 * * mon-fri", "0 0
 LOW_TIERS = ((0, 40), (3_000 * E8, 25), (10_000 * E8, 10), (40_000 * E8, 5))
 
 
-MINUTES = (0, 0, 0, 0, 0, MINUTE_MS, 90 * MINUTE_MS)  # Time from now to the start of a bar.
+# Time from now to the start of a bar.
+MINUTES = (0, 0, 0, 0, 0, MINUTE_MS, 90 * MINUTE_MS)
 
 
 @dataclass(slots=True)
@@ -56,10 +61,10 @@ class Author:
     made: int = 0
     wild: float = 0.004
     used_keys: list[str] = field(default_factory=list)
-    doors: random.Random = field(default_factory=lambda: random.Random(0))  # randomness of sign-ins and webhooks
-    terms: random.Random = field(
-        default_factory=lambda: random.Random(0)
-    )  # randomness of maker fees, odd grids and minimums
+    # randomness of sign-ins and webhooks
+    doors: random.Random = field(default_factory=lambda: random.Random(0))
+    # randomness of maker fees, odd grids and minimums
+    terms: random.Random = field(default_factory=lambda: random.Random(0))
 
     def say(self, command: c.Command, now_ms: int | None = None) -> None:
         if now_ms is not None:
@@ -90,17 +95,29 @@ class Author:
         depth = rng.random()
         if depth < 0.6:
             half_spread = rng.choice((0, 500, 10_000, 100_000))
-        if depth < 0.4:  # Thin: a level holds some hundred or thousand USD.
+        # Thin: a level holds some hundred or thousand USD.
+        if depth < 0.4:
             level_step = rng.choice((1_000, 20_000, 200_000))
             level_size = rng.choice((50, 500, 5_000)) * E8 * E8 // px
             level_growth = rng.choice((0, E8 // 10))
         market = s.MarketSpec(
-            coin=coin, margin_mode=mode, book="main" if mode == "cross" else "stocks", sz_decimals=sz_decimals, max_leverage=leverage,
-            tiers=LOW_TIERS if coin == "BTC" and rng.random() < 0.5 else (), half_spread=half_spread, level_step=level_step, level_size=level_size,
-            level_growth=level_growth, slippage_bps=rng.choice((100, 200)), funding_rate=rng.choice((12_500_000, -90_000_000, 0, 4 * E12 // 100)),
-            limit_touch=rng.random() < 0.3, taker_rate=rng.choice((45_000, 90_000, 0)),
-            maker_rate=self.terms.choice((15_000, 0, -10_001, -2_000_000)), **self.grids(sz_decimals, px),
-        )  # fmt: skip
+            coin=coin,
+            margin_mode=mode,
+            book="main" if mode == "cross" else "stocks",
+            sz_decimals=sz_decimals,
+            max_leverage=leverage,
+            tiers=LOW_TIERS if coin == "BTC" and rng.random() < 0.5 else (),
+            half_spread=half_spread,
+            level_step=level_step,
+            level_size=level_size,
+            level_growth=level_growth,
+            slippage_bps=rng.choice((100, 200)),
+            funding_rate=rng.choice((12_500_000, -90_000_000, 0, 4 * E12 // 100)),
+            limit_touch=rng.random() < 0.3,
+            taker_rate=rng.choice((45_000, 90_000, 0)),
+            maker_rate=self.terms.choice((15_000, 0, -10_001, -2_000_000)),
+            **self.grids(sz_decimals, px),
+        )
         return c.ListMarket(market, px)
 
     def grids(self, sz_decimals: int, px: int) -> dict[str, Any]:
@@ -119,11 +136,24 @@ class Author:
         rng = self.rng
         thin = rng.random() < 0.5
         market = s.MarketSpec(
-            coin=coin, asset_class="prediction", book="events", margin_mode="full", sz_decimals=0, max_leverage=1, sig_figs=None, px_decimals=3,
-            taker_rate=rng.choice((0, 4_000_000, 7_000_000)), maker_rate=self.terms.choice((0, -1_000_001)), half_spread=rng.choice((0, 200_000, 1_500_000)),
-            level_step=200_000 if thin else 0, level_size=rng.choice((200, 5_000)) * E8 if thin else 0, slippage_bps=rng.choice((100, 500)),
-            funding_rate=0, limit_touch=rng.random() < 0.3, expires_ms=self.now_ms + rng.choice((1, 7, 40, 400)) * MINUTE_MS,
-        )  # fmt: skip
+            coin=coin,
+            asset_class="prediction",
+            book="events",
+            margin_mode="full",
+            sz_decimals=0,
+            max_leverage=1,
+            sig_figs=None,
+            px_decimals=3,
+            taker_rate=rng.choice((0, 4_000_000, 7_000_000)),
+            maker_rate=self.terms.choice((0, -1_000_001)),
+            half_spread=rng.choice((0, 200_000, 1_500_000)),
+            level_step=200_000 if thin else 0,
+            level_size=rng.choice((200, 5_000)) * E8 if thin else 0,
+            slippage_bps=rng.choice((100, 500)),
+            funding_rate=0,
+            limit_touch=rng.random() < 0.3,
+            expires_ms=self.now_ms + rng.choice((1, 7, 40, 400)) * MINUTE_MS,
+        )
         return c.ListMarket(market, px)
 
     # Probabilities with a reason.
@@ -251,10 +281,16 @@ class Author:
             spec.action = rng.choice(("cancel_orders", "cancel_orders", "flatten", "block_opens"))
         else:
             spec.order = s.OrderSpec(
-                self.coin(account), rng.choice((1, -1)), usd=rng.choice((5, 20, 300)) * E8, leverage=rng.choice((None, 2, 10)), leverage_mode="clamp",
-                stop=s.LegSpec(pct=rng.choice((E8 // 10, 2 * E8))) if rng.random() < 0.5 else None, allow_partial=rng.random() < 0.5,
-                reduce_only=rng.random() < 0.1, guardians=(self.hold(None),) if rng.random() < 0.1 else (),
-            )  # fmt: skip
+                self.coin(account),
+                rng.choice((1, -1)),
+                usd=rng.choice((5, 20, 300)) * E8,
+                leverage=rng.choice((None, 2, 10)),
+                leverage_mode="clamp",
+                stop=s.LegSpec(pct=rng.choice((E8 // 10, 2 * E8))) if rng.random() < 0.5 else None,
+                allow_partial=rng.random() < 0.5,
+                reduce_only=rng.random() < 0.1,
+                guardians=(self.hold(None),) if rng.random() < 0.1 else (),
+            )
         return spec
 
     # The possible commands.
@@ -275,9 +311,16 @@ class Author:
                 start = self.moved(market, start, rng.choice((0.003, 0.02, 0.15)))
             points = [start, *(self.moved(market, start, spread) for _ in range(3))]
             bar = c.PassBar(
-                coin, at_ms, start, max(points), min(points), points[3], rng.choice((0, 1, 50, 10_000, 1_000_000)) * E8,
-                path=rng.choice((None, None, *PATHS)), seed=7,
-            )  # fmt: skip
+                coin,
+                at_ms,
+                start,
+                max(points),
+                min(points),
+                points[3],
+                rng.choice((0, 1, 50, 10_000, 1_000_000)) * E8,
+                path=rng.choice((None, None, *PATHS)),
+                seed=7,
+            )
             self.say(bar, max(self.now_ms, at_ms + MINUTE_MS - 1))
 
     def walk(self) -> None:
@@ -294,7 +337,8 @@ class Author:
                 rest = pxs[step + 1 :]
                 ahead = (min(rest), max(rest)) if self.state.rules.paths == "sl_first" and rest else None
                 found.append((at_ms, order, (at_ms, coin, pxs[step], step, bar_ms, volume, ahead, pxs[3])))
-        if bar_ms // MINUTE_MS % 3 == 0:  # As a service sends it, point by point.
+        # As a service sends it, point by point.
+        if bar_ms // MINUTE_MS % 3 == 0:
             opens = [point for at_ms, _, point in found if at_ms == bar_ms]
             self.say(c.PayFunding(tuple((point[1], point[2]) for point in opens)), bar_ms)
         if found and rng.random() < 0.5:
@@ -302,10 +346,15 @@ class Author:
                 [px for _, place, (_, _, px, *_) in found if place == order]
                 for order in {one[1]: None for one in found}
             ]
-            self.say(c.PassBars(tuple(
-                c.PassBar(point[1], bar_ms, pxs[0], max(pxs), min(pxs), pxs[3], point[5])
-                for pxs, (_, _, point) in zip(walks, found[::4], strict=True)
-            )), bar_ms + MINUTE_MS - 1)  # fmt: skip
+            self.say(
+                c.PassBars(
+                    tuple(
+                        c.PassBar(point[1], bar_ms, pxs[0], max(pxs), min(pxs), pxs[3], point[5])
+                        for pxs, (_, _, point) in zip(walks, found[::4], strict=True)
+                    )
+                ),
+                bar_ms + MINUTE_MS - 1,
+            )
             return
         until_ms = bar_ms + MINUTE_MS - 1 + rng.choice((0, 0, 90 * MINUTE_MS))
         found.sort(key=lambda one: one[:2])
@@ -324,7 +373,8 @@ class Author:
         step = rng.choice((0, 0, 1, 2, 3))
         bar_ms = self.now_ms // MINUTE_MS * MINUTE_MS
         if bar_ms == market.bar_ms:
-            step = 0  # A bar that was passed whole is not played again.
+            # A bar that was passed whole is not played again.
+            step = 0
         px = self.moved(market, market.mark, rng.choice((self.wild, 0.03)))
         volume = rng.choice((None, None, 10 * E8, 100_000 * E8)) if step == 0 else None
         self.say(c.PricePoint(coin, px, step=step, bar_ms=bar_ms, volume=volume))
@@ -403,7 +453,8 @@ class Author:
         else:
             spec = s.GuardianSpec("kill_switch", action=self.action(), bounded=True)
             self.say(c.ArmGuardian(account.id, spec, key=self.key(account)))
-        if self.rng.random() < 0.7:  # A world with a permanently blocked account tests little more.
+        # A world with a permanently blocked account tests little more.
+        if self.rng.random() < 0.7:
             standing = next(n for n, g in account.guardians.items() if g.spec.type == "kill_switch")
             self.say(c.DisarmGuardian(account.id, s.guardian_id(account, standing)))
 
@@ -432,10 +483,20 @@ class Author:
             self.say(c.ChangeSettings(account.id, cap, rng.choice((None, 500 * E8, 20_000 * E8))))
         elif roll < 0.5:
             key = s.Key(
-                f"key{self.number()}", account.id, "key", "bbk", "d", rng.choice((("trade",), ("trade", "outcomes"), ("outcomes",))), self.now_ms, "key",
-                max_exposure=rng.choice((None, 2_000 * E8)), max_daily_notional=rng.choice((None, 1_000 * E8)),
-                max_leverage=rng.choice((None, 2, 10)), allowed_coins=rng.choice((None, (self.coin(),))), max_open_positions=rng.choice((None, 1)),
-            )  # fmt: skip
+                f"key{self.number()}",
+                account.id,
+                "key",
+                "bbk",
+                "d",
+                rng.choice((("trade",), ("trade", "outcomes"), ("outcomes",))),
+                self.now_ms,
+                "key",
+                max_exposure=rng.choice((None, 2_000 * E8)),
+                max_daily_notional=rng.choice((None, 1_000 * E8)),
+                max_leverage=rng.choice((None, 2, 10)),
+                allowed_coins=rng.choice((None, (self.coin(),))),
+                max_open_positions=rng.choice((None, 1)),
+            )
             self.say(c.CreateKey(key))
         elif roll < 0.55:
             keys = [k for k in self.state.keys.values() if k.account == account.id]
@@ -498,14 +559,31 @@ def _weights(table: Iterable[tuple[Callable[[Author], None], int]]) -> tuple[lis
     return acts, weights
 
 
-ACTS, WEIGHTS = _weights((
-    (Author.bar, 24), (Author.quiet_bar, 4), (Author.point, 14), (Author.place, 24), (Author.plan, 5), (Author.confirm, 7), (Author.close, 6),
-    (Author.cancel, 3), (Author.cancel_coin, 1), (Author.arm, 6), (Author.disarm, 1), (Author.beat, 2), (Author.pulse, 2), (Author.settle, 4),
-))  # fmt: skip
+ACTS, WEIGHTS = _weights(
+    (
+        (Author.bar, 24),
+        (Author.quiet_bar, 4),
+        (Author.point, 14),
+        (Author.place, 24),
+        (Author.plan, 5),
+        (Author.confirm, 7),
+        (Author.close, 6),
+        (Author.cancel, 3),
+        (Author.cancel_coin, 1),
+        (Author.arm, 6),
+        (Author.disarm, 1),
+        (Author.beat, 2),
+        (Author.pulse, 2),
+        (Author.settle, 4),
+    )
+)
 
 
 def write(seed: int, commands: int = COMMANDS) -> tuple[Log, Exception | None]:
-    """The world of a seed. If a command raises in the venue, it is the last of the log and the error is returned too."""
+    """The world of a seed.
+
+    If a command raises in the venue, it is the last of the log and the error is returned too.
+    """
     author = Author(random.Random(seed), doors=random.Random(~seed), terms=random.Random(f"terms {seed}"))
     try:
         author.write(commands)

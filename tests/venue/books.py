@@ -1,4 +1,6 @@
-"""Independent accounting: one account's money, positions and armed brackets, computed only from its events and the markets' rates."""
+"""Independent accounting: one account's money, positions and armed brackets, computed only from its events and the
+markets' rates.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ class Books:
     lost: int = 0
     absorbed: int = 0
     trades: dict[str, list[int | None]] = field(default_factory=dict)
-    children: dict[str, str] = field(default_factory=dict)  # armed stop or target -> entry's trade
+    # armed stop or target -> entry's trade
+    children: dict[str, str] = field(default_factory=dict)
     # (coin, entry's trade) -> (kind, exit's trade) of what fired
     fired: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
     relevered: Held | None = None
@@ -94,7 +97,9 @@ class Books:
                 self.relevered = held
 
     def relever(self, balance: int) -> None:
-        """A change of leverage moved money between the balance and an isolated margin; the next balance shows the amount."""
+        """A change of leverage moved money between the balance and an isolated margin; the next balance shows the
+        amount.
+        """
         if self.relevered is not None:
             self.relevered.margin += self.balance - balance
             self.balance = balance
@@ -107,7 +112,8 @@ class Books:
         full = spec.margin_mode == "full"
         charged = notional * (E8 - event.px) // E8 if full else notional
         rate = spec.maker_rate if event.liquidity == "maker" else spec.taker_rate
-        fee = abs(charged * rate) // E8 // 100 * 100 * (-1 if rate < 0 else 1)  # A rebate is cut too.
+        # A rebate is cut too.
+        fee = abs(charged * rate) // E8 // 100 * 100 * (-1 if rate < 0 else 1)
         demand(event.size > 0 and event.fee == fee, "fee", event)
         side = 1 if event.side == "long" else -1
         held = self.held.get(event.coin)
@@ -120,7 +126,8 @@ class Books:
             demand(held.side == side, "entry against the position", event)
             held.size += event.size
             held.notional += notional
-            # A filled target was as large as the position at that time; size that an entry adds later belongs to its stop.
+            # A filled target was as large as the position at that time; size that an entry adds later belongs to its
+            # stop.
             for (coin, _), exits in self.fired.items():
                 if coin == event.coin:
                     exits[:] = [(kind, made) for kind, made in exits if kind == "stop_loss"]
@@ -140,7 +147,8 @@ class Books:
             demand(held.side == side and event.size <= held.size, "exit larger than the position", event)
             part = held.notional if event.size == held.size else held.notional * event.size // held.size
             realized = side * (notional - part)
-            if full:  # The price of the sold shares; the cost of the rest is unchanged.
+            # The price of the sold shares; the cost of the rest is unchanged.
+            if full:
                 self.balance += (notional if side > 0 else event.size - notional) - fee
                 rest, size = held.notional - part, held.size - event.size
                 held.margin = rest if side > 0 else size - rest

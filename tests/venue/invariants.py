@@ -35,16 +35,20 @@ class Watch:
     state: s.State
     specs: dict[str, s.MarketSpec] = field(default_factory=dict)
     books: dict[str, Books] = field(default_factory=dict)
-    demanded: dict[tuple[str, str], str] = field(default_factory=dict)  # (account, coin) that must have a stop
-    careful: set[str] = field(default_factory=set)  # trades of orders with requireProtection
+    # (account, coin) that must have a stop
+    demanded: dict[tuple[str, str], str] = field(default_factory=dict)
+    # trades of orders with requireProtection
+    careful: set[str] = field(default_factory=set)
     # Size that others have added since: a working exit closes only the size at its start.
     added: Counter[tuple[str, str]] = field(default_factory=Counter)
-    blocked: set[tuple[str, str]] = field(
-        default_factory=set
-    )  # (account, coin) where a guardian refused openings before this command
-    armed_by: dict[str, str | None] = field(default_factory=dict)  # guardian -> its key
-    armed: dict[str, s.GuardianSpec] = field(default_factory=dict)  # what a guardian's event armed
-    fired: dict[str, list[int]] = field(default_factory=dict)  # guardian -> instants at which it fired
+    # (account, coin) where a guardian refused openings before this command
+    blocked: set[tuple[str, str]] = field(default_factory=set)
+    # guardian -> its key
+    armed_by: dict[str, str | None] = field(default_factory=dict)
+    # what a guardian's event armed
+    armed: dict[str, s.GuardianSpec] = field(default_factory=dict)
+    # guardian -> instants at which it fired
+    fired: dict[str, list[int]] = field(default_factory=dict)
     count: int = 0
 
     def judge(self, command: c.Command, answer: Any, events: list[Event], *, was_calm: bool) -> None:
@@ -113,11 +117,19 @@ class Watch:
             held = books.held[coin]
             holders[coin].append(account.id)
             demand(
-                position.side == held.side and position.size == held.size and position.entry_notional == held.notional
-                and position.margin == held.margin and position.funding == held.funding and position.leverage == held.leverage and held.size > 0
-                and held.margin >= 0 and position.isolated == held.isolated,
-                "position", position, held,
-            )  # fmt: skip
+                position.side == held.side
+                and position.size == held.size
+                and position.entry_notional == held.notional
+                and position.margin == held.margin
+                and position.funding == held.funding
+                and position.leverage == held.leverage
+                and held.size > 0
+                and held.margin >= 0
+                and position.isolated == held.isolated,
+                "position",
+                position,
+                held,
+            )
             margins += position.margin
             if self.specs[coin].margin_mode == "full":
                 paid = position.entry_notional if position.side > 0 else position.size - position.entry_notional
@@ -129,14 +141,30 @@ class Watch:
             cross = cross or not position.isolated
         demand(
             account.balance + margins
-            == account.start_balance + account.realized - account.fees + account.funding - account.margin_lost + account.absorbed,
-            "balance identity", account.id,
-        )  # fmt: skip
+            == account.start_balance
+            + account.realized
+            - account.fees
+            + account.funding
+            - account.margin_lost
+            + account.absorbed,
+            "balance identity",
+            account.id,
+        )
         demand(
-            (account.balance, account.realized, account.fees, account.funding, account.margin_lost, account.absorbed, account.start_balance)
+            (
+                account.balance,
+                account.realized,
+                account.fees,
+                account.funding,
+                account.margin_lost,
+                account.absorbed,
+                account.start_balance,
+            )
             == (books.balance, books.realized, books.fees, books.funding, books.lost, books.absorbed, books.start),
-            "books", account.id, books,
-        )  # fmt: skip
+            "books",
+            account.id,
+            books,
+        )
         demand(ledger.account_value(self.state, account) == books.balance + value, "account value", account.id)
         demand(cross or account.balance >= 0, "account below zero", account.id, account.balance)
         demand(account.absorbed >= 0 and account.margin_lost >= 0, "signs", account.id)
@@ -218,7 +246,9 @@ class Watch:
         before.append(event.ts)
 
     def guardians(self, account: s.Account) -> None:
-        """The armed guardians: a max_hold has a position, no passed floor is still armed, a latched drawdown has its end."""
+        """The armed guardians: a max_hold has a position, no passed floor is still armed, a latched drawdown has its
+        end.
+        """
         state = self.state
         value = ledger.account_value(state, account)
         # A due drawdown acts before the next price and checks the floors below its own.
@@ -290,8 +320,14 @@ class Watch:
                 if guardian.side:
                     index.watch_trail(shelves[guardian.spec.coin or ""], guardian)  # type: ignore[arg-type]
                 elif guardian.deadline_ms is not None:
-                    demand(any(d[2] == guardian.number and d[4] == account.id and d[0] <= (guardian.deadline_ms or 0)
-                               for d in state.deadlines), "a deadline is watched", guardian)  # fmt: skip
+                    demand(
+                        any(
+                            d[2] == guardian.number and d[4] == account.id and d[0] <= (guardian.deadline_ms or 0)
+                            for d in state.deadlines
+                        ),
+                        "a deadline is watched",
+                        guardian,
+                    )
             for position in account.positions.values():
                 level, position.liquidation_level = position.liquidation_level, None
                 index.move_watch(shelves[position.coin], position, level)  # type: ignore[arg-type]
@@ -306,7 +342,9 @@ class Watch:
             demand(bid <= market.mid <= ask, "book crossed", coin, bid, ask)
 
     def margin(self, market: s.Market, opened: set[tuple[str, str]]) -> None:
-        """After a price no account in this market is below maintenance, except while a liquidation rests or by entries at this price."""
+        """After a price no account in this market is below maintenance, except while a liquidation rests or by
+        entries at this price.
+        """
         for account_id in market.holders:
             account = self.state.accounts[account_id]
             position = account.positions[market.spec.coin]
@@ -319,13 +357,16 @@ class Watch:
             demand(equity + unit >= need, "below maintenance", account_id, market.spec.coin, equity, need)
 
     def protection(self, command: c.Command, kind: type, answer: Any, events: list[Event]) -> None:
-        """An order with requireProtection never leaves a position without a stop, an active trailing stop, or a working exit."""
+        """An order with requireProtection never leaves a position without a stop, an active trailing stop, or a
+        working exit.
+        """
         state = self.state
         if kind in (c.PlaceOrder, c.ConfirmPlan) and not isinstance(answer, Refusal):
             order = command.order if kind is c.PlaceOrder else state.plans[command.token].order
             if order.require_protection:
                 self.careful.add(answer.trade.id)
-            elif order.stop is None and order.target is not None:  # Its bracket replaces the old one.
+            # Its bracket replaces the old one.
+            elif order.stop is None and order.target is not None:
                 self.demanded.pop((command.account, order.coin), None)
         for event in events:
             if type(event) is Fill and event.subtype == "entry":

@@ -1,4 +1,6 @@
-"""max_hold, account_drawdown, schedule and kill_switch: each at its instant, once, and in the right order beside the others."""
+"""max_hold, account_drawdown, schedule and kill_switch: each at its instant, once, and in the right order beside the
+others.
+"""
 
 from __future__ import annotations
 
@@ -527,7 +529,8 @@ def test_a_kill_continues_until_a_thin_book_has_filled_everything():
         venue.place(order(size="1.5", allow_partial=True))
     venue.do(c.Kill("a", flatten=True))
     assert venue.account.positions
-    assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()  # The working exit is enough.
+    # The working exit is enough.
+    assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()
     venue.bar("BTC", "100", "100", "100", "100")
     assert not venue.account.positions and not venue.account.orders
 
@@ -548,15 +551,13 @@ def test_an_order_may_carry_every_type_of_guardian():
 
 
 def test_an_inline_kill_acts_at_the_instant_of_the_fill():
-    run(
-        """
+    run("""
         mark BTC 100
         long BTC 1 limit 50
         long BTC 5 kill                || open 5 @ 100, armed kill_switch
         wait 0s                        || fired kill_switch manual, canceled limit 50 kill
         long BTC 1                     | no limit_exceeded
-    """
-    )
+    """)
 
 
 def test_an_inline_kill_lets_no_other_entry_fill_at_the_price_that_armed_it():
@@ -608,7 +609,9 @@ def test_a_liquidation_comes_before_a_drawdown_and_a_drawdown_before_a_stop():
 
 
 def test_a_price_at_midnight_is_compared_with_the_floor_of_the_new_day():
-    """The new day starts with the price of 00:00: a loss at that price counts for the new day's start, not for the old day."""
+    """The new day starts with the price of 00:00: a loss at that price counts for the new day's start, not for the
+    old day.
+    """
     venue = VenueDriver((market(), "100"))
     venue.arm(drawdown("5"))
     venue.place(order(size="100"))

@@ -77,9 +77,8 @@ def test_a_stop_pays_the_spread_and_the_taker_fee():
 
 
 def test_a_stop_filled_in_parts_continues_until_the_position_is_closed():
-    venue = VenueDriver(
-        (market(level_size=10**7, level_step=600_000), "100")
-    )  # 0.1 a level, 60 bps apart: ten per cent hold 17 levels.
+    # 0.1 a level, 60 bps apart: ten per cent hold 17 levels.
+    venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     venue.place(order(size="1.5", stop="95", allow_partial=True))
     venue.place(order(size="1.5", allow_partial=True))
     held = venue.position().size
@@ -311,12 +310,14 @@ BOTH = """
 @pytest.mark.parametrize(
     ("path", "high", "low", "what"),
     [
-        ("sl_first", "105", "90", "stop_loss 5 @ 98"),  # The high comes first on the path, but the stop fires.
+        # The high comes first on the path, but the stop fires.
+        ("sl_first", "105", "90", "stop_loss 5 @ 98"),
         ("ohlc", "105", "90", "take_profit 5 @ 104"),
         ("olhc", "105", "90", "stop_loss 5 @ 98"),
         ("adaptive", "105", "90", "take_profit 5 @ 104"),
         ("adaptive", "110", "97", "stop_loss 5 @ 98"),
-        ("adaptive", "105", "95", "stop_loss 5 @ 98"),  # A tie goes low first.
+        # A tie goes low first.
+        ("adaptive", "105", "95", "stop_loss 5 @ 98"),
     ],
 )
 def test_with_both_levels_in_a_bar_the_path_policy_decides(path: str, high: str, low: str, what: str):
@@ -393,7 +394,8 @@ def test_a_plan_shows_exactly_the_armed_levels(side: int, limit: bool, held: int
     if held:
         venue.place(order(side=side * held, size="0.05"))
     spec = order(side=side, size="0.1", leverage=3, stop="1.2345%", take="1.777r", acknowledge_leverage_change=True)
-    if limit:  # Its price lies a third of the stop's distance beyond the book.
+    # Its price lies a third of the stop's distance beyond the book.
+    if limit:
         spec.type, spec.limit_px = "limit", e8("97931" if side > 0 else "97131")
     plan = venue.do(c.StorePlan("a", spec, "t", 60_000)).answer
     venue.place(spec)
@@ -415,9 +417,11 @@ def test_a_crossing_limits_bracket_is_checked_from_its_fill_price():
 @pytest.mark.parametrize(
     ("bar", "sold"),
     [
-        (("100", "103", "94", "95"), []),  # the high comes first, and the stop is still to come
+        # the high comes first, and the stop is still to come
+        (("100", "103", "94", "95"), []),
         (("100", "103", "99", "101"), [("102", "4")]),
-        (("102.5", "103", "94", "95"), [("102.5", "4")]),  # the bar opens beyond it
+        # the bar opens beyond it
+        (("102.5", "103", "94", "95"), [("102.5", "4")]),
     ],
 )
 def test_a_part_of_a_position_takes_profit_only_in_a_bar_that_does_not_reach_the_stop_afterwards(

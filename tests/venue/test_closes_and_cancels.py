@@ -1,4 +1,6 @@
-"""Closes shrink a position by a part or the whole; cancels remove orders and name the positions that are unprotected then."""
+"""Closes shrink a position by a part or the whole; cancels remove orders and name the positions that are unprotected
+then.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,17 @@ from tests.scenario import run
 
 @pytest.mark.parametrize(
     ("part", "size", "left"),
-    [("", "5", "flat"), ("100%", "5", "flat"), ("50%", "2.5", "long 2.5 @ 100 1x"), ("2", "2", "long 3 @ 100 1x"), ("150 usd", "1.5", "long 3.5 @ 100 1x"),
-     ("9", "5", "flat"), ("9000 usd", "5", "flat"), ("33.333%", "1.66", "long 3.34 @ 100 1x")],
-)  # fmt: skip
+    [
+        ("", "5", "flat"),
+        ("100%", "5", "flat"),
+        ("50%", "2.5", "long 2.5 @ 100 1x"),
+        ("2", "2", "long 3 @ 100 1x"),
+        ("150 usd", "1.5", "long 3.5 @ 100 1x"),
+        ("9", "5", "flat"),
+        ("9000 usd", "5", "flat"),
+        ("33.333%", "1.66", "long 3.34 @ 100 1x"),
+    ],
+)
 def test_a_close_takes_a_fraction_an_amount_a_size_or_all(part: str, size: str, left: str):
     run(f"""
         mark BTC 100

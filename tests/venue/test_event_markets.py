@@ -1,4 +1,6 @@
-"""Event markets: shares of Yes and No, paid in full, from one book; settled at their instant without remaining orders or positions."""
+"""Event markets: shares of Yes and No, paid in full, from one book; settled at their instant without remaining
+orders or positions.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,17 @@ COIN = "event:RAIN"
 
 def shares(**over: Any) -> MarketSpec:
     plain: dict[str, Any] = {
-        "asset_class": "prediction", "book": "events", "margin_mode": "full", "sz_decimals": 0, "max_leverage": 1, "sig_figs": None, "px_decimals": 3,
-        "taker_rate": 7_000_000, "slippage_bps": 500, "expires_ms": T0 + HOUR_MS,
-    }  # fmt: skip
+        "asset_class": "prediction",
+        "book": "events",
+        "margin_mode": "full",
+        "sz_decimals": 0,
+        "max_leverage": 1,
+        "sig_figs": None,
+        "px_decimals": 3,
+        "taker_rate": 7_000_000,
+        "slippage_bps": 500,
+        "expires_ms": T0 + HOUR_MS,
+    }
     return market(COIN, **{**plain, **over})
 
 
@@ -188,7 +198,8 @@ def test_a_loss_never_exceeds_the_cost_with_any_other_position() -> None:
     settled(venue, "0")
     assert venue.account.balance == e8("500")
     venue.do(c.PricePoint("BTC", watch - 1))
-    assert "BTC" not in venue.account.positions  # The cost of the shares no longer secured it.
+    # The cost of the shares no longer secured it.
+    assert "BTC" not in venue.account.positions
 
 
 def test_settlement_cancels_resting_orders_and_closes_the_market() -> None:
@@ -202,7 +213,8 @@ def test_settlement_cancels_resting_orders_and_closes_the_market() -> None:
     assert not account.orders
     assert not account.guardians
     assert account.reserved == 0
-    assert (listed.status, listed.outcome_px, book(listed)) == ("settled", 0, ([], []))  # 0.4 is nearer to No.
+    # 0.4 is nearer to No.
+    assert (listed.status, listed.outcome_px, book(listed)) == ("settled", 0, ([], []))
     assert account.trades[-1].kind == "settlement"
     for refused in (venue.place(order(COIN, 1, size="100")).answer, venue.do(c.ClosePosition("a", COIN)).answer):
         assert isinstance(refused, Refusal)

@@ -24,11 +24,24 @@ TESTNET_BTC = ((0, 40), (10 * K, 25), (50 * K, 10), (100 * K, 5), (300 * K, 3))
 @pytest.mark.parametrize(
     ("decimals", "px", "good"),
     [
-        (0, "0.001234", True), (0, "0.0012345", False), (1, "0.01234", True), (1, "0.012345", False), (1, "1234.5", True),
-        (1, "1234.56", False), (5, "123456", True), (5, "12345.6", False), (5, "103457", True), (2, "38.457", True), (2, "38.4567", False),
-        (1, "1234.50", True), (5, "99999", True), (5, "9999.9", True), (5, "99999.5", False), (5, "9999.95", False),
+        (0, "0.001234", True),
+        (0, "0.0012345", False),
+        (1, "0.01234", True),
+        (1, "0.012345", False),
+        (1, "1234.5", True),
+        (1, "1234.56", False),
+        (5, "123456", True),
+        (5, "12345.6", False),
+        (5, "103457", True),
+        (2, "38.457", True),
+        (2, "38.4567", False),
+        (1, "1234.50", True),
+        (5, "99999", True),
+        (5, "9999.9", True),
+        (5, "99999.5", False),
+        (5, "9999.95", False),
     ],
-)  # fmt: skip
+)
 def test_a_price_is_on_the_grid_only_with_five_figures_and_six_decimals_less_the_sizes(decimals, px, good):
     whole = Market(market(sz_decimals=decimals), E8, E8, E8)
     assert (e8(px) % whole.tick(e8(px)) == 0) is good
@@ -218,7 +231,8 @@ def test_recorded_isolated_positions_have_the_venues_liquidation_price(shared: P
         side = 1 if row["side"] == "long" else -1
         px = liquidation(side, row["size"], row["entryPx"], most=int(row["maxLeverage"]), margin=row["isolatedMargin"])
         venue = e8(row["liquidationPx_venue"])
-        worst.append(max(0, abs(px - venue) - 1) / venue)  # A price near zero is exact only to one unit of 1e-8.
+        # A price near zero is exact only to one unit of 1e-8.
+        worst.append(max(0, abs(px - venue) - 1) / venue)
         assert abs(px - e8(row["liquidationPx_formula"])) <= 1, row
     assert max(worst) < 4e-5
     assert sum(deviation < 1e-7 for deviation in worst) == 28
@@ -227,19 +241,24 @@ def test_recorded_isolated_positions_have_the_venues_liquidation_price(shared: P
 @pytest.mark.parametrize(
     ("coin", "side", "size", "entry", "margin", "most", "px"),
     [
-        ("BTC", 1, "0.00077", "62739", "24.137992", 50, "31708.03843631"), ("BTC", -1, "0.00099", "65536", "21.604172", 50, "86493.46174617"),
-        ("SOL", 1, "0.6", "173.06", "20.735658", 20, "142.05186667"), ("SOL", -1, "0.48", "163.11", "15.650731", 20, "190.94213618"),
-        ("DOGE", 1, "437", "0.11586", "25.29769", 20, "0.05945697"), ("ETH", 1, "0.0329", "2545.5", "20.909894", 50, "1929.23322895"),
-        ("AAPL", 1, "0.5", "250", "25", 10, "210.526316"), ("GOOGL", -1, "0.5", "190", "9.5", 10, "199.047619"),
+        ("BTC", 1, "0.00077", "62739", "24.137992", 50, "31708.03843631"),
+        ("BTC", -1, "0.00099", "65536", "21.604172", 50, "86493.46174617"),
+        ("SOL", 1, "0.6", "173.06", "20.735658", 20, "142.05186667"),
+        ("SOL", -1, "0.48", "163.11", "15.650731", 20, "190.94213618"),
+        ("DOGE", 1, "437", "0.11586", "25.29769", 20, "0.05945697"),
+        ("ETH", 1, "0.0329", "2545.5", "20.909894", 50, "1929.23322895"),
+        ("AAPL", 1, "0.5", "250", "25", 10, "210.526316"),
+        ("GOOGL", -1, "0.5", "190", "9.5", 10, "199.047619"),
         ("TSLA", 1, "1", "350", "50", 10, "315.789474"),
     ],
-)  # fmt: skip
+)
 def test_the_published_isolated_figures_are_reproduced(coin, side, size, entry, margin, most, px):
     assert liquidation(side, size, entry, most=most, margin=margin) / e8(px) == pytest.approx(1, abs=1e-7)
 
 
 def test_the_official_example_is_reproduced_from_raw_usd():
-    margin = e8("2986.3") * e8("0.0335") // E8 - e8("95.059824")  # size * entry + rawUsd
+    # size * entry + rawUsd
+    margin = e8("2986.3") * e8("0.0335") // E8 - e8("95.059824")
     px = liquidation(1, "0.0335", "2986.3", most=50, margin=text_of(margin))
     assert px / e8("2866.26936529") == pytest.approx(1, abs=1e-8)
 
@@ -247,10 +266,14 @@ def test_the_official_example_is_reproduced_from_raw_usd():
 @pytest.mark.parametrize(
     ("leverage", "long", "short"),
     [
-        (1, None, "197530.8642"), (2, "50632.9114", "148148.1481"), (5, "81012.6582", "118518.5185"), (10, "91139.2405", "108641.9753"),
-        (20, "96202.5316", "103703.7037"), (40, "98734.1772", "101234.5679"),
+        (1, None, "197530.8642"),
+        (2, "50632.9114", "148148.1481"),
+        (5, "81012.6582", "118518.5185"),
+        (10, "91139.2405", "108641.9753"),
+        (20, "96202.5316", "103703.7037"),
+        (40, "98734.1772", "101234.5679"),
     ],
-)  # fmt: skip
+)
 def test_a_position_without_fees_is_liquidated_at_the_price_of_the_formula(leverage, long, short):
     for side, want in ((1, long), (-1, short)):
         venue = VenueDriver((market(margin_mode="isolated"), "100000"))
@@ -302,9 +325,8 @@ def test_two_cross_positions_share_one_account_and_at_each_price_equity_equals_a
         assert abs(value - whole) <= 2 and abs(whole - e8(need)) < 10_000, coin
 
 
-BINANCE_TIERS = {  # Bounds that put 3,683.979 ETH and 109.488 BTC into the rows' tiers; the deductions are set to the recorded ones.
-    "ETHUSDT": (5, 135_365), "BTCUSDT": (20, 16_300),
-}  # fmt: skip
+# Bounds that put 3,683.979 ETH and 109.488 BTC into the rows' tiers; the deductions are set to the recorded ones.
+BINANCE_TIERS = {"ETHUSDT": (5, 135_365), "BTCUSDT": (20, 16_300)}
 
 
 def test_binance_positions_with_deductions_have_its_calculators_price(shared: Path):
@@ -356,19 +378,29 @@ def test_the_tier_is_that_of_the_liquidation_price_not_of_the_mark():
 @pytest.mark.parametrize(
     ("premium", "rate"),
     [
-        ("0", "0.0000125"), ("-0.0004", "0.0000125"), ("0.0006", "0.0000125"), ("0.001", "0.0000625"), ("-0.001", "-0.0000625"),
-        ("0.01", "0.0011875"), ("0.5", "0.04"), ("-0.5", "-0.04"),
+        ("0", "0.0000125"),
+        ("-0.0004", "0.0000125"),
+        ("0.0006", "0.0000125"),
+        ("0.001", "0.0000625"),
+        ("-0.001", "-0.0000625"),
+        ("0.01", "0.0011875"),
+        ("0.5", "0.04"),
+        ("-0.5", "-0.04"),
     ],
-)  # fmt: skip
+)
 def test_the_hourly_rate_follows_the_premium(premium, rate):
     assert funding.rate_of(e8(premium) * (E12 // E8)) == round(float(rate) * E12)
 
 
 @pytest.mark.parametrize(
     ("side", "size", "px", "rate", "paid"),
-    [(1, "10", "10000", "0.0011875", "-118.75"), (-1, "10", "10000", "0.0011875", "118.75"), (1, "0.01", "100500", "0.0000125", "-0.0125625"),
-     (1, "10", "10000", "-0.0011875", "118.75")],
-)  # fmt: skip
+    [
+        (1, "10", "10000", "0.0011875", "-118.75"),
+        (-1, "10", "10000", "0.0011875", "118.75"),
+        (1, "0.01", "100500", "0.0000125", "-0.0125625"),
+        (1, "10", "10000", "-0.0011875", "118.75"),
+    ],
+)
 def test_a_position_pays_its_size_times_oracle_times_rate(side, size, px, rate, paid):
     venue = VenueDriver(
         (market(funding_rate=round(float(rate) * E12), sig_figs=None, px_decimals=1), px), cash="1000000"

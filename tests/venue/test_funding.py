@@ -13,7 +13,8 @@ from bot.venue.state import GuardianSpec
 from tests.builders import HOUR_MS, T0, VenueDriver, e8, market, order
 from tests.scenario import run
 
-RATE = 125 * E12 // 10_000_000  # 0.0000125
+# 0.0000125
+RATE = 125 * E12 // 10_000_000
 
 
 def hours_bars(venue: VenueDriver, minutes: int) -> list:
@@ -40,7 +41,10 @@ def test_funding_comes_before_the_price_of_the_same_instant():
 
 @pytest.mark.parametrize("walk", ["bars", "points"])
 def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(walk: str):
-    """A position that the first market's price closes was held at that instant. It pays on its own open, or on its last price if it has no open."""
+    """A position that the first market's price closes was held at that instant.
+
+    It pays on its own open, or on its last price if it has no open.
+    """
     venue = VenueDriver(*((market(coin, funding_rate=RATE), "100") for coin in ("BTC", "ETH", "SOL")))
     venue.arm(GuardianSpec("account_drawdown", max_loss_pct=5 * E8, action="flatten"))
     for coin, size in (("BTC", "60"), ("ETH", "10"), ("SOL", "10")):

@@ -40,7 +40,8 @@ def test_a_heartbeat_one_millisecond_early_counts_and_one_at_the_deadline_is_too
     """)
     late = VenueDriver((market(), "100"))
     late.arm(dead_man(60, "block_opens"))
-    late.now_ms += 60_000  # No time step in between: the heartbeat itself arrives at the deadline.
+    # No time step in between: the heartbeat itself arrives at the deadline.
+    late.now_ms += 60_000
     applied = late.do(c.Heartbeat("a"))
     assert [event.subtype for event in applied.events] == ["fired"]
     assert applied.answer == ()
@@ -263,25 +264,45 @@ def test_an_inline_dead_man_switch_is_armed_with_its_orders_first_fill():
 @pytest.mark.parametrize(
     "spec",
     [
-        GuardianSpec("max_hold", coin="BTC", seconds=59), GuardianSpec("max_hold", coin="BTC"), GuardianSpec("max_hold", seconds=60),
-        GuardianSpec("max_hold", scope="account", coin="BTC", seconds=60), GuardianSpec("max_hold", coin="BTC", seconds=60, action="flatten"),
-        GuardianSpec("schedule", cron="* * * * *"), GuardianSpec("schedule", action="flatten"), GuardianSpec("schedule", cron="* * *", action="flatten"),
-        GuardianSpec("schedule", cron="0 0 30 2 *", action="flatten"), GuardianSpec("schedule", cron="* * * * *", action="sell"),
+        GuardianSpec("max_hold", coin="BTC", seconds=59),
+        GuardianSpec("max_hold", coin="BTC"),
+        GuardianSpec("max_hold", seconds=60),
+        GuardianSpec("max_hold", scope="account", coin="BTC", seconds=60),
+        GuardianSpec("max_hold", coin="BTC", seconds=60, action="flatten"),
+        GuardianSpec("schedule", cron="* * * * *"),
+        GuardianSpec("schedule", action="flatten"),
+        GuardianSpec("schedule", cron="* * *", action="flatten"),
+        GuardianSpec("schedule", cron="0 0 30 2 *", action="flatten"),
+        GuardianSpec("schedule", cron="* * * * *", action="sell"),
         GuardianSpec("schedule", cron="* * * * *", action="flatten", order=order(size="1")),
         GuardianSpec("schedule", cron="* * * * *", order=order(size="1", guardians=(GuardianSpec("schedule"),))),
-        GuardianSpec("kill_switch", cron="* * * * *"), GuardianSpec("kill_switch", scope="position"), GuardianSpec("kill_switch", coin="BTC"),
-        GuardianSpec("account_drawdown"), GuardianSpec("account_drawdown", max_loss_pct=0), GuardianSpec("account_drawdown", max_loss_pct=10**10 + 1),
-        GuardianSpec("account_drawdown", max_loss_pct=10**8, coin="BTC"), GuardianSpec("account_drawdown", max_loss_pct=10**8, on_miss="flatten"),
-        GuardianSpec("watchdog"), GuardianSpec("dead_man_switch"), dead_man(59), dead_man(86_401), dead_man(60, "panic"),
-        GuardianSpec("dead_man_switch", heartbeat_seconds=60, coin="BTC"), GuardianSpec("dead_man_switch", heartbeat_seconds=60, trail_pct=10**8),
-        GuardianSpec("dead_man_switch", heartbeat_seconds=60, scope="position"), GuardianSpec("trailing_stop", trail_pct=10**8),
-        GuardianSpec("trailing_stop", coin="BTC"), GuardianSpec("trailing_stop", coin="BTC", trail_pct=10**8, trail_r=10**8),
-        GuardianSpec("trailing_stop", coin="BTC", trail_pct=51 * 10**8), GuardianSpec("trailing_stop", coin="BTC", trail_r=21 * 10**8),
-        GuardianSpec("trailing_stop", coin="BTC", trail_pct=10**8, heartbeat_seconds=60), trail("1r", coin="BTC"),
+        GuardianSpec("kill_switch", cron="* * * * *"),
+        GuardianSpec("kill_switch", scope="position"),
+        GuardianSpec("kill_switch", coin="BTC"),
+        GuardianSpec("account_drawdown"),
+        GuardianSpec("account_drawdown", max_loss_pct=0),
+        GuardianSpec("account_drawdown", max_loss_pct=10**10 + 1),
+        GuardianSpec("account_drawdown", max_loss_pct=10**8, coin="BTC"),
+        GuardianSpec("account_drawdown", max_loss_pct=10**8, on_miss="flatten"),
+        GuardianSpec("watchdog"),
+        GuardianSpec("dead_man_switch"),
+        dead_man(59),
+        dead_man(86_401),
+        dead_man(60, "panic"),
+        GuardianSpec("dead_man_switch", heartbeat_seconds=60, coin="BTC"),
+        GuardianSpec("dead_man_switch", heartbeat_seconds=60, trail_pct=10**8),
+        GuardianSpec("dead_man_switch", heartbeat_seconds=60, scope="position"),
+        GuardianSpec("trailing_stop", trail_pct=10**8),
+        GuardianSpec("trailing_stop", coin="BTC"),
+        GuardianSpec("trailing_stop", coin="BTC", trail_pct=10**8, trail_r=10**8),
+        GuardianSpec("trailing_stop", coin="BTC", trail_pct=51 * 10**8),
+        GuardianSpec("trailing_stop", coin="BTC", trail_r=21 * 10**8),
+        GuardianSpec("trailing_stop", coin="BTC", trail_pct=10**8, heartbeat_seconds=60),
+        trail("1r", coin="BTC"),
         trail("1%", coin="BTC", start="1"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_guardian_with_the_wrong_fields_is_refused(spec: GuardianSpec):
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="1"))
@@ -313,7 +334,8 @@ def test_a_trail_in_r_starts_at_its_activation_follows_and_fires():
         jump BTC 103.9                 || fired trailing_stop trail, canceled stop_loss 98 guardian, guardian 5 @ 103.9
         guardians                      | none
     """)
-    assert venue.account.realized / (5 * 2 * 10**8) == 1.95  # +1.95 R
+    # +1.95 R
+    assert venue.account.realized / (5 * 2 * 10**8) == 1.95
 
 
 def test_a_trail_in_percent_follows_the_extreme():

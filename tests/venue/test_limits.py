@@ -76,9 +76,11 @@ def test_a_key_has_caps_of_its_own():
     )
     cap = {}
     for name, spec in {
-        "allowedCoins": order("ETH", size="1"), "maxLeverage": order(size="1", leverage=4), "maxExposureUsd": order(usd="1100"),
+        "allowedCoins": order("ETH", size="1"),
+        "maxLeverage": order(size="1", leverage=4),
+        "maxExposureUsd": order(usd="1100"),
         "maxDailyNotionalUsd": order(usd="1600"),
-    }.items():  # fmt: skip
+    }.items():
         refused = by_key(venue, spec)
         assert refused.code == "key_limit_exceeded", name
         cap[name] = refused.details["cap"]
@@ -151,7 +153,8 @@ def test_a_keys_leverage_cap_clamps_too():
 @pytest.mark.parametrize("leverage", [3, 4])
 def test_an_entry_that_waited_gets_no_more_leverage_than_its_key_allows(leverage: int, in_session: bool):
     venue = with_key(max_leverage=3)
-    if in_session:  # The owner's limit is the first to get the next price; it is not counted before.
+    # The owner's limit is the first to get the next price; it is not counted before.
+    if in_session:
         venue.do(c.SetRules(Rules(fill_at="next")))
         venue.place(order(size="2", leverage=leverage, limit_px="101"))
         made = by_key(venue, order(size="1", leverage=2)).trade
@@ -190,7 +193,8 @@ def test_limits_that_only_close_are_among_the_two_hundred_and_other_exits_are_no
     for _ in range(200):
         assert code_of(venue.place(order(side=-1, size="1", limit_px="110"))) == ""
     assert code_of(venue.place(order(side=-1, size="1", limit_px="110"))) == "limit_exceeded"
-    for takes in ({}, {"limit_px": "90"}):  # They fill at once.
+    # They fill at once.
+    for takes in ({}, {"limit_px": "90"}):
         assert code_of(venue.place(order(side=-1, size="1", **takes))) == ""
     assert code_of(venue.close()) == ""
     assert venue.account.orders == {}
@@ -252,10 +256,8 @@ def test_a_cap_with_less_than_the_least_order_left_suggests_no_order():
         refused = venue.place(spec).answer
         assert (refused.fix, "resetsAt" in refused.details) == ({"action": "wait"}, True)
     flip = venue.place(order(side=-1, size="2")).answer
-    assert flip.fix == {
-        "field": "size",
-        "value": "1",
-    }  # A cent of the cap is left: the closing part, and one lot more.
+    # A cent of the cap is left: the closing part, and one lot more.
+    assert flip.fix == {"field": "size", "value": "1"}
     venue.do(c.ChangeSettings("a", e8("9"), None))
     assert venue.place(order(usd="50")).answer.fix == {"action": "raise_limit", "field": "maxTradeUsd"}
 
@@ -268,10 +270,7 @@ def test_a_refusal_for_too_many_markets_suggests_no_smaller_order(cap: str):
     if own:
         venue.do(c.ChangeSettings("a", **{"max_trade": None, "daily_cap": None, cap: e8("500")}))
     refused = by_key(venue, order(size="6"))
-    assert (refused.code, refused.fix) == (
-        "limit_exceeded" if own else "key_limit_exceeded",
-        {"action": "close_first"},
-    )
+    assert (refused.code, refused.fix) == ("limit_exceeded" if own else "key_limit_exceeded", {"action": "close_first"})
     venue.close("ETH")
     assert by_key(venue, order(size="6")).fix["field"] == "size"
 

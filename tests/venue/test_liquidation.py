@@ -75,7 +75,8 @@ def test_a_walk_through_the_liquidation_price_fills_there():
     venue = isolated()
     ((kind, px, _),) = liquidated(venue.move("BTC", "80000"))
     assert kind == "full"
-    assert abs(px - e8("91139.24050633")) <= 100  # 1e-8 USD of a hundredth of a coin.
+    # 1e-8 USD of a hundredth of a coin.
+    assert abs(px - e8("91139.24050633")) <= 100
 
 
 def test_a_jump_far_beyond_costs_no_more_than_the_isolated_margin():
@@ -279,7 +280,7 @@ def test_a_cross_account_is_liquidated_by_the_sum_of_losses_in_two_markets():
     assert not venue.move("ETH", "2300")
     assert not venue.move("BTC", "115000")
     events = venue.move("BTC", "130000")
-    (first, *_) = liquidated(events)
+    first, *_ = liquidated(events)
     # 500 - 200 - (p - 100000)/100 = 46 + p/8000
     assert abs(first[1] - 124_938_271_60493) < 10**8 or first[0] == "full"
     assert abs(first[1] / E8 - (1000 + 500 - 200 - 46) / (0.01 + 0.01 / 80)) < 2

@@ -146,12 +146,32 @@ def test_reads_heartbeats_and_refusals_make_no_event():
 # ── Reasons ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 ORDER_REASONS = {
-    "user", "kill", "guardian", "sibling_filled", "position_closed", "replaced", "reduce_only", "slippage_bound", "insufficient_funds", "liquidated",
-    "market_closed", "settled", "reset",
-}  # fmt: skip
+    "user",
+    "kill",
+    "guardian",
+    "sibling_filled",
+    "position_closed",
+    "replaced",
+    "reduce_only",
+    "slippage_bound",
+    "insufficient_funds",
+    "liquidated",
+    "market_closed",
+    "settled",
+    "reset",
+}
 GUARDIAN_REASONS = {
-    "deadline", "drawdown", "time", "trail", "schedule", "manual", "user", "position_closed", "day_end", "skipped",
-}  # fmt: skip
+    "deadline",
+    "drawdown",
+    "time",
+    "trail",
+    "schedule",
+    "manual",
+    "user",
+    "position_closed",
+    "day_end",
+    "skipped",
+}
 
 
 def test_every_reason_is_in_the_interface():

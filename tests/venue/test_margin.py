@@ -204,16 +204,19 @@ def test_raising_leverage_frees_margin():
 
 
 def test_raising_leverage_of_a_losing_isolated_position_leaves_its_new_initial_margin():
+    # 5,000 / 2 - 1,000 of loss - 4,000 / 5 = 700 are free; 2,500 - 700 + 16 remain.
     run("""
         mark BTC 100 isolated
         long BTC 50 lev 2
         move BTC 80
         long BTC 1 lev 5 ack
         margin BTC                     | 1816
-    """)  # 5,000 / 2 - 1,000 of loss - 4,000 / 5 = 700 are free; 2,500 - 700 + 16 remain.
+    """)
 
 
 def test_raising_leverage_pays_out_no_unrealised_gain():
+    # 5,000 / 2 - 5,000 / 10 = 2,000 would go back, and the gain would leave the new initial margin in place; 500 are
+    # there.
     run("""
         mark BTC 100 isolated funding 0.02
         long BTC 50 lev 2
@@ -222,7 +225,7 @@ def test_raising_leverage_pays_out_no_unrealised_gain():
         move BTC 140
         long BTC 1 lev 10 ack
         margin BTC                     | 14
-    """)  # 5,000 / 2 - 5,000 / 10 = 2,000 would go back, and the gain would leave the new initial margin in place; 500 are there.
+    """)
 
 
 def test_lowering_leverage_needs_free_margin():

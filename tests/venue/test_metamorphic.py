@@ -14,7 +14,8 @@ from bot.venue.state import LegSpec, OrderSpec, Rules
 from tests.builders import MINUTE_MS, VenueDriver, market, order
 
 Candle = tuple[int, int, int, int]
-C = 200 * E8  # Mirrored prices are C - p: 100 stays where it is.
+# Mirrored prices are C - p: 100 stays where it is.
+C = 200 * E8
 
 
 def candles(seed: int, count: int = 40) -> list[Candle]:
@@ -37,7 +38,10 @@ def mirror(bar: Candle) -> Candle:
 def play(
     bars: list[Candle], side: int, *, scale: int = 1, mirrored: bool = False, path: str = "sl_first"
 ) -> list[tuple[str, int, int]]:
-    """Enter at each fifth bar when flat, one coin, stop 0.70 and target 0.90 away; (kind, px, realised) of each fill."""
+    """Enter at each fifth bar when flat, one coin, stop 0.70 and target 0.90 away;
+
+    (kind, px, realised) of each fill.
+    """
     spec = market(sz_decimals=0, sig_figs=None, px_decimals=6)
     venue = VenueDriver((spec, str(100 * scale)), cash="100000000", rules=Rules(paths=path))
     fills: list[tuple[str, int, int]] = []
@@ -65,7 +69,8 @@ def test_ten_times_the_price_is_ten_times_the_result(seed: int):
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("path", "mirrored"), [("ohlc", "olhc"), ("olhc", "ohlc"), ("sl_first", "sl_first")])
 def test_mirrored_prices_swap_long_and_short(seed: int, path: str, mirrored: str):
-    bars = [b for b in candles(seed) if abs(b[1] - b[0]) != abs(b[0] - b[2])]  # A tie goes low first in both worlds.
+    # A tie goes low first in both worlds.
+    bars = [b for b in candles(seed) if abs(b[1] - b[0]) != abs(b[0] - b[2])]
     long, short = play(bars, 1, path=path), play(bars, -1, mirrored=True, path=mirrored)
     assert [(kind, C - px, realized) for kind, px, realized in long] == short
 
@@ -87,7 +92,8 @@ def test_a_split_order_pays_the_same_fee_up_to_the_truncation():
     whole.place(order(size="0.09"))
     for part in ("0.02", "0.03", "0.04"):
         split.place(order(size=part))
-    assert 0 <= whole.account.fees - split.account.fees < 3 * 100  # Each fee is cut to 1e-6.
+    # Each fee is cut to 1e-6.
+    assert 0 <= whole.account.fees - split.account.fees < 3 * 100
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -95,7 +101,8 @@ def test_a_coarse_target_under_sl_first_is_a_target_on_the_finer_path(seed: int)
     chance = Random(seed)
     fine: list[Candle] = []
     for bar in candles(seed, 60):
-        op = fine[-1][3] if fine else bar[0]  # No gaps.
+        # No gaps.
+        op = fine[-1][3] if fine else bar[0]
         shift = op - bar[0]
         fine.append((op, bar[1] + shift, bar[2] + shift, bar[3] + shift))
     coarse = [

@@ -42,7 +42,8 @@ class Case:
 ONE_MINUTE = Case("1m_N240_L60_sl04_tp08", MINUTE_MS, 240, 60)
 ONE_HOUR = Case("1h_N3_L12_sl04_tp04", HOUR_MS, 3, 12)
 
-Exit = tuple[str, int, int, int, int, str]  # side, entry ts, exit ts, entry px, exit px, kind
+# side, entry ts, exit ts, entry px, exit px, kind
+Exit = tuple[str, int, int, int, int, str]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,8 @@ def trades_of(
         if at % case.every == case.every - 1 and at >= case.mean and not venue.account.positions and at + 1 < len(bars):
             side = 1 if closes[-1] * case.mean > sum(closes[-case.mean :]) else -1
             if bars[at + 1].ts not in levels:
-                break  # The oracle's list ends with its last finished trade.
+                # The oracle's list ends with its last finished trade.
+                break
             stop, take = levels[bars[at + 1].ts]
             spec = OrderSpec("BTC", side, size=E8, leverage=10, stop=LegSpec(px=stop), target=LegSpec(px=take))
             assert hasattr(venue.place(spec).answer, "trade")
@@ -158,7 +160,8 @@ def test_the_hourly_strategy_driven_from_minutes_makes_the_true_trades(shared: P
 
 # ── freqtrade ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Facts of freqtrade's tests/optimize/test_backtest_detail.py; what applies here is a fixed stop and target without exit signals.
+# Facts of freqtrade's tests/optimize/test_backtest_detail.py; what applies here is a fixed stop and target without exit
+# signals.
 APPLICABLE = ("tc1", "tc2", "tc3", "tc4", "tc5", "tc6", "tc7", "tc13", "tc14", "tc15")
 
 
@@ -206,8 +209,10 @@ def spy(shared: Path) -> list[dict[str, int]]:
 
 
 def test_leans_trailing_stops_fill_at_its_published_prices(spy: list[dict[str, int]]):
-    """Trail arithmetic bar by bar on bid and ask: the fill is tested against the old stop, then the stop moves. A long's trail of 0.50 is
-    trailR 1 of a position whose R is 0.50; a buy trail of 2.00 rides on a short whose R is 2.00."""
+    """Trail arithmetic bar by bar on bid and ask: the fill is tested against the old stop, then the stop moves. A
+    long's trail of 0.50 is trailR 1 of a position whose R is 0.50; a buy trail of 2.00 rides on a short whose R is
+    2.00.
+    """
 
     def trailing(side: int, distance: str, extreme: int) -> Guardian:
         return Guardian(1, "a", trail("1r", coin="SPY"), 0, side=side, r_px=e8(distance), extreme=extreme)
@@ -236,7 +241,8 @@ def test_leans_trailing_stops_fill_at_its_published_prices(spy: list[dict[str, i
 
 
 def test_the_venues_own_sell_trail_on_leans_bids_fires_in_the_same_bar(spy: list[dict[str, int]]):
-    # Path O-L-H-C is Lean's order: a long's old stop meets the low, then the high moves it. Filled at the stop: Lean's is its worse close.
+    # Path O-L-H-C is Lean's order: a long's old stop meets the low, then the high moves it. Filled at the stop: Lean's
+    # is its worse close.
     start = spy[1170]["close"]
     venue = VenueDriver(
         (market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{start / E8:.6f}"),
@@ -256,7 +262,8 @@ def test_the_venues_own_sell_trail_on_leans_bids_fires_in_the_same_bar(spy: list
 
 
 def test_a_stop_already_passed_when_its_entry_fills_fires_at_the_next_open(spy: list[dict[str, int]]):
-    # Lean's StopLossOnOrderEvent: short 100 at the first bid close, a stop already through, filled at the next trade open.
+    # Lean's StopLossOnOrderEvent: short 100 at the first bid close, a stop already through, filled at the next trade
+    # open.
     first, then = spy[0]["bid_close"], spy[1]
     venue = VenueDriver((market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{first / E8:.6f}"), cash="100000")
     venue.place(OrderSpec("BTC", -1, size=100 * E8, stop=LegSpec(px=first + 100)))

@@ -12,7 +12,8 @@ from bot.venue.state import Key, Rules, oid_text
 from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 
-NEXT = Rules(fill_at="next")  # A backtest: market orders fill at the next bar's open.
+# A backtest: market orders fill at the next bar's open.
+NEXT = Rules(fill_at="next")
 
 
 def test_a_market_order_fills_at_the_mid_of_a_costless_book():
@@ -207,7 +208,10 @@ def test_the_smallest_order_is_the_markets_own():
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 def test_an_order_is_not_paid_by_the_rebate_that_its_fill_will_bring(fill_at: str):
-    """With 1,000 USD, 10 at 100 may rest; 10.01 may not, although the rebate would be 10.01 USD. A taker's fee is not offset by the rest's rebate."""
+    """With 1,000 USD, 10 at 100 may rest; 10.01 may not, although the rebate would be 10.01 USD.
+
+    A taker's fee is not offset by the rest's rebate.
+    """
     rules = Rules(fill_at=fill_at)
     for size, depth, refused in (("10", 0, ""), ("10.01", 0, "insufficient_funds"), ("10", 2, "insufficient_funds")):
         spec = market(
@@ -479,7 +483,10 @@ def test_a_limit_of_a_backtest_rests_if_the_next_open_does_not_reach_it():
 
 
 def test_a_limit_that_rests_inside_the_spread_fills_at_its_price_not_at_the_middle():
-    """It crossed at 101, where the best bid was 99.9. At 100 the best bid is 99, so the order is the best ask, and a taker pays its price."""
+    """It crossed at 101, where the best bid was 99.9.
+
+    At 100 the best bid is 99, so the order is the best ask, and a taker pays its price.
+    """
     venue = VenueDriver((market(half_spread=1_000_000), "101"), rules=NEXT)
     venue.place(order(side=-1, size="5", limit_px="99.9"))
     venue.bar("BTC", "100", "102", "100", "102")
@@ -582,7 +589,9 @@ def test_a_full_close_in_a_backtest_also_closes_an_earlier_entry_of_the_instant(
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 @pytest.mark.parametrize("mode", ["cross", "isolated"])
 def test_an_order_of_a_backtest_is_checked_against_the_position_after_earlier_orders(mode: str, fill_at: str):
-    """From a flat account, one order after another at one price: the same answers and the same end with fills at once and at the next open."""
+    """From a flat account, one order after another at one price: the same answers and the same end with fills at
+    once and at the next open.
+    """
     venue = VenueDriver((market(margin_mode=mode), "100"), cash="250", rules=Rules(fill_at=fill_at))
     asked = [
         order(size="5", leverage=5, stop="2%"),
@@ -622,7 +631,9 @@ def test_an_entry_of_a_backtest_fills_although_a_later_order_turns_it(
 
 @pytest.mark.parametrize(("opens", "size"), [("125", "40"), ("80", "62.5"), ("100", "50")])
 def test_a_waiting_entry_in_usd_is_sized_at_its_fill_price(opens: str, size: str):
-    """Sized as a service would size it at that price: all free margin is used, and no jump makes the order too large."""
+    """Sized as a service would size it at that price: all free margin is used, and no jump makes the order too
+    large.
+    """
     venue = VenueDriver((market(), "100"), cash="1000", rules=NEXT)
     venue.place(order(usd="5000", leverage=5, stop="2%"))
     venue.bar("BTC", opens, opens, opens, opens)
@@ -662,7 +673,8 @@ def test_the_unfilled_rest_of_a_market_order_in_a_backtest_ends_with_an_event(re
     venue.bar("BTC", "100", "100", "100", "100")
     if reason == "slippage_bound":
         venue.place(order(size="5", slippage_bps=50, allow_partial=True))
-    else:  # A limit may stay unfilled, so it is not counted; it gets the open first.
+    # A limit may stay unfilled, so it is not counted; it gets the open first.
+    else:
         venue.place(order(side=-1, size="1", limit_px="99"))
         venue.close() if reason == "reduce_only" else venue.place(order(side=-1, size="8"))
     events = venue.bar("BTC", "100", "100", "100", "100")
@@ -719,7 +731,8 @@ def test_an_order_in_usd_never_exceeds_its_amount_also_if_its_limit_crosses(side
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_tick_larger_than_the_slippage_is_named_as_the_cause(px: str, tick: str, more: str, closes: bool) -> None:
     """An order of the book's own tick is told so, not that the book is shallow."""
-    half = 3_000_000 if not more else 0  # Where the tick is fine, the spread is the cause.
+    # Where the tick is fine, the spread is the cause.
+    half = 3_000_000 if not more else 0
     spec = market("DOGE", sz_decimals=0, tick=e8(tick), sig_figs=None, slippage_bps=100, half_spread=half)
     venue = VenueDriver((spec, px))
     size = "100000000" if px.startswith("0.0000") else "10"

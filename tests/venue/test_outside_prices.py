@@ -1,4 +1,6 @@
-"""Markets with an outside price: while it is closed the oracle does not move, the book is thinner, and strict markets open nothing."""
+"""Markets with an outside price: while it is closed the oracle does not move, the book is thinner, and strict
+markets open nothing.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,12 @@ def test_strict_hours_refuse_openings_and_allow_every_close() -> None:
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.details) == ("market_closed", {"opensAt": OPENS})
     venue.do(c.PricePoint("AAPL", e8("197")))
-    assert len(venue.account.resting) == 1  # Resting orders wait for the session.
+    # Resting orders wait for the session.
+    assert len(venue.account.resting) == 1
     venue.do(c.ClosePosition("a", "AAPL", fraction=E8 // 2))
     venue.do(c.PricePoint("AAPL", e8("189")))
-    assert not venue.account.positions  # Stops stay possible.
+    # Stops stay possible.
+    assert not venue.account.positions
     venue.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
     venue.do(c.PricePoint("AAPL", e8("189")))
     assert venue.account.positions
@@ -84,7 +88,8 @@ def test_funding_follows_the_premium_over_a_frozen_oracle_at_the_stocks_share() 
     listed = venue.state.markets["AAPL"]
     assert funding.rate_now(listed) == 6_250_000
     shut(venue)
-    venue.do(c.PricePoint("AAPL", e8("202")))  # One per cent above the oracle: (0.01 - 0.0005) / 8, and half of it.
+    # One per cent above the oracle: (0.01 - 0.0005) / 8, and half of it.
+    venue.do(c.PricePoint("AAPL", e8("202")))
     assert funding.rate_now(listed) == 593_750_000
 
 
@@ -107,7 +112,9 @@ def test_a_recorded_rate_is_paid_unchanged_also_if_it_equals_the_baseline(rate: 
 
 
 def test_the_spread_warning_uses_the_wider_spread_of_closed_hours() -> None:
-    """Three times as wide while the outside price is closed: 60 bps instead of 20, which alone would give no warning."""
+    """Three times as wide while the outside price is closed: 60 bps instead of 20, which alone would give no
+    warning.
+    """
     venue = venue_with(half_spread=100_000)
 
     def warned() -> dict[str, str]:

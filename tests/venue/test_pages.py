@@ -1,4 +1,6 @@
-"""Old events and trades in pages: packed at any moment and any number of times, the log, the trades and the state read the same."""
+"""Old events and trades in pages: packed at any moment and any number of times, the log, the trades and the state
+read the same.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ PX = 100 * E8
 
 
 def trading(chance: Random, trips: int) -> Log:
-    """Round trips with brackets, a limit order that rests through all of them from a random moment on, and a reset at a random moment."""
+    """Round trips with brackets, a limit order that rests through all of them from a random moment on, and a reset
+    at a random moment.
+    """
     log: Log = [
         (1, c.ListMarket(s.MarketSpec("BTC", sz_decimals=2), PX)),
         (2, c.OpenAccount("a", "0x" + "0" * 40, None, 10_000 * E8)),
@@ -89,7 +93,8 @@ def test_a_short_page_of_a_file_is_filled_up_before_the_next_one_begins() -> Non
     assert last is not None
     assert 0 < last.count < pages.PAGE
     account.events.clear()
-    account.pages.append(last)  # The state at a start.
+    # The state at a start.
+    account.pages.append(last)
     for now_ms, command in log[100:]:
         apply(state, command, now_ms)
     pages.fold(account)

@@ -25,10 +25,14 @@ def bar(*prices: str, seed: int = 0, at_ms: int = 0) -> c.PassBar:
 @pytest.mark.parametrize(
     ("policy", "prices", "path"),
     [
-        ("ohlc", ("100", "101", "90", "95"), "OHLC"), ("olhc", ("100", "101", "90", "95"), "OLHC"), ("adaptive", ("100", "101", "90", "95"), "OHLC"),
-        ("adaptive", ("100", "110", "99", "95"), "OLHC"), ("adaptive", ("100", "105", "95", "95"), "OLHC"), ("sl_first", ("100", "101", "90", "95"), "OHLC"),
+        ("ohlc", ("100", "101", "90", "95"), "OHLC"),
+        ("olhc", ("100", "101", "90", "95"), "OLHC"),
+        ("adaptive", ("100", "101", "90", "95"), "OHLC"),
+        ("adaptive", ("100", "110", "99", "95"), "OLHC"),
+        ("adaptive", ("100", "105", "95", "95"), "OLHC"),
+        ("sl_first", ("100", "101", "90", "95"), "OHLC"),
     ],
-)  # fmt: skip
+)
 def test_a_path_visits_the_four_prices_in_its_policys_order(policy: str, prices: tuple[str, ...], path: str):
     at = dict(zip("OHLC", (e8(px) for px in prices), strict=True))
     assert matching.path_of(bar(*prices), policy) == tuple(at[name] for name in path)
@@ -65,15 +69,19 @@ def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, pro
 @pytest.mark.parametrize("path", ["ohlc", "olhc", "sl_first"])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_bar_whose_rest_fires_nothing_gives_the_same_state_as_its_four_points(seed: int, path: str):
-    """A whole bar and its single points give the same events, prices and money, with fills at the open, near levels, ending holds, and funding."""
+    """A whole bar and its single points give the same events, prices and money, with fills at the open, near levels,
+    ending holds, and funding.
+    """
     chance = Random(seed)
-    made = market(bar_length_ms=60_000 * (seed % 2))  # for every other seed prices come only in bars
+    # for every other seed prices come only in bars
+    made = market(bar_length_ms=60_000 * (seed % 2))
     venues = [VenueDriver((made, "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, third, acted = 10_000, 20_000, 0
     start_ms = (venues[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
     for number in range(60):
         if chance.random() < 0.3:
-            hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
+            # ends in the middle of a bar
+            hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))
             spec = order(size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
             for venue in venues:
                 if venue.account.positions:
@@ -88,10 +96,18 @@ def test_a_bar_whose_rest_fires_nothing_gives_the_same_state_as_its_four_points(
         end_ms = whole.at_ms + 59_999
         times = (whole.at_ms, whole.at_ms + third, whole.at_ms + 2 * third, end_ms)
         points = tuple(
-            (at, "BTC", visited[step], step, whole.at_ms, E8,
-             (min(visited[step + 1 :]), max(visited[step + 1 :])) if path == "sl_first" and step < 3 else None, whole.close)
+            (
+                at,
+                "BTC",
+                visited[step],
+                step,
+                whole.at_ms,
+                E8,
+                (min(visited[step + 1 :]), max(visited[step + 1 :])) if path == "sl_first" and step < 3 else None,
+                whole.close,
+            )
             for step, at in enumerate(times)
-        )  # fmt: skip
+        )
         one, other = (
             apply(venue.state, command, end_ms)
             for venue, command in zip(venues, (whole, c.PassPoints(points, end_ms)), strict=True)
@@ -114,9 +130,12 @@ def test_a_bar_whose_rest_fires_nothing_gives_the_same_state_as_its_four_points(
 def test_the_book_is_never_crossed_and_never_better_than_the_mid(seed: int):
     chance = Random(seed)
     spec = market(
-        sz_decimals=chance.randint(0, 5), half_spread=chance.choice((0, 10_000, 300_000)), level_step=chance.choice((0, 5_000, 50_000)),
-        level_size=chance.randint(1, 1000) * E8, level_growth=chance.choice((0, 10_000_000)),
-    )  # fmt: skip
+        sz_decimals=chance.randint(0, 5),
+        half_spread=chance.choice((0, 10_000, 300_000)),
+        level_step=chance.choice((0, 5_000, 50_000)),
+        level_size=chance.randint(1, 1000) * E8,
+        level_growth=chance.choice((0, 10_000_000)),
+    )
     mid = e8(f"{chance.uniform(0.5, 120_000):.2f}")
     bids, asks = book.book(Market(spec, mid, mid, mid))
     assert 1 <= len(bids) <= 20 and 1 <= len(asks) <= 20
@@ -217,7 +236,8 @@ def test_bars_of_several_markets_give_the_same_state_as_their_points_in_time_ord
     for number in range(60):
         for coin in coins:
             if chance.random() < 0.3:
-                hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
+                # ends in the middle of a bar
+                hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))
                 spec = order(coin=coin, size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
                 for venue in venues:
                     if coin in venue.account.positions:

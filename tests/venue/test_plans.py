@@ -51,10 +51,17 @@ def test_a_plan_shows_the_effects_of_its_order():
 )
 def test_a_plan_and_a_suggestion_show_the_fee_of_the_fills(held: str, mode: str, px: str, limit_px: str):
     """Over several levels and through a flip: the ledger truncates each fill."""
-    scale = 1 if mode != "full" else 100  # whole shares
+    # whole shares
+    scale = 1 if mode != "full" else 100
     spec = market(
-        taker_rate=45_001, half_spread=110_000, level_step=70_000, level_size=e8("1.37") * scale, level_growth=0, sz_decimals=2, margin_mode=mode,
-    )  # fmt: skip
+        taker_rate=45_001,
+        half_spread=110_000,
+        level_step=70_000,
+        level_size=e8("1.37") * scale,
+        level_growth=0,
+        sz_decimals=2,
+        margin_mode=mode,
+    )
     venue = VenueDriver((spec, px), cash="100000")
     if held != "0":
         assert code_of(venue.place(OrderSpec("BTC", -1 if held < "0" else 1, size=abs(e8(held)) * scale))) == ""
@@ -181,7 +188,8 @@ def test_of_too_many_plans_the_oldest_expired_ones_are_dropped(monkeypatch):
     assert confirmed(venue, "999").trade
     venue.state = codec.loads(codec.dumps(venue.state))
     index.rebuild(venue.state)
-    for n in range(1_000, 1_100):  # A used token is known for a week, also after many later plans.
+    # A used token is known for a week, also after many later plans.
+    for n in range(1_000, 1_100):
         venue.wait(DAY_MS // 10)
         venue.do(c.StorePlan("a", order(size="0.2"), f"{n}", LIFE_MS))
         assert confirmed(venue, f"{n}").trade

@@ -64,7 +64,8 @@ def test_a_resting_limit_fills_when_the_ask_is_below_it_whatever_the_mark_is():
     venue = quoted()
     venue.place(order(size="1", limit_px="99"))
     assert not fills(quote(venue, "97", "98.8", "99.0")), "the ask only touches the limit"
-    venue.place(order(size="1"))  # Another order looks at the levels again.
+    # Another order looks at the levels again.
+    venue.place(order(size="1"))
     assert [one.kind for one in venue.account.orders.values()] == ["limit"]
     assert fills(quote(venue, "101", "98.6", "98.8")) == [(e8("98.8"), e8("1"))]
 
@@ -87,7 +88,8 @@ def test_a_liquidation_is_decided_by_the_mark_and_fills_at_the_bid():
 
 def test_a_recorded_rate_is_paid_on_the_mark_whatever_the_quotes_are():
     venue = quoted("100", "103.1", "103.3")
-    venue.do(SetMarket("BTC", funding_rate=50_000_000))  # 0.005 % an hour
+    # 0.005 % an hour
+    venue.do(SetMarket("BTC", funding_rate=50_000_000))
     venue.place(order(size="10"))
     paid = [one for one in venue.wait(HOUR_MS - T0 % HOUR_MS) if isinstance(one, FundingPaid)]
     assert [(one.oracle, one.amount) for one in paid] == [(e8("100"), e8("-0.05"))]

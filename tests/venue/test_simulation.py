@@ -1,4 +1,6 @@
-"""Random worlds: after each command every invariant of the venue holds, and a replay of the log gives the same events."""
+"""Random worlds: after each command every invariant of the venue holds, and a replay of the log gives the same
+events.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from bot.venue import drawdown_floors, funding, guardian_actions, index, ledger,
 from bot.venue.numbers import E8
 from tests.venue import world
 
-CHUNKS = 20  # The number of tests that share the worlds, for parallel runs.
+# The number of tests that share the worlds, for parallel runs.
+CHUNKS = 20
 WORLDS = 1_000 // CHUNKS
-WHOLE_EVERY = 50  # One in this many worlds is also digested around each refusal and replayed from its text.
+# One in this many worlds is also digested around each refusal and replayed from its text.
+WHOLE_EVERY = 50
 
 
 def judge(seed: int, *, whole: bool) -> None:
@@ -87,7 +91,10 @@ def test_the_size_of_time_steps_changes_no_event(worlds: int, base_seed: int) ->
 def test_a_broken_rule_is_detected_and_its_scenario_shrunk(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, wrong: object, first: int
 ) -> None:
-    """Shows that the invariants detect broken rules. `first`: the seed at which the search begins, which detected the rule at the last search."""
+    """Shows that the invariants detect broken rules.
+
+    `first`: the seed at which the search begins, which detected the rule at the last search.
+    """
     monkeypatch.setattr(module, name, wrong)
     for seed in range(first, first + 4_000):
         log, _ = world.write(seed)
@@ -129,10 +136,27 @@ def test_the_worlds_reach_every_kind_of_event_and_command() -> None:
         for event in world.replay(log)[1]:
             events.add(f"{type(event).__name__}.{getattr(event, 'subtype', '')}")
     assert {
-        "Fill.entry", "Fill.exit", "OrderChanged.open", "OrderChanged.armed", "OrderChanged.changed", "OrderChanged.canceled",
-        "Triggered.stop_loss", "Triggered.take_profit", "GuardianMoved.armed", "GuardianMoved.activated", "GuardianMoved.fired",
-        "GuardianMoved.released", "GuardianMoved.disarmed", "FundingPaid.", "Liquidated.partial", "Liquidated.full", "Liquidated.backstop",
-        "Settled.settled", "AccountChanged.reset", "AccountChanged.leverage",
-    } <= events  # fmt: skip
-    live = {"QuotePoint", "SetQuotes", "SetBook"}  # of live markets: see tests/service/live_prices/fault_world.py
+        "Fill.entry",
+        "Fill.exit",
+        "OrderChanged.open",
+        "OrderChanged.armed",
+        "OrderChanged.changed",
+        "OrderChanged.canceled",
+        "Triggered.stop_loss",
+        "Triggered.take_profit",
+        "GuardianMoved.armed",
+        "GuardianMoved.activated",
+        "GuardianMoved.fired",
+        "GuardianMoved.released",
+        "GuardianMoved.disarmed",
+        "FundingPaid.",
+        "Liquidated.partial",
+        "Liquidated.full",
+        "Liquidated.backstop",
+        "Settled.settled",
+        "AccountChanged.reset",
+        "AccountChanged.leverage",
+    } <= events
+    # of live markets: see tests/service/live_prices/fault_world.py
+    live = {"QuotePoint", "SetQuotes", "SetBook"}
     assert {kind.__name__ for kind in c.Command.__args__} - live == commands

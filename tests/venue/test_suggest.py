@@ -68,9 +68,14 @@ def test_a_suggested_close_is_of_the_whole_position_and_needs_one():
 def test_a_feasible_order_is_accepted(seed: int):
     chance = Random(seed)
     spec = market(
-        sz_decimals=chance.randint(0, 5), taker_rate=45_000, half_spread=chance.choice((0, 20_000)), level_size=chance.choice((0, 3 * E8)),
-        level_step=10_000, margin_mode=chance.choice(("cross", "isolated")), slippage_bps=100,
-    )  # fmt: skip
+        sz_decimals=chance.randint(0, 5),
+        taker_rate=45_000,
+        half_spread=chance.choice((0, 20_000)),
+        level_size=chance.choice((0, 3 * E8)),
+        level_step=10_000,
+        margin_mode=chance.choice(("cross", "isolated")),
+        slippage_bps=100,
+    )
     venue = VenueDriver(
         (spec, chance.choice(("103457", "97.31", "2.3456"))), cash=chance.choice(("50", "1000", "100000"))
     )

@@ -1,4 +1,7 @@
-"""Sign-ins and webhooks in random worlds: codes, sessions, devices, webhooks. Chooses the next command and checks its invariants."""
+"""Sign-ins and webhooks in random worlds: codes, sessions, devices, webhooks.
+
+Chooses the next command and checks its invariants.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Random worlds for the venue: `write(seed)` makes a log, `check(log)` plays it under the invariants and again in other ways, `shrink(log)` cuts it down."""
+"""Random worlds for the venue:
+
+`write(seed)` makes a log, `check(log)` plays it under the invariants and again in other ways, `shrink(log)` cuts it
+down.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +81,10 @@ def replay(
 
 
 def replay_skipping_calm(log: Log) -> tuple[list[Event], int]:
-    """Apply a log as a backtest does: for a quiet bar only the close is sent. Returns the events and the number of skipped bars."""
+    """Apply a log as a backtest does: for a quiet bar only the close is sent.
+
+    Returns the events and the number of skipped bars.
+    """
     state = s.State()
     events: list[Event] = []
     skipped = 0
@@ -108,13 +115,16 @@ def restored(state: s.State) -> s.State:
 
 
 def check(log: Log, *, whole: bool = False) -> None:
-    """Play a log with its invariants, then again without the refused commands and through a restore: the same state and events."""
+    """Play a log with its invariants, then again without the refused commands and through a restore: the same state
+    and events.
+    """
     played = play(log)
     without = {at for at in played.refused if type(log[at][1]) not in COSTLY}
     state, events = replay(log, restore_at=len(log) * 2 // 3, without=without)
     demand(events == played.events, "events without what was refused and through a restore")
     state.commands, state.now_ms = played.state.commands, played.state.now_ms
-    if state != played.state:  # Finding the difference takes as long as everything else.
+    # Finding the difference takes as long as everything else.
+    if state != played.state:
         demand(False, "state without what was refused and through a restore", difference(state, played.state))
     if whole:
         text = codec.dumps([(now_ms, command) for now_ms, command in log])

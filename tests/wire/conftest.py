@@ -1,4 +1,6 @@
-"""The interface's fields as one table: the words are those of the interface document, which a test compares when it is there."""
+"""The interface's fields as one table: the words are those of the interface document, which a test compares when it
+is there.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,16 @@ import pytest
 
 BTC = {"market": "BTC", "side": "long", "usdAmount": 50}
 TRAIL = {"type": "trailing_stop", "market": "BTC", "trailPct": 2}
-GONE = object()  # in `with`: the field of the base body is left out
+# in `with`: the field of the base body is left out
+GONE = object()
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A valid body of one request, and each field in the document's words. `around`: what else a field needs to be judged alone."""
+    """A valid body of one request, and each field in the document's words.
+
+    `around`: what else a field needs to be judged alone.
+    """
 
     operation: str
     body: dict[str, Any]
@@ -30,12 +36,21 @@ SHAPES = {
     "OtpRequest": Shape(
         "POST /v1/auth/otp",
         {"phoneNumber": "+15550100"},
-        {"phoneNumber": "string 3..80, required", "country": "string 1..64", "countryCode": "string 1..64, alias of country"},
+        {
+            "phoneNumber": "string 3..80, required",
+            "country": "string 1..64",
+            "countryCode": "string 1..64, alias of country",
+        },
     ),
     "VerifyRequest": Shape(
         "POST /v1/auth/verify",
         {"phoneNumber": "+15550100", "code": "123456"},
-        {"phoneNumber": "required", "code": "string, pattern six digits, required", "nickname": "string 2..32", "inviteCode": "string 6..64"},
+        {
+            "phoneNumber": "required",
+            "code": "string, pattern six digits, required",
+            "nickname": "string 2..32",
+            "inviteCode": "string 6..64",
+        },
     ),
     "KeyRequest": Shape(
         "POST /v1/keys",
@@ -75,14 +90,12 @@ SHAPES = {
             "acknowledgeLeverageChange": "boolean",
             "source": "string dashboard, agent or api",
         },
-        {
-            "size": {"usdAmount": GONE},
-            "limitPx": {"type": "limit"},
-            "type": {"limitPx": "100"},
-        },
+        {"size": {"usdAmount": GONE}, "limitPx": {"type": "limit"}, "type": {"limitPx": "100"}},
     ),
     "CancelCoinRequest": Shape("DELETE /v1/orders", {"coin": "BTC"}, {"coin": "string 1..64, required"}),
-    "ConfirmRequest": Shape("POST /v1/orders/confirm", {"confirmToken": "x" * 8}, {"confirmToken": "string 8..128, required"}),
+    "ConfirmRequest": Shape(
+        "POST /v1/orders/confirm", {"confirmToken": "x" * 8}, {"confirmToken": "string 8..128, required"}
+    ),
     "SuggestRequest": Shape(
         "POST /v1/orders/suggest",
         {"coin": "BTC"},
@@ -152,7 +165,7 @@ SHAPES = {
     "EventsQuery": Shape("GET /v1/events", {}, {"limit": "integer 1..200, default 50"}),
     "NavQuery": Shape("GET /v1/wallets/{address}/nav", {}, {"range": "1d, 7d, 30d, all; default 7d"}),
     "WalletTradesQuery": Shape("GET /v1/wallets/{address}/trades", {}, {"limit": "integer 1..200, default 50"}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="session")

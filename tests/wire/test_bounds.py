@@ -1,4 +1,7 @@
-"""Every field of every request: below, at and above each bound, wrong type, missing, null, unknown. The bounds are read from the document's words."""
+"""Every field of every request: below, at and above each bound, wrong type, missing, null, unknown.
+
+The bounds are read from the document's words.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ class Facts:
 
     kind: str
     low: Decimal | None = None
-    above: bool = False  # low itself is out
+    # low itself is out
+    above: bool = False
     high: Decimal | None = None
     words: tuple[str, ...] = ()
     default: str | None = None
@@ -150,7 +154,8 @@ def test_a_field_takes_what_the_document_allows_and_refuses_the_rest(model_name,
     shape, model = shapes[model_name], model_of(model_name)
     facts = facts_of(shape, field_name)
     if facts.kind == "array":
-        for value in (5, "read", {}, True):  # What goes into an array is tested by itself below.
+        # What goes into an array is tested by itself below.
+        for value in (5, "read", {}, True):
             refused(model, body_around(shape, field_name, gone, **{field_name: value}), field_name)
         return
     good, bad = (
@@ -158,14 +163,16 @@ def test_a_field_takes_what_the_document_allows_and_refuses_the_rest(model_name,
         if facts.kind == "six"
         else samples(facts)
     )
-    if field_name == "cron":  # A text with a form of its own, which the document states in words.
+    # A text with a form of its own, which the document states in words.
+    if field_name == "cron":
         bad, good = [*bad, *good], ["* * * * *", "0 9 * * 1-5", " 0 0 1 1 *"]
     query = model_name.endswith("Query")
     for value in good:
         if query and facts.kind == "integer":
             value = str(value)
         if field_name == "type" and value == "market":
-            continue  # The body around it is a limit order.
+            # The body around it is a limit order.
+            continue
         done = model.from_wire(body_around(shape, field_name, gone, **{field_name: value}))
         kept = getattr(done, attribute(model, field_name))
         expected = (
@@ -223,12 +230,21 @@ def test_a_missing_required_field_is_named_and_an_optional_field_has_the_documen
         assert field_name in ("type", "url")
 
 
-OURS = {  # defaults that the document does not state and the design does
-    ("OrderRequest", "maxDriftBps"): 50, ("OrderRequest", "allowPartial"): False, ("OrderRequest", "requireProtection"): False,
-    ("OrderRequest", "dryRun"): False, ("OrderRequest", "acknowledgeLeverageChange"): False, ("OrderRequest", "source"): None,
-    ("SandboxAccountRequest", "startingBalanceUsd"): 10_000, ("KeyRequest", "name"): "key", ("KeyRequest", "scopes"): ("read",),
-    ("CandlesQuery", "interval"): "1h", ("CandlesQuery", "limit"): 200, ("KillRequest", "flatten"): False,
-}  # fmt: skip
+# defaults that the document does not state and the design does
+OURS = {
+    ("OrderRequest", "maxDriftBps"): 50,
+    ("OrderRequest", "allowPartial"): False,
+    ("OrderRequest", "requireProtection"): False,
+    ("OrderRequest", "dryRun"): False,
+    ("OrderRequest", "acknowledgeLeverageChange"): False,
+    ("OrderRequest", "source"): None,
+    ("SandboxAccountRequest", "startingBalanceUsd"): 10_000,
+    ("KeyRequest", "name"): "key",
+    ("KeyRequest", "scopes"): ("read",),
+    ("CandlesQuery", "interval"): "1h",
+    ("CandlesQuery", "limit"): 200,
+    ("KillRequest", "flatten"): False,
+}
 
 
 @pytest.mark.parametrize(("cell", "value"), OURS.items())
@@ -285,15 +301,30 @@ def test_a_body_that_is_no_object_is_named_in_the_error(body, model_name):
     ("model", "body", "field", "good"),
     [
         ("KeyRequest", {"scopes": []}, "scopes", {"scopes": ["read"]}),
-        ("KeyRequest", {"scopes": ["read", "trade", "trade:close_only", "outcomes", "read"]}, "scopes", {"scopes": ["read", "trade", "trade:close_only", "outcomes"]}),
+        (
+            "KeyRequest",
+            {"scopes": ["read", "trade", "trade:close_only", "outcomes", "read"]},
+            "scopes",
+            {"scopes": ["read", "trade", "trade:close_only", "outcomes"]},
+        ),
         ("KeyRequest", {"scopes": ["read", "read"]}, "scopes", {"scopes": ["read", "trade"]}),
         ("KeyRequest", {"scopes": ["admin"]}, "scopes.0", {"scopes": ["outcomes"]}),
         ("KeyRequest", {"scopes": "read"}, "scopes", {}),
         ("KeyRequest", {"allowedCoins": ["x"] * 51}, "allowedCoins", {"allowedCoins": ["x"] * 50}),
         ("KeyRequest", {"allowedCoins": [""]}, "allowedCoins.0", {"allowedCoins": ["x"]}),
         ("KeyRequest", {"allowedCoins": ["BTC", "x" * 33]}, "allowedCoins.1", {"allowedCoins": ["BTC", "x" * 32]}),
-        ("WebhookRequest", {"url": "https://h/x", "types": ["x"] * 21}, "types", {"url": "https://h/x", "types": ["x"] * 20}),
-        ("WebhookRequest", {"url": "https://h/x", "types": ["x" * 65]}, "types.0", {"url": "https://h/x", "types": ["x" * 64]}),
+        (
+            "WebhookRequest",
+            {"url": "https://h/x", "types": ["x"] * 21},
+            "types",
+            {"url": "https://h/x", "types": ["x"] * 20},
+        ),
+        (
+            "WebhookRequest",
+            {"url": "https://h/x", "types": ["x" * 65]},
+            "types.0",
+            {"url": "https://h/x", "types": ["x" * 64]},
+        ),
         ("WebhookRequest", {"url": "not a uri"}, "url", {"url": "http://localhost:9/x"}),
         ("WebhookRequest", {"url": "ftp://h/x"}, "url", {"url": "https://[::1]/x"}),
         ("WebhookRequest", {"url": "https://h:99999/"}, "url", {"url": "https://h:9/"}),
@@ -303,7 +334,7 @@ def test_a_body_that_is_no_object_is_named_in_the_error(body, model_name):
         ("TradesQuery", {"before": "-1"}, "before", {"before": "0", "coin": "BTC"}),
         ("TradesQuery", {"before": "１"}, "before", {}),
     ],
-)  # fmt: skip
+)
 def test_arrays_and_what_the_table_does_not_hold(model, body, field, good):
     with pytest.raises(ValidationError) as caught:
         model_of(model).from_wire(body)

@@ -28,8 +28,12 @@ def test_each_broken_field_is_listed_with_its_allowed_values():
         {"field": "bracket", "problem": "must be an object", "allowed": "an object"},
         {"field": "guardians", "problem": "must be an array", "allowed": "an array"},
         {"field": "dryRun", "problem": "must be true or false", "allowed": [True, False]},
-        {"field": "marke", "problem": "is unknown; did you mean market?", "allowed": [info.alias for info in OrderRequest.model_fields.values()]},
-    ]  # fmt: skip
+        {
+            "field": "marke",
+            "problem": "is unknown; did you mean market?",
+            "allowed": [info.alias for info in OrderRequest.model_fields.values()],
+        },
+    ]
     assert message_of(found) == (
         "marke is unknown; did you mean market?; market is required; side must be one of long, short (and 5 more)"
     )

@@ -1,4 +1,6 @@
-"""The interface document against the table that the tests walk, and against the models: no field and no number may have been left out."""
+"""The interface document against the table that the tests walk, and against the models: no field and no number may
+have been left out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import pytest
 import bot.wire
 from bot.errors import CODES
 
-SKIPPED = {  # told in other words in the document; tested by name in test_bounds and test_rules
+# told in other words in the document; tested by name in test_bounds and test_rules
+SKIPPED = {
     "GuardianRequest": {"type", "scope", "orderTemplate"},
     "WebhookRequest": {"url"},
     "OrderRequest": {"bracket", "guardians"},
@@ -61,9 +64,8 @@ def test_the_document_says_what_the_table_says(model_name, shapes, document):
     for name, words in shape.fields.items():
         assert found[name] == words, name
     extra = set(found) - set(shape.fields) - SKIPPED.get(model_name, set())
-    assert extra <= {"notional", "key"}, (
-        f"the document has more: {extra}"
-    )  # "notional (about 10 USD)" and the like are prose
+    # "notional (about 10 USD)" and the like are prose
+    assert extra <= {"notional", "key"}, f"the document has more: {extra}"
 
 
 def test_the_model_has_the_fields_of_the_document_and_no_more(model_name, shapes):

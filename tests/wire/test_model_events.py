@@ -1,4 +1,6 @@
-"""The edge of the daemon: an event of the wire becomes the tuple that the venue made, and an amount finer than 1e-8 is refused with its field."""
+"""The edge of the daemon: an event of the wire becomes the tuple that the venue made, and an amount finer than 1e-8
+is refused with its field.
+"""
 
 from __future__ import annotations
 

@@ -17,10 +17,23 @@ from bot.wire import Event, EventsPage, Position, Resource, Trade
 from bot.wire.events import DATA_OF
 
 FILL = {
-    "tradeId": "trd_1", "oid": "17", "kind": "market", "side": "long", "intent": "open", "reduceOnly": False, "size": "0.5", "px": "100.25",
-    "feeUsd": "0.02", "realizedPnlUsd": None, "liquidity": "taker", "remainingSize": "0", "positionSize": "0.5", "entryPx": "100.25",
-    "balanceUsd": "9999.98", "absorbedUsd": "0",
-}  # fmt: skip
+    "tradeId": "trd_1",
+    "oid": "17",
+    "kind": "market",
+    "side": "long",
+    "intent": "open",
+    "reduceOnly": False,
+    "size": "0.5",
+    "px": "100.25",
+    "feeUsd": "0.02",
+    "realizedPnlUsd": None,
+    "liquidity": "taker",
+    "remainingSize": "0",
+    "positionSize": "0.5",
+    "entryPx": "100.25",
+    "balanceUsd": "9999.98",
+    "absorbedUsd": "0",
+}
 
 
 def every_resource() -> list[type[Resource]]:
@@ -150,9 +163,16 @@ def test_the_filters_of_the_feed_are_the_types_of_the_data():
 
 
 SECRETS = {
-    "SandboxAccountResult": "apiKey", "KeyCreated": "apiKey", "WebhookCreated": "secret", "VerifyResult": "accessToken", "DeviceResult": "deviceCode",
-    "DeviceTokenResult": "accessToken", "PlanResult": "confirmToken", "MintKeyResult": "apiKey", "OtpResult": "sandboxCode",
-}  # fmt: skip
+    "SandboxAccountResult": "apiKey",
+    "KeyCreated": "apiKey",
+    "WebhookCreated": "secret",
+    "VerifyResult": "accessToken",
+    "DeviceResult": "deviceCode",
+    "DeviceTokenResult": "accessToken",
+    "PlanResult": "confirmToken",
+    "MintKeyResult": "apiKey",
+    "OtpResult": "sandboxCode",
+}
 
 
 @pytest.mark.parametrize(("name", "field"), SECRETS.items())
@@ -183,5 +203,8 @@ def test_every_exported_name_can_be_imported_and_a_wrong_one_cannot():
 
 
 def test_importing_the_package_loads_no_models():
-    code = "import bot.wire, sys; assert 'pydantic' not in sys.modules; bot.wire.Position; assert 'bot.wire.account' not in sys.modules"
+    code = (
+        "import bot.wire, sys; assert 'pydantic' not in sys.modules; bot.wire.Position; assert 'bot.wire.account' not"
+        " in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

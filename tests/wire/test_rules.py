@@ -101,9 +101,18 @@ def test_a_close_without_an_amount_is_all_of_it():
 
 
 VALUES = {
-    "market": "BTC", "heartbeatSeconds": 60, "onMiss": "flatten", "seconds": 60, "trailPct": 2, "trailR": 1, "activateAtR": 1,
-    "maxLossPctFromDayStart": 5, "action": "flatten", "cron": "0 0 * * *", "orderTemplate": {"side": "long"},
-}  # fmt: skip
+    "market": "BTC",
+    "heartbeatSeconds": 60,
+    "onMiss": "flatten",
+    "seconds": 60,
+    "trailPct": 2,
+    "trailR": 1,
+    "activateAtR": 1,
+    "maxLossPctFromDayStart": 5,
+    "action": "flatten",
+    "cron": "0 0 * * *",
+    "orderTemplate": {"side": "long"},
+}
 # The table of the design: required, exactly one of, optional.
 TABLE = {
     "trailing_stop": ("position", {"market"}, {"trailPct", "trailR"}, {"activateAtR"}),

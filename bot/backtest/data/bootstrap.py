@@ -1,7 +1,8 @@
 """Other histories of the same markets: candles made of random blocks of the recorded ones, by the stationary bootstrap.
 
-A block has a random start and a geometric length (Politis and Romano, The Stationary Bootstrap, Journal of the American Statistical Association 89, 1994).
-Starts and lengths count candles, not hours: the night of an exchange has no candles, so no block begins in it, and the
+A block has a random start and a geometric length (Politis and Romano, The Stationary Bootstrap, Journal of the American
+Statistical Association 89, 1994). Starts and lengths count candles, not hours: the night of an exchange has no candles,
+so no block begins in it, and the
 candle before it is followed by the one after it. Each candle takes the moves of its source from the close before it:
 open, high, low and close relative to that close, and the volume. All markets take the same blocks, so that they keep
 moving together. The instants, and so gaps and closed hours, are those of the recorded candles.
@@ -17,11 +18,13 @@ from typing import Any, Final
 
 from bot.backtest.data.candles import Candles
 
-DIGITS: Final = 8  # significant digits of a price
+# significant digits of a price
+DIGITS: Final = 8
 
 
 def bootstrapped(candles: Sequence[Candles], start_ms: int, end_ms: int, *, block_ms: int, seed: str) -> list[Candles]:
-    """The candles with another history from `start_ms` to `end_ms` (exclusive). Earlier candles stay, later ones are left out.
+    """The candles with another history from `start_ms` to `end_ms` (exclusive). Earlier candles stay, later ones are
+    left out.
 
     `block_ms` is the mean length of a block, in time with candles.
     """
@@ -77,7 +80,8 @@ def _made(
 ) -> Candles:
     at_ms, opens, highs, lows, closes, volumes = series.columns
     last = bisect_left(at_ms, end_ms)
-    lowest = max(bisect_left(at_ms, start_ms), 1)  # A candle without one before it has no move.
+    # A candle without one before it has no move.
+    lowest = max(bisect_left(at_ms, start_ms), 1)
     if last - lowest < 1:
         return series.slice(None, end_ms)
     columns: tuple[Any, ...] = tuple(column[:last] for column in series.columns)

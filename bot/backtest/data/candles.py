@@ -1,9 +1,9 @@
-"""Candles of one market, stored by column: read them from files or a store, slice them, hash them. quality.py checks them,
-resampling.py makes longer ones.
+"""Candles of one market, stored by column: read them from files or a store, slice them, hash them. quality.py checks
+them, resampling.py makes longer ones.
 
-Files are CSV (`ts,open,high,low,close,volume`; ts = open time in ms UTC; plain or gzip; other columns are ignored) or Parquet with the same columns. A
-store is a folder `<MARKET>/<interval>.parquet` or `.csv.gz`. Reading keeps the rows in the file's order. A value that cannot be parsed is a ConfigError
-with file and row; the audit finds improbable values.
+Files are CSV (`ts,open,high,low,close,volume`; ts = open time in ms UTC; plain or gzip; other columns are ignored) or
+Parquet with the same columns. A store is a folder `<MARKET>/<interval>.parquet` or `.csv.gz`. Reading keeps the rows in
+the file's order. A value that cannot be parsed is a ConfigError with file and row; the audit finds improbable values.
 """
 
 from __future__ import annotations
@@ -31,36 +31,47 @@ from bot.service.market_data import file_formats
 from bot.wire.vocabulary import INTERVAL_MS
 
 COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
-MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are seconds
-MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- or nanoseconds
-UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
-LATE_SHARE: Final = 60  # A part of an interval: a second of a minute.
+# 1973 in milliseconds; smaller numbers are seconds
+MS_MIN: Final = 100_000_000_000
+# the year 5138; larger numbers are micro- or nanoseconds
+MS_MAX: Final = 100_000_000_000_000
+# in a second
+UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+# A part of an interval: a second of a minute.
+LATE_SHARE: Final = 60
 LATE_MAX_MS: Final = 60_000
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
-BESIDE_NAMES: Final = (
-    "funding.csv",
-    "actions.csv",
-)  # The files of a store beside the candles: funding rates, splits and dividends.
+# The files of a store beside the candles: funding rates, splits and dividends.
+BESIDE_NAMES: Final = ("funding.csv", "actions.csv")
 STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
-NAMES_SHOWN: Final = 5  # The names of ignored files in one message.
-_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as in a config; the API limits only the length of a coin's name
+# The names of ignored files in one message.
+NAMES_SHOWN: Final = 5
+# as in a config; the API limits only the length of a coin's name
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _GIVEN: Final = re.compile(rf"((?:perp:|event:)?{_NAME})=(.+)", re.DOTALL)
-_EVENT_FOLDER: Final = "event_"  # some systems allow no colon in a folder's name
+# some systems allow no colon in a folder's name
+_EVENT_FOLDER: Final = "event_"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The source of some rows: from candle `start` on, the rows of `path`, beginning with row `first_row` (a header is row 1)."""
+    """The source of some rows: from candle `start` on, the rows of `path`, beginning with row `first_row` (a header
+    is row 1).
+    """
 
     path: Path
     start: int
     first_row: int
-    rows: array[int] | None = None  # row of each candle, if the file has empty lines
+    # row of each candle, if the file has empty lines
+    rows: array[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Candles:
-    """Candles of one market and interval. `at_ms` is when each opened, ms UTC; the other columns have the same length."""
+    """Candles of one market and interval.
+
+    `at_ms` is when each opened, ms UTC; the other columns have the same length.
+    """
 
     market: str
     interval: str
@@ -191,10 +202,11 @@ def load(
 ) -> list[Candles]:
     """Read the candles of files, folders of files, and stores: by market, the shortest interval first.
 
-    `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets`: read only these. From a store only the shortest
+    `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets`: read only these.
+    From a store only the shortest
         interval of each market is read, or `every` one. Several files of one market and interval are joined, in the
-        order of their first candle. With `listed` a market that
-        the embedded service does not list is a ConfigError. `report` is called with a line for each ignored file and each file that was given twice.
+        order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError.
+        `report` is called with a line for each ignored file and each file that was given twice.
     """
     wanted = None if markets is None else {market_name(market, listed=listed) for market in markets}
     found: dict[tuple[str, int], list[Candles]] = {}
@@ -240,8 +252,10 @@ def sources(
     every: bool = False,
     report: Callable[[str], None] = lambda _line: None,
 ) -> list[tuple[str, Path, str | None]]:
-    """List (market, file, interval if in a store) for all paths. From a store: the shortest interval of each market, or `every` interval.
-    ConfigError if a file's market is not known. Files in a folder that are not candles are ignored and passed to `report`."""
+    """List (market, file, interval if in a store) for all paths. From a store: the shortest interval of each market, or
+    `every` interval. ConfigError if a file's market is not known. Files in a folder that are not candles are ignored
+    and passed to `report`.
+    """
     found: list[tuple[str, Path, str | None]] = []
     for path in paths:
         given = _GIVEN.fullmatch(str(path))
@@ -277,8 +291,8 @@ def _inside(
     if inside:
         if odd := _beside(folder, [file for _, _, file in inside]):
             report(
-                f"{folder}: left out, since a store has MARKET/INTERVAL.parquet or .csv.gz alone: {_names(odd, folder)}; "
-                "`bot data import` puts others there"
+                f"{folder}: left out, since a store has MARKET/INTERVAL.parquet or .csv.gz alone:"
+                f" {_names(odd, folder)}; `bot data import` puts others there"
             )
         only = None if name is None else market_name(name, listed=listed)
         named = [(coin, file, interval) for coin, interval, file in inside if only in (None, coin)]
@@ -299,8 +313,8 @@ def _inside(
     if name is None and (nameless := next((file for file in files if file not in known), None)):
         _refuse_ambiguous(nameless)
         raise ConfigError(
-            f"{nameless}: the name speaks of no known market; rename it, like BTC_{nameless.name}, take it out of the folder, or name the files "
-            f"one by one, this one as MARKET={nameless}"
+            f"{nameless}: the name speaks of no known market; rename it, like BTC_{nameless.name}, take it out of the"
+            f" folder, or name the files one by one, this one as MARKET={nameless}"
         )
     return [(market_of(file, name, listed=listed), file, None) for file in files]
 
@@ -369,7 +383,8 @@ def own_file(folder: Path, name: str) -> Path:
         return inside(folder, name)
     except OutsideFolder as error:
         raise ConfigError(
-            f"{error}: a folder of candles may come from others. Put the file itself there, or name it alone as MARKET=FILE"
+            f"{error}: a folder of candles may come from others. Put the file itself there, or name it alone as"
+            " MARKET=FILE"
         ) from None
 
 
@@ -405,8 +420,9 @@ def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
 
 
 def market_name(text: str, *, listed: bool = True) -> str:
-    """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with similar names if `listed` and the service does not list the market;
-    without `listed` any valid name is accepted."""
+    """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with similar names if `listed` and the
+    service does not list the market; without `listed` any valid name is accepted.
+    """
     from bot.service.market_data.file_names import way_of_symbol
     from bot.service.market_data.instruments import CATALOGUE
 
@@ -418,7 +434,8 @@ def market_name(text: str, *, listed: bool = True) -> str:
         raise ConfigError(f"market {way}")
     if not listed:
         raise ConfigError(
-            f"market {text!r}: a name has at most 64 letters, digits, dots, underscores and dashes, and begins with a letter or digit"
+            f"market {text!r}: a name has at most 64 letters, digits, dots, underscores and dashes, and begins with a"
+            " letter or digit"
         )
     near = get_close_matches(name, list(CATALOGUE), n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(list(CATALOGUE)[:12])} and others"
@@ -430,14 +447,12 @@ def _store_interval(path: Path) -> str | None:
 
 
 def read_file(
-    path: Path,
-    *,
-    market: str,
-    interval: str | None = None,
-    start_ms: int | None = None,
-    end_ms: int | None = None,
+    path: Path, *, market: str, interval: str | None = None, start_ms: int | None = None, end_ms: int | None = None
 ) -> Candles:
-    """Read the candles of one file. The interval is the most frequent distance between rows; it must agree with `interval` or the file's name."""
+    """Read the candles of one file.
+
+    The interval is the most frequent distance between rows; it must agree with `interval` or the file's name.
+    """
     if column_files.is_parquet(path):
         columns, part = _read_parquet(path, start_ms, end_ms)
     else:
@@ -456,11 +471,15 @@ def read_file(
 
 
 def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
-    """The interval of a file, from the most common distance between its rows. ConfigError if it is not one of the six, or differs from the file's name."""
+    """The interval of a file, from the most common distance between its rows.
+
+    ConfigError if it is not one of the six, or differs from the file's name.
+    """
     if len(at_ms) < 2:
         return named or "1m"
     apart = distances(at_ms)
-    if min(apart) <= 0:  # Rows out of order or an instant twice: the audit reports these.
+    # Rows out of order or an instant twice: the audit reports these.
+    if min(apart) <= 0:
         stamps = sorted(set(at_ms))
         apart = Counter(map(sub, islice(stamps, 1, None), stamps))
         if not apart:
@@ -478,9 +497,11 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
         )
     if named is not None and named != name:
         if len(at_ms) < 3 and INTERVAL_MS[named] < step_ms:
-            return named  # Two candles with a gap between them.
+            # Two candles with a gap between them.
+            return named
         raise ConfigError(
-            f"{path}: its name says {named} candles, but most of its rows are {name} apart; rename it, or cut what is not {named}"
+            f"{path}: its name says {named} candles, but most of its rows are {name} apart; rename it, or cut what is"
+            f" not {named}"
         )
     return name
 
@@ -581,7 +602,8 @@ def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple
         if not schema[by_name[name]].is_numeric() or (name == "ts" and not schema[by_name[name]].is_integer()):
             kind = "whole numbers (ms UTC)" if name == "ts" else "numbers"
             raise ConfigError(
-                f"{path}: column {by_name[name]!r} holds {schema[by_name[name]]}, it must hold {kind}; `bot data import` turns it into them"
+                f"{path}: column {by_name[name]!r} holds {schema[by_name[name]]}, it must hold {kind}; `bot data"
+                " import` turns it into them"
             )
     first_row = 1
     frame = frame.select(pl.col(by_name[name]).alias(name) for name in COLUMNS)

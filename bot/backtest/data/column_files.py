@@ -1,4 +1,6 @@
-"""Read tables (CSV, gzip or Parquet) as columns of text or numbers, in blocks, with the row of every value. candles.py interprets the columns."""
+"""Read tables (CSV, gzip or Parquet) as columns of text or numbers, in blocks, with the row of every value.
+candles.py interprets the columns.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ from bot.extras import install
 from bot.service.market_data import file_formats
 from bot.words import many
 
-BLOCK_CHARS: Final = 1 << 15  # read at once; small enough for the processor's cache
+# read at once; small enough for the processor's cache
+BLOCK_CHARS: Final = 1 << 15
 ROWS_OF_CSV: Final = 4_096
-LINE_CHARS_MAX: Final = 10_000  # a longer line cannot be a row of candles
+# a longer line cannot be a row of candles
+LINE_CHARS_MAX: Final = 10_000
 TEXT_SUFFIXES: Final = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 DELIMITERS: Final = (",", ";", "\t", "|")
-COLUMNS_MIN: Final = 5  # time, open, high, low, close
+# time, open, high, low, close
+COLUMNS_MIN: Final = 5
 HEAD_CHARS: Final = 4_096
 INT64_MAX: Final = (1 << 63) - 1
 _NUMBER: Final = re.compile(
@@ -42,7 +47,9 @@ class Block(NamedTuple):
 
     columns: list[list[str]]
     rows: Sequence[int]
-    plain: bool = False  # True: ASCII without underscores, so that Python's number parser is strict enough (it accepts 1_000 and digits of other scripts)
+    # True: ASCII without underscores, so that Python's number parser is strict enough (it accepts 1_000 and digits of
+    # other scripts)
+    plain: bool = False
 
 
 def refuse_other(path: Path) -> None:
@@ -67,12 +74,16 @@ def judge_file(path: Path) -> None:
     """ConfigError for a pipe or a device, because a table is read several times from its start."""
     if not path.is_file():
         raise ConfigError(
-            f"{path}: is a pipe or a device, which can be read only once: write its output to a file, and name that file"
+            f"{path}: is a pipe or a device, which can be read only once: write its output to a file, and name that"
+            " file"
         )
 
 
 def has_rows(path: Path) -> bool:
-    """True if a file begins like a table of candles. Also true for an empty or unreadable file, so that its reader raises the error."""
+    """True if a file begins like a table of candles.
+
+    Also true for an empty or unreadable file, so that its reader raises the error.
+    """
     if is_parquet(path):
         return True
     try:
@@ -111,7 +122,10 @@ def split_line(line: str, delimiter: str) -> list[str]:
 def blocks(
     stream: TextIO, path: Path, *, width: int, wanted: Sequence[int], delimiter: str = ",", row: int = 2
 ) -> Iterator[Block]:
-    """The columns `wanted` of a table of `width` columns, from `row` on. A row of another width is a ConfigError; empty lines count, and are left out."""
+    """The columns `wanted` of a table of `width` columns, from `row` on.
+
+    A row of another width is a ConfigError; empty lines count, and are left out.
+    """
     rest = ""
     while True:
         read = stream.read(BLOCK_CHARS)
@@ -187,7 +201,8 @@ def _quoted(
             begun = number + 1
             if not cells or not any(cell.strip() for cell in cells):
                 continue
-            if len(cells) == width + 1 and not cells[-1].strip():  # a separator at its end
+            # a separator at its end
+            if len(cells) == width + 1 and not cells[-1].strip():
                 cells.pop()
             if len(cells) != width:
                 raise ConfigError(f"{path}: row {number}: has {many(len(cells), 'column')}, not {width}")
@@ -217,7 +232,10 @@ def _lines(texts: Iterator[str]) -> Iterator[str]:
 
 
 def floats(block: Block, index: int, path: Path, name: str) -> array[float]:
-    """A column of numbers. NaN and infinity are accepted, and the audit reports them; text is a ConfigError with its row."""
+    """A column of numbers.
+
+    NaN and infinity are accepted, and the audit reports them; text is a ConfigError with its row.
+    """
     return _numbers(block, index, path, name, "d", float, _NUMBER, "a number")
 
 
@@ -254,8 +272,10 @@ def _numbers(
 
 
 def read_plain(path: Path, names: Sequence[str]) -> tuple[array[Any], ...] | None:
-    """Read a file of plain numbers, three times as fast as `blocks` and with the same values: the first column integers, the others floats.
-    None if anything is unusual; then the caller uses `blocks`, which gives the exact error."""
+    """Read a file of plain numbers, three times as fast as `blocks` and with the same values: the first column
+    integers, the others floats. None if anything is unusual; then the caller uses `blocks`, which gives the exact
+    error.
+    """
     columns: tuple[array[Any], ...] = tuple(array("d" if index else "q") for index in range(len(names)))
     try:
         with path.open("rb") as raw:
@@ -281,7 +301,10 @@ def read_plain(path: Path, names: Sequence[str]) -> tuple[array[Any], ...] | Non
 
 
 def _take(text: bytes, width: int, wanted: Sequence[int], columns: tuple[array[Any], ...]) -> None:
-    """Parse whole lines as one JSON array of numbers into the columns. ValueError, TypeError or OverflowError for anything else."""
+    """Parse whole lines as one JSON array of numbers into the columns.
+
+    ValueError, TypeError or OverflowError for anything else.
+    """
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n")
     row = b"," * (width - 1) + b"\n"
@@ -302,7 +325,8 @@ def research() -> Any:
         import polars as pl
     except ImportError:
         raise ConfigError(
-            f"Parquet needs the research extra, which is not installed: {install('research')}. CSV (.csv, .csv.gz) works without"
+            f"Parquet needs the research extra, which is not installed: {install('research')}. CSV (.csv, .csv.gz)"
+            " works without"
         ) from None
     return pl
 

@@ -11,7 +11,8 @@ from shlex import quote
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-SERIAL_DAYS: Final = range(20_000, 80_000)  # Excel's days from 1899-12-30: the years 1954 to 2118
+# Excel's days from 1899-12-30: the years 1954 to 2118
+SERIAL_DAYS: Final = range(20_000, 80_000)
 _NAME: Final = r"[A-Za-z]{1,9}"
 # The forms of a date by its shape. Of one shape several may be read; those that do not fit a text are left out.
 _DATES: Final = (

@@ -17,7 +17,9 @@ Severity = Literal["fault", "note"]
 
 
 class Kind(NamedTuple):
-    """A kind of finding: the flag that accepts it (None: no flag), and what a backtest does with accepted data, or what the user can do."""
+    """A kind of finding: the flag that accepts it (None: no flag), and what a backtest does with accepted data, or
+    what the user can do.
+    """
 
     accept: str | None
     then: str

@@ -26,11 +26,16 @@ from bot.words import many
 
 TS_NAMES: Final = ("ts", "time", "at_ms", "timestamp", "fundingtime", "funding_time", "calc_time")
 RATE_NAMES: Final = ("rate", "funding_rate", "fundingrate", "last_funding_rate")
-HOURS_MAX: Final = 24  # largest number of hours between two payments
-RATE_MAX: Final = E12 // 25  # largest rate an hour; venues have this cap
-LATE_MS: Final = 60_000  # a stamp up to so long after a full hour is of that hour
-USUAL_MAX: Final = E12 // 2_500  # median rate an hour, 350 % a year; a larger one is probably in percent
-ROWS_MISSING_MAX: Final = GAP_BARS  # consecutive missing payments, as for candles
+# largest number of hours between two payments
+HOURS_MAX: Final = 24
+# largest rate an hour; venues have this cap
+RATE_MAX: Final = E12 // 25
+# a stamp up to so long after a full hour is of that hour
+LATE_MS: Final = 60_000
+# median rate an hour, 350 % a year; a larger one is probably in percent
+USUAL_MAX: Final = E12 // 2_500
+# consecutive missing payments, as for candles
+ROWS_MISSING_MAX: Final = GAP_BARS
 _STAMP: Final = re.compile(r"([0-9]{1,19})(?:\.0*)?", re.ASCII)
 _UNIT_NAMES: Final = {"s": "seconds", "us": "microseconds", "ns": "nanoseconds"}
 
@@ -60,14 +65,17 @@ class Funding:
     sha256: str
 
     def judged(self, start_ms: int, end_ms: int, accept: Collection[str] = ()) -> str | None:
-        """The assumption about missing rates between `start_ms` and `end_ms`, if any. ConfigError if all rates are missing, if many are missing and `accept`
-        has no `gaps`, or if the rates look like percent and it has no `jumps`."""
+        """The assumption about missing rates between `start_ms` and `end_ms`, if any. ConfigError if all rates are
+        missing, if many are missing and `accept` has no `gaps`, or if the rates look like percent and it has no
+        `jumps`.
+        """
         middle = median(abs(one.rate) / one.hours for one in self.rates)
         if middle > USUAL_MAX and "jumps" not in accept:
             yearly = middle * 24 * 365 / E12
             raise ConfigError(
-                f"{self.path}: column 'rate': the middle rate is {middle / E12:.6f} an hour, {yearly:.0%} a year: it looks like percent, and a fraction"
-                " is meant (0.0001 is 0.01 %). --accept-jumps: the rates are used unchanged"
+                f"{self.path}: column 'rate': the middle rate is {middle / E12:.6f} an hour, {yearly:.0%} a year: it"
+                " looks like percent, and a fraction is meant (0.0001 is 0.01 %). --accept-jumps: the rates are used"
+                " unchanged"
             )
         paid = range(start_ms - start_ms % HOUR_MS + HOUR_MS, end_ms, HOUR_MS)
         recorded = self._recorded(end_ms)
@@ -78,7 +86,8 @@ class Funding:
         if missing == len(paid):
             first, last = self.rates[0].since_ms, self.rates[-1].at_ms
             raise ConfigError(
-                f"{self.path}: no rate from {iso(start_ms)} to {iso(end_ms)}, which is the session; they are of {iso(first)} to {iso(last)}"
+                f"{self.path}: no rate from {iso(start_ms)} to {iso(end_ms)}, which is the session; they are of"
+                f" {iso(first)} to {iso(last)}"
             )
         longest_ms, longest = max(holes, key=lambda hole: hole[1])
         usual = Counter(one.hours for one in self.rates).most_common(1)[0][0]
@@ -135,7 +144,8 @@ def hour_by_hour(rates: Sequence[Payment], start_ms: int, end_ms: int) -> list[t
     """
     rates, found = from_start(rates, start_ms), []
     ends = [*(after.at_ms for after in rates[1:]), end_ms]
-    for one, until_ms in zip(rates, ends, strict=False):  # Without rates there is one end more.
+    # Without rates there is one end more.
+    for one, until_ms in zip(rates, ends, strict=False):
         if one.hours == 1:
             found.append((one.at_ms, one.rate))
             continue
@@ -193,7 +203,8 @@ def read_funding(path: Path) -> Funding:
     for ts, rate, every, number in zip(stamps, rates, hours, lines, strict=True):
         if abs(rate) > RATE_MAX * every:
             raise ConfigError(
-                f"{path}: row {number}: rate {rate / E12:g} is more than 0.04 an hour either way; a fraction is meant, 0.0001 is 0.01 %"
+                f"{path}: row {number}: rate {rate / E12:g} is more than 0.04 an hour either way; a fraction is meant,"
+                " 0.0001 is 0.01 %"
             )
         at_ms = _full_hour(ts)
         if found and found[-1].at_ms == at_ms:
@@ -234,11 +245,16 @@ def _rate(cell: str, path: Path, row: int) -> int:
 def _out_of_order(ts: int, stamps: Sequence[int], rows: Sequence[int]) -> str:
     if ts in stamps:
         return f"ts {ts} ({instant(ts)}) is there already in row {rows[stamps.index(ts)]}; cut one of them out"
-    return f"ts {ts} ({instant(ts)}) does not come after the row before it ({instant(stamps[-1])}); sort the rows by ts, oldest first"
+    return (
+        f"ts {ts} ({instant(ts)}) does not come after the row before it ({instant(stamps[-1])}); sort the rows by ts,"
+        " oldest first"
+    )
 
 
 def _hours(stamps: Sequence[int], path: Path, rows: Sequence[int]) -> array[int]:
-    """The number of hours of each rate: its distance from the one before, unless no neighbour has the same distance, which means a gap."""
+    """The number of hours of each rate: its distance from the one before, unless no neighbour has the same distance,
+    which means a gap.
+    """
     apart = [round((b - a) / HOUR_MS) for a, b in pairwise(stamps)]
     if not apart:
         return array("q", [1])

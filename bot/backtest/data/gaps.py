@@ -1,5 +1,6 @@
-"""Find faults in the instants of candles: off the grid, out of order, duplicates, holidays, a wrong time zone, and gaps. A share's nights, weekends and
-quiet minutes are not gaps."""
+"""Find faults in the instants of candles: off the grid, out of order, duplicates, holidays, a wrong time zone, and
+gaps. A share's nights, weekends and quiet minutes are not gaps.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +18,26 @@ from bot.backtest.data.findings import EXAMPLES_MAX, Finding, Severity, finding,
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.words import many
 
-GAP_BARS: Final = 5  # consecutive missing bars up to here are a note; more are a fault
-GAP_SHARE: Final = 0.01  # share of all bars: above it, small gaps together are a fault
-QUIET_MS: Final = 30 * MINUTE_MS  # Regular hours without a trade in a share: up to this long a note, longer a fault.
+# consecutive missing bars up to here are a note; more are a fault
+GAP_BARS: Final = 5
+# share of all bars: above it, small gaps together are a fault
+GAP_SHARE: Final = 0.01
+# Regular hours without a trade in a share: up to this long a note, longer a fault.
+QUIET_MS: Final = 30 * MINUTE_MS
 CONTINUOUS: Final = "continuous"
 EQUITY: Final = "equity"
-SATURDAY_OF_WEEK: Final = 5  # Monday is 0
+# Monday is 0
+SATURDAY_OF_WEEK: Final = 5
 DAY_MINUTES: Final = DAY_MS // MINUTE_MS
 HOURS: Final = (CONTINUOUS, EQUITY, "index")
 
 # Of New York's clock, in minutes.
 REGULAR: Final = (9 * 60 + 30, 16 * 60)
 EXTENDED: Final = (4 * 60, 20 * 60)
-REGULAR_MIN: Final = 0.5  # share of the regular hours that must have rows if the time zone is right
-BETTER_MIN: Final = 0.2  # another time zone must fit better by this share to be reported
+# share of the regular hours that must have rows if the time zone is right
+REGULAR_MIN: Final = 0.5
+# another time zone must fit better by this share to be reported
+BETTER_MIN: Final = 0.2
 
 _NEW_YORK: Final = ZoneInfo("America/New_York")
 _OPEN: Final = time_of_day(9, 30)
@@ -121,7 +128,10 @@ def _gaps(candles: Candles, at_ms: Sequence[int], hours: str, *, in_order: bool)
     share = missing / (missing + len(stamps))
     kept = large or holes
     worst = max(kept, key=lambda hole: hole.bars)
-    text = f"{many(len(holes), 'hole')}, {many(missing, 'missing bar')} ({share:.2%}); the longest ends at {instant(candles.at_ms[worst.at])}: {worst.text}"
+    text = (
+        f"{many(len(holes), 'hole')}, {many(missing, 'missing bar')} ({share:.2%}); the longest ends at"
+        f" {instant(candles.at_ms[worst.at])}: {worst.text}"
+    )
     is_fault = bool(large) or (hours == CONTINUOUS and share > GAP_SHARE and missing > 2 * GAP_BARS)
     yield finding(
         candles, "gap", "fault" if is_fault else "note", text, [(hole.at, hole.text) for hole in kept], len(kept)
@@ -158,13 +168,17 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
 
 
 def holidays(candles: Candles) -> Iterator[Finding]:
-    """Rows of days on which the exchange was closed. None if there are rows on Saturdays, because then the venue trades all days."""
+    """Rows of days on which the exchange was closed.
+
+    None if there are rows on Saturdays, because then the venue trades all days.
+    """
     from bot.service.market_data.trading_hours import is_trading_day
 
     found: list[tuple[int, str]] = []
     hour, text = -1, ""
     for index, at in enumerate(candles.at_ms):
-        if at // HOUR_MS != hour:  # A date begins at a full hour in every time zone used here.
+        # A date begins at a full hour in every time zone used here.
+        if at // HOUR_MS != hour:
             hour, day = at // HOUR_MS, trading_date(at, candles.step_ms)
             if day.weekday() == SATURDAY_OF_WEEK:
                 return
@@ -179,7 +193,9 @@ def holidays(candles: Candles) -> Iterator[Finding]:
 
 
 class _Fit(NamedTuple):
-    """How rows fit the exchange in one time zone: the share of its regular hours with rows, and the share of rows at night, 20:00 to 04:00."""
+    """How rows fit the exchange in one time zone: the share of its regular hours with rows, and the share of rows at
+    night, 20:00 to 04:00.
+    """
 
     filled: float
     night: float
@@ -204,8 +220,9 @@ def session_hours(candles: Candles, severity: Severity) -> Iterator[Finding]:
     outside = [index for index, at in enumerate(walls) if not _overlap(at // MINUTE_MS % DAY_MINUTES, step, REGULAR)]
     places = [(index, f"is {instant(walls[index])[11:16]} in New York") for index in outside[:EXAMPLES_MAX]]
     text = (
-        f"the rows fill {as_utc.filled:.0%} of the exchange's regular hours, and {as_wall.filled:.0%} if their times are New York's wall clock and "
-        "not UTC; `bot data import --tz America/New_York` reads such times in text, and numbers must be made UTC at their source"
+        f"the rows fill {as_utc.filled:.0%} of the exchange's regular hours, and {as_wall.filled:.0%} if their times"
+        " are New York's wall clock and not UTC; `bot data import --tz America/New_York` reads such times in text, and"
+        " numbers must be made UTC at their source"
     )
     yield finding(candles, "hours", severity, text, places, len(outside))
 
@@ -214,7 +231,8 @@ def _in_new_york(at_ms: Sequence[int]) -> Iterator[int]:
     """New York's local time at each instant, as a number like UTC."""
     hour, offset = -1, 0
     for at in at_ms:
-        if at // HOUR_MS != hour:  # Clocks change at full hours.
+        # Clocks change at full hours.
+        if at // HOUR_MS != hour:
             hour = at // HOUR_MS
             shift = datetime.fromtimestamp(at / 1000, _NEW_YORK).utcoffset()
             offset = 0 if shift is None else int(shift.total_seconds()) * 1000
@@ -257,7 +275,10 @@ def _days_between(a: date, b: date) -> list[date]:
 
 
 def _regular(day: date, start_ms: int, end_ms: int) -> int:
-    """How much of a span lies in regular hours: 09:30 to 16:00 in New York, to 13:00 on a half day. A Sunday evening of currencies has none."""
+    """How much of a span lies in regular hours: 09:30 to 16:00 in New York, to 13:00 on a half day.
+
+    A Sunday evening of currencies has none.
+    """
     from bot.service.market_data.trading_hours import is_half_day, is_trading_day
 
     if not is_trading_day(day):
@@ -275,7 +296,10 @@ def is_listed(market: str) -> bool:
 
 
 def hours_of(candles: Candles) -> str:
-    """The trading hours of a market, from the service's list. A market that is not listed has exchange hours if no candle is on a Saturday."""
+    """The trading hours of a market, from the service's list.
+
+    A market that is not listed has exchange hours if no candle is on a Saturday.
+    """
     from bot.service.market_data.instruments import CATALOGUE
     from bot.service.market_data.trading_hours import has_saturdays
 

@@ -1,6 +1,8 @@
-"""Pull the history of a market from a source into the store: only what is missing, in chunks that are checked, written and recorded one by one.
+"""Pull the history of a market from a source into the store: only what is missing, in chunks that are checked, written
+and recorded one by one.
 
-A pull that was killed goes on behind its last chunk, because each chunk records its span in the origin file after its candles are on the disk.
+A pull that was killed goes on behind its last chunk, because each chunk records its span in the origin file after its
+candles are on the disk.
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ from bot.market_data.source import Page, Say, Source
 from bot.market_data.symbols import Mapped
 from bot.wire.vocabulary import INTERVAL_MS
 
-CHUNK_ROWS_MAX: Final = 100_000  # in memory: about 5 MB
+# in memory: about 5 MB
+CHUNK_ROWS_MAX: Final = 100_000
 CHUNK_SECONDS_MIN: Final = 1.0
-CHUNK_SHARE: Final = 20  # a chunk is pulled for this many times as long as the last one took to write
-NEAR_ROWS: Final = 1_000  # holes that are closer are asked for together
+# a chunk is pulled for this many times as long as the last one took to write
+CHUNK_SHARE: Final = 20
+# holes that are closer are asked for together
+NEAR_ROWS: Final = 1_000
 FUNDING_FILE, ACTIONS_FILE = BESIDE_NAMES
 
 
@@ -67,7 +72,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where candles go: the store, the accepted faults, and whether different values are replaced. `clock` dates the retrieval."""
+    """Where candles go: the store, the accepted faults, and whether different values are replaced.
+
+    `clock` dates the retrieval.
+    """
 
     store: Store
     clock: Clock
@@ -94,7 +102,8 @@ class _Chunk:
         self.start_ms = self.until_ms = start_ms
         self.is_moved = False
         self.at_ms: array[int] = array("q")
-        self._values: array[float] = array("d")  # open, high, low, close, volume of each candle in turn
+        # open, high, low, close, volume of each candle in turn
+        self._values: array[float] = array("d")
 
     def __len__(self) -> int:
         return len(self.at_ms)
@@ -216,8 +225,9 @@ def _origin(source: Source, market: Mapped, interval: str, root: Path) -> Origin
         return Origin(market.coin, interval, source.name, market.symbol, 0, (), market.instrument)
     if (held.source, held.symbol) != (source.name, market.symbol):
         raise ConfigError(
-            f"{market.coin} {interval}: the store has {held.symbol} of {held.source}, and {market.symbol} of {source.name} is another series; "
-            f"keep it apart with another --store, or pull {market.coin}={held.symbol} --from {held.source}"
+            f"{market.coin} {interval}: the store has {held.symbol} of {held.source}, and {market.symbol} of"
+            f" {source.name} is another series; keep it apart with another --store, or pull {market.coin}={held.symbol}"
+            f" --from {held.source}"
         )
     return replace(held, instrument=market.instrument or held.instrument)
 
@@ -226,7 +236,10 @@ def _origin(source: Source, market: Mapped, interval: str, root: Path) -> Origin
 
 
 async def pull_funding(source: Source, wanted: Wanted, target: Target, say: Say) -> tuple[Path, int] | None:
-    """Pull the funding rates of a span into `funding.csv`. Returns the file and its number of rates; None if there are none."""
+    """Pull the funding rates of a span into `funding.csv`.
+
+    Returns the file and its number of rates; None if there are none.
+    """
     coin, store = wanted.market.coin, target.store
     origin = _origin(source, wanted.market, FUNDING, store.root)
     path = store.root / folder_of_market(coin) / FUNDING_FILE
@@ -237,7 +250,8 @@ async def pull_funding(source: Source, wanted: Wanted, target: Target, say: Say)
                 was = rates.setdefault(at_ms, rate)
                 if was != rate and not target.replacing:
                     raise Conflict(
-                        f"{path}: the rate of {at_ms} is {was} in the store and {rate} now; take the new one with --replace"
+                        f"{path}: the rate of {at_ms} is {was} in the store and {rate} now; take the new one with"
+                        " --replace"
                     )
                 rates[at_ms] = rate
     if not rates:

@@ -1,5 +1,6 @@
-"""Read candle files of other programs: their column names, delimiters, time zones and units, samples of a price, many markets in one file. An error names
-the row; nothing is repaired silently."""
+"""Read candle files of other programs: their column names, delimiters, time zones and units, samples of a price, many
+markets in one file. An error names the row; nothing is repaired silently.
+"""
 
 from __future__ import annotations
 
@@ -34,29 +35,27 @@ from bot.backtest.data.candles import (
     unit_of,
 )
 from bot.backtest.data.gaps import CONTINUOUS, hours_of
-from bot.backtest.data.table_layout import (
-    ALIASES,
-    judge_order,
-    layout_of,
-    market_place,
-    one_of,
-    other_time,
-    places_of,
-)
+from bot.backtest.data.table_layout import ALIASES, judge_order, layout_of, market_place, one_of, other_time, places_of
 from bot.backtest.data.table_layout import Mapped as Mapped
 from bot.backtest.data.table_layout import columns_of as columns_of
 from bot.clock import DAY_MS
 from bot.errors import ConfigError
 from bot.wire.vocabulary import INTERVAL_MS
 
-MARKETS_MAX: Final = 10_000  # in one file; a column with more different values is not a column of markets
-ABOUT: Final = 0.1  # tolerated deviation of samples from their interval, as a share of it
-DATE_CHARS: Final = 10  # 2025-06-01
-HOURS: Final = ("%H", "%I", "%X", "%c")  # directives of strptime that give the hour
-QUARTER_MS: Final = 900_000  # offsets of time zones are multiples of a quarter of an hour
+# in one file; a column with more different values is not a column of markets
+MARKETS_MAX: Final = 10_000
+# tolerated deviation of samples from their interval, as a share of it
+ABOUT: Final = 0.1
+# 2025-06-01
+DATE_CHARS: Final = 10
+# directives of strptime that give the hour
+HOURS: Final = ("%H", "%I", "%X", "%c")
+# offsets of time zones are multiples of a quarter of an hour
+QUARTER_MS: Final = 900_000
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, of whatever zone
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
-PANDAS_INDEX: Final = "__index_level_"  # the name that pandas gives to an index without a name in Parquet
+# the name that pandas gives to an index without a name in Parquet
+PANDAS_INDEX: Final = "__index_level_"
 _THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:[,.'\s][0-9]{3})+(?:[.,][0-9]+)?")
 _SHORT: Final = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)? ?[KMBkmb]")
 _COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
@@ -79,7 +78,8 @@ class _Table:
     markets: list[str]
     dates_ms: array[int] | None
     is_behind: bool
-    is_moved: bool = False  # some row was joined to a longer candle that ends after it
+    # some row was joined to a longer candle that ends after it
+    is_moved: bool = False
 
     def pick(self, indices: Sequence[int]) -> _Table:
         """The rows at `indices`."""
@@ -91,7 +91,10 @@ class _Table:
 def read_foreign(
     path: Path, market: str, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None
 ) -> Candles:
-    """Read the candles of a file, in its order. `report` is called with the number of rows read. ConfigError with file and row for wrong data."""
+    """Read the candles of a file, in its order.
+
+    `report` is called with the number of rows read. ConfigError with file and row for wrong data.
+    """
     return _candles(path, market, mapped, _read(path, mapped, report))
 
 
@@ -225,7 +228,8 @@ def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
         if about is None:
             raise
         raise ConfigError(
-            f"{path}: its rows are about {about} apart, but not to the second; read them as {about} with --interval {about} --accept-off-grid"
+            f"{path}: its rows are about {about} apart, but not to the second; read them as {about} with --interval"
+            f" {about} --accept-off-grid"
         ) from None
     said = interval_in(path.name)
     if wanted is None and said is None and len(set(at_ms)) < 2:
@@ -293,7 +297,8 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
         ):
             try:
                 take(block)
-            except ConfigError:  # This error is from one column; another column may have an error in an earlier row.
+            # This error is from one column; another column may have an error in an earlier row.
+            except ConfigError:
                 for at, row in enumerate(block.rows):
                     take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
                 raise
@@ -368,8 +373,10 @@ class _Stamps:
         self._title = title.lower()
         self._zone = _Zone(path, mapped.tz)
         self._has_dates: bool | None = None
-        self.dates_ms: array[int] | None = array("q")  # None: some time is not a midnight of its own clock
-        self.is_behind = False  # True: some midnight was that of a zone behind UTC
+        # None: some time is not a midnight of its own clock
+        self.dates_ms: array[int] | None = array("q")
+        # True: some midnight was that of a zone behind UTC
+        self.is_behind = False
 
     def read(self, texts: Sequence[str], rows: Sequence[int], markets: Sequence[str] = ()) -> array[int]:
         """Convert times. `markets` has the market of each row if the file has several."""
@@ -405,7 +412,8 @@ class _Stamps:
             if offset is not None:
                 found.append(wall_ms - offset // timedelta(milliseconds=1))
             elif self.is_date(text.strip()):
-                found.append(wall_ms)  # A date is a UTC day, because the service's daily candles are.
+                # A date is a UTC day, because the service's daily candles are.
+                found.append(wall_ms)
             else:
                 found.append(self._zone.utc(wall_ms, row, name))
         return self._dated(walls, found)
@@ -447,7 +455,10 @@ class _Stamps:
         return not any(name in self._unit for name in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
 
     def _in_full(self, text: str, row: int) -> str:
-        """1.750032000000e+12 as 1750032000000. ConfigError for a time that a spreadsheet has rounded, like 1.75003E+12."""
+        """1.750032000000e+12 as 1750032000000.
+
+        ConfigError for a time that a spreadsheet has rounded, like 1.75003E+12.
+        """
         if not _EXPONENT.fullmatch(text):
             return text
         stamp = Decimal(text)
@@ -500,8 +511,8 @@ class _Stamps:
             unit = unit_of(int(whole))
             if unit != self._unit:
                 raise ConfigError(
-                    f"{self._path}: row {row}: time {stamp[:40]} looks like {_UNIT_NAMES[unit]}, not {_UNIT_NAMES[self._unit]}"
-                    " as the rows before or --unit say; a file has one unit"
+                    f"{self._path}: row {row}: time {stamp[:40]} looks like {_UNIT_NAMES[unit]}, not"
+                    f" {_UNIT_NAMES[self._unit]} as the rows before or --unit say; a file has one unit"
                 )
             at = int(whole) * times // parts
             if fraction.strip("0"):
@@ -514,8 +525,9 @@ _UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"
 
 
 class _Zone:
-    """Converts local times of a time zone to UTC. In the hour that is repeated in autumn, the order of each market's rows decides; an hour that is
-    skipped in spring is an error."""
+    """Converts local times of a time zone to UTC. In the hour that is repeated in autumn, the order of each market's
+    rows decides; an hour that is skipped in spring is an error.
+    """
 
     def __init__(self, path: Path, tz: str) -> None:
         self._path = path
@@ -523,8 +535,10 @@ class _Zone:
         self._zone = ZoneInfo(tz)
         self.is_utc = tz in ("UTC", "Etc/UTC", "Z", "GMT", "Zulu")
         self._known: dict[int, tuple[int, int]] = {}
-        self._last: dict[str, int] = {}  # by market: the instant of the row before
-        self._falls: bool | None = None  # True: newest first; None: not known yet
+        # by market: the instant of the row before
+        self._last: dict[str, int] = {}
+        # True: newest first; None: not known yet
+        self._falls: bool | None = None
 
     def look(self, walls_ms: Sequence[int], markets: Sequence[str]) -> None:
         """Find out if the rows are newest first, from the first two different times of one market."""
@@ -561,7 +575,8 @@ class _Zone:
         assert second is not None
         if aware.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != wall:
             raise ConfigError(
-                f"{self._path}: row {row}: {wall} does not exist in {self._tz}: the clocks go forward there; is it the right --tz?"
+                f"{self._path}: row {row}: {wall} does not exist in {self._tz}: the clocks go forward there; is it the"
+                " right --tz?"
             )
         return first // timedelta(milliseconds=1), second // timedelta(milliseconds=1)
 
@@ -593,7 +608,10 @@ def _parquet(path: Path, mapped: Mapped) -> _Table:
 
 
 def _with_index(schema: Any, mapped: Mapped) -> list[str]:
-    """The names of the columns. An unnamed index of pandas is the time if it has times and no other column is the time."""
+    """The names of the columns.
+
+    An unnamed index of pandas is the time if it has times and no other column is the time.
+    """
     names = list(schema.names())
     if "ts" in mapped.columns or any(name.lower() in ALIASES["ts"] for name in names):
         return names
@@ -629,7 +647,8 @@ def _parquet_times(path: Path, series: Any, stamps: _Stamps, rows: Sequence[int]
         walls, instants = (
             column_files.column_of(pl.DataFrame({"ts": one.dt.epoch("ms")}), "ts", "q") for one in (clocks, series)
         )
-        is_instant = zone is not None or is_date  # A date is a UTC day, as in text files.
+        # A date is a UTC day, as in text files.
+        is_instant = zone is not None or is_date
         return stamps.of_clock(walls, instants if is_instant else None, rows, markets)
     if series.dtype.is_float():
         return stamps.read([f"{value:f}" for value in series], rows, markets)

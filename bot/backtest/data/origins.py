@@ -1,4 +1,7 @@
-"""Where the candles of a store come from: `<MARKET>/<interval>.source.json` beside the candles, with the source, its market data and the spans that were asked."""
+"""Where the candles of a store come from:
+
+`<MARKET>/<interval>.source.json` beside the candles, with the source, its market data and the spans that were asked.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from bot.errors import ConfigError
 from bot.market_data.source import Instrument
 
 SUFFIX: Final = ".source.json"
-FUNDING: Final = "funding"  # in the place of an interval: the file funding.csv
+# in the place of an interval: the file funding.csv
+FUNDING: Final = "funding"
 
 Span = tuple[int, int]
 
@@ -43,7 +47,10 @@ class Origin:
     instrument: Instrument | None = None
 
     def unasked(self, at_ms: Sequence[int], since_ms: int, until_ms: int) -> list[Span]:
-        """The parts of a span for which the source must be asked. A span counts as asked while the store still has all its candles."""
+        """The parts of a span for which the source must be asked.
+
+        A span counts as asked while the store still has all its candles.
+        """
         left: list[Span] = [(since_ms, until_ms)] if since_ms < until_ms else []
         for asked in self.asked:
             if held_in(at_ms, asked.from_ms, asked.until_ms) >= asked.candles:
@@ -88,9 +95,14 @@ def read_origin(store: Path, market: str, interval: str) -> Origin | None:
         body: dict[str, Any] = json.loads(path.read_bytes())
         instrument = body["instrument"]
         return Origin(
-            market, interval, body["source"], body["symbol"], body["retrievedMs"],
-            tuple(Asked(*map(int, one)) for one in body["asked"]), None if instrument is None else Instrument(**instrument),
-        )  # fmt: skip
+            market,
+            interval,
+            body["source"],
+            body["symbol"],
+            body["retrievedMs"],
+            tuple(Asked(*map(int, one)) for one in body["asked"]),
+            None if instrument is None else Instrument(**instrument),
+        )
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -1,4 +1,5 @@
-"""Check every candle for faults. A backtest refuses candles with faults, unless a flag accepts the fault; `mended` then repairs it as findings.py says.
+"""Check every candle for faults. A backtest refuses candles with faults, unless a flag accepts the fault; `mended` then
+repairs it as findings.py says.
 
 Reading is candles.py's, time and holes are gaps.py's; nothing here changes a file.
 """
@@ -44,11 +45,13 @@ from bot.venue.numbers import E8
 ZERO_VOLUME_SHARE: Final = 0.05
 # A larger relative move in one bar is reported. In a volatile market the limit is higher.
 JUMPS: Final = {"1m": 0.05, "5m": 0.10, "15m": 0.12, "1h": 0.20, "4h": 0.25, "1d": 0.35}
-FALL_MAX: Final = 0.5  # highest limit: a move by half of the price is reported in every market
+# highest limit: a move by half of the price is reported in every market
+FALL_MAX: Final = 0.5
 LONG_MS: Final = 14 * DAY_MS
 JUMP_DEVIATIONS: Final = 12.0
 DEVIATION_SAMPLE: Final = 5_000
-MAD_TO_DEVIATION: Final = 1.4826  # ratio of standard deviation to median absolute deviation for a normal distribution
+# ratio of standard deviation to median absolute deviation for a normal distribution
+MAD_TO_DEVIATION: Final = 1.4826
 # The usual splits: new shares for old ones.
 SPLITS: Final = (
     *((new, 1) for new in (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 50)),
@@ -59,22 +62,30 @@ SPLITS: Final = (
 # night, and the volume is not.
 SMALL_SPLITS: Final = ((6, 5), (11, 10))
 SMALL_DEVIATIONS: Final = 6.0
-SMALL_VOLUMES: Final = 1.5  # times the median of the first candles of the nights before
+# times the median of the first candles of the nights before
+SMALL_VOLUMES: Final = 1.5
 NIGHTS: Final = 20
 # Of an open to what a split makes of the close before; of the close of that bar twice as much.
 SPLIT_WITHIN: Final = 0.02
 SMALL_WITHIN: Final = 0.01
-NO_SPLIT: Final = (0.93, 1.9)  # a close over the close before; none of the splits lies between
-PX_MAX: Final = 1e12  # USD; a higher price does not fit the venue's integers
+# a close over the close before; none of the splits lies between
+NO_SPLIT: Final = (0.93, 1.9)
+# USD; a higher price does not fit the venue's integers
+PX_MAX: Final = 1e12
 VOLUME_MAX: Final = 1e18
-DIGITS_LOST: Final = 0.0001  # relative; one basis point, the size of a spread
-ODDS_MIN, ODDS_MAX = outcome.PX_MIN / E8, outcome.PX_MAX / E8  # lowest and highest price of an event market
+# relative; one basis point, the size of a spread
+DIGITS_LOST: Final = 0.0001
+# lowest and highest price of an event market
+ODDS_MIN, ODDS_MAX = outcome.PX_MIN / E8, outcome.PX_MAX / E8
 
 
 def checked(
     candles: Iterable[Candles], *, accept: Collection[str] = (), hours: str | None = None
 ) -> tuple[list[Candles], list[AuditReport]]:
-    """Return the candles for a backtest, mended where faults are accepted, with their reports. FaultyData if a fault is not accepted."""
+    """Return the candles for a backtest, mended where faults are accepted, with their reports.
+
+    FaultyData if a fault is not accepted.
+    """
     unknown = sorted(set(accept) - set(ACCEPTS))
     if unknown:
         raise ConfigError(
@@ -89,7 +100,10 @@ def checked(
 
 
 def mended(candles: Candles, report: AuditReport) -> Candles:
-    """Repair accepted faults as KINDS says: sort, move to the grid, remove duplicates, widen high and low. Returns the same object if nothing changes."""
+    """Repair accepted faults as KINDS says: sort, move to the grid, remove duplicates, widen high and low.
+
+    Returns the same object if nothing changes.
+    """
     kinds = {item.kind for item in report.findings}
     if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc", "odds"}:
         return candles
@@ -116,7 +130,11 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
 
 
 def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
-    """Check every candle. `hours` is continuous, equity or index; by default the service's hours of the market, or those detected from the rows."""
+    """Check every candle.
+
+    `hours` is continuous, equity or index; by default the service's hours of the market, or those detected from the
+    rows.
+    """
     is_known = hours is not None or is_listed(candles.market)
     hours = hours or hours_of(candles)
     if hours not in HOURS:
@@ -133,7 +151,8 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
             found += times(candles, hours)
             if (
                 is_known and hours == EQUITY
-            ):  # Detected hours may be those of currencies, which trade on an exchange's holidays.
+                # Detected hours may be those of currencies, which trade on an exchange's holidays.
+            ):
                 found += holidays(candles)
             if not any(one.kind == "price" for one in found):
                 found += _odds(candles) if candles.market.startswith("event:") else _digits(candles)
@@ -167,7 +186,10 @@ def _units(candles: Candles) -> Iterator[Finding]:
 
 
 def _is_sound(candles: Candles) -> bool:
-    """True if all prices are valid and each high and low enclose open and close. False for NaN, because every comparison with NaN is false."""
+    """True if all prices are valid and each high and low enclose open and close.
+
+    False for NaN, because every comparison with NaN is false.
+    """
     opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
     return (
         all(map(le, lows, opens))
@@ -212,7 +234,8 @@ def _digits(candles: Candles) -> Iterator[Finding]:
     """Prices that lose too much when they are rounded to the venue's 0.00000001, which matters for small prices."""
     places: list[tuple[int, str]] = []
     for name, column in _prices_of(candles):
-        if min(column) * DIGITS_LOST * E8 < 0.5:  # The largest relative error of rounding.
+        # The largest relative error of rounding.
+        if min(column) * DIGITS_LOST * E8 < 0.5:
             places += [
                 (index, f"{name} is {px:.12g}, and {round(px * E8) / E8:.8f} would be traded")
                 for index, px in enumerate(column)
@@ -226,7 +249,9 @@ def _digits(candles: Candles) -> Iterator[Finding]:
 
 
 def _odds(candles: Candles) -> Iterator[Finding]:
-    """Prices of an event market above 1 USD, the most that a share pays, and prices beyond the venue's lowest and highest, as sources have near an event's end."""
+    """Prices of an event market above 1 USD, the most that a share pays, and prices beyond the venue's lowest and
+    highest, as sources have near an event's end.
+    """
     places: list[tuple[int, str]] = []
     above: list[tuple[int, str]] = []
     for name, column in _prices_of(candles):
@@ -238,7 +263,10 @@ def _odds(candles: Candles) -> Iterator[Finding]:
             above += [(index, f"{text}, it must not be above 1") for index, text in outside if column[index] > 1]
     rows = len({index for index, _ in above or places})
     if above:
-        text = f"{rows_of(rows)} with a price above 1, which is all that a share pays: odds in cents or percent are divided by 100"
+        text = (
+            f"{rows_of(rows)} with a price above 1, which is all that a share pays: odds in cents or percent are"
+            " divided by 100"
+        )
         yield finding(candles, "price", "fault", text, sorted(above), rows)
     elif places:
         text = f"{rows_of(rows)} with odds below {ODDS_MIN:g} or above {ODDS_MAX:g}: held to these"
@@ -251,7 +279,8 @@ def _ohlc(candles: Candles) -> Iterator[Finding]:
     for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
         if h < low:
             places.append((index, f"high {h:g} is below low {low:g}"))
-        elif o < low or o > h:  # NaN is reported by another finding.
+        # NaN is reported by another finding.
+        elif o < low or o > h:
             places.append((index, f"open {o:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
         elif c < low or c > h:
             places.append((index, f"close {c:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
@@ -302,7 +331,8 @@ def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
             bars = (at_ms[index] - at_ms[index - 1]) / step
             bound = most if bars <= 1 else most * math.sqrt(bars) if hours == CONTINUOUS else max(most, JUMPS["1d"])
             if at_ms[index] - at_ms[index - 1] > LONG_MS:
-                bound = math.inf  # A gap of weeks is reported as a gap.
+                # A gap of weeks is reported as a gap.
+                bound = math.inf
             if not 1 - min(bound, FALL_MAX) <= moves[index - 1] <= 1 + bound:
                 places.append((index, _jump_text(candles, index, moves[index - 1], index in small)))
                 continue
@@ -365,7 +395,8 @@ def _small_moves(candles: Candles) -> frozenset[int]:
     days = [trading_date(at_ms, step_ms) for at_ms in candles.at_ms]
     nights = [row for row in range(1, len(closes)) if days[row] != days[row - 1]]
     moves = [abs(opens[row] / closes[row - 1] - 1) for row in nights]
-    others = sorted(moves)[:-1]  # The largest is the one in question.
+    # The largest is the one in question.
+    others = sorted(moves)[:-1]
     least = SMALL_DEVIATIONS * MAD_TO_DEVIATION * others[len(others) // 2] if others else 0.0
     found = set()
     for number, (row, move) in enumerate(zip(nights, moves, strict=True)):
@@ -377,7 +408,9 @@ def _small_moves(candles: Candles) -> frozenset[int]:
 
 
 def _deviation(closes: array[float]) -> float:
-    """The usual move of a bar: a standard deviation estimated from the median absolute return of a sample, so that a few jumps do not matter."""
+    """The usual move of a bar: a standard deviation estimated from the median absolute return of a sample, so that a
+    few jumps do not matter.
+    """
     stride = max(1, len(closes) // DEVIATION_SAMPLE)
     moves = sorted(abs(closes[i] / closes[i - 1] - 1) for i in range(1, len(closes), stride))
     return moves[len(moves) // 2] * MAD_TO_DEVIATION if moves else 0.0

@@ -15,7 +15,8 @@ from bot.service.market_data.instruments import CATALOGUE
 from bot.service.market_data.trading_hours import daily_start, has_saturdays
 from bot.wire.vocabulary import INTERVAL_MS
 
-OPENS_AFTER_MS: Final = 13 * 3_600_000 + 1_800_000  # from 20:00 of the evening before to 09:30 in New York
+# from 20:00 of the evening before to 09:30 in New York
+OPENS_AFTER_MS: Final = 13 * 3_600_000 + 1_800_000
 
 
 def sessions_of(candles: Candles) -> str | None:
@@ -75,7 +76,8 @@ def resample(
             out[2].append(max(highs[first:last]))
             out[3].append(min(lows[first:last]))
             out[4].append(closes[last - 1])
-            out[5].append(math.fsum(volumes[first:last]))  # Exactly rounded, so the same on every Python.
+            # Exactly rounded, so the same on every Python.
+            out[5].append(math.fsum(volumes[first:last]))
         first = last
     at, o, h, low, c, v = out
     return Candles(candles.market, interval, at, o, h, low, c, v)

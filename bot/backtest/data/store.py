@@ -1,4 +1,5 @@
-"""The store of candles: a folder `<MARKET>/<interval>.parquet`, or `.csv.gz` without the research extra. A file is replaced as a whole or not at all.
+"""The store of candles: a folder `<MARKET>/<interval>.parquet`, or `.csv.gz` without the research extra. A file is
+replaced as a whole or not at all.
 
 Stored candles are sorted, closed and without duplicates. The store does not check candles.
 """
@@ -24,9 +25,11 @@ from bot.errors import BotError, ConfigError
 from bot.files import replacing, sync
 from bot.words import many
 
-CSV_ROWS: Final = 8_192  # written at once
+# written at once
+CSV_ROWS: Final = 8_192
 CONFLICTS_SHOWN: Final = 3
-PART: Final = ".part"  # The ending of a file that is being written.
+# The ending of a file that is being written.
+PART: Final = ".part"
 
 
 class Conflict(BotError):
@@ -77,7 +80,10 @@ class Store:
         return read_file(file, market=market, interval=interval, start_ms=start_ms, end_ms=end_ms)
 
     def held(self, unread: list[ConfigError] | None = None) -> list[Held]:
-        """List the store by market and interval. Errors of unreadable files are added to `unread`; without it the first error is raised."""
+        """List the store by market and interval.
+
+        Errors of unreadable files are added to `unread`; without it the first error is raised.
+        """
         found: list[Held] = []
         for market, interval, file in self._files():
             try:
@@ -93,11 +99,17 @@ class Store:
         return found
 
     def write(self, candles: Candles, *, replacing: bool = False) -> Written:
-        """Add candles, sorted and without duplicates. Conflict, without a change, if the store has different values for an instant and not `replacing`."""
+        """Add candles, sorted and without duplicates.
+
+        Conflict, without a change, if the store has different values for an instant and not `replacing`.
+        """
         return self.write_all([candles], replacing=replacing)[0]
 
     def write_all(self, many: Sequence[Candles], *, replacing: bool = False) -> list[Written]:
-        """`write` for several markets and intervals, each once. A conflict of one, or a full disk, changes none of them."""
+        """`write` for several markets and intervals, each once.
+
+        A conflict of one, or a full disk, changes none of them.
+        """
         assert len({(one.market, one.interval) for one in many}) == len(many), "each is there once"
         with self._alone(), ExitStack() as parts:
             done, ready = [], []
@@ -106,7 +118,8 @@ class Store:
                 done.append(written)
                 if part is not None:
                     ready.append((candles, written.path, part))
-                if candles.is_moved:  # Before the candles, so that a killed writer leaves none without it.
+                # Before the candles, so that a killed writer leaves none without it.
+                if candles.is_moved:
                     self._mark_moved(written.path)
             for candles, path, part in ready:
                 self._put_in_place(candles, path, part)
@@ -116,7 +129,10 @@ class Store:
         return done
 
     def _prepare(self, candles: Candles, parts: ExitStack, *, replacing: bool) -> tuple[Written, Path | None]:
-        """Write the new file beside the old one. Returns the result of the write and the new file; None if nothing changes."""
+        """Write the new file beside the old one.
+
+        Returns the result of the write and the new file; None if nothing changes.
+        """
         assert len(candles), "there is something to write"
         assert all(a < b for a, b in zip(candles.at_ms, candles.at_ms[1:], strict=False)), (
             "they are sorted, one an instant"
@@ -143,15 +159,18 @@ class Store:
             before.unlink()
 
     def put(self, candles: Candles, *, replacing: bool = False) -> Written:
-        """Replace all candles of a market and interval. Conflict if the store has different ones and not `replacing`."""
+        """Replace all candles of a market and interval.
+
+        Conflict if the store has different ones and not `replacing`.
+        """
         with self._alone():
             before = self.file(candles.market, candles.interval)
             if before is not None and not replacing:
                 held = read_file(before, market=candles.market, interval=candles.interval)
                 if held.digest() != candles.digest():
                     raise Conflict(
-                        f"{before} holds {many(len(held), 'other candle')}; nothing was changed. Put the new ones in their place with --replace, "
-                        "or choose another --store"
+                        f"{before} holds {many(len(held), 'other candle')}; nothing was changed. Put the new ones in"
+                        " their place with --replace, or choose another --store"
                     )
                 return Written(before, len(held), 0, len(held), 0, held.at_ms[0], held.at_ms[-1])
             path = self._place(candles)
@@ -193,7 +212,11 @@ class Store:
 
 
 def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Candles, int, int]:
-    """Merge both. Returns the candles, the number of `more` that were stored already, and the number of replaced ones. Conflict unless `replacing`."""
+    """Merge both.
+
+    Returns the candles, the number of `more` that were stored already, and the number of replaced ones. Conflict unless
+    `replacing`.
+    """
     overlap = held.slice(more.at_ms[0], more.at_ms[-1] + 1)
     if not len(overlap):
         first, last = (held, more) if held.at_ms[-1] < more.at_ms[0] else (more, held)
@@ -215,8 +238,9 @@ def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Can
         )
         rest = f"\n  and {len(other) - CONFLICTS_SHOWN:,} more" if len(other) > CONFLICTS_SHOWN else ""
         raise Conflict(
-            f"{held.market} {held.interval}: {many(len(other), 'candle')} {'is' if len(other) == 1 else 'are'} in the store with other values; nothing was changed. "
-            f"Take the new ones with --replace, or keep them apart with another --store\n{shown}{rest}"
+            f"{held.market} {held.interval}: {many(len(other), 'candle')} {'is' if len(other) == 1 else 'are'} in the"
+            " store with other values; nothing was changed. Take the new ones with --replace, or keep them apart with"
+            f" another --store\n{shown}{rest}"
         )
     if same == len(more):
         return held, same, 0
@@ -235,9 +259,7 @@ def _values(candles: Candles, index: int) -> str:
 def _after(first: Candles, last: Candles) -> Candles:
     columns = [a + b for a, b in zip(first.columns, last.columns, strict=True)]
     at_ms, opens, highs, lows, closes, volumes = columns
-    return replace(
-        first, at_ms=at_ms, open=opens, high=highs, low=lows, close=closes, volume=volumes, parts=()
-    )  # fmt: skip
+    return replace(first, at_ms=at_ms, open=opens, high=highs, low=lows, close=closes, volume=volumes, parts=())
 
 
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,8 +273,9 @@ def write_file(path: Path, candles: Candles) -> None:
 
 @contextmanager
 def _part(path: Path, candles: Candles, *, is_alone: bool = False) -> Iterator[Path]:
-    """Write the candles to a temporary file beside `path`; delete it at the end if it was not moved to `path`. With `is_alone` (the store is locked),
-    delete what a killed writer has left."""
+    """Write the candles to a temporary file beside `path`; delete it at the end if it was not moved to `path`. With
+    `is_alone` (the store is locked), delete what a killed writer has left.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{path.name}.*{PART}") if is_alone else ():
         left.unlink(missing_ok=True)
@@ -284,7 +307,8 @@ def _write_parquet(file: IO[bytes], candles: Candles) -> None:
         name: pl.Series(name, np.frombuffer(column, dtype=kinds[column.typecode]))
         for name, column in zip(COLUMNS, candles.columns, strict=True)
     }
-    made = io.BytesIO()  # Polars reports a full disk as its own kind of error.
+    # Polars reports a full disk as its own kind of error.
+    made = io.BytesIO()
     pl.DataFrame(columns).write_parquet(made, compression="zstd")
     file.write(made.getbuffer())
 
@@ -292,10 +316,8 @@ def _write_parquet(file: IO[bytes], candles: Candles) -> None:
 def _write_csv(file: IO[bytes], candles: Candles, *, zipped: bool) -> None:
     """Write CSV, gzipped or not. The same candles give the same bytes."""
     with (
-        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6)
-        if zipped
-        else nullcontext(file) as stream
-    ):
+        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) if zipped else nullcontext(file)
+    ) as stream:
         stream.write((",".join(COLUMNS) + "\n").encode())
         for start in range(0, len(candles), CSV_ROWS):
             cells = [_texts(column[start : start + CSV_ROWS]) for column in candles.columns]

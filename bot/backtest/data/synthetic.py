@@ -1,10 +1,12 @@
-"""Generate candles with regimes of days and weeks, busy and quiet hours, fat tails, an exchange's nights, and gaps. The same arguments give the same
-candles.
+"""Generate candles with regimes of days and weeks, busy and quiet hours, fat tails, an exchange's nights, and gaps. The
+same arguments give the same candles.
 
-A minute's return is normal. Its deviation is the product of those of the market, the regime and the hour, and of two mean-reverting factors, one over
-minutes and one over days. So volatility clusters and tails are fat. High and low are those of a Brownian bridge between open and close (its maximum has
-a closed form: Karatzas and Shreve, Brownian Motion and Stochastic Calculus, 4.3.40). Longer candles are made of the minutes, so that all intervals of a
-seed agree. Odds of events come from the embedded service's simulator (a martingale). For trying things out and for tests; these are not real prices.
+A minute's return is normal. Its deviation is the product of those of the market, the regime and the hour, and of two
+mean-reverting factors, one over minutes and one over days. So volatility clusters and tails are fat. High and low are
+those of a Brownian bridge between open and close (its maximum has a closed form: Karatzas and Shreve, Brownian Motion
+and Stochastic Calculus, 4.3.40). Longer candles are made of the minutes, so that all intervals of a seed agree. Odds of
+events come from the embedded service's simulator (a martingale). For trying things out and for tests; these are not
+real prices.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from bot.words import many
 
 
 class Regime(NamedTuple):
-    """A market regime: daily drift in daily standard deviations, volatility relative to the market's own, and its number of days in `mixed`."""
+    """A market regime: daily drift in daily standard deviations, volatility relative to the market's own, and its
+    number of days in `mixed`.
+    """
 
     drift: float
     liveliness: float
@@ -49,36 +53,40 @@ REGIMES: Final = {
     "recovery": Regime(0.6, 1.5, 7),
 }
 MIXED: Final = "mixed"
-CLASSES: Final = {
-    "crypto": "crypto",
-    "stock": "stocks",
-    "bond": "bonds",
-    "event": "prediction",
-}  # ours -> the service's
-TEMPLATES: Final = {
-    "crypto": "SOL",
-    "stock": "AAPL",
-    "bond": "TLT",
-    "event": "event:RATE-CUT",
-}  # for markets that the service does not list
-HOURS: Final = {"regular": (9 * 60 + 30, 16 * 60), "extended": (4 * 60, 20 * 60)}  # minutes from midnight in New York
-EARLY: Final = {"regular": 13 * 60, "extended": 17 * 60}  # the end of a half day
+# ours -> the service's
+CLASSES: Final = {"crypto": "crypto", "stock": "stocks", "bond": "bonds", "event": "prediction"}
+# for markets that the service does not list
+TEMPLATES: Final = {"crypto": "SOL", "stock": "AAPL", "bond": "TLT", "event": "event:RATE-CUT"}
+# minutes from midnight in New York
+HOURS: Final = {"regular": (9 * 60 + 30, 16 * 60), "extended": (4 * 60, 20 * 60)}
+# the end of a half day
+EARLY: Final = {"regular": 13 * 60, "extended": 17 * 60}
 DAYS_MAX: Final = 3_660
 HOLES_MAX: Final = 10_000
-HOLE_BARS: Final = 30.0  # average length of a gap
+# average length of a gap
+HOLE_BARS: Final = 30.0
 
 DAY_MINUTES: Final = 1_440
-NIGHT_SHARE: Final = 0.3  # share of a day's variance between the exchange's close and open
-THIN: Final = 0.3  # volatility before 09:30 and after 16:00, relative to regular hours
-FAST_KEEP, FAST_NOISE = 0.97, 0.09  # volatility factor over minutes; half-life 23 minutes
-SLOW_KEEP, SLOW_NOISE = 0.9, 0.15  # volatility factor over days
+# share of a day's variance between the exchange's close and open
+NIGHT_SHARE: Final = 0.3
+# volatility before 09:30 and after 16:00, relative to regular hours
+THIN: Final = 0.3
+# volatility factor over minutes; half-life 23 minutes
+FAST_KEEP, FAST_NOISE = 0.97, 0.09
+# volatility factor over days
+SLOW_KEEP, SLOW_NOISE = 0.9, 0.15
 # The long-run effect of both factors on the variance, divided out so that the daily deviation is the market's.
 LIVELY: Final = math.exp(-(FAST_NOISE**2) / (1 - FAST_KEEP**2) - SLOW_NOISE**2 / (1 - SLOW_KEEP**2))
-NEWS_CHANCE: Final = 1 / (7 * DAY_MINUTES)  # probability of a jump in a minute
-NEWS_SIZE: Final = 0.4  # size of a jump, in daily deviations
-BUSIEST: Final = 8.0  # largest deviation of a minute, relative to the usual one
-MOVE_MAX: Final = 0.04  # largest log return of a minute; an audit would report a larger one
-PULL: Final = 0.004  # share of the way back to the listing's price in a day
+# probability of a jump in a minute
+NEWS_CHANCE: Final = 1 / (7 * DAY_MINUTES)
+# size of a jump, in daily deviations
+NEWS_SIZE: Final = 0.4
+# largest deviation of a minute, relative to the usual one
+BUSIEST: Final = 8.0
+# largest log return of a minute; an audit would report a larger one
+MOVE_MAX: Final = 0.04
+# share of the way back to the listing's price in a day
+PULL: Final = 0.004
 DECIMALS_MAX: Final = 6
 FIGURES: Final = 5
 
@@ -111,7 +119,8 @@ class Wanted:
             raise ConfigError(f"--gaps must be 0 to {HOLES_MAX}, not {self.gaps}")
         if not MS_MIN <= self.start_ms < MS_MAX - self.days * DAY_MS:
             raise ConfigError(
-                "--from must be 1973-03-04 or later, and long before the year 5138: other times could be mistaken for another unit"
+                "--from must be 1973-03-04 or later, and long before the year 5138: other times could be mistaken for"
+                " another unit"
             )
         if self.start_ms % DAY_MS:
             raise ConfigError("--from must be a date: generated candles begin at 00:00 UTC")
@@ -163,7 +172,8 @@ def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> 
         span = _hours(at, hours) if listing.spec.hours is not None else None
         ends_ms = at + DAY_MS if span is None else _ends(at, hours, span)
         for one in walk.day(at, mood, span):
-            if one[0] >= ends_ms:  # The walk takes all minutes, so that a half day does not change later days.
+            # The walk takes all minutes, so that a half day does not change later days.
+            if one[0] >= ends_ms:
                 continue
             for column, value in zip(minutes, one, strict=True):
                 column.append(value)
@@ -185,7 +195,8 @@ class _Walk:
     """A random walk of a price with its two volatility factors."""
 
     def __init__(self, wanted: Wanted, listing: Listing) -> None:
-        self._chance = Random(f"{wanted.seed}:{wanted.market}:walk")  # by text: the same on every machine
+        # by text: the same on every machine
+        self._chance = Random(f"{wanted.seed}:{wanted.market}:walk")
         self._listed = listing.px / E8
         self._px = self._listed
         self._vol = listing.daily_vol
@@ -267,9 +278,8 @@ def _hours(at_ms: int, hours: str) -> tuple[int, int]:
     day = datetime.fromtimestamp(at_ms / 1000, UTC).date()
     if not is_trading_day(day):
         return 0, 0
-    midnight = (
-        int(datetime(day.year, day.month, day.day, tzinfo=_NEW_YORK).timestamp()) * 1000
-    )  # Daylight saving time changes on Sundays, when the exchange is closed.
+    # Daylight saving time changes on Sundays, when the exchange is closed.
+    midnight = int(datetime(day.year, day.month, day.day, tzinfo=_NEW_YORK).timestamp()) * 1000
     opens, closes = HOURS[hours]
     shift = (midnight - at_ms) // MINUTE_MS
     return opens + shift, closes + shift
@@ -290,7 +300,8 @@ def _moods(wanted: Wanted) -> list[Regime]:
         name, _, days = part.strip().partition(":")
         if name not in REGIMES or not (days.isascii() and days.isdigit() and 1 <= int(days) <= DAYS_MAX):
             raise ConfigError(
-                f"--regimes {part.strip()!r} is not known; write {MIXED}, or stretches of days like bull:30,crash:2,calm:10 out of {', '.join(REGIMES)}"
+                f"--regimes {part.strip()!r} is not known; write {MIXED}, or stretches of days like"
+                f" bull:30,crash:2,calm:10 out of {', '.join(REGIMES)}"
             )
         stretches += [REGIMES[name]] * int(days)
     return [stretches[day % len(stretches)] for day in range(wanted.days)]
@@ -316,8 +327,14 @@ def _odds(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Ca
     """Candles of an event market, which is settled at the end of the last day."""
     start, end = wanted.start_ms, wanted.start_ms + wanted.days * DAY_MS
     source = EventMarket(
-        coin=listing.spec.coin, seed=wanted.seed, prior=listing.px, start_ms=start, expires_ms=end, pace=listing.daily_vol, day_usd=listing.day_usd,
-    )  # fmt: skip
+        coin=listing.spec.coin,
+        seed=wanted.seed,
+        prior=listing.px,
+        start_ms=start,
+        expires_ms=end,
+        pace=listing.daily_vol,
+        day_usd=listing.day_usd,
+    )
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     for day in range(wanted.days):
         for candle in source.candles(wanted.interval, start + day * DAY_MS, start + (day + 1) * DAY_MS):

@@ -21,10 +21,8 @@ from bot.errors import ConfigError
 from bot.service.market_data import file_formats
 from bot.words import many
 
-TICK_VOLUMES: Final = (
-    "tick_volume",
-    "tickvol",
-)  # counts of price changes, in place of a volume that the source does not know
+# counts of price changes, in place of a volume that the source does not know
+TICK_VOLUMES: Final = ("tick_volume", "tickvol")
 # Column names in the exports of exchanges, terminals and data vendors. Others are given by --columns.
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "ts": (
@@ -49,13 +47,18 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
 STAMPS: Final = ("open", "close")
-NO_COLUMN: Final = "none"  # as in volume=none
-PRICE: Final = "price"  # the column of a file with samples, instead of open, high, low and close
+# as in volume=none
+NO_COLUMN: Final = "none"
+# the column of a file with samples, instead of open, high, low and close
+PRICE: Final = "price"
 SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
-SWAPPED: Final = 0.9  # a smaller ratio of both sums says that open and close are exchanged; chance gives about 1
-LEVELS_MAX: Final = 2  # further lines of a header
-STEADY: Final = 1e-4  # relative; an adjusted close keeps its ratio to the close, but for rounding and dividends
+# a smaller ratio of both sums says that open and close are exchanged; chance gives about 1
+SWAPPED: Final = 0.9
+# further lines of a header
+LEVELS_MAX: Final = 2
+# relative; an adjusted close keeps its ratio to the close, but for rounding and dividends
+STEADY: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,14 @@ class Mapped:
 
     columns: Mapping[str, str] = field(default_factory=dict)
     tz: str = "UTC"
-    unit: str = "auto"  # one of UNITS, or a strptime format
-    stamp: str = "open"  # whether a row's time is the open or the close of its candle
+    # one of UNITS, or a strptime format
+    unit: str = "auto"
+    # whether a row's time is the open or the close of its candle
+    stamp: str = "open"
     decimal: str = "."
     interval: str | None = None
-    skip: int = 0  # lines before the header
+    # lines before the header
+    skip: int = 0
     market: str | None = None
 
     def __post_init__(self) -> None:
@@ -198,7 +204,8 @@ def _delimiter(lines: Sequence[str], mapped: Mapped) -> str:
     apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
     usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
     delimiter = max(usable, key=lambda one: (apart[one], one != ","))
-    return delimiter if apart[delimiter] else ","  # With decimal commas in quotes the delimiter may be a comma too.
+    # With decimal commas in quotes the delimiter may be a comma too.
+    return delimiter if apart[delimiter] else ","
 
 
 def _names(cells: Sequence[str]) -> list[str]:
@@ -264,7 +271,8 @@ def places_of(path: Path, header: list[str] | None, width: int, mapped: Mapped) 
             found[name] = [names.index("date"), names.index("time")]
         elif aliases:
             found[name] = [_place(path, alias, names, width) for alias in (aliases[:1] if name == "ts" else aliases)]
-        elif name == "ts" and names[:1] == [""]:  # An index of a pandas frame may have no name.
+        # An index of a pandas frame may have no name.
+        elif name == "ts" and names[:1] == [""]:
             found[name] = [0]
         else:
             raise ConfigError(f"{path}: row 1: {_missing(name, header, width)}")
@@ -337,7 +345,8 @@ def _is_price(values: array[float], rows: Sequence[tuple[float, ...]]) -> bool:
 
 def judge_order(path: Path, row: int, width: int, columns: Sequence[array[Any]]) -> None:
     """ConfigError if the columns of a file without a header are probably not time, open, high, low, close, volume."""
-    prices = dict(zip(range(2, 6), columns[1:5], strict=True))  # by their number in --columns
+    # by their number in --columns
+    prices = dict(zip(range(2, 6), columns[1:5], strict=True))
     count = len(columns[0])
     rows = list(zip(*prices.values(), strict=True))
     if width > len(COLUMNS) and _is_price(columns[5], rows):

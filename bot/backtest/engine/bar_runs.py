@@ -20,7 +20,10 @@ _KINDS: Final = frozenset(INTENTS)
 
 
 class BarRuns:
-    """The runs of one daemon. Live, its kernel takes one bar at a time (`Kernel.step`), with the same calls of the strategies."""
+    """The runs of one daemon.
+
+    Live, its kernel takes one bar at a time (`Kernel.step`), with the same calls of the strategies.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -36,9 +39,10 @@ class BarRuns:
     ) -> tuple[Bar | None, Decision | None]:
         """Decide bar after bar of one series, until a bar leaves the range `calm` or a strategy yields a signal.
 
-        (bar, None): the venue must see this bar before the strategies do. (bar, decision): act on the decision. (None, None): no bar is left.
-        It ends before the next timer and before a close that would reach a daily loss: such a bar goes through `Kernel.step`. `seen`
-        is a bar that the venue has already seen: it comes first, wherever it lies, and only for a series without `has_bounds`.
+        (bar, None): the venue must see this bar before the strategies do. (bar, decision): act on the decision. (None,
+        None): no bar is left. It ends before the next timer and before a close that would reach a daily loss: such a
+        bar goes through `Kernel.step`. `seen` is a bar that the venue has already seen: it comes first, wherever it
+        lies, and only for a series without `has_bounds`.
         """
         timers, losses = self._kernel.timers, self._kernel.conditions.losses
         if timers.next_ms is not None and timers.next_ms < calm.until_ms:
@@ -77,7 +81,10 @@ class BarRuns:
     def _run_alone(
         self, series: Series, bars: Iterator[Bar], calm: Calm, instance: StrategyInstance, seen: Bar | None
     ) -> tuple[Bar | None, Decision | None]:
-        """`decide` for one strategy without a state. What stays the same from bar to bar is looked up once, and its decimal context is set once."""
+        """`decide` for one strategy without a state.
+
+        What stays the same from bar to bar is looked up once, and its decimal context is set once.
+        """
         lo, hi, until_ms = calm
         market = series.market
         take, marks = self._host.feed.histories[series].take, self._host.mirror.marks
@@ -105,7 +112,8 @@ class BarRuns:
                     self._host.quarantine(instance, instance.named_error(error))
                     return self._run_together(series, bars, calm, last_ms=at_ms)
                 if getcontext() is not context:
-                    setcontext(context)  # The strategy has set another one, which ends with its call.
+                    # The strategy has set another one, which ends with its call.
+                    setcontext(context)
                 if (signals is not NO_SIGNALS and signals is not None) or source.state:
                     setcontext(ours)
                     decision = self._taken(instance, signals, None)
@@ -146,15 +154,20 @@ class BarRuns:
         return decision if decision is not None and (decision.signals or decision.states) else None
 
     def _taken(self, instance: StrategyInstance, signals: Any, decision: Decision | None) -> Decision | None:
-        """Add what a call of on_bar gave, and the state after it, to the decision. None if there is nothing to add to."""
+        """Add what a call of on_bar gave, and the state after it, to the decision.
+
+        None if there is nothing to add to.
+        """
         source = instance.source
         if type(signals) is tuple and len(signals) <= INTENTS_MAX and _KINDS.issuperset(map(type, signals)):
-            if signals:  # Nothing of the strategy runs any more: what StrategyInstance.call checks holds.
+            # Nothing of the strategy runs any more: what StrategyInstance.call checks holds.
+            if signals:
                 decision = decision or Decision()
                 decision.signals += [OwnedSignal(instance, signal) for signal in signals]
         elif signals is not None:
             ours = getcontext()
-            setcontext(instance.context)  # A generator runs only now.
+            # A generator runs only now.
+            setcontext(instance.context)
             try:
                 signals = iter(intents_of(signals, "on_bar"))
                 for signal in signals:
@@ -166,7 +179,8 @@ class BarRuns:
             finally:
                 setcontext(ours)
         if source.state or instance.has_state:
-            if source.asks:  # A reply may be ready, so the run ends here.
+            # A reply may be ready, so the run ends here.
+            if source.asks:
                 decision = decision or Decision()
             self._host.keep_state(instance, decision)
         return decision

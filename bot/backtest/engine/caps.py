@@ -1,7 +1,8 @@
-"""Caps of a session: the limits of its API key and the account's own limits, under the interface's names. The service's own code checks them.
+"""Caps of a session: the limits of its API key and the account's own limits, under the interface's names. The service's
+own code checks them.
 
-Without caps a session trades with the account's first key, which has none, as a fresh sandbox does. With caps it gets a second key that has them.
-Scopes and `expiresAt` cannot be set: a session's key may always trade and does not expire.
+Without caps a session trades with the account's first key, which has none, as a fresh sandbox does. With caps it gets a
+second key that has them. Scopes and `expiresAt` cannot be set: a session's key may always trade and does not expire.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ Cap = Decimal | int | tuple[str, ...]
 
 
 def cap_of(text: str) -> tuple[str, Cap]:
-    """`maxDailyNotionalUsd=5000` or `allowedCoins=BTC,ETH`; lower case and dashes are accepted. ConfigError says what is wrong."""
+    """`maxDailyNotionalUsd=5000` or `allowedCoins=BTC,ETH`; lower case and dashes are accepted.
+
+    ConfigError says what is wrong.
+    """
     name, sign, value = (part.strip() for part in text.partition("="))
     names = {one.lower(): one for one in (*KEY_CAPS, *OWN_CAPS)}
     plain = name.lower().replace("-", "").replace("_", "")

@@ -1,6 +1,8 @@
-"""A backtest session: the daemon's own kernel on candles, under a simulated clock. The kernel's code is the same as in a live run.
+"""A backtest session: the daemon's own kernel on candles, under a simulated clock. The kernel's code is the same as in
+a live run.
 
-`Session` decides which path takes the next bars, when the daemon is down, and when it starts again. It contains no trading rule.
+`Session` decides which path takes the next bars, when the daemon is down, and when it starts again. It contains no
+trading rule.
 """
 
 from __future__ import annotations
@@ -41,8 +43,10 @@ from bot.runtime.strategy_host.timers import Spec
 class Paths:
     """Which of the faster paths a session may take. All of them give the same events."""
 
-    single_market: bool  # one market, and strategies only on its own candles
-    leap: bool  # all strategies use longer bars than the candles, so that most closes concern no strategy
+    # one market, and strategies only on its own candles
+    single_market: bool
+    # all strategies use longer bars than the candles, so that most closes concern no strategy
+    leap: bool
 
     @classmethod
     def of(cls, timeline: Timeline) -> Paths:
@@ -53,16 +57,27 @@ class Paths:
             single_market=len(cursors) == 1 and len(series_cursors) == 1 and are_base,
             leap=not any(series_cursor.is_base for series_cursor in series_cursors)
             and all(cursor.step_ms == step_ms and not cursor.ts[0] % step_ms for cursor in cursors),
-        )  # fmt: skip
+        )
 
 
 class Session:
-    """One backtest run. `place` makes the strategies, again for each start of the daemon. `wait` runs a coroutine to its end."""
+    """One backtest run.
+
+    `place` makes the strategies, again for each start of the daemon. `wait` runs a coroutine to its end.
+    """
 
     def __init__(
-        self, settings: Settings, timeline: Timeline, options: SessionOptions, *, exchange: ExchangeControl, port: VenuePort, journal: Journal,
-        place: Callable[[Settings], list[StrategySpec]] = place_strategies, wait: Callable[..., Any] = drive,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        timeline: Timeline,
+        options: SessionOptions,
+        *,
+        exchange: ExchangeControl,
+        port: VenuePort,
+        journal: Journal,
+        place: Callable[[Settings], list[StrategySpec]] = place_strategies,
+        wait: Callable[..., Any] = drive,
+    ) -> None:
         self.settings = settings
         self.timeline = timeline
         self.options = options
@@ -74,17 +89,23 @@ class Session:
             exchange, port.clock, self.stats, latency_ms=options.latency_ms, wait=wait, started_ms=timeline.start_ms
         )
         self.asker = RecordedAnswers(options.agents)
-        self.log_sink: LogSink | None = None  # takes what the strategies log
-        self.is_atomic = False  # an entry is one request, because nothing can happen between its plan and its confirm
-        self.grids: Mapping[str, Grid] = {}  # The markets whose grid of prices does not follow from their listing.
-        self.timers: Sequence[tuple[str, str, Spec]] = ()  # strategy, name of its timer, when it is due
-        self.specs: Sequence[StrategySpec] = ()  # as placed before the run; each start of the daemon places its own
+        # takes what the strategies log
+        self.log_sink: LogSink | None = None
+        # an entry is one request, because nothing can happen between its plan and its confirm
+        self.is_atomic = False
+        # The markets whose grid of prices does not follow from their listing.
+        self.grids: Mapping[str, Grid] = {}
+        # strategy, name of its timer, when it is due
+        self.timers: Sequence[tuple[str, str, Spec]] = ()
+        # as placed before the run; each start of the daemon places its own
+        self.specs: Sequence[StrategySpec] = ()
         self.paths = Paths.of(timeline)
         self._place = place
         self._wait = wait
         self._outages = sorted(options.outages, key=lambda outage: outage.at_ms)
         self._monitor = RunMonitor(self.stats)
-        self._is_stopped = False  # during a warm-up the progress callback asked to stop
+        # during a warm-up the progress callback asked to stop
+        self._is_stopped = False
 
     @property
     def kernel(self) -> Kernel | None:
@@ -114,12 +135,16 @@ class Session:
                 return
             if outage is not None and outage.at_ms < end_ms:
                 self._run_outage(outage)
-        if stepper.now_ms() < end_ms - 1:  # A market may be settled after the last close.
+        # A market may be settled after the last close.
+        if stepper.now_ms() < end_ms - 1:
             self.exchange.advance(end_ms - 1)
             stepper.take_events()
 
     def _run_outage(self, outage: Outage) -> None:
-        """The daemon dies at the start of the outage, as in a power cut. A new one starts at its end on the same journal. The service goes on alone."""
+        """The daemon dies at the start of the outage, as in a power cut.
+
+        A new one starts at its end on the same journal. The service goes on alone.
+        """
         exchange, stepper, stats, timeline = self.exchange, self.stepper, self.stats, self.timeline
         exchange.advance(max(outage.at_ms - 1, stepper.now_ms()))
         stepper.take_events()
@@ -135,14 +160,18 @@ class Session:
         stats.bars = timeline.passed_bars()
         stats.touched += stats.bars - before
         record.last_event = exchange.count
-        for series_cursor in timeline.series_cursors:  # For the new daemon the bars of the outage are history.
+        # For the new daemon the bars of the outage are history.
+        for series_cursor in timeline.series_cursors:
             series_cursor.pass_over(end_ms)
         self._start_daemon()
         record.equity_after_usd, record.open_after = self._equity_usd(), _open_positions(stepper.running())
         stats.outage_records.append(record)
 
     def _equity_usd(self) -> float:
-        """The account's value at the newest prices. The kernel uses the closes of the strategies' bars, which may be a day old."""
+        """The account's value at the newest prices.
+
+        The kernel uses the closes of the strategies' bars, which may be a day old.
+        """
         return float(self._wait(self.port.account()).account_value_usd)
 
     def _start_daemon(self) -> None:
@@ -175,18 +204,24 @@ class Session:
             return
         self._send_heartbeats()
         if kernel.timers.next_ms is not None and self.timeline.cursors[0].has_holes:
-            self.paths.single_market = False  # Only the slot path fires timers where candles are missing.
+            # Only the slot path fires timers where candles are missing.
+            self.paths.single_market = False
         stepper.cause_ms = stepper.now_ms()
         for closed in kernel.bars.take_all():
             kernel.budget.begin()
             self._wait(kernel.step(closed))
             stepper.settle()
-        at_ms = stepper.now_ms() + 1  # As at every bar, the clock stands in the millisecond before.
-        if kernel.timers.next_ms is not None and kernel.timers.next_ms <= at_ms:  # It was due during an outage.
+        # As at every bar, the clock stands in the millisecond before.
+        at_ms = stepper.now_ms() + 1
+        # It was due during an outage.
+        if kernel.timers.next_ms is not None and kernel.timers.next_ms <= at_ms:
             stepper.fire_timers(at_ms)
 
     async def _run_warm_up(self, instance: StrategyInstance, call: Callable[[], Any]) -> Any:
-        """As run_inline. During warm-up bars it also reports the progress; after a stop the rest of the warm-up is skipped."""
+        """As run_inline.
+
+        During warm-up bars it also reports the progress; after a stop the rest of the warm-up is skipped.
+        """
         if self.stepper.running().state.warming is not None:
             if not self._is_stopped and self._monitor.polling.is_late:
                 self._is_stopped = not self._monitor.goes_on()
@@ -211,7 +246,10 @@ class Session:
         }
 
     def _send_heartbeats(self) -> None:
-        """Send one heartbeat for all heartbeats until the next outage. The dead-man switch expires after the last of these."""
+        """Send one heartbeat for all heartbeats until the next outage.
+
+        The dead-man switch expires after the last of these.
+        """
         dead_man = self.settings.dead_man
         if dead_man is None:
             return
@@ -222,11 +260,20 @@ class Session:
 
 
 def local(
-    settings: Settings, candles: Sequence[Candles], options: SessionOptions, *, journal: Journal, address: str | None = None,
-    rates: Mapping[str, Sequence[Payment]] | None = None, place: Callable[[Settings], list[StrategySpec]] = place_strategies,
+    settings: Settings,
+    candles: Sequence[Candles],
+    options: SessionOptions,
+    *,
+    journal: Journal,
+    address: str | None = None,
+    rates: Mapping[str, Sequence[Payment]] | None = None,
+    place: Callable[[Settings], list[StrategySpec]] = place_strategies,
     is_cut: bool = False,
-) -> tuple[Session, SimulatedExchange]:  # fmt: skip
-    """A session in this process, and its exchange. `is_cut`: the candles are the beginning of those of another session (see `timeline_of`)."""
+) -> tuple[Session, SimulatedExchange]:
+    """A session in this process, and its exchange.
+
+    `is_cut`: the candles are the beginning of those of another session (see `timeline_of`).
+    """
     specs = place(settings)
     warmups: dict[Series, int] = {}
     for spec in specs:
@@ -236,8 +283,9 @@ def local(
     shortest = min(timeline.series_cursors, key=lambda one: one.step_ms)
     if options.latency_ms >= shortest.step_ms:
         raise ConfigError(
-            f"a latency of {options.latency_ms / 1000:g} s is not shorter than a {shortest.interval} bar of {shortest.cursor.coin}: the strategy would decide "
-            "on the next bar before its order has arrived; use a shorter latency or longer bars"
+            f"a latency of {options.latency_ms / 1000:g} s is not shorter than a {shortest.interval} bar of"
+            f" {shortest.cursor.coin}: the strategy would decide on the next bar before its order has arrived; use a"
+            " shorter latency or longer bars"
         )
     named = {} if address is None else {"address": address}
     exchange = SimulatedExchange(timeline.cursors, options, start_ms=timeline.start_ms, rates=rates, **named)

@@ -1,7 +1,8 @@
-"""The fast path of a backtest with one market: many bars in one loop. The venue sees only the bars that can touch an order, a stop or a deadline.
+"""The fast path of a backtest with one market: many bars in one loop. The venue sees only the bars that can touch an
+order, a stop or a deadline.
 
-All other backtests take `SlotPath`. A strategy that seldom trades runs about three times as fast here as there. A test runs the same backtests on both
-paths and compares the events.
+All other backtests take `SlotPath`. A strategy that seldom trades runs about three times as fast here as there. A test
+runs the same backtests on both paths and compares the events.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 
-_EVERY_BAR: Final = Calm(float("inf"), float("-inf"), 0)  # every bar leaves this range: the venue must see it
+# every bar leaves this range: the venue must see it
+_EVERY_BAR: Final = Calm(float("inf"), float("-inf"), 0)
 
 
 def _batch(stepper: Stepper, cursor: MarketCursor, series: Series, last: int) -> BarBatch:
     """The bars up to row `last`, with the strategies' indicators computed for all of them."""
     columns = Columns(
-        *(column[cursor.at : last].tolist() for column in (cursor.open, cursor.high, cursor.low, cursor.close, cursor.volume))
-    )  # fmt: skip
+        *(
+            column[cursor.at : last].tolist()
+            for column in (cursor.open, cursor.high, cursor.low, cursor.close, cursor.volume)
+        )
+    )
     stepper.precompute(series, columns)
     return cursor.batch(cursor.at, last, columns)
 
@@ -57,7 +62,8 @@ class SingleMarketPath:
         while cursor.at < end:
             last = min(chunk_end, cursor.at + monitor.polling.bars)
             batch = _batch(self._stepper, cursor, series, last)
-            while batch.left:  # The indicators are those of the whole batch: an interrupted batch goes on.
+            # The indicators are those of the whole batch: an interrupted batch goes on.
+            while batch.left:
                 self._run_batch(cursor, series, batch, last)
                 monitor.stats.bars = cursor.at - cursor.first
                 if cursor.at >= chunk_end:
@@ -73,17 +79,18 @@ class SingleMarketPath:
         kernel, exchange, stepper, stats = self._stepper.running(), self._exchange, self._stepper, self._monitor.stats
         decide, band_of, coin = stepper.runs.decide, exchange.band, cursor.coin
         bars = batch.take(self._monitor.polling.grant(coin, batch.left))
-        seen: Bar | None = (
-            None  # The venue has seen this bar, but no strategy has decided on it: the next run starts with it.
-        )
+        # The venue has seen this bar, but no strategy has decided on it: the next run starts with it.
+        seen: Bar | None = None
         while True:
             band = band_of(coin) if self._may_skip and not kernel.execution.live else _EVERY_BAR
             decision: Decision | None = None
-            if seen is None and band.lo > band.hi:  # An order waits for the next bar: nothing is decided before it.
+            # An order waits for the next bar: nothing is decided before it.
+            if seen is None and band.lo > band.hi:
                 bar = next(bars, None)
             elif (
                 stepper.is_behind
-            ):  # Of the order that was just sent. The events of one that waits are read with those of its bar.
+                # Of the order that was just sent. The events of one that waits are read with those of its bar.
+            ):
                 stepper.take_events()
                 continue
             else:

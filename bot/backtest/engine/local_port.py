@@ -1,8 +1,10 @@
-"""The local port: the runtime's VenuePort on the service's operations, in one process and under a clock that the session moves.
+"""The local port: the runtime's VenuePort on the service's operations, in one process and under a clock that the
+session moves.
 
-Rare requests go through the service's operation, and its JSON is parsed. The requests of every order (plan, confirm, close, events) give the same
-commands to the same state machine and return adapters (wire_adapters.py) without JSON. Idempotent answers are not stored: for a repeated key the
-venue names its trade. No coroutine here ever suspends, so `drive` runs each to its end.
+Rare requests go through the service's operation, and its JSON is parsed. The requests of every order (plan, confirm,
+close, events) give the same commands to the same state machine and return adapters (wire_adapters.py) without JSON.
+Idempotent answers are not stored: for a repeated key the venue names its trade. No coroutine here ever suspends, so
+`drive` runs each to its end.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ from bot.wire.queries import EventsQuery, MarketsQuery, TradesQuery
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Resource)
-REQUEST: Final = "req_000000000000"  # requests of a session are in no log
+# requests of a session are in no log
+REQUEST: Final = "req_000000000000"
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -67,7 +70,10 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class LocalPort:
-    """`arrive` is called with the key before each order request. With latency it advances the market until the order arrives."""
+    """`arrive` is called with the key before each order request.
+
+    With latency it advances the market until the order arrives.
+    """
 
     def __init__(
         self,
@@ -86,7 +92,8 @@ class LocalPort:
         }
         self.arrive = arrive
         self._plans = 0
-        self._asked: tuple[OrderRequest, OrderSpec] | None = None  # the last order request and its venue form
+        # the last order request and its venue form
+        self._asked: tuple[OrderRequest, OrderSpec] | None = None
 
     def entry_wait_ms(self) -> int:
         """Always 0: there is no rate limit in a session."""
@@ -143,7 +150,10 @@ class LocalPort:
         return self._placed(self.exchange.run(command))
 
     def _spec(self, request: OrderRequest) -> OrderSpec:
-        """The venue's form of a request. Plan and placement of one order pass the same request object, so the last one is kept."""
+        """The venue's form of a request.
+
+        Plan and placement of one order pass the same request object, so the last one is kept.
+        """
         if self._asked is None or self._asked[0] is not request:
             self._asked = request, order_spec(request)
         return self._asked[1]
@@ -263,9 +273,16 @@ class LocalPort:
         if answer.status != 200:
             said = ErrorEnvelope.model_validate_json(answer.body).error
             raise ApiError.of(
-                said.code, said.message, request_id=said.request_id, order_submitted=said.order_submitted, retryable=said.retryable,
-                details=said.details, fix=said.fix, status=answer.status, reads=reads,
-            )  # fmt: skip
+                said.code,
+                said.message,
+                request_id=said.request_id,
+                order_submitted=said.order_submitted,
+                retryable=said.retryable,
+                details=said.details,
+                fix=said.fix,
+                status=answer.status,
+                reads=reads,
+            )
         return model.model_validate_json(answer.body)
 
 
@@ -283,6 +300,13 @@ def _raise(refusal: Refusal, status: int | None = None, *, reads: bool = False) 
     """Raise a refusal as a client does."""
     own, retryable = status_of(refusal)
     raise ApiError.of(
-        refusal.code, refusal.message, request_id=REQUEST, order_submitted=cast(OrderSubmitted, submitted_by(refusal)), retryable=retryable,
-        details=refusal.details, fix=refusal.fix, status=own if status is None else status, reads=reads,
-    )  # fmt: skip
+        refusal.code,
+        refusal.message,
+        request_id=REQUEST,
+        order_submitted=cast(OrderSubmitted, submitted_by(refusal)),
+        retryable=retryable,
+        details=refusal.details,
+        fix=refusal.fix,
+        status=own if status is None else status,
+        reads=reads,
+    )

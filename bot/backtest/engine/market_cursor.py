@@ -1,4 +1,5 @@
-"""Cursors: how far each market's candles (`MarketCursor`) and each series that strategies listen to (`SeriesCursor`) have come in a session.
+"""Cursors: how far each market's candles (`MarketCursor`) and each series that strategies listen to (`SeriesCursor`)
+have come in a session.
 
 A cursor hands out what has passed and nothing later. It makes no decision.
 """
@@ -19,14 +20,18 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.numbers import E8
 
-BATCH_ROWS: Final = 1_024  # at most as many rows are lists at a time
+# at most as many rows are lists at a time
+BATCH_ROWS: Final = 1_024
 _MAKE_BAR: Final = partial(tuple.__new__, Bar)
 
 Point = tuple[int, str, int, int, int, int, tuple[int, int] | None, int]
 
 
 class MarketCursor:
-    """The candles of one market. `at` is the first bar that is not over; `step` says how many of its four points are past."""
+    """The candles of one market.
+
+    `at` is the first bar that is not over; `step` says how many of its four points are past.
+    """
 
     __slots__ = (
         "at",
@@ -52,15 +57,20 @@ class MarketCursor:
         self.third_ms = candles.step_ms // 3
         self.ts: array[int] = candles.at_ms
         self.open, self.high, self.low, self.close, self.volume = (
-            candles.open, candles.high, candles.low, candles.close, candles.volume,
-        )  # fmt: skip
+            candles.open,
+            candles.high,
+            candles.low,
+            candles.close,
+            candles.volume,
+        )
         self.first = self.at = bisect_left(self.ts, start_ms)
         self.step = 0
         # The backtest starts inside a bar, so the remaining points of that bar follow.
         if self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms:
             self.first = self.at = self.at - 1
             self.step = sum(at <= start_ms for at in self._times())
-        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only bars that close in the range
+        # only bars that close in the range
+        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))
 
     @property
     def is_over(self) -> bool:
@@ -99,15 +109,22 @@ class MarketCursor:
     def ints(self, index: int) -> tuple[int, int, int, int, int]:
         """A bar's open, high, low, close and volume, scaled 1e8."""
         return (
-            round(self.open[index] * E8), round(self.high[index] * E8), round(self.low[index] * E8), round(self.close[index] * E8),
+            round(self.open[index] * E8),
+            round(self.high[index] * E8),
+            round(self.low[index] * E8),
+            round(self.close[index] * E8),
             round(self.volume[index] * E8),
-        )  # fmt: skip
+        )
 
     def batch(self, first: int, last: int, columns: Columns) -> BarBatch:
-        """Rows `first` to `last` as bars for strategies, stamped with the instant of their close. `columns` are the values of these rows."""
+        """Rows `first` to `last` as bars for strategies, stamped with the instant of their close.
+
+        `columns` are the values of these rows.
+        """
         ts, step_ms = self.ts[first:last], self.step_ms
         at: Iterable[int]
-        if ts and ts[-1] - ts[0] == (len(ts) - 1) * step_ms:  # No bar is missing in between.
+        # No bar is missing in between.
+        if ts and ts[-1] - ts[0] == (len(ts) - 1) * step_ms:
             at = range(ts[0] + step_ms, ts[-1] + 2 * step_ms, step_ms)
         else:
             at = [t + step_ms for t in ts]
@@ -116,10 +133,12 @@ class MarketCursor:
     def index_of(self, close_ms: int) -> int:
         """The row of the bar that closes at `close_ms`."""
         ts, open_ms = self.ts, close_ms - self.step_ms
-        if self.at < self.end and ts[self.at] == open_ms:  # The usual case while an order waits for the next bar.
+        # The usual case while an order waits for the next bar.
+        if self.at < self.end and ts[self.at] == open_ms:
             return self.at
         guess = self.at + (open_ms - ts[self.at]) // self.step_ms if self.at < self.end else -1
-        if 0 <= guess < self.end and ts[guess] == open_ms:  # No bar is missing in between.
+        # No bar is missing in between.
+        if 0 <= guess < self.end and ts[guess] == open_ms:
             return guess
         return bisect_left(ts, open_ms, self.first)
 
@@ -168,12 +187,17 @@ class BarBatch:
         return length_hint(self._at)
 
     def take(self, coins: Iterable[str]) -> Iterator[Bar]:
-        """One bar for each name in `coins`. Emptying that list, also from another thread, ends the iteration after the last bar taken."""
+        """One bar for each name in `coins`.
+
+        Emptying that list, also from another thread, ends the iteration after the last bar taken.
+        """
         return map(_MAKE_BAR, zip(coins, self._at, *self._columns, strict=False))
 
 
 class SeriesCursor:
-    """The closed bars of one series, as far as strategies have got them: the market's own candles, or coarser ones made of them."""
+    """The closed bars of one series, as far as strategies have got them: the market's own candles, or coarser ones
+    made of them.
+    """
 
     __slots__ = ("_ahead", "at", "candles", "cursor", "end", "interval", "next_close_ms", "step_ms")
 
@@ -184,7 +208,8 @@ class SeriesCursor:
         self.candles = resample(candles, interval, known_ms=end_ms)
         self.step_ms = self.candles.step_ms
         ts = self.candles.at_ms
-        self.at = bisect_left(ts, start_ms - self.step_ms + 1)  # the first bar that closes after the start
+        # the first bar that closes after the start
+        self.at = bisect_left(ts, start_ms - self.step_ms + 1)
         self.end = bisect_left(ts, end_ms - self.step_ms + 1)
         self._ahead: Iterator[Bar] = iter(())
         self.next_close_ms: int | None = None
@@ -205,7 +230,10 @@ class SeriesCursor:
         self.seek(max(self.at, bisect_left(self.candles.at_ms, until_ms - self.step_ms + 1)))
 
     def take(self, begin: Callable[[Columns], None] | None = None) -> Bar:
-        """The next bar, which must exist (`next_close_ms` is not None). `begin` gets the columns of each block at its first bar."""
+        """The next bar, which must exist (`next_close_ms` is not None).
+
+        `begin` gets the columns of each block at its first bar.
+        """
         bar = next(self._ahead, None)
         if bar is None:
             c, first, last = self.candles, self.at, min(self.end, self.at + BATCH_ROWS)

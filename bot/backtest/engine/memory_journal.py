@@ -1,7 +1,7 @@
 """The journal of a backtest, in memory. It answers as the journal on disk does.
 
-Rows that every order writes are in dictionaries. Guardians, notes and notices are in an SQLite database in memory. A test
-runs both journals through the same histories. `bot backtest --journal` uses the journal on disk instead.
+Rows that every order writes are in dictionaries. Guardians, notes and notices are in an SQLite database in memory. A
+test runs both journals through the same histories. `bot backtest --journal` uses the journal on disk instead.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ if TYPE_CHECKING:
     from bot.strategy import AskRecord
     from bot.wire import Event
 
-EVENTS_KEPT: Final = 2_000  # the check of overlapping pages and the search for a stop read the newest events
-INTENTS_KEPT: Final = 4_000  # more than the intents that EVENTS_KEPT events belong to
-INTENTS_MAX: Final = 50_000  # at this number a trim is due, even if few intents led to events
+# the check of overlapping pages and the search for a stop read the newest events
+EVENTS_KEPT: Final = 2_000
+# more than the intents that EVENTS_KEPT events belong to
+INTENTS_KEPT: Final = 4_000
+# at this number a trim is due, even if few intents led to events
+INTENTS_MAX: Final = 50_000
 
 
 _NUMBER: Final = attrgetter("seq")
@@ -59,7 +62,8 @@ class OrderFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderFailures:
-    """Orders that failed or were not filled: their number by code, and the first of each code, which often explains the others.
+    """Orders that failed or were not filled: their number by code, and the first of each code, which often explains the
+    others.
 
     `refusals`: the risk check refused them. `rejections`: the service refused them, or did not accept them in time.
     `unfilled`: the service accepted them and filled nothing or only a part.
@@ -92,11 +96,16 @@ class MemoryIntents(IntentLog):
         super().__init__(database, OF_THIS_PROCESS)
         self.failures = failures
         self.by_id: dict[str, Intent] = {}
-        self.of_strategies = 0  # intents so far
-        self.repairs: list[str] = []  # ids of the runtime's own intents
-        self.newest_entries: dict[str, Intent] = {}  # by market, accepted
-        self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
-        self._unsure: dict[str, set[int]] = {}  # intent -> its attempts that may have arrived
+        # intents so far
+        self.of_strategies = 0
+        # ids of the runtime's own intents
+        self.repairs: list[str] = []
+        # by market, accepted
+        self.newest_entries: dict[str, Intent] = {}
+        # not final, in the order of the decisions
+        self._open: dict[str, Intent] = {}
+        # intent -> its attempts that may have arrived
+        self._unsure: dict[str, set[int]] = {}
 
     def insert(self, i: Intent) -> bool:
         assert i.state == "opened", i.state
@@ -110,10 +119,7 @@ class MemoryIntents(IntentLog):
         return True
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
-        return self._go(
-            moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms),
-            intent.state,
-        )
+        return self._go(moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms), intent.state)
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
         after = moved(intent, "sending", attempts=intent.attempts + 1)
@@ -178,7 +184,10 @@ class MemoryIntents(IntentLog):
         return intent if intent is not None and intent.epoch == epoch else None
 
     def last_of(self, strategy: str, market: str, trigger: str, *, epoch: int) -> Intent | None:
-        """The newest intent of one trigger. Only the runtime's own intents can be asked for: those of strategies are too many to search."""
+        """The newest intent of one trigger.
+
+        Only the runtime's own intents can be asked for: those of strategies are too many to search.
+        """
         assert strategy == RUNTIME, strategy
         repairs = (self.by_id[intent_id] for intent_id in reversed(self.repairs))
         return next((i for i in repairs if (i.market, i.trigger, i.epoch) == (market, trigger, epoch)), None)
@@ -198,9 +207,8 @@ class MemoryEvents(EventLog):
     def __init__(self, database: JournalDatabase, intents: MemoryIntents) -> None:
         super().__init__(database)
         self.taken: dict[int, ModelEvent] = {}
-        self.newest = (
-            -1
-        )  # number of the newest event that was taken from the venue itself, if the cursor was not set since
+        # number of the newest event that was taken from the venue itself, if the cursor was not set since
+        self.newest = -1
         self._intents = intents
         self._cursor: Cursor | None = None
         self._epoch = 0
@@ -317,11 +325,15 @@ def key_of(event: ModelEvent) -> str | None:
 
 
 class MemoryState(StateStore):
-    """Bars, strategies' states and attribution of a MemoryJournal, in dictionaries. Notes and guardians are in the database in memory."""
+    """Bars, strategies' states and attribution of a MemoryJournal, in dictionaries.
+
+    Notes and guardians are in the database in memory.
+    """
 
     def __init__(self, database: JournalDatabase, pending: PendingWrites) -> None:
         super().__init__(database, pending)
-        self.bars: dict[tuple[str, str], int] = {}  # (market, interval) -> close instant of the newest finished bar
+        # (market, interval) -> close instant of the newest finished bar
+        self.bars: dict[tuple[str, str], int] = {}
         self.states: dict[str, str] = {}
         self._rows: dict[str, TotalsRow] = {}
         self._shares: dict[str, tuple[Share, ...]] = {}
@@ -352,7 +364,8 @@ class MemoryState(StateStore):
             self._rows, self._shares = {}, {}
         for row in changes.rows:
             self._rows[row.strategy] = row
-        if len(changes.markets) == 1:  # The usual case: one market has filled an order.
+        # The usual case: one market has filled an order.
+        if len(changes.markets) == 1:
             self._shares[changes.markets[0]] = changes.shares
             return
         for market in changes.markets:
@@ -397,9 +410,17 @@ class MemoryJournal(Journal):
         return [intent for intent in intents if self.intents.insert(intent)] if intents else []
 
     def take(
-        self, events: Sequence[Event], last_id: str, *, epoch: int, states: Mapping[str, str] | None = None, intents: Sequence[Intent] = (),
-        notices: Iterable[Notice] = (), attribution: AttributionChanges | None = None, now_ms: int = 0,
-    ) -> list[Intent]:  # fmt: skip
+        self,
+        events: Sequence[Event],
+        last_id: str,
+        *,
+        epoch: int,
+        states: Mapping[str, str] | None = None,
+        intents: Sequence[Intent] = (),
+        notices: Iterable[Notice] = (),
+        attribution: AttributionChanges | None = None,
+        now_ms: int = 0,
+    ) -> list[Intent]:
         self.events.write(events, last_id, epoch=epoch)
         if states:
             self.state.states.update(states)
@@ -447,7 +468,10 @@ class MemoryJournal(Journal):
         return len(self.intents.by_id) > INTENTS_MAX
 
     def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
-        """Forget old events and final intents. It keeps the newest, and those that name the owner of an open position or order."""
+        """Forget old events and final intents.
+
+        It keeps the newest, and those that name the owner of an open position or order.
+        """
         account = held()
         events, intents = list(self.events.taken.items()), list(self.intents.by_id.items())
         kept = [(number, event) for number, event in events[:-EVENTS_KEPT] if key_of(event) in account.keys]

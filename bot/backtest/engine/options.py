@@ -1,4 +1,7 @@
-"""Options of a session besides the config and the candles: frozen values with a JSON form for the manifest. Reads no file."""
+"""Options of a session besides the config and the candles: frozen values with a JSON form for the manifest.
+
+Reads no file.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,12 @@ if TYPE_CHECKING:
 
 PathPolicy = Literal["sl_first", "ohlc", "olhc", "adaptive"]
 PATHS: Final[tuple[PathPolicy, ...]] = ("sl_first", "ohlc", "olhc", "adaptive")
-BALANCE_USD: Final = Decimal(10_000)  # what a sandbox account starts with
+# what a sandbox account starts with
+BALANCE_USD: Final = Decimal(10_000)
 BALANCE_USD_MAX: Final = Decimal(1_000_000_000)
 LATENCY_MS_MAX: Final = 600_000
-STEP_MAX: Final = 1_000_000  # The largest tick, size step and smallest order: more than any exchange has.
+# The largest tick, size step and smallest order: more than any exchange has.
+STEP_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,9 @@ class Outage:
 
 
 def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, seed: int) -> tuple[Outage, ...]:
-    """Seeded outages with a mean length of `mean_ms` that do not overlap: one in each of `count` equal parts of the range."""
+    """Seeded outages with a mean length of `mean_ms` that do not overlap: one in each of `count` equal parts of the
+    range.
+    """
     if not count or end_ms <= start_ms:
         return ()
     chance = Random(f"{seed}:outages")
@@ -53,7 +60,11 @@ def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, se
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The end of an event market. `at_ms` None: at the end of its candles. `outcome`: what a share of Yes pays, 0 to 1; None: the last price, rounded to 0 or 1."""
+    """The end of an event market.
+
+    `at_ms` None: at the end of its candles. `outcome`: what a share of Yes pays, 0 to 1; None: the last price, rounded
+    to 0 or 1.
+    """
 
     at_ms: int | None = None
     outcome: Decimal | None = None
@@ -70,7 +81,10 @@ class Settlement:
 
 
 def start_of(asked_ms: int | None, candles: Sequence[Candles]) -> int:
-    """When a session of these candles begins: at the latest first candle of all markets. With `--from`: then, but not before the earliest first candle."""
+    """When a session of these candles begins: at the latest first candle of all markets.
+
+    With `--from`: then, but not before the earliest first candle.
+    """
     firsts = [series.at_ms[0] for series in candles]
     return max(firsts, default=0) if asked_ms is None else max(asked_ms, min(firsts, default=0))
 
@@ -86,17 +100,20 @@ def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOption
 
 @dataclass(frozen=True, slots=True)
 class MarketRules:
-    """Overrides of the service's listing of a market. None: as listed. Rates are fractions, a negative `maker` is a rebate, `tick` is a price,
-    `depth_usd` 0 is unlimited depth.
+    """Overrides of the service's listing of a market. None: as listed. Rates are fractions, a negative `maker` is a
+    rebate, `tick` is a price, `depth_usd` 0 is unlimited depth.
     """
 
     taker: Decimal | None = None
     maker: Decimal | None = None
-    spread_bps: Decimal | None = None  # from best bid to best ask
-    depth_usd: Decimal | None = None  # size of the first of twenty levels
+    # from best bid to best ask
+    spread_bps: Decimal | None = None
+    # size of the first of twenty levels
+    depth_usd: Decimal | None = None
     tick: Decimal | None = None
     lot: Decimal | None = None
-    min_notional: Decimal | None = None  # USD of the smallest order
+    # USD of the smallest order
+    min_notional: Decimal | None = None
 
     def over(self, other: MarketRules) -> MarketRules:
         """These overrides, with the other's where these have None."""
@@ -152,7 +169,10 @@ def _step(value: Decimal, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """`rules` by market name, by class (crypto, stocks, bonds, prediction), or for all under "". Instants are ms UTC; None: as far as the data go."""
+    """`rules` by market name, by class (crypto, stocks, bonds, prediction), or for all under "".
+
+    Instants are ms UTC; None: as far as the data go.
+    """
 
     start_ms: int | None = None
     end_ms: int | None = None
@@ -161,12 +181,16 @@ class SessionOptions:
     latency_ms: int = 0
     rules: Mapping[str, MarketRules] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
-    settlements: Mapping[str, Settlement] = field(default_factory=dict)  # markets without one are never settled
+    # markets without one are never settled
+    settlements: Mapping[str, Settlement] = field(default_factory=dict)
     seed: int = 1
-    caps: Mapping[str, Cap] = field(default_factory=dict)  # The caps of the session's key and account: caps.py.
-    approve: Literal["all", "none"] = "all"  # the answer to entries that wait for a person in a live run
+    # The caps of the session's key and account: caps.py.
+    caps: Mapping[str, Cap] = field(default_factory=dict)
+    # the answer to entries that wait for a person in a live run
+    approve: Literal["all", "none"] = "all"
     agents: AgentOptions = RECORDED_ONLY
-    skip: bool = True  # False: the venue is shown every bar; a check that skipping changes nothing
+    # False: the venue is shown every bar; a check that skipping changes nothing
+    skip: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.balance_usd <= BALANCE_USD_MAX:

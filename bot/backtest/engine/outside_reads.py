@@ -1,9 +1,11 @@
-"""Finds what a strategy reads outside of its view. A proof of causality covers a closed list (PROVED) and cannot cut anything else.
+"""Finds what a strategy reads outside of its view. A proof of causality covers a closed list (PROVED) and cannot cut
+anything else.
 
-Python calls an audit hook for each file that Python code opens, each folder that it lists, each connection, each new process and each
-mapped memory. A database counts even in memory, because it can attach a file. The hook does not see files that native code opens (Arrow,
-Polars and DuckDB do), and data inside a Python module or an installed package do not count. No audit event exists for the clock and the
-environment, so a profile function looks for their functions among the calls of the strategy's own code.
+Python calls an audit hook for each file that Python code opens, each folder that it lists, each connection, each new
+process and each mapped memory. A database counts even in memory, because it can attach a file. The hook does not see
+files that native code opens (Arrow, Polars and DuckDB do), and data inside a Python module or an installed package do
+not count. No audit event exists for the clock and the environment, so a profile function looks for their functions
+among the calls of the strategy's own code.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from bot.runtime.strategy_host import host, instance, loader
 from bot.strategy import hook_answers
 
 PROVED: Final = "candles, funding rates, params, the strategy's own code and recorded answers of agents"
-READS_MAX: Final = 20  # that are kept; a single one makes the proof void
+# that are kept; a single one makes the proof void
+READS_MAX: Final = 20
 NAME_MAX: Final = 200
 CALLERS: Final = frozenset(
     {
@@ -48,7 +51,8 @@ _IMPORTING: Final = ("<frozen importlib.", "<frozen zipimport")
 _CODE: Final = (".py", ".pyc", ".so", ".pyd")
 
 
-# `time.localtime()` and `time.gmtime()` are missing: a profile function does not see whether a call gives them an instant.
+# `time.localtime()` and `time.gmtime()` are missing: a profile function does not see whether a call gives them an
+# instant.
 _CLOCKS: Final[dict[object, str]] = {
     **{
         getattr(time, name): f"time.{name}"
@@ -66,7 +70,10 @@ _MAPPINGS: Final = frozenset({Mapping.get.__code__.co_filename, next(iter(_ENVIR
 
 
 class _Watch:
-    """The only audit hook of this process; Python cannot remove it. `found`: the reads so far; None while nothing is watched."""
+    """The only audit hook of this process;
+
+    Python cannot remove it. `found`: the reads so far; None while nothing is watched.
+    """
 
     found: list[str] | None = None
     is_hooked = False
@@ -74,7 +81,9 @@ class _Watch:
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """The outside reads while the block runs, as `reads FILE`, `connects to HOST` or `starts PROGRAM`: each once, in order."""
+    """The outside reads while the block runs, as `reads FILE`, `connects to HOST` or `starts PROGRAM`: each once, in
+    order.
+    """
     if not _Watch.is_hooked:
         sys.addaudithook(_hook)
         _Watch.is_hooked = True
@@ -143,7 +152,8 @@ def _is_of_strategy(frame: FrameType | None) -> bool:
     A loader that the strategy calls by itself (`get_data`) is no import.
     """
     is_foreign = is_ours = False
-    inner = ""  # the newest code outside of the import system
+    # the newest code outside of the import system
+    inner = ""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_IMPORTING):
@@ -159,7 +169,8 @@ def _is_of_strategy(frame: FrameType | None) -> bool:
                 is_foreign = True
             inner = file
         frame = frame.f_back
-    return not is_ours  # Without a frame of the daemon it is a thread of the strategy.
+    # Without a frame of the daemon it is a thread of the strategy.
+    return not is_ours
 
 
 def _is_standard(file: str) -> bool:
@@ -198,7 +209,8 @@ def _mapped(descriptor: int, *_: Any) -> str | None:
 
 
 def _asked_for(url: Any, *_: Any) -> str:
-    return f"connects to {_shown(urlsplit(str(url)).hostname or 'a URL')}"  # The rest of the URL may hold a secret.
+    # The rest of the URL may hold a secret.
+    return f"connects to {_shown(urlsplit(str(url)).hostname or 'a URL')}"
 
 
 def _connected(_socket: Any, address: Any) -> str:
@@ -211,7 +223,8 @@ def _looked_up(host: Any, *_: Any) -> str:
 
 
 def _started(program: Any, *_: Any) -> str:
-    return f"starts {_shown(os.fsdecode(program))}"  # Its arguments may hold a secret.
+    # Its arguments may hold a secret.
+    return f"starts {_shown(os.fsdecode(program))}"
 
 
 def _forked(*_: Any) -> str:

@@ -12,23 +12,29 @@ from typing import Final
 from bot.backtest.engine.options import Outage
 from bot.clock import monotonic_ns
 
-CHUNK: Final = 4_096  # bars that are held as lists at a time; the kernel reconciles after each chunk
-FIRST_REPORT: Final = 1  # bars until the progress is reported for the first time
-SOON_NS, LATE_NS = (
-    50_000_000,
-    200_000_000,
-)  # between two reports; below it their distance in bars doubles, above it halves
-WATCH_S: Final = 0.1  # how often a thread checks whether the report is late
-# What a session keeps (events, trades) forms no cycles. A collector that walks it again and again costs a third of the time.
+# bars that are held as lists at a time; the kernel reconciles after each chunk
+CHUNK: Final = 4_096
+# bars until the progress is reported for the first time
+FIRST_REPORT: Final = 1
+# between two reports; below it their distance in bars doubles, above it halves
+SOON_NS, LATE_NS = (50_000_000, 200_000_000)
+# how often a thread checks whether the report is late
+WATCH_S: Final = 0.1
+# What a session keeps (events, trades) forms no cycles. A collector that walks it again and again costs a third of the
+# time.
 GC_THRESHOLDS: Final = (20_000, 20, 1_000)
-LONG: Final = 100_000  # bars of a session that leaves much to collect
+# bars of a session that leaves much to collect
+LONG: Final = 100_000
 
-Progress = Callable[[int, int], bool]  # is given bars done and bars in all; returns False to stop the run
+# is given bars done and bars in all; returns False to stop the run
+Progress = Callable[[int, int], bool]
 
 
 @dataclass(slots=True)
 class OutageRecord:
-    """One outage of the daemon: positions and equity before and after it, and the numbers of the events that came meanwhile."""
+    """One outage of the daemon: positions and equity before and after it, and the numbers of the events that came
+    meanwhile.
+    """
 
     outage: Outage
     first_event: int = 0
@@ -43,11 +49,14 @@ class OutageRecord:
 class RunStats:
     """What a session has done so far."""
 
-    bars: int = 0  # The bars of all markets.
+    # The bars of all markets.
+    bars: int = 0
     bars_in_all: int = 0
-    touched: int = 0  # bars that the venue was shown
+    # bars that the venue was shown
+    touched: int = 0
     decisions: int = 0
-    orders: int = 0  # that strategies asked for, refused ones included
+    # that strategies asked for, refused ones included
+    orders: int = 0
     is_partial: bool = False
     outage_records: list[OutageRecord] = field(default_factory=list)
     quarantined: dict[str, str] = field(default_factory=dict)
@@ -56,7 +65,8 @@ class RunStats:
 class ProgressPolling:
     """How many bars pass between two progress reports: few with a slow strategy, a whole chunk with a fast one.
 
-    When a strategy becomes slow within a chunk, a thread takes the granted bars away. So nothing is checked at each bar.
+    When a strategy becomes slow within a chunk, a thread takes the granted bars away. So nothing is checked at each
+    bar.
     """
 
     def __init__(self) -> None:
@@ -118,8 +128,9 @@ class RunMonitor:
 
 @contextmanager
 def rare_garbage_collection(bars: int) -> Iterator[None]:
-    """Collect garbage rarely while this lasts; the collector's own settings return afterwards. Only a session of many bars first collects all that
-    earlier sessions have left, because that takes about a second in a large process."""
+    """Collect garbage rarely while this lasts; the collector's own settings return afterwards. Only a session of many
+    bars first collects all that earlier sessions have left, because that takes about a second in a large process.
+    """
     before = gc.get_threshold()
     gc.collect(2 if bars > LONG else 1)
     gc.freeze()

@@ -1,6 +1,8 @@
-"""Answers the questions of agents in a backtest: from recorded answers, or from the live model within a budget, which records them.
+"""Answers the questions of agents in a backtest: from recorded answers, or from the live model within a budget, which
+records them.
 
-The same recording gives the same events. An answer is found by its key, which covers model, settings, tools, schema, instructions and prompt.
+The same recording gives the same events. An answer is found by its key, which covers model, settings, tools, schema,
+instructions and prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +23,21 @@ from bot.errors import ConfigError, StrategyError
 from bot.runtime.strategy_host.asker import reply_to
 from bot.strategy import Answered, Question, Reply
 
-COLUMNS: Final = ("strategy", "cause", "asked_ms", "key", "setup", "prompt", "model", "answer", "problem", "tokens_in", "tokens_out", "usd", "took_ms")  # fmt: skip
+COLUMNS: Final = (
+    "strategy",
+    "cause",
+    "asked_ms",
+    "key",
+    "setup",
+    "prompt",
+    "model",
+    "answer",
+    "problem",
+    "tokens_in",
+    "tokens_out",
+    "usd",
+    "took_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +50,8 @@ class AgentOptions:
     """
 
     answers: Literal["replay", "live", "alike"] = "replay"
-    file: Path | None = None  # A file of JSON lines, or a daemon's journal.db.
+    # A file of JSON lines, or a daemon's journal.db.
+    file: Path | None = None
     usd_max: float = 0.0
 
     def plain(self) -> dict[str, Any]:
@@ -58,7 +75,8 @@ class RecordedAnswers:
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
-        self._by_key: dict[str, dict[str, Any]] | None = None  # read at the first question
+        # read at the first question
+        self._by_key: dict[str, dict[str, Any]] | None = None
         self._by_cause: dict[tuple[str, str], dict[str, Any]] = {}
         self._replies: dict[str, Reply] = {}
         self.spent_usd = 0.0
@@ -80,13 +98,17 @@ class RecordedAnswers:
             raise StrategyError(
                 f"no recorded answer for the question on {question.cause} ({iso(question.asked_ms)})"
                 + ("" if self._options.file is None else f" in {self._options.file}")
-                + ": bars, account, params or instructions differ from those of a recording, or there is none; ask the model with"
-                " --agents live --max-usd AMOUNT"
+                + ": bars, account, params or instructions differ from those of a recording, or there is none; ask the"
+                " model with --agents live --max-usd AMOUNT"
             )
         answered = Answered(
-            found["answer"], found["problem"], found["model"], found["tokens_in"], found["tokens_out"],
+            found["answer"],
+            found["problem"],
+            found["model"],
+            found["tokens_in"],
+            found["tokens_out"],
             None if found["usd"] is None else float(found["usd"]),
-        )  # fmt: skip
+        )
         self._replies[strategy] = Reply(question.cause, question.asked_ms, question.key, answered, found["took_ms"])
         return None
 
@@ -103,8 +125,9 @@ class RecordedAnswers:
         assert self._by_key is not None
         if self.spent_usd + question.usd_max > self._options.usd_max:
             raise StrategyError(
-                f"the question on {question.cause} ({iso(question.asked_ms)}) may cost {question.usd_max:.4f} USD, and of --max-usd"
-                f" {self._options.usd_max:g} are {self.spent_usd:.4f} spent; give more, or a shorter range: what is answered is in {file}"
+                f"the question on {question.cause} ({iso(question.asked_ms)}) may cost {question.usd_max:.4f} USD, and"
+                f" of --max-usd {self._options.usd_max:g} are {self.spent_usd:.4f} spent; give more, or a shorter"
+                f" range: what is answered is in {file}"
             )
         replies: list[Reply] = []
         # A thread, because a notebook runs an event loop in this one.
@@ -115,10 +138,20 @@ class RecordedAnswers:
         answered = reply.answered
         self.spent_usd += question.usd_max if answered.usd is None else answered.usd
         row = {
-            "strategy": strategy, "cause": question.cause, "asked_ms": question.asked_ms, "key": question.key, "setup": question.setup,
-            "prompt": question.prompt, "model": answered.model, "answer": answered.text, "problem": answered.problem,
-            "tokens_in": answered.tokens_in, "tokens_out": answered.tokens_out, "usd": answered.usd, "took_ms": reply.took_ms,
-        }  # fmt: skip
+            "strategy": strategy,
+            "cause": question.cause,
+            "asked_ms": question.asked_ms,
+            "key": question.key,
+            "setup": question.setup,
+            "prompt": question.prompt,
+            "model": answered.model,
+            "answer": answered.text,
+            "problem": answered.problem,
+            "tokens_in": answered.tokens_in,
+            "tokens_out": answered.tokens_out,
+            "usd": answered.usd,
+            "took_ms": reply.took_ms,
+        }
         try:
             with file.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(row) + "\n")
@@ -144,7 +177,8 @@ def _rows(file: Path | None) -> Iterator[dict[str, Any]]:
                 yield {name: row[name] for name in COLUMNS}
             except (ValueError, KeyError, TypeError):
                 raise ConfigError(
-                    f"{file}, line {number}: is no recorded answer; remove the line, or give another file with --answers"
+                    f"{file}, line {number}: is no recorded answer; remove the line, or give another file with"
+                    " --answers"
                 ) from None
 
 

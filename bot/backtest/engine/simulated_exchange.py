@@ -1,7 +1,9 @@
-"""The simulated exchange: the service's state machine in a session. Candles set its prices instead of a feed, and it stores nothing on disk.
+"""The simulated exchange: the service's state machine in a session. Candles set its prices instead of a feed, and it
+stores nothing on disk.
 
-The venue and its `apply` are the same as in a sandbox. The session advances the clock and skips bars that cannot change anything in the venue.
-Before each command the venue gets the mark of that instant, so it sees skipped bars as one price, the last close.
+The venue and its `apply` are the same as in a sandbox. The session advances the clock and skips bars that cannot change
+anything in the venue. Before each command the venue gets the mark of that instant, so it sees skipped bars as one
+price, the last close.
 """
 
 from __future__ import annotations
@@ -50,8 +52,10 @@ from bot.venue.state import Account, Key, Rules, State
 
 ACCOUNT: Final = "acc_00000001"
 KEY: Final = "key_00000001"
-ADDRESS: Final = "0x" + "5e" * 20  # fixed, so that the same manifest gives the same bytes
-EVENTS_SHOWN: Final = 2_000  # written events that stay in memory: a restarted daemon reads its last page again
+# fixed, so that the same manifest gives the same bytes
+ADDRESS: Final = "0x" + "5e" * 20
+# written events that stay in memory: a restarted daemon reads its last page again
+EVENTS_SHOWN: Final = 2_000
 
 Change = tuple[int, int, SetMarket]
 
@@ -86,23 +90,36 @@ class SimulatedExchange(Machine):
     """One account in one venue; the session advances its clock. `rates` are recorded funding rates by market."""
 
     def __init__(
-        self, cursors: list[MarketCursor], options: SessionOptions, *, start_ms: int, address: str = ADDRESS,
+        self,
+        cursors: list[MarketCursor],
+        options: SessionOptions,
+        *,
+        start_ms: int,
+        address: str = ADDRESS,
         rates: Mapping[str, Sequence[Payment]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            clock=ServiceClock.start(0.0, start_ms), command_log=CommandLog(None), feed=_Prices(cursor.coin for cursor in cursors),
-            state=State(), seq=0, chain=EMPTY_CHAIN, events=0,
-        )  # fmt: skip
+            clock=ServiceClock.start(0.0, start_ms),
+            command_log=CommandLog(None),
+            feed=_Prices(cursor.coin for cursor in cursors),
+            state=State(),
+            seq=0,
+            chain=EMPTY_CHAIN,
+            events=0,
+        )
         self.cursors = {cursor.coin: cursor for cursor in cursors}
         self.path = options.path
         self.event_buffer = EventBuffer()
-        self.count = 0  # number of the newest event
+        # number of the newest event
+        self.count = 0
         self._changes: list[Change] = []
-        self._change_ms: int | None = None  # when the session itself changes a market next
+        # when the session itself changes a market next
+        self._change_ms: int | None = None
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
         self._is_behind = False
-        self._skipped: dict[str, int] = {}  # for each market in the quiet marks: when its newest skipped bar opened
+        # for each market in the quiet marks: when its newest skipped bar opened
+        self._skipped: dict[str, int] = {}
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, cursor in enumerate(cursors):
             listed = CATALOGUE[cursor.coin]
@@ -110,13 +127,16 @@ class SimulatedExchange(Machine):
             px = round(cursor.open[cursor.at] * E8) if before is None else before
             spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=cursor.step_ms)
             settlement = options.settlements.get(cursor.coin)
-            if settlement is not None:  # Like the close of a bar, in the millisecond before its end.
+            # Like the close of a bar, in the millisecond before its end.
+            if settlement is not None:
                 spec = replace(spec, expires_ms=settlement.after(cursor.ts[-1] + cursor.step_ms) - 1)
             self.run(ListMarket(spec, px))
-            if cursor.step:  # The session starts inside this bar: the venue has not seen its open.
+            # The session starts inside this bar: the venue has not seen its open.
+            if cursor.step:
                 opened, _, _, closed, _ = cursor.ints(cursor.at)
                 self.state.markets[cursor.coin].begin_bar(cursor.ts[cursor.at], opened, closed)
-            if before is None and cursor.ts[cursor.at] > start_ms:  # It has no price yet, so it takes no orders.
+            # It has no price yet, so it takes no orders.
+            if before is None and cursor.ts[cursor.at] > start_ms:
                 self.run(SetMarket(cursor.coin, status="closed"))
                 self._changes.append(
                     (cursor.ts[cursor.at], len(cursors) + number, SetMarket(cursor.coin, status="open"))
@@ -144,7 +164,8 @@ class SimulatedExchange(Machine):
     # ── For the session ───────────────────────────────────────────────────────────────────────────────────────
 
     def band(self, coin: str) -> Calm:
-        """The price range, and its end in time, inside which the venue need not see prices (venue.quiet_band). Changes by the session itself count too.
+        """The price range, and its end in time, inside which the venue need not see prices (venue.quiet_band). Changes
+        by the session itself count too.
 
         A bar that closes at the instant of a deadline ends in the millisecond before it.
         """
@@ -178,7 +199,10 @@ class SimulatedExchange(Machine):
         self._skipped[cursor.coin] = cursor.ts[last]
 
     def pass_bar(self, cursor: MarketCursor, row: int) -> None:
-        """Show the venue one whole bar of the only market; earlier bars are skipped. Afterwards the clock stands in the bar's last millisecond."""
+        """Show the venue one whole bar of the only market; earlier bars are skipped.
+
+        Afterwards the clock stands in the bar's last millisecond.
+        """
         end_ms = cursor.ts[row] + cursor.step_ms - 1
         change_ms = self._change_ms
         if row > cursor.at:
@@ -204,8 +228,9 @@ class SimulatedExchange(Machine):
         self._walk(to_ms)
 
     def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:
-        """True if nothing can happen in any market up to `to_ms`, where a bar ends. A bar that ends later counts with its whole range, if any of its
-        points comes by `to_ms`."""
+        """True if nothing can happen in any market up to `to_ms`, where a bar ends. A bar that ends later counts with
+        its whole range, if any of its points comes by `to_ms`.
+        """
         for coin, cursor in self.cursors.items():
             row = cursor.at
             if row >= cursor.end or cursor.ts[row] > to_ms or (cursor.step and cursor.next_point_ms() > to_ms):
@@ -216,7 +241,10 @@ class SimulatedExchange(Machine):
         return True
 
     def calm_until(self, to_ms: int, bands: Mapping[str, Calm]) -> int:
-        """The last close, at most `to_ms`, up to which nothing can happen in any market. All markets must have bars of one length."""
+        """The last close, at most `to_ms`, up to which nothing can happen in any market.
+
+        All markets must have bars of one length.
+        """
         step_ms = 0
         to_ms = min([to_ms, *(band.until_ms - 2 for band in bands.values())])
         for coin, cursor in self.cursors.items():
@@ -232,8 +260,9 @@ class SimulatedExchange(Machine):
         return (to_ms + 1) // step_ms * step_ms - 1
 
     def skip_to(self, to_ms: int) -> None:
-        """Skip the bars that end by `to_ms`, as `is_calm` or `calm_until` allows. A bar that ends later stays: the venue sees its past points before the
-        next command."""
+        """Skip the bars that end by `to_ms`, as `is_calm` or `calm_until` allows. A bar that ends later stays: the
+        venue sees its past points before the next command.
+        """
         for cursor in self.cursors.values():
             row = cursor.at
             if row < cursor.end and cursor.ts[row] <= to_ms:
@@ -274,7 +303,8 @@ class SimulatedExchange(Machine):
         """Run the deadlines between the last price and the clock's instant. Prices are always taken up to the clock."""
         now = self.clock.now_ms()
         waiting = self.state.deadlines
-        if waiting and waiting[0][0] <= now:  # Stale deadlines only ever come too early.
+        # Stale deadlines only ever come too early.
+        if waiting and waiting[0][0] <= now:
             deadline = index.next_deadline_ms(self.state)
             if deadline is not None and deadline <= now:
                 self._run_deadlines(before_ms=now + 1)
@@ -298,11 +328,15 @@ class SimulatedExchange(Machine):
             market = self.state.markets[coin]
             market.see(px)
             market.volume_left = 0
-            market.begin_bar(self._skipped[coin], px, px)  # Only the bar's last millisecond is left.
+            # Only the bar's last millisecond is left.
+            market.begin_bar(self._skipped[coin], px, px)
         self._quiet.marks = {}
 
     def _show_passed_points(self) -> None:
-        """Show the venue the past points of longer bars that were skipped so far. They touch nothing, but new orders must meet the current bar."""
+        """Show the venue the past points of longer bars that were skipped so far.
+
+        They touch nothing, but new orders must meet the current bar.
+        """
         if self._is_behind:
             self._is_behind = False
             self._pass_points(self.clock.now_ms())
@@ -363,11 +397,15 @@ _HIGHEST: Final = float("inf")
 _NEVER: Final = Calm(_HIGHEST, _LOWEST, 0)
 
 
-SCOPED_KEY: Final = "key_00000002"  # the first is the account's own
+# the first is the account's own
+SCOPED_KEY: Final = "key_00000002"
 
 
 def apply_caps(exchange: SimulatedExchange, caps: Mapping[str, Cap], *, account: str, owner: str) -> str:
-    """Set the account's limits and create the session's key with the commands that a request gives. Returns the id of the key to trade with."""
+    """Set the account's limits and create the session's key with the commands that a request gives.
+
+    Returns the id of the key to trade with.
+    """
     from bot.service.operations.keys import cap, key_of
     from bot.service.security.auth import Minted
     from bot.venue.commands import ChangeSettings, CreateKey

@@ -1,4 +1,6 @@
-"""The general path: from one close to the next, for any number of markets and intervals, with missing candles, timers and latency."""
+"""The general path: from one close to the next, for any number of markets and intervals, with missing candles,
+timers and latency.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,20 @@ from bot.runtime.bar_feed import Series
 
 
 class SlotPath:
-    """Moves all markets up to the next close, then gives the bars that close there to their strategies. If candles are missing, the next instant may also
-    be the close of a longer bar or a timer. `may_leap` allows `_leap`."""
+    """Moves all markets up to the next close, then gives the bars that close there to their strategies. If candles are
+    missing, the next instant may also be the close of a longer bar or a timer. `may_leap` allows `_leap`.
+    """
 
     def __init__(
-        self, timeline: Timeline, options: SessionOptions, exchange: ExchangeControl, stepper: Stepper, monitor: RunMonitor, *,
+        self,
+        timeline: Timeline,
+        options: SessionOptions,
+        exchange: ExchangeControl,
+        stepper: Stepper,
+        monitor: RunMonitor,
+        *,
         may_leap: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._timeline = timeline
         self._may_skip = options.skip
         self._exchange = exchange
@@ -54,7 +63,10 @@ class SlotPath:
                     return self._timeline.is_over
 
     def _next_slot(self) -> tuple[int, bool] | None:
-        """The next instant at which a bar closes or a timer is due, and whether a candle closes there. None when all candles are past."""
+        """The next instant at which a bar closes or a timer is due, and whether a candle closes there.
+
+        None when all candles are past.
+        """
         closes = [close for cursor in self._timeline.cursors if (close := cursor.next_close_ms()) is not None]
         if not closes:
             return None
@@ -66,7 +78,8 @@ class SlotPath:
         return slot_ms, slot_ms == close_ms
 
     def _leap(self, close_ms: int, until_ms: int) -> bool:
-        """Skip the closes that no strategy listens to, up to the next one that matters: a heard bar, a timer, or a price that the venue must see. False:
+        """Skip the closes that no strategy listens to, up to the next one that matters: a heard bar, a timer, or a
+        price that the venue must see. False:
         the next close matters."""
         exchange, kernel = self._exchange, self._stepper.running()
         if not self._may_leap or kernel.execution.live:
@@ -86,8 +99,9 @@ class SlotPath:
         return True
 
     def _timer_in_hole_ms(self, close_ms: int) -> int | None:
-        """When the next timer is due, if no market has a bar before that; the next bar closes at `close_ms`. It fires as if the missing bars were there
-        and their price stood still."""
+        """When the next timer is due, if no market has a bar before that; the next bar closes at `close_ms`. It fires
+        as if the missing bars were there and their price stood still.
+        """
         due_ms = self._stepper.running().timers.next_ms
         if due_ms is None or due_ms >= close_ms:
             return None
@@ -98,7 +112,10 @@ class SlotPath:
         return at_ms if is_ahead and all(cursor.ts[cursor.at] >= at_ms for cursor in cursors) else None
 
     def _slot(self, slot_ms: int, *, is_close: bool) -> None:
-        """Move all markets up to `slot_ms`. Where no candle closes the venue is always asked, because only bars can say that it need not be."""
+        """Move all markets up to `slot_ms`.
+
+        Where no candle closes the venue is always asked, because only bars can say that it need not be.
+        """
         exchange, kernel, stats, timeline = self._exchange, self._stepper.running(), self._monitor.stats, self._timeline
         bands = exchange.bands() if is_close and self._may_skip and not kernel.execution.live else None
         if bands is not None and exchange.is_calm(slot_ms - 1, bands):

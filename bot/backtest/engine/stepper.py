@@ -1,4 +1,5 @@
-"""One step of a backtest: hand a bar, a timer or new events to the daemon's kernel, and run the kernel's pass to its end.
+"""One step of a backtest: hand a bar, a timer or new events to the daemon's kernel, and run the kernel's pass to its
+end.
 
 The stepper says when a pass runs. What a pass does is the kernel's own code, as in a live run.
 """
@@ -21,7 +22,8 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.quiet_band import FOREVER_MS
 
-ANY_BAR: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)  # no bar leaves this range
+# no bar leaves this range
+ANY_BAR: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)
 
 
 class ExchangeControl(Protocol):
@@ -41,8 +43,10 @@ class ExchangeControl(Protocol):
 
 
 class SessionPacer:
-    """The real time that the kernel sees in a backtest. It stands still during a pass, so that a pass has all the time it needs and retries do not
-    wait. When the service's clock has moved between two passes, the retry delay has passed too."""
+    """The real time that the kernel sees in a backtest. It stands still during a pass, so that a pass has all the time
+    it needs and retries do not wait. When the service's clock has moved between two passes, the retry delay has passed
+    too.
+    """
 
     def __init__(self) -> None:
         self._waited_ms = 0
@@ -64,25 +68,40 @@ class SessionPacer:
 
 
 class Stepper:
-    """Drives the kernel of the running daemon. `start` hands it the kernel of each new daemon; `wait` runs a coroutine to its end."""
+    """Drives the kernel of the running daemon.
+
+    `start` hands it the kernel of each new daemon; `wait` runs a coroutine to its end.
+    """
 
     def __init__(
-        self, exchange: ExchangeControl, clock: ServiceClock, stats: RunStats, *, latency_ms: int, wait: Callable[..., Any], started_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        exchange: ExchangeControl,
+        clock: ServiceClock,
+        stats: RunStats,
+        *,
+        latency_ms: int,
+        wait: Callable[..., Any],
+        started_ms: int,
+    ) -> None:
         self.kernel: Kernel | None = None
-        self.runs: BarRuns  # The runs of bars of the running kernel.
+        # The runs of bars of the running kernel.
+        self.runs: BarRuns
         self.pacer = SessionPacer()
         self.wait = wait
         self.latency_ms = latency_ms
-        self.started_ms = started_ms  # when the running daemon started
-        self.cause_ms: int | None = None  # when the cause of the next order was known; None: with the newest event
+        # when the running daemon started
+        self.started_ms = started_ms
+        # when the cause of the next order was known; None: with the newest event
+        self.cause_ms: int | None = None
         self._exchange = exchange
         self._clock = clock
         self._stats = stats
-        self._drained = 0  # number of the newest event that the kernel has taken
+        # number of the newest event that the kernel has taken
+        self._drained = 0
         # True if the events of an order may be read with those of the next bar: no request to the venue takes time.
         self.reads_later = False
-        self._compared = -1  # number of the newest event at the last comparison at the end of a chunk
+        # number of the newest event at the last comparison at the end of a chunk
+        self._compared = -1
 
     def start(self, kernel: Kernel) -> None:
         self.kernel, self.runs = kernel, BarRuns(kernel)
@@ -101,14 +120,16 @@ class Stepper:
         """Decide on bars that all close at one instant, then fire the timers that are due by then, as live."""
         kernel = self.running()
         is_bound = self._decide_all(due)
-        if at_ms <= kernel.account.attribution.day_ms:  # The day began before the bars of all markets came.
+        # The day began before the bars of all markets came.
+        if at_ms <= kernel.account.attribution.day_ms:
             kernel.account.position_owners.mend_day()
         timer_ms = kernel.timers.next_ms
         if is_bound or (timer_ms is not None and timer_ms <= at_ms):
             self.fire_timers(at_ms)
 
     def _decide_all(self, due: Sequence[tuple[Series, Bar]]) -> bool:
-        """Decide on each bar. With latency, decide on all of them before an order of any is sent: no strategy may know yet what happens meanwhile.
+        """Decide on each bar. With latency, decide on all of them before an order of any is sent: no strategy may know
+        yet what happens meanwhile.
 
         True: a timer or a daily loss limit falls on this instant, so `fire_timers` must follow."""
         if not self.latency_ms:
@@ -155,7 +176,10 @@ class Stepper:
     # -- passes
 
     def act(self, decision: Decision, closed: Closed, *, before_next_bar: bool = False) -> None:
-        """One pass that carries out a decision. `before_next_bar`: nothing else is decided before the venue has seen the next bar."""
+        """One pass that carries out a decision.
+
+        `before_next_bar`: nothing else is decided before the venue has seen the next bar.
+        """
         kernel = self.kernel
         assert kernel is not None
         execution = kernel.execution
@@ -166,7 +190,8 @@ class Stepper:
         execution.reads_later = False
         if reads_later:
             if not self._has_unsettled():
-                return  # `is_behind` says that the new events are not read yet.
+                # `is_behind` says that the new events are not read yet.
+                return
             self.wait(kernel.events.drain())
         self.settle()
 
@@ -194,7 +219,8 @@ class Stepper:
         if self.is_behind:
             self.take_events()
         elif self.running().execution.live:
-            self.cause_ms = self.now_ms()  # With latency a retried order is sent at this instant.
+            # With latency a retried order is sent at this instant.
+            self.cause_ms = self.now_ms()
             self.begin_pass()
             self.settle()
 
@@ -206,21 +232,25 @@ class Stepper:
         kernel.budget.begin()
 
     def settle(self) -> None:
-        """End a pass: settle open intents, repair missing stops and guardians, place target orders, and compare with the account where the kernel asks for it."""
+        """End a pass: settle open intents, repair missing stops and guardians, place target orders, and compare with
+        the account where the kernel asks for it.
+        """
         kernel = self.kernel
         assert kernel is not None
         if kernel.strategy_host.asker is not None and kernel.strategy_host.asker.answered():
             self.wait(kernel.take_replies())
         if kernel.execution.live:
             self.wait(kernel.execution.settle())
-            self.wait(kernel.events.drain())  # Live, the next pass begins with it, and nothing is decided before.
+            # Live, the next pass begins with it, and nothing is decided before.
+            self.wait(kernel.events.drain())
         reconciliation = kernel.reconciliation
         if not reconciliation.has_nothing_to_do():
             self.wait(reconciliation.repair())
         if reconciliation.context.comparison.is_due:
             self.wait(reconciliation.reconcile())
         if kernel.conditions.losses.is_used:
-            kernel.conditions.losses.watch(self.now_ms())  # A fill may have cost more than the close of its bar shows.
+            # A fill may have cost more than the close of its bar shows.
+            kernel.conditions.losses.watch(self.now_ms())
         self.events_taken()
 
     def events_taken(self) -> None:

@@ -1,4 +1,6 @@
-"""The candles of a run in the order of time: which markets, which intervals, from when to when, and their funding rates."""
+"""The candles of a run in the order of time: which markets, which intervals, from when to when, and their funding
+rates.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from bot.words import many
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The candles of a session by market and by series, and its range. `cold`: one sentence for each series whose history is shorter than its warm-up."""
+    """The candles of a session by market and by series, and its range.
+
+    `cold`: one sentence for each series whose history is shorter than its warm-up.
+    """
 
     cursors: list[MarketCursor]
     series_cursors: list[SeriesCursor]
@@ -39,17 +44,24 @@ class Timeline:
 
 
 def timeline_of(
-    candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[Series, int] | None = None,
-    *, is_cut: bool = False,
-) -> Timeline:  # fmt: skip
-    """The finest candles of each market set its prices; coarser series are made of them. ConfigError when the candles do not fit the options. `is_cut`: the
-    candles are the beginning of those of another session, so that they may end before a warm-up or a settlement does."""
+    candles: Sequence[Candles],
+    series: Sequence[Series],
+    options: SessionOptions,
+    warmups: Mapping[Series, int] | None = None,
+    *,
+    is_cut: bool = False,
+) -> Timeline:
+    """The finest candles of each market set its prices; coarser series are made of them. ConfigError when the candles
+    do not fit the options. `is_cut`: the candles are the beginning of those of another session, so that they may end
+    before a warm-up or a settlement does.
+    """
     driving = {series.market: series for series in drivers(candles)}
     markets = sorted({series_item.market for series_item in series})
     for market in markets:
         if market not in driving:
             raise ConfigError(
-                f"there are no candles of {market}, which a strategy trades; the data have {', '.join(sorted(driving)) or 'nothing'}"
+                f"there are no candles of {market}, which a strategy trades; the data have"
+                f" {', '.join(sorted(driving)) or 'nothing'}"
             )
     used = [driving[market] for market in markets]
     start_ms = start_of(options.start_ms, used)
@@ -62,8 +74,10 @@ def timeline_of(
         if cursor.first >= cursor.end:
             there = f"its candles run from {iso(cursor.ts[0])} to {iso(cursor.ts[-1] + cursor.step_ms)}"
             raise ConfigError(f"the range is empty: there is no whole candle of {cursor.coin} in it; {there}")
-    lasts = [cursor.ts[cursor.end - 1] + cursor.step_ms for cursor in cursors]  # no price comes after the last candle
-    if not is_cut:  # A market that is settled inside a candle ends after its last whole candle.
+    # no price comes after the last candle
+    lasts = [cursor.ts[cursor.end - 1] + cursor.step_ms for cursor in cursors]
+    # A market that is settled inside a candle ends after its last whole candle.
+    if not is_cut:
         lasts += [at_ms for at_ms in ends.values() if at_ms <= end_ms]
     end_ms = min(end_ms, max(lasts))
     for outage in options.outages:
@@ -77,21 +91,26 @@ def timeline_of(
     for series_item in sorted(set(series)):
         if INTERVAL_MS[series_item.interval] < by_coin[series_item.market].step_ms:
             raise ConfigError(
-                f"a strategy needs {series_item.interval} bars of {series_item.market}, and the data have {by_coin[series_item.market].interval} bars; give finer data"
+                f"a strategy needs {series_item.interval} bars of {series_item.market}, and the data have"
+                f" {by_coin[series_item.market].interval} bars; give finer data"
             )
         series_cursor = SeriesCursor(
-            by_coin[series_item.market], driving[series_item.market], series_item.interval,
-            start_ms=start_ms, end_ms=min(end_ms, ends.get(series_item.market, end_ms)),
-        )  # fmt: skip
+            by_coin[series_item.market],
+            driving[series_item.market],
+            series_item.interval,
+            start_ms=start_ms,
+            end_ms=min(end_ms, ends.get(series_item.market, end_ms)),
+        )
         needed = (warmups or {}).get(series_item, 0)
         if needed > len(series_cursor.candles) and not is_cut:
             raise ConfigError(
-                f"the warm-up is longer than the data: a strategy needs {many(needed, f'{series_item.interval} bar')} of {series_item.market} "
-                f"before its first decision, and the data have {len(series_cursor.candles)}"
+                f"the warm-up is longer than the data: a strategy needs {many(needed, f'{series_item.interval} bar')}"
+                f" of {series_item.market} before its first decision, and the data have {len(series_cursor.candles)}"
             )
         if needed > max(1, series_cursor.at):
             cold.append(
-                f"{series_item.market}: {series_cursor.at} of the {many(needed, f'{series_item.interval} bar')} of warm-up lie before the range, the others in it"
+                f"{series_item.market}: {series_cursor.at} of the {many(needed, f'{series_item.interval} bar')} of"
+                " warm-up lie before the range, the others in it"
             )
         series_cursors.append(series_cursor)
     return Timeline(cursors, series_cursors, start_ms, end_ms, tuple(cold))
@@ -110,7 +129,8 @@ def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_m
             raise ConfigError(f"{market} is settled at {iso(at_ms)}, and the session begins at {iso(start_ms)}")
         if last_ms < at_ms and not is_cut and (options.end_ms is None or at_ms <= options.end_ms):
             raise ConfigError(
-                f"{market} is settled at {iso(at_ms)}, and the data end at {iso(last_ms)}; leave the time out to settle it at its last candle"
+                f"{market} is settled at {iso(at_ms)}, and the data end at {iso(last_ms)}; leave the time out to settle"
+                " it at its last candle"
             )
     return ends
 

@@ -1,6 +1,8 @@
-"""Adapters: the venue's own objects under the field names of the wire, for the kernel in this process. Each amount is a Decimal.
+"""Adapters: the venue's own objects under the field names of the wire, for the kernel in this process. Each amount is a
+Decimal.
 
-A test compares every field of every adapter with what a client would have parsed. An adapter must be read before the next command.
+A test compares every field of every adapter with what a client would have parsed. An adapter must be read before the
+next command.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ if TYPE_CHECKING:
     from bot.venue.state import Account, Trade
 
 
-AMOUNTS_KEPT: Final = 512  # each amount is read several times, and an order's size is in all of its events
+# each amount is read several times, and an order's size is in all of its events
+AMOUNTS_KEPT: Final = 512
 
 
 @lru_cache(maxsize=AMOUNTS_KEPT)
 def exact(value: int) -> Decimal:
-    """A scaled amount as a Decimal. The default context has 28 digits; a larger amount is converted through its text."""
+    """A scaled amount as a Decimal.
+
+    The default context has 28 digits; a larger amount is converted through its text.
+    """
     return Decimal(value) * _E_8 if -_DIGITS_28 < value < _DIGITS_28 else decimal_of_e8(value)
 
 
@@ -136,25 +142,46 @@ _EVENT: Final = partial(tuple.__new__, EventAdapter)
 
 def _fill(of: Any) -> Any:
     realized, entry_px = of.realized, of.entry_px
-    data = _FILL((
-        of.trade, of.oid, of.kind, of.side, of.intent, of.reduce_only, exact(of.size), exact(of.px), exact(of.fee),
-        None if realized is None else exact(realized), of.liquidity, exact(of.remaining), exact(of.position_size),
-        None if entry_px is None else exact(entry_px), exact(of.balance), exact(of.absorbed),
-    ))  # fmt: skip
-    return _EVENT((
-        of, event_id(of.seq), "fill", of.subtype, of.ts, of.coin, data, of.request_id, of.idempotency_key
-    ))  # fmt: skip
+    data = _FILL(
+        (
+            of.trade,
+            of.oid,
+            of.kind,
+            of.side,
+            of.intent,
+            of.reduce_only,
+            exact(of.size),
+            exact(of.px),
+            exact(of.fee),
+            None if realized is None else exact(realized),
+            of.liquidity,
+            exact(of.remaining),
+            exact(of.position_size),
+            None if entry_px is None else exact(entry_px),
+            exact(of.balance),
+            exact(of.absorbed),
+        )
+    )
+    return _EVENT((of, event_id(of.seq), "fill", of.subtype, of.ts, of.coin, data, of.request_id, of.idempotency_key))
 
 
 def _order(of: Any) -> Any:
     limit_px, trigger_px = of.limit_px, of.trigger_px
-    data = _ORDER((
-        of.oid, of.trade, of.kind, of.side, of.intent, exact(of.size), exact(of.filled), None if limit_px is None else exact(limit_px),
-        None if trigger_px is None else exact(trigger_px), of.reason,
-    ))  # fmt: skip
-    return _EVENT((
-        of, event_id(of.seq), "order", of.subtype, of.ts, of.coin, data, of.request_id, of.idempotency_key
-    ))  # fmt: skip
+    data = _ORDER(
+        (
+            of.oid,
+            of.trade,
+            of.kind,
+            of.side,
+            of.intent,
+            exact(of.size),
+            exact(of.filled),
+            None if limit_px is None else exact(limit_px),
+            None if trigger_px is None else exact(trigger_px),
+            of.reason,
+        )
+    )
+    return _EVENT((of, event_id(of.seq), "order", of.subtype, of.ts, of.coin, data, of.request_id, of.idempotency_key))
 
 
 def _trigger(of: Any) -> Any:
@@ -238,7 +265,9 @@ class TradeAdapter:
 
 
 class OrderResultAdapter:
-    """OrderResult: the trade is there at once; the rest comes from the operation's own answer and must be read before the next command."""
+    """OrderResult: the trade is there at once; the rest comes from the operation's own answer and must be read
+    before the next command.
+    """
 
     __slots__ = ("_whole", "trade")
     dry_run = False

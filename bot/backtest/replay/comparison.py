@@ -1,7 +1,8 @@
 """Compare a recorded run with a backtest of the same time, and give each difference one cause.
 
-A decision is compared with the decision that has the same trigger, and a fill with the fill of the same decision. So a difference is reported once, and
-its consequences have the cause `follows`. A cause needs proof in the record (another bar, digest or fee); without proof it is `unknown`.
+A decision is compared with the decision that has the same trigger, and a fill with the fill of the same decision. So a
+difference is reported once, and its consequences have the cause `follows`. A cause needs proof in the record (another
+bar, digest or fee); without proof it is `unknown`.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "follows": "an earlier difference led to another position or balance",
     "unknown": "the record shows no reason: the strategy uses time, chance or the network, or code without a digest",
 }
-FEE_STEP: Final = Decimal("0.000002")  # USD; fees are rounded to 1e-6, so smaller differences do not count
-PX_SAME: Final = 1e-9  # relative; smaller differences come from the conversion of text to float
+# USD; fees are rounded to 1e-6, so smaller differences do not count
+FEE_STEP: Final = Decimal("0.000002")
+# relative; smaller differences come from the conversion of text to float
+PX_SAME: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,16 @@ class Difference:
 
     def plain(self) -> dict[str, Any]:
         return {
-            "what": self.what, "cause": self.cause, "atMs": self.at_ms, "at": iso(self.at_ms), "market": self.market,
-            "strategy": self.strategy, "recorded": self.recorded, "replayed": self.replayed, "why": self.why,
-        }  # fmt: skip
+            "what": self.what,
+            "cause": self.cause,
+            "atMs": self.at_ms,
+            "at": iso(self.at_ms),
+            "market": self.market,
+            "strategy": self.strategy,
+            "recorded": self.recorded,
+            "replayed": self.replayed,
+            "why": self.why,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,8 @@ class Replayed:
     differences: tuple[Difference, ...]
     changed: tuple[str, ...]
     notes: tuple[str, ...]
-    late_ms: tuple[int, ...]  # delay of each recorded market fill against the replay's fill
+    # delay of each recorded market fill against the replay's fill
+    late_ms: tuple[int, ...]
 
     @property
     def is_equal(self) -> bool:
@@ -93,12 +104,19 @@ class Replayed:
 
     def plain(self) -> dict[str, Any]:
         return {
-            "replayed": self.name, "fromMs": self.start_ms, "toMs": self.end_ms, "equal": self.is_equal,
-            "counts": {name: {"recorded": recorded, "replayed": replayed} for name, (recorded, replayed) in self.counts.items()},
+            "replayed": self.name,
+            "fromMs": self.start_ms,
+            "toMs": self.end_ms,
+            "equal": self.is_equal,
+            "counts": {
+                name: {"recorded": recorded, "replayed": replayed} for name, (recorded, replayed) in self.counts.items()
+            },
             "causes": dict(Counter(difference.cause for difference in self.differences).most_common()),
-            "differences": [difference.plain() for difference in self.differences], "changed": list(self.changed), "notes": list(self.notes),
+            "differences": [difference.plain() for difference in self.differences],
+            "changed": list(self.changed),
+            "notes": list(self.notes),
             "lateMs": {"median": median(self.late_ms), "max": max(self.late_ms)} if self.late_ms else None,
-        }  # fmt: skip
+        }
 
 
 def replay_journal(
@@ -109,7 +127,10 @@ def replay_journal(
     *,
     rates: Rates | None = None,
 ) -> Replayed:
-    """Replay a journal from its first start to its last bar. `options` may give another range, or the balance if the record has none."""
+    """Replay a journal from its first start to its last bar.
+
+    `options` may give another range, or the balance if the record has none.
+    """
     start_ms = recorded.start_ms if options.start_ms is None else options.start_ms
     last_ms = recorded.end_ms if options.end_ms is None else min(recorded.end_ms, options.end_ms - 1)
     notes = _notes(recorded, start_ms, last_ms)
@@ -117,12 +138,11 @@ def replay_journal(
     for series in used:
         if series.at_ms[0] > start_ms:
             raise ConfigError(
-                f"the {series.interval} candles of {series.market} begin at {iso(series.at_ms[0])}, and the record at {iso(start_ms)}: "
-                "give older candles, or begin later with --from"
+                f"the {series.interval} candles of {series.market} begin at {iso(series.at_ms[0])}, and the record at"
+                f" {iso(start_ms)}: give older candles, or begin later with --from"
             )
-    going_on = [
-        series.end_ms for series in used if series.market not in recorded.settled
-    ]  # settled markets have no later candles
+    # settled markets have no later candles
+    going_on = [series.end_ms for series in used if series.market not in recorded.settled]
     data_end_ms = min(going_on, default=max((series.end_ms for series in used), default=0))
     if data_end_ms <= last_ms:
         notes.append(
@@ -142,9 +162,17 @@ def replay_journal(
 
 
 def replay_run(
-    folder: Path, manifest: Mapping[str, Any], settings: Settings, candles: Sequence[Candles], options: SessionOptions, *,
-    rates: Rates | None = None, changed: fingerprints.Changes, ended_ms: int, is_stopped: bool = False,
-) -> Replayed:  # fmt: skip
+    folder: Path,
+    manifest: Mapping[str, Any],
+    settings: Settings,
+    candles: Sequence[Candles],
+    options: SessionOptions,
+    *,
+    rates: Rates | None = None,
+    changed: fingerprints.Changes,
+    ended_ms: int,
+    is_stopped: bool = False,
+) -> Replayed:
     """Replay a backtest's folder up to `ended_ms`, its last close, or to an earlier end in `options`.
 
     Its journal is compared if it has one, otherwise its events.
@@ -166,15 +194,17 @@ def replay_run(
     if cut_ms is not None:
         last_ms = cut_ms - 1
     elif is_stopped and ended_ms < last_ms:
-        last_ms = ended_ms - 1  # Orders decided on the last close were not filled.
+        # Orders decided on the last close were not filled.
+        last_ms = ended_ms - 1
         notes.append(f"the run was stopped at {iso(ended_ms)}: later decisions and fills are not compared")
     comparison = _Comparison(recorded, again, candles, [(0, changed)], start_ms=again.start_ms, last_ms=last_ms)
     return comparison.result(notes)
 
 
 def _whole(last_ms: int, used: Sequence[Candles], outages: Sequence[Outage] = ()) -> int:
-    """The end of a backtest that is compared up to `last_ms`. It includes the whole bar after the last decision, which fills its orders, and the whole of
-    an outage that has begun."""
+    """The end of a backtest that is compared up to `last_ms`. It includes the whole bar after the last decision, which
+    fills its orders, and the whole of an outage that has begun.
+    """
     last_ms = max([last_ms, *(outage.end_ms - 1 for outage in outages if outage.at_ms <= last_ms)])
     step_ms = max((series.step_ms for series in used), default=1)
     return (last_ms // step_ms + 1) * step_ms
@@ -189,13 +219,13 @@ def _run(
         made = Backtest(
             settings, candles, options, rates=rates or {}, journal_path=folder / queries.FILE, address=address
         )
-        made.journal.db.execute(
-            "PRAGMA synchronous=OFF"
-        )  # The file is deleted afterwards, so it need not survive a power cut.
+        # The file is deleted afterwards, so it need not survive a power cut.
+        made.journal.db.execute("PRAGMA synchronous=OFF")
         made.run(events=io.StringIO())
         with queries.opened(folder) as db:
             record = of_journal(db, name="replay")
-        record.start_ms = made.session.timeline.start_ms  # not the first decision, which may be later
+        # not the first decision, which may be later
+        record.start_ms = made.session.timeline.start_ms
         return record
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -213,7 +243,8 @@ def _notes(recorded: Record, start_ms: int, last_ms: int) -> list[str]:
         texts.append(f"the journal has deleted its oldest events: the replay begins at {iso(recorded.start_ms)}")
     if recorded.begins_open:
         texts.append(
-            f"positions were open when the record begins, and the replay starts without them: {', '.join(recorded.begins_open)}"
+            "positions were open when the record begins, and the replay starts without them:"
+            f" {', '.join(recorded.begins_open)}"
         )
     if len(recorded.marks) > 1:
         texts.append(
@@ -250,7 +281,11 @@ class _Bars:
 
 @dataclass(slots=True)
 class _Comparison:
-    """Compares two records. `changes` lists what has changed in code, config and data, each with the instant from which it applies; empty if not known."""
+    """Compares two records.
+
+    `changes` lists what has changed in code, config and data, each with the instant from which it applies; empty if not
+    known.
+    """
 
     recorded: Record
     replayed: Record
@@ -261,8 +296,10 @@ class _Comparison:
     differences: list[Difference] = field(default_factory=list)
     late_ms: list[int] = field(default_factory=list)
     _bars: dict[tuple[str, str], _Bars | None] = field(default_factory=dict)
-    _changed_bars: dict[str, list[int]] = field(default_factory=dict)  # close times of bars that differ, by market
-    _first: int | None = None  # instant of the first difference that is not a bar
+    # close times of bars that differ, by market
+    _changed_bars: dict[str, list[int]] = field(default_factory=dict)
+    # instant of the first difference that is not a bar
+    _first: int | None = None
     _driving: dict[str, Candles] = field(default_factory=dict)
 
     def result(self, notes: Sequence[str]) -> Replayed:
@@ -277,21 +314,37 @@ class _Comparison:
             if len(known) < len(theirs):
                 notes = [
                     *notes,
-                    f"not compared: {many(len(theirs) - len(known), 'decision')} of the replay without an order, because the record keeps only orders",
+                    (
+                        f"not compared: {many(len(theirs) - len(known), 'decision')} of the replay without an order,"
+                        " because the record keeps only orders"
+                    ),
                 ]
             theirs = known
         counts = {
             "decisions": (len(mine), len(theirs)),
-            "fills": (sum(map(self._in_range, self.recorded.fills.values())), sum(map(self._in_range, self.replayed.fills.values()))),
-        }  # fmt: skip
+            "fills": (
+                sum(map(self._in_range, self.recorded.fills.values())),
+                sum(map(self._in_range, self.replayed.fills.values())),
+            ),
+        }
         return Replayed(
-            self.recorded.name, self.start_ms, self.last_ms, counts, tuple(self.differences), self._changed(), tuple(notes), tuple(self.late_ms)
-        )  # fmt: skip
+            self.recorded.name,
+            self.start_ms,
+            self.last_ms,
+            counts,
+            tuple(self.differences),
+            self._changed(),
+            tuple(notes),
+            tuple(self.late_ms),
+        )
 
     # -- what has changed
 
     def _in_force(self, at_ms: int) -> int:
-        """Index into `changes` for an instant. The first entry also covers the time before it, because a start decides on the bar before it."""
+        """Index into `changes` for an instant.
+
+        The first entry also covers the time before it, because a start decides on the bar before it.
+        """
         return max(0, bisect_right(self.changes, at_ms, key=lambda recorded: recorded[0]) - 1)
 
     def _changes_at(self, at_ms: int) -> fingerprints.Changes:
@@ -305,7 +358,10 @@ class _Comparison:
     # -- what is compared
 
     def _due(self) -> list[tuple[int, int, Any, tuple[Any, ...]]]:
-        """Everything to compare, with its instant. At one instant, guardians come first, because they may cause decisions and fills."""
+        """Everything to compare, with its instant.
+
+        At one instant, guardians come first, because they may cause decisions and fills.
+        """
         due: list[tuple[int, int, Any, tuple[Any, ...]]] = []
         mine, theirs = self._within(self.recorded.decisions), self._within(self.replayed.decisions)
         for key in {**mine, **theirs}:
@@ -316,7 +372,8 @@ class _Comparison:
                 and pair[1] is not None
                 and not self._became_order(pair[1])
             ):
-                continue  # The record has only decisions that became orders.
+                # The record has only decisions that became orders.
+                continue
             at = key.bar_ms or min(side.at_ms for side in pair if side is not None)
             due.append((at, 1, self._judge_decision, (key, *pair)))
         for fill in {**self.recorded.fills, **self.replayed.fills}:
@@ -332,11 +389,14 @@ class _Comparison:
         return due
 
     def _within(self, decisions: Mapping[Key, Decided]) -> dict[Key, Decided]:
-        """The decisions in the range: not before its start, and not on a bar after the last one that the record has decided."""
+        """The decisions in the range: not before its start, and not on a bar after the last one that the record has
+        decided.
+        """
         within = {}
         for key, decision in decisions.items():
             if key.strategy.startswith("@"):
-                continue  # The daemon's own repairs show in the fills and guardians.
+                # The daemon's own repairs show in the fills and guardians.
+                continue
             at = key.bar_ms or decision.at_ms
             ends = [done for (market, _), done in self.recorded.done.items() if market == key.market]
             if self.start_ms <= max(at, decision.at_ms) and at <= min(self.last_ms, max(ends, default=self.last_ms)):
@@ -577,14 +637,19 @@ class _Comparison:
         if late_ms > 0 and (key.is_own or bar["low"] <= float(recorded.px) <= bar["high"]):
             return (
                 "timing",
-                f"{gap} from {expected}: filled {late_ms} ms later, inside the bar's range from {bar['low']:,} to {bar['high']:,}",
+                (
+                    f"{gap} from {expected}: filled {late_ms} ms later, inside the bar's range from {bar['low']:,} to"
+                    f" {bar['high']:,}"
+                ),
             )
         if recorded.kind != replayed.kind:
             return "price", f"closed by {recorded.kind} then, by {replayed.kind} in the replay: the path inside the bar"
         return "price", f"{gap} from {expected}: spread, depth or tick"
 
     def _why_otherwise(self, owner: Key, at_ms: int) -> tuple[Cause, str] | None:
-        """Why a position was closed in another way, if its entry, its decision, or its stop and target explain it; otherwise None."""
+        """Why a position was closed in another way, if its entry, its decision, or its stop and target explain it;
+        otherwise None.
+        """
         if self._entry_differs(owner):
             return "follows", "the entry of this position was filled differently"
         if self._decision_differs(owner):
@@ -617,7 +682,10 @@ class _Comparison:
         return stood[0] != stood[1]
 
     def _data_changed(self, market: str, one_ms: int, other_ms: int, step_ms: int) -> bool:
-        """True if a bar that ends or begins at a fill differs. For a run's folder only the digest of all candles is known."""
+        """True if a bar that ends or begins at a fill differs.
+
+        For a run's folder only the digest of all candles is known.
+        """
         near = {at for ts in (one_ms, other_ms) for at in (ts - ts % step_ms, ts - ts % step_ms + step_ms)}
         if any(self._bar_differs(market, at) for at in near):
             return True
@@ -651,8 +719,16 @@ class _Comparison:
         self._add("guardian", "guardian", at, key.market, "", texts[0], texts[1], why)
 
     def _add(
-        self, what: Any, cause: Cause, at_ms: int, market: str, strategy: str, recorded: str | None, replayed: str | None, why: str
-    ) -> None:  # fmt: skip
+        self,
+        what: Any,
+        cause: Cause,
+        at_ms: int,
+        market: str,
+        strategy: str,
+        recorded: str | None,
+        replayed: str | None,
+        why: str,
+    ) -> None:
         if self._first is None:
             self._first = at_ms
         self.differences.append(Difference(what, cause, at_ms, market, strategy, recorded, replayed, why))
@@ -668,7 +744,10 @@ def _meant(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bar_text(bar: Mapping[str, Any]) -> str:
-    return f"open {bar['open']:.10g} high {bar['high']:.10g} low {bar['low']:.10g} close {bar['close']:.10g} volume {bar['volume']:.10g}"
+    return (
+        f"open {bar['open']:.10g} high {bar['high']:.10g} low {bar['low']:.10g} close {bar['close']:.10g} volume"
+        f" {bar['volume']:.10g}"
+    )
 
 
 def _held(size: Decimal) -> str:

@@ -1,7 +1,9 @@
-"""Records: the decisions and fills of a journal or of a run's folder, under keys that are the same in another run of the same time.
+"""Records: the decisions and fills of a journal or of a run's folder, under keys that are the same in another run of
+the same time.
 
-Ids and instants differ between runs. So a decision is named by its trigger (strategy, market, bar or event, number within the trigger), and a fill by the
-decision that ordered it, or by its position. Counting starts where the comparison begins, because the other run has nothing before.
+Ids and instants differ between runs. So a decision is named by its trigger (strategy, market, bar or event, number
+within the trigger), and a fill by the decision that ordered it, or by its position. Counting starts where the
+comparison begins, because the other run has nothing before.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ SECOND_MS: Final = 1_000
 
 
 class Key(NamedTuple):
-    """Names a decision. `cause` is `bar:BTC:<close>` or `event:fill.entry:BTC:3` (the third such event). `ordinal` and `leg` number the decisions of a cause."""
+    """Names a decision.
+
+    `cause` is `bar:BTC:<close>` or `event:fill.entry:BTC:3` (the third such event). `ordinal` and `leg` number the
+    decisions of a cause.
+    """
 
     strategy: str
     market: str
@@ -60,8 +66,9 @@ class Decided:
 
 
 class FillKey(NamedTuple):
-    """Names a fill. With `is_own`: the n-th fill of the decision `owner`. Otherwise: the n-th fill without a decision, in the position that `owner` opened.
-    A negative number means before the comparison."""
+    """Names a fill. With `is_own`: the n-th fill of the decision `owner`. Otherwise: the n-th fill without a decision,
+    in the position that `owner` opened. A negative number means before the comparison.
+    """
 
     market: str
     owner: Key | None
@@ -83,7 +90,8 @@ class Filled:
     px: Decimal
     fee: Decimal
     liquidity: str
-    position: Decimal  # signed, after it
+    # signed, after it
+    position: Decimal
     balance: Decimal
 
     @property
@@ -105,29 +113,39 @@ class Fired(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """One side of the comparison. `done` has the last decided bar of each (market, interval). `marks` are the digests of code and config at each start."""
+    """One side of the comparison.
+
+    `done` has the last decided bar of each (market, interval). `marks` are the digests of code and config at each
+    start.
+    """
 
     name: str
     address: str | None = None
     epoch: int | None = None
     decisions: dict[Key, Decided] = field(default_factory=dict)
-    keys: dict[str, Key] = field(default_factory=dict)  # by intent id
+    # by intent id
+    keys: dict[str, Key] = field(default_factory=dict)
     fills: dict[FillKey, Filled] = field(default_factory=dict)
     # Stops and targets, by the decision that opened the position: instant, kind, price.
     levels: dict[Key, list[tuple[int, str, str]]] = field(default_factory=dict)
-    fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)  # instant and action
+    # instant and action
+    fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)
     # Event markets that were settled with an open position: instant, and the payout of a Yes.
     settled: dict[str, tuple[int, Decimal]] = field(default_factory=dict)
     refusals: dict[tuple[str, str, int], tuple[str, str]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
     marks: list[dict[str, Any]] = field(default_factory=list)
-    marked_ms: int = 0  # since then each start, reload and resume has left a mark
-    is_whole: bool = True  # True: every decision is known. False: only those that became orders.
+    # since then each start, reload and resume has left a mark
+    marked_ms: int = 0
+    # True: every decision is known. False: only those that became orders.
+    is_whole: bool = True
     start_ms: int = 0
     end_ms: int = 0
     start_usd: Decimal | None = None
-    begins_open: tuple[str, ...] = ()  # markets with a position before their first recorded fill
-    is_cut: bool = False  # its oldest events have been deleted
+    # markets with a position before their first recorded fill
+    begins_open: tuple[str, ...] = ()
+    # its oldest events have been deleted
+    is_cut: bool = False
     _fill_index: _FillIndex | None = field(default=None, repr=False)
 
     def position(self, market: str, before_ms: int) -> Decimal:
@@ -202,8 +220,15 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
         made.keys[row["id"]] = key
         bar = queries.traces(db, row["id"]).get("bar")
         made.decisions[key] = Decided(
-            key, row["opened_ms"], row["action"], json.loads(row["body"]), row["state"], row["code"], row["message"], bar
-        )  # fmt: skip
+            key,
+            row["opened_ms"],
+            row["action"],
+            json.loads(row["body"]),
+            row["state"],
+            row["code"],
+            row["message"],
+            bar,
+        )
     for row in queries.rows(db, "SELECT strategy, cause, ordinal, code, message FROM refusals"):
         made.refusals[row["strategy"], _cause(row["cause"], names), row["ordinal"]] = row["code"], row["message"]
     for row in queries.rows(db, "SELECT market, interval, at_ms FROM progress"):
@@ -222,7 +247,10 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
 
 
 def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
-    """Read a run's events.jsonl. It has no intents, so its order ids are looked up in `again`, another run of the same account."""
+    """Read a run's events.jsonl.
+
+    It has no intents, so its order ids are looked up in `again`, another run of the same account.
+    """
     made = Record(str(path), is_whole=False, start_usd=start_usd)
     try:
         events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -243,15 +271,23 @@ def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
 
 
 def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
-    """The key of each decision of `again`, by order id. The id of a decision on an event is derived from the event's id in `names`."""
+    """The key of each decision of `again`, by order id.
+
+    The id of a decision on an event is derived from the event's id in `names`.
+    """
     ids = {name: event_id for event_id, name in names.items()}
     found = {}
     for used, key in again.keys.items():
         if key.cause in ids:
             used = intent_key(
-                address=again.address or "", epoch=again.epoch or 0, strategy=key.strategy, market=key.market,
-                trigger=f"event:{ids[key.cause]}", ordinal=key.ordinal, leg=key.leg,
-            )  # fmt: skip
+                address=again.address or "",
+                epoch=again.epoch or 0,
+                strategy=key.strategy,
+                market=key.market,
+                trigger=f"event:{ids[key.cause]}",
+                ordinal=key.ordinal,
+                leg=key.leg,
+            )
         elif key.cause.startswith("event:"):
             continue
         found[used] = key
@@ -259,7 +295,8 @@ def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
 
 
 def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
-    owners: dict[str, Key | None] = {}  # by market: the decision that opened the position
+    # by market: the decision that opened the position
+    owners: dict[str, Key | None] = {}
     counted: Counter[tuple[Any, ...]] = Counter()
     begun: list[str] = []
     seen: set[str] = set()
@@ -269,7 +306,8 @@ def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> N
             number = _number(counted, event, since_ms, data["guardianType"], market)
             made.fired[Fired(data["guardianType"], market, number)] = event["ts"], str(data.get("action") or "")
         if kind == "settlement":
-            at_ms = event["ts"]  # A backtest settles one millisecond earlier.
+            # A backtest settles one millisecond earlier.
+            at_ms = event["ts"]
             made.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
         opened_by = owners.get(market)
         if kind == "order" and event["subtype"] == "armed" and opened_by is not None:
@@ -289,9 +327,19 @@ def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> N
         is_own = own is not None
         key = FillKey(market, owner, is_own, _number(counted, event, since_ms, market, owner, is_own))
         made.fills[key] = Filled(
-            key, event["ts"], market, data["kind"], data["side"], event["subtype"], size, Decimal(data["px"]), Decimal(data["feeUsd"]),
-            str(data.get("liquidity")), after if data["side"] == "long" else -after, Decimal(data["balanceUsd"]),
-        )  # fmt: skip
+            key,
+            event["ts"],
+            market,
+            data["kind"],
+            data["side"],
+            event["subtype"],
+            size,
+            Decimal(data["px"]),
+            Decimal(data["feeUsd"]),
+            str(data.get("liquidity")),
+            after if data["side"] == "long" else -after,
+            Decimal(data["balanceUsd"]),
+        )
     made.begins_open = tuple(begun)
 
 
@@ -314,7 +362,9 @@ def _names(events: Iterable[Mapping[str, Any]], since_ms: int) -> dict[str, str]
 
 
 def _number(counted: Counter[tuple[Any, ...]], event: Mapping[str, Any], since_ms: int, *what: Any) -> int:
-    """The number of an event among those of its kind: 1, 2, 3 from `since_ms` on; -1, -2, -3 before, because the other run does not have these."""
+    """The number of an event among those of its kind: 1, 2, 3 from `since_ms` on; -1, -2, -3 before, because the
+    other run does not have these.
+    """
     step = 1 if event["ts"] >= since_ms else -1
     counted[step, *what] += step
     return counted[step, *what]

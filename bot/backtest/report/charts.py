@@ -1,6 +1,8 @@
-"""Charts without a time axis, drawn as SVG by the report itself: histograms, bars, a scatter plot, lines over days. Pure.
+"""Charts without a time axis, drawn as SVG by the report itself: histograms, bars, a scatter plot, lines over days.
+Pure.
 
-Colours are classes of the page's style sheet, so that a chart follows light and dark mode. Each mark has a title, which a browser shows on hover.
+Colours are classes of the page's style sheet, so that a chart follows light and dark mode. Each mark has a title, which
+a browser shows on hover.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from bot.backtest.report.trade_statistics import Bin, nice_step
 from bot.number_text import axis_text, on_page
 
 WIDTH, HEIGHT = 460, 230
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 40  # margins
+# margins
+LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 40
 TICKS: Final = 5
-POINTS_MAX: Final = 2_000  # The points of a scatter plot.
+# The points of a scatter plot.
+POINTS_MAX: Final = 2_000
 
 
 class Axis(NamedTuple):
@@ -111,7 +115,8 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str, label: str) -> 
 class Line(NamedTuple):
     name: str
     values: Sequence[float | None]
-    style: str  # class in the style sheet
+    # class in the style sheet
+    style: str
 
 
 def lines(days: Sequence[str], found: Sequence[Line], unit: str, label: str) -> str:
@@ -142,7 +147,10 @@ def lines(days: Sequence[str], found: Sequence[Line], unit: str, label: str) -> 
 
 
 def _svg(label: str, parts: Iterable[str]) -> str:
-    return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(label)}">{"".join(parts)}</svg>'
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        f' aria-label="{escaped(label)}">{"".join(parts)}</svg>'
+    )
 
 
 def _grid(x: Axis, y: Axis, x_label: str, y_label: str) -> str:
@@ -162,14 +170,20 @@ def _lines_across(y: Axis, label: str) -> str:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
         parts.append(_words(LEFT - 5, at + 4, on_page(axis_text(tick)), "end"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    turned = f'<text class="label" text-anchor="middle" transform="translate(11 {middle}) rotate(-90)">{escaped(label)}</text>'
+    turned = (
+        f'<text class="label" text-anchor="middle" transform="translate(11 {middle})'
+        f' rotate(-90)">{escaped(label)}</text>'
+    )
     return "".join([*parts, turned])
 
 
 def _bar(edges: tuple[float, float], y: Axis, value: float, style: str, title: str) -> str:
     top, bottom = sorted((y.at(value), y.at(0)))
     width, height = max(0.5, edges[1] - edges[0]), max(0.5, bottom - top)
-    return f'<rect class="{style}" x="{edges[0]}" y="{top}" width="{width:.1f}" height="{height:.1f}"><title>{escaped(title)}</title></rect>'
+    return (
+        f'<rect class="{style}" x="{edges[0]}" y="{top}" width="{width:.1f}"'
+        f' height="{height:.1f}"><title>{escaped(title)}</title></rect>'
+    )
 
 
 def _words(x: float, y: float, text: str, anchor: str, style: str = "tick") -> str:

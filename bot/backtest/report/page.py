@@ -1,7 +1,9 @@
-"""The HTML report of a run, or of two side by side: one file that needs no network and no second file. The same folder gives the same bytes.
+"""The HTML report of a run, or of two side by side: one file that needs no network and no second file. The same folder
+gives the same bytes.
 
-The page holds the script of lightweight-charts (from the package litecharts), a script and a style sheet of its own (page.js, page.css), the data of the
-charts as JSON, and tables and SVG charts as HTML. Every text that came from a file is escaped.
+The page holds the script of lightweight-charts (from the package litecharts), a script and a style sheet of its own
+(page.js, page.css), the data of the charts as JSON, and tables and SVG charts as HTML. Every text that came from a file
+is escaped.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ from bot.extras import install
 from bot.number_text import duration_ms, on_page
 from bot.words import many
 
-ROWS_MAX: Final = 500  # guardians in their table
+# guardians in their table
+ROWS_MAX: Final = 500
 HERE: Final = Path(__file__).parent
 
 
@@ -82,9 +85,14 @@ def render_charts(run: StoredRun) -> str:
 def _page(runs: Sequence[StoredRun], names: tuple[str, ...], head: str, parts: Sequence[str]) -> str:
     data = json.dumps(chart_data(runs, names), separators=(",", ":")).replace("<", "\\u003c")
     return _PAGE.format(
-        title=escaped(" and ".join(names)), style=_own("page.css"), library=charts_script(), script=_own("page.js"), data=data, head=head,
+        title=escaped(" and ".join(names)),
+        style=_own("page.css"),
+        library=charts_script(),
+        script=_own("page.js"),
+        data=data,
+        head=head,
         body="\n".join(filter(None, parts)),
-    )  # fmt: skip
+    )
 
 
 def charts_script() -> str:
@@ -108,20 +116,31 @@ def _own(name: str) -> str:
 def _parts(run: StoredRun) -> list[str]:
     """The sections of one run, in order."""
     return [
-        _warnings(run), _cards(run), section("Equity, price and trades", _TIME_CHART, name="time"),
+        _warnings(run),
+        _cards(run),
+        section("Equity, price and trades", _TIME_CHART, name="time"),
         section("Monthly returns", _months(run), note="Percent, UTC"),
-        section("Drawdowns", _drawdowns(run), note="The deepest falls of the equity, UTC"), _panels(run),
+        section("Drawdowns", _drawdowns(run), note="The deepest falls of the equity, UTC"),
+        _panels(run),
         section("Trades", _TRADE_TABLE if run.trades else "", note=_trades_note(run), name="trades"),
-        section("By strategy", table(SUMS, sums(run.summary["strategies"]))), section("By market", table(SUMS, sums(by_market(run)))),
-        section("Exposure by market", _exposure(run), note="A position counts with its largest size at its average entry price."),
+        section("By strategy", table(SUMS, sums(run.summary["strategies"]))),
+        section("By market", table(SUMS, sums(by_market(run)))),
+        section(
+            "Exposure by market",
+            _exposure(run),
+            note="A position counts with its largest size at its average entry price.",
+        ),
         section("Attributed to each strategy, with its share of shared positions", _booked(run)),
         section("Costs", table(("", "USD"), [(name, usd_text(value)) for name, value in costs_of(run).items()])),
-        section("Open at the end", bullets(run.summary.get("left", ()))), section("Path policies compared", _band(run)),
+        section("Open at the end", bullets(run.summary.get("left", ()))),
+        section("Path policies compared", _band(run)),
         section("How sure", bullets(run_lines(daily_of(run, only_with_prices=True), run.summary.get("monteCarlo")))),
-        section("Guardians", _guardians(run)), section("Outages", _outages(run)),
+        section("Guardians", _guardians(run)),
+        section("Outages", _outages(run)),
         *(section(title, _failures(run, by)) for by, title in FAILURES.items()),
-        _config(run, "Config"), _assumptions(run, "Assumptions"),
-    ]  # fmt: skip
+        _config(run, "Config"),
+        _assumptions(run, "Assumptions"),
+    ]
 
 
 def _head(runs: Sequence[StoredRun], names: Sequence[str]) -> str:
@@ -134,10 +153,10 @@ def _head(runs: Sequence[StoredRun], names: Sequence[str]) -> str:
             else ""
         )
         lines.append(
-            f"<h1>{escaped(name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC "
-            f"({duration_ms(course['toMs'] - course['fromMs'])}) · {many(course['bars'], 'bar')} · path {escaped(options['path'])} · "
-            f"latency {options['latency_ms']} ms · balance {usd_text(run.summary['startUsd'])} USD · "
-            f"folder {escaped(run.name)}{partial}</p>"
+            f"<h1>{escaped(name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC"
+            f" ({duration_ms(course['toMs'] - course['fromMs'])}) · {many(course['bars'], 'bar')} · path"
+            f" {escaped(options['path'])} · latency {options['latency_ms']} ms · balance"
+            f" {usd_text(run.summary['startUsd'])} USD · folder {escaped(run.name)}{partial}</p>"
         )
     return "".join(lines)
 
@@ -188,12 +207,28 @@ def _panels(run: StoredRun) -> str:
     multiples = [trade.r_multiple for trade in trades if trade.r_multiple is not None]
     made = [
         *_rolling_panels(run),
-        panel("Returns of trades", charts.histogram(bins(returns), "%", "Histogram of the returns of trades"), "After costs, of the notional at entry"),
-        panel("R multiples", charts.histogram(bins(multiples), "R", "Histogram of R multiples"), "Result after costs over the risk to the first stop"),
-        panel("Adverse and favorable excursion", _excursions(run), "How far the price went against a trade, and for it. Dot: profit; cross: loss"),
+        panel(
+            "Returns of trades",
+            charts.histogram(bins(returns), "%", "Histogram of the returns of trades"),
+            "After costs, of the notional at entry",
+        ),
+        panel(
+            "R multiples",
+            charts.histogram(bins(multiples), "R", "Histogram of R multiples"),
+            "Result after costs over the risk to the first stop",
+        ),
+        panel(
+            "Adverse and favorable excursion",
+            _excursions(run),
+            "How far the price went against a trade, and for it. Dot: profit; cross: loss",
+        ),
         panel("Result by hour of entry", _groups(by_hour(trades), "Result by hour of entry"), "USD after costs, UTC"),
-        panel("Result by weekday of entry", _groups(by_weekday(trades), "Result by weekday of entry"), "USD after costs, UTC"),
-    ]  # fmt: skip
+        panel(
+            "Result by weekday of entry",
+            _groups(by_weekday(trades), "Result by weekday of entry"),
+            "USD after costs, UTC",
+        ),
+    ]
     body = "".join(filter(None, made))
     return section("Days and trades", f'<div class="panels">{body}</div>' if body else "")
 
@@ -261,11 +296,16 @@ def _guardians(run: StoredRun) -> str:
     fired = run.summary.get("guardians", ())
     rows = [
         (
-            iso(guardian["ts"])[:19], guardian["type"], guardian["market"] or "account", action_text(guardian), guardian["reason"],
-            ", ".join(map(str, guardian.get("trades", ()))), "" if guardian.get("resultUsd") is None else signed_text(guardian["resultUsd"]),
+            iso(guardian["ts"])[:19],
+            guardian["type"],
+            guardian["market"] or "account",
+            action_text(guardian),
+            guardian["reason"],
+            ", ".join(map(str, guardian.get("trades", ()))),
+            "" if guardian.get("resultUsd") is None else signed_text(guardian["resultUsd"]),
         )
         for guardian in fired[-ROWS_MAX:]
-    ]  # fmt: skip
+    ]
     names = ("when (UTC)", "guardian", "market", "action", "reason", "trade", "result of its fills, after fees")
     more = f"<p>The last {ROWS_MAX} of {len(fired):,}; the run's folder has all of them.</p>"
     return table(names, rows, label="Guardians") + (more if len(fired) > ROWS_MAX else "")
@@ -274,11 +314,15 @@ def _guardians(run: StoredRun) -> str:
 def _outages(run: StoredRun) -> str:
     rows = [
         (
-            iso(outage["atMs"])[:19], duration_ms(outage["forMs"]), ", ".join(outage["openBefore"]) or "flat", ", ".join(outage["openAfter"]) or "flat",
-            outage["events"], signed_text(outage["equityAfterUsd"] - outage["equityBeforeUsd"]),
+            iso(outage["atMs"])[:19],
+            duration_ms(outage["forMs"]),
+            ", ".join(outage["openBefore"]) or "flat",
+            ", ".join(outage["openAfter"]) or "flat",
+            outage["events"],
+            signed_text(outage["equityAfterUsd"] - outage["equityBeforeUsd"]),
         )
         for outage in run.summary.get("outages", ())
-    ]  # fmt: skip
+    ]
     return table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
 
 
@@ -292,7 +336,9 @@ def _failures(run: StoredRun, by: str) -> str:
 
 
 def _config(run: StoredRun, title: str) -> str:
-    """The config as it was written, the options of the run, and every param of each strategy, those with their default included."""
+    """The config as it was written, the options of the run, and every param of each strategy, those with their
+    default included.
+    """
     strategies = "".join(_strategy(one) for one in run.manifest["strategies"])
     options = table(("option", "value"), [(name, _plain(value)) for name, value in run.manifest["options"].items()])
     text = f"<h3>Config file</h3><pre tabindex=0>{escaped(run.manifest['config']['text'])}</pre>"
@@ -323,14 +369,17 @@ def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> str:
         change = Toned(change_text(one.name, one.change, ""), one.tone)
         rows.append((label, first, labelled(one.name, one.second)[1], change, Toned(TONES[one.tone], one.tone)))
     lines = differences(run, other) or list(filter(None, [unexplained(run, other)]))
-    return "".join([
-        section("What was run differently", bullets(lines)),
-        section("Equity and drawdown", _TIME_CHART, name="time"),
-        section("Figures", table(("", *names, "change", ""), rows)),
-    ])  # fmt: skip
+    return "".join(
+        [
+            section("What was run differently", bullets(lines)),
+            section("Equity and drawdown", _TIME_CHART, name="time"),
+            section("Figures", table(("", *names, "change", ""), rows)),
+        ]
+    )
 
 
-# The script fills these in. Without a script the page says so, and every figure and table but that of the trades is there.
+# The script fills these in. Without a script the page says so, and every figure and table but that of the trades is
+# there.
 _TIME_CHART: Final = """<div class="bar" id="chart-bar"></div><div class="readout" id="readout" aria-live="off"></div>
 <div class="plot" id="plot" role="img" aria-label="Equity, drawdown, price and trades over time"></div>
 <noscript><p>The charts over time need JavaScript.</p></noscript>"""

@@ -1,6 +1,8 @@
-"""What the script of the page draws over time, as JSON: equity, drawdown and exposure; candles with volume, indicators and trades. It computes no money.
+"""What the script of the page draws over time, as JSON: equity, drawdown and exposure; candles with volume, indicators
+and trades. It computes no money.
 
-Instants are in seconds UTC, because lightweight-charts counts in seconds. Rising instants are stored as the first one and the steps to the next ones.
+Instants are in seconds UTC, because lightweight-charts counts in seconds. Rising instants are stored as the first one
+and the steps to the next ones.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ from bot.backtest.report.summary import guardian_of
 from bot.backtest.report.trade_statistics import excursion, return_pct
 from bot.backtest.results.run_reader import StoredRun, StoredTrade, levels_of
 
-CURVE_MAX: Final = 10_000  # rows of the equity curve
-TRADES_MAX: Final = 5_000  # the newest: on the candles and in the table
-LEVELS_MAX: Final = 2_000  # stops, and targets, of one market
-GUARDIANS_MAX: Final = 100  # The lines of the account's guardians over all charts.
+# rows of the equity curve
+CURVE_MAX: Final = 10_000
+# the newest: on the candles and in the table
+TRADES_MAX: Final = 5_000
+# stops, and targets, of one market
+LEVELS_MAX: Final = 2_000
+# The lines of the account's guardians over all charts.
+GUARDIANS_MAX: Final = 100
 LEVELS: Final = {"stop_loss": "stops", "take_profit": "targets"}
 
 
@@ -42,12 +48,15 @@ def chart_data(runs: Sequence[StoredRun], names: Sequence[str]) -> dict[str, Any
 
 
 def curve(run: StoredRun) -> dict[str, Any]:
-    """Equity at the end of each bucket, the deepest drawdown in it, the largest exposure in it, and buy and hold at its end."""
+    """Equity at the end of each bucket, the deepest drawdown in it, the largest exposure in it, and buy and hold at
+    its end.
+    """
     count = len(run.at_ms)
     per = max(1, -(-count // CURVE_MAX))
     peaks = list(accumulate(run.equity, max, initial=float(run.summary["startUsd"])))[1:]
     falls = [100 * (usd / peak - 1) if peak > 0 else 0.0 for usd, peak in zip(run.equity, peaks, strict=True)]
-    buckets = {}  # by second, because instants within one second have one place on the chart
+    # by second, because instants within one second have one place on the chart
+    buckets = {}
     for start in range(0, count, per):
         end = min(start + per, count)
         buckets[run.at_ms[end - 1] // 1000] = (start, end)
@@ -63,9 +72,11 @@ def curve(run: StoredRun) -> dict[str, Any]:
 
 
 def buy_and_hold(chart: Mapping[str, Any], at_ms: Sequence[int], start_usd: float) -> list[float] | None:
-    """The value at each instant of the starting balance, held in equal amounts in every market from its first open, without leverage and costs.
+    """The value at each instant of the starting balance, held in equal amounts in every market from its first open,
+    without leverage and costs.
 
-    A market without a candle yet counts as cash. The same formula as `statistics.buy_and_hold`, at each instant. None without candles.
+    A market without a candle yet counts as cash. The same formula as `statistics.buy_and_hold`, at each instant. None
+    without candles.
     """
     columns = []
     for candles in chart.values():
@@ -73,7 +84,8 @@ def buy_and_hold(chart: Mapping[str, Any], at_ms: Sequence[int], start_usd: floa
             return None
         closes_ms = [ts + candles["stepMs"] for ts in candles["ts"]]
         rows = [bisect_right(closes_ms, at) - 1 for at in at_ms]
-        if at_ms:  # The last bucket of the chart may hold fewer candles than the others.
+        # The last bucket of the chart may hold fewer candles than the others.
+        if at_ms:
             rows[-1] = len(closes_ms) - 1
         columns.append([1.0 if row < 0 else candles["close"][row] / candles["open"][0] for row in rows])
     if not columns:
@@ -104,10 +116,24 @@ def _trade(trade: StoredTrade, guardian: str | None) -> list[Any]:
     """In the order of TRADE in page.js."""
     found, pct = excursion(trade), return_pct(trade)
     return [
-        trade.number, trade.strategy, trade.market, trade.side, trade.size, trade.entry_ms, trade.entry_px, trade.entry_kind, trade.exit_ms, trade.exit_px,
-        guardian or trade.exit_kind or "open", round(-trade.fees_usd, 4), round(trade.pnl_usd, 4), _rounded(pct), trade.r_multiple,
-        _rounded(found and found.adverse_pct), _rounded(found and found.favorable_pct),
-    ]  # fmt: skip
+        trade.number,
+        trade.strategy,
+        trade.market,
+        trade.side,
+        trade.size,
+        trade.entry_ms,
+        trade.entry_px,
+        trade.entry_kind,
+        trade.exit_ms,
+        trade.exit_px,
+        guardian or trade.exit_kind or "open",
+        round(-trade.fees_usd, 4),
+        round(trade.pnl_usd, 4),
+        _rounded(pct),
+        trade.r_multiple,
+        _rounded(found and found.adverse_pct),
+        _rounded(found and found.favorable_pct),
+    ]
 
 
 def _rounded(value: float | None) -> float | None:

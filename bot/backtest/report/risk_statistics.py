@@ -1,5 +1,5 @@
-"""Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio and volatility, how sure the Sharpe ratio is, the
-worst drawdowns. Pure.
+"""Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio and volatility, how sure the
+Sharpe ratio is, the worst drawdowns. Pure.
 
 Returns are daily, from 00:00 to 00:00 UTC, as fractions, and a year has 365 days (`statistics.daily_returns`). Rolling
 figures count every day of the calendar; quantiles and moments are of days with prices, because a closed day is no
@@ -17,7 +17,8 @@ from bot.backtest.results.statistics import DAYS_A_YEAR, Drawdown, deviation, me
 
 WINDOW_DAYS: Final = 30
 LEVELS: Final = (0.95, 0.99)
-DAYS_MIN: Final = 10  # fewer returns say nothing of a Sharpe ratio
+# fewer returns say nothing of a Sharpe ratio
+DAYS_MIN: Final = 10
 NORMAL: Final = NormalDist()
 
 
@@ -25,11 +26,13 @@ class Rolling(NamedTuple):
     """Of the window that ends on one day. `sharpe` is None if the returns of the window do not vary."""
 
     sharpe: float | None
-    volatility: float  # The volatility of a year, as a fraction.
+    # The volatility of a year, as a fraction.
+    volatility: float
 
 
 def rolling(returns: Sequence[float], days: int = WINDOW_DAYS) -> list[Rolling]:
-    """The annual Sharpe ratio and the annual volatility of the last `days` returns, from the first day that has so many.
+    """The annual Sharpe ratio and the annual volatility of the last `days` returns, from the first day that has so
+    many.
 
     Volatility: the standard deviation of a sample times the root of 365. Sharpe ratio: as in `statistics.sharpe`.
     """
@@ -42,9 +45,11 @@ def rolling(returns: Sequence[float], days: int = WINDOW_DAYS) -> list[Rolling]:
 
 
 def value_at_risk(returns: Sequence[float], level: float) -> float | None:
-    """The daily return that is not undercut on the share `level` of the days, by historical simulation (Jorion, Value at Risk, 1997, chapter 9).
+    """The daily return that is not undercut on the share `level` of the days, by historical simulation (Jorion, Value
+    at Risk, 1997, chapter 9).
 
-    The quantile 1 - level lies on the straight line between its two neighbours, as in numpy and empyrical. None if fewer days than 1 / (1 - level).
+    The quantile 1 - level lies on the straight line between its two neighbours, as in numpy and empyrical. None if
+    fewer days than 1 / (1 - level).
     """
     if len(returns) < days_for(level):
         return None
@@ -60,9 +65,11 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def expected_shortfall(returns: Sequence[float], level: float) -> float | None:
-    """The mean of the daily returns that are not above the value at risk (Acerbi and Tasche, Expected Shortfall, Economic Notes 31, 2002).
+    """The mean of the daily returns that are not above the value at risk (Acerbi and Tasche, Expected Shortfall,
+    Economic Notes 31, 2002).
 
-    These are the lowest int((n - 1) * (1 - level)) + 1 returns, as in empyrical. None if fewer days than 1 / (1 - level).
+    These are the lowest int((n - 1) * (1 - level)) + 1 returns, as in empyrical. None if fewer days than 1 / (1 -
+    level).
     """
     if len(returns) < days_for(level):
         return None
@@ -82,7 +89,8 @@ def worst(falls: Sequence[Drawdown], count: int) -> list[Drawdown]:
 class Moments(NamedTuple):
     """Of a series of returns: its length, Sharpe ratio of one period, skewness and kurtosis.
 
-    The standard deviation has n - 1 in its denominator; skewness and kurtosis are of the population (n), kurtosis 3 for a normal distribution.
+    The standard deviation has n - 1 in its denominator; skewness and kurtosis are of the population (n), kurtosis 3 for
+    a normal distribution.
     """
 
     length: int
@@ -105,7 +113,8 @@ def moments_of(returns: Sequence[float]) -> Moments | None:
 
 
 def probabilistic_sharpe(found: Moments, least: float = 0.0) -> float:
-    """The probability that the true Sharpe ratio of one period is above `least` (Bailey, Lopez de Prado: The Sharpe Ratio Efficient Frontier.
-    Journal of Risk 15 (2), 2012). Neither ratio is annualised."""
+    """The probability that the true Sharpe ratio of one period is above `least` (Bailey, Lopez de Prado: The Sharpe
+    Ratio Efficient Frontier. Journal of Risk 15 (2), 2012). Neither ratio is annualised.
+    """
     spread = 1 - found.skewness * found.sharpe + (found.kurtosis - 1) / 4 * found.sharpe**2
     return NORMAL.cdf((found.sharpe - least) * math.sqrt(found.length - 1) / math.sqrt(max(spread, 1e-12)))

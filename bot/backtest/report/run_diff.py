@@ -1,5 +1,6 @@
-"""Two runs side by side: their names, their figures, and the differences between their manifests as text. No hash is shown: it says only that something
-differs, and that is said in words."""
+"""Two runs side by side: their names, their figures, and the differences between their manifests as text. No hash is
+shown: it says only that something differs, and that is said in words.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,15 @@ from bot.backtest.report.summary import COSTS, better_or_worse, costs_of, effect
 from bot.backtest.results.run_reader import StoredRun
 from bot.clock import iso
 
-LENGTHS: Final = ("latency_ms", "for_ms")  # durations; every other name that ends in _ms is an instant
-SHOWN_CHARS: Final = 60  # The characters of a value in a list of differences.
-PARAMS_NAMED: Final = 6  # in the name of a run
+# durations; every other name that ends in _ms is an instant
+LENGTHS: Final = ("latency_ms", "for_ms")
+# The characters of a value in a list of differences.
+SHOWN_CHARS: Final = 60
+# in the name of a run
+PARAMS_NAMED: Final = 6
 DIGEST: Final = "sha256"
-DIGEST_TEXTS: Final = {  # by the first word of the path
+# by the first word of the path
+DIGEST_TEXTS: Final = {
     "code": "the source of bot differs",
     "data": "the candles differ",
     "strategies": "the source of the strategy differs",
@@ -42,7 +47,8 @@ def compared(run: StoredRun, other: StoredRun) -> list[ComparedFigure]:
     my_costs, their_costs = costs_of(run), costs_of(other)
     keys = {f"{cost} [$]": key for key, cost in COSTS.items()}
     for cost in COSTS.values():
-        if cost in my_costs or cost in their_costs:  # A run without this cost has 0.
+        # A run without this cost has 0.
+        if cost in my_costs or cost in their_costs:
             mine[f"{cost} [$]"], theirs[f"{cost} [$]"] = my_costs.get(cost, 0.0), their_costs.get(cost, 0.0)
     rows = []
     for name in dict.fromkeys([*mine, *theirs]):
@@ -55,7 +61,10 @@ def compared(run: StoredRun, other: StoredRun) -> list[ComparedFigure]:
 
 
 def names_of(run: StoredRun, other: StoredRun) -> tuple[str, str]:
-    """A name for each of two runs: its config and the params that differ, like `paper: trend.fast_bars=6`. The folder, if nothing else tells them apart."""
+    """A name for each of two runs: its config and the params that differ, like `paper: trend.fast_bars=6`.
+
+    The folder, if nothing else tells them apart.
+    """
     mine, theirs = _params_of(run), _params_of(other)
     names = []
     for params, others in ((mine, theirs), (theirs, mine)):
@@ -91,8 +100,8 @@ def unexplained(run: StoredRun, other: StoredRun) -> str | None:
     if differences(run, other) or run.summary["eventDigest"] == other.summary["eventDigest"]:
         return None
     return (
-        "the manifests are equal, but the events differ. A manifest does not record: that a run was stopped early, the requirements of packages "
-        "that a strategy imports, files that a strategy reads, and random numbers in it"
+        "the manifests are equal, but the events differ. A manifest does not record: that a run was stopped early, the"
+        " requirements of packages that a strategy imports, files that a strategy reads, and random numbers in it"
     )
 
 
@@ -144,7 +153,8 @@ def _is_digest(path: str, one: Any, other: Any) -> bool:
 def _digest_lines(path: str, one: Any, other: Any) -> Iterator[str]:
     """What a differing digest means. `path` is of a digest, of recorded funding rates, or of an imported package."""
     owner, _, _ = path.rpartition(".")
-    if path == f"config.{DIGEST}":  # The lines of the config say it.
+    # The lines of the config say it.
+    if path == f"config.{DIGEST}":
         return
     if path.startswith("funding."):
         states = [("the baseline" if value is None else "recorded rates") for value in (one, other)]

@@ -26,9 +26,11 @@ from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.number_text import DASH, duration_ms, signed_usd, usd
 from bot.words import many
 
-ORDERS_SHOWN: Final = 20  # whose fills depend on the path
+# whose fills depend on the path
+ORDERS_SHOWN: Final = 20
 DRAWDOWNS_SHOWN: Final = 10
-HOURS_UNIT: Final = " [h]"  # at the end of a figure's name
+# at the end of a figure's name
+HOURS_UNIT: Final = " [h]"
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections", "unfilled": "firstUnfilled"}
 FAILURES: Final = {
@@ -36,7 +38,8 @@ FAILURES: Final = {
     "rejections": "Refused by the service",
     "unfilled": "Not filled",
 }
-COSTS: Final = {  # The cost fields of summary.json, in the order of the report.
+# The cost fields of summary.json, in the order of the report.
+COSTS: Final = {
     "realizedUsd": "Realised, before costs",
     "feesUsd": "Fees",
     "fundingUsd": "Funding",
@@ -44,7 +47,8 @@ COSTS: Final = {  # The cost fields of summary.json, in the order of the report.
     "backstopUsd": "Liquidator's backstop",
     "slippageUsd": "Slippage, in the prices",
 }
-# Of each figure: whether a higher value is better, a lower one, or neither. Comparisons are coloured by it, never by the sign.
+# Of each figure: whether a higher value is better, a lower one, or neither. Comparisons are coloured by it, never by
+# the sign.
 BETTER: Final[Mapping[str, Literal["higher", "lower", "none"]]] = {
     "Return [%]": "higher",
     "Buy & Hold Return [%]": "none",
@@ -77,8 +81,10 @@ BETTER: Final[Mapping[str, Literal["higher", "lower", "none"]]] = {
     "backstopUsd": "none",
     "slippageUsd": "lower",
 }
-PAID: Final = frozenset({"feesUsd", "slippageUsd"})  # positive in summary.json if they were paid
-TONES: Final = {"up": "better", "down": "worse", "flat": ""}  # The words for a change.
+# positive in summary.json if they were paid
+PAID: Final = frozenset({"feesUsd", "slippageUsd"})
+# The words for a change.
+TONES: Final = {"up": "better", "down": "worse", "flat": ""}
 SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
 _AMOUNTS: Final = {
     "pnlUsd": "pnl_usd",
@@ -133,7 +139,9 @@ def figure_lines(figures: Mapping[str, Any], band: Mapping[str, Any] | None, ms:
 
 
 def band_lines(band: Mapping[str, Any]) -> list[str]:
-    """How far the path policies differ, and the first orders whose fills depend on the path, as lines for a terminal."""
+    """How far the path policies differ, and the first orders whose fills depend on the path, as lines for a
+    terminal.
+    """
     paths = _paths_of(band)
     differ = {name: one["differing"] for name, one in paths.items() if any(one["differing"].values())}
     if not differ:
@@ -153,7 +161,8 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
         )
     elif "orders" in band:
         lines.append(
-            "band: all paths fill their common trades alike; the differences come from funding, and from the sizes and trades that follow from it"
+            "band: all paths fill their common trades alike; the differences come from funding, and from the sizes and"
+            " trades that follow from it"
         )
     lines += [f"band: {_path_text(order)}" for order in orders[:ORDERS_SHOWN]]
     if count > ORDERS_SHOWN:
@@ -174,7 +183,10 @@ def proof_text(proof: Mapping[str, Any]) -> str:
     """Whether the strategies were proven to be causal, from summary.json."""
     if proof["differs"] is not None:
         return f"Not causal: {proof['differs']}"
-    cuts = f"equal decisions on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
+    cuts = (
+        f"equal decisions on data cut at {many(len(proof['cutsMs']), 'instant')},"
+        f" {many(proof['eventsCompared'], 'event')} compared"
+    )
     if outside := proof.get("outside"):
         return f"Not proved: {outside_text(outside)}; {cuts}"
     if moved := proof.get("moved"):
@@ -189,11 +201,15 @@ def outside_text(outside: Sequence[str]) -> str:
 
 
 def monthly(run: StoredRun) -> dict[int, list[float | None]]:
-    """For each year: the return in percent of each month, January first, and of the whole year last. None for a month without a value."""
+    """For each year: the return in percent of each month, January first, and of the whole year last.
+
+    None for a month without a value.
+    """
     ends: dict[tuple[int, int], float] = {}
     row = 0
     while row < len(run.at_ms):
-        moment = datetime_of(run.at_ms[row] - 1)  # A close at midnight belongs to the day that it ends.
+        # A close at midnight belongs to the day that it ends.
+        moment = datetime_of(run.at_ms[row] - 1)
         after = datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=moment.tzinfo)
         row = max(row + 1, bisect_right(run.at_ms, ms_of(after), row))
         ends[moment.year, moment.month] = run.equity[row - 1]
@@ -211,8 +227,9 @@ def monthly(run: StoredRun) -> dict[int, list[float | None]]:
 
 
 def costs_of(run: StoredRun) -> dict[str, float]:
-    """The parts of a result in USD, by name: realised, fees, funding, unrealised at the end, and the liquidator's backstop if it paid. Slippage is already
-    inside the realised part."""
+    """The parts of a result in USD, by name: realised, fees, funding, unrealised at the end, and the liquidator's
+    backstop if it paid. Slippage is already inside the realised part.
+    """
     costs = {name: effect_usd(name, float(usd)) for name, usd in run.summary["costs"].items()}
     return {
         said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")
@@ -228,7 +245,9 @@ def better_or_worse(name: str, change: float | Decimal | None) -> str:
 
 
 def effect_usd(name: str, usd: float) -> float:
-    """An amount of summary.json by its effect on the account: what was paid is negative, on every page and in the terminal."""
+    """An amount of summary.json by its effect on the account: what was paid is negative, on every page and in the
+    terminal.
+    """
     return -usd if name in PAID else usd
 
 
@@ -241,9 +260,14 @@ def sums(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """A row under SUMS for each strategy, or market."""
     amounts = ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")
     return [
-        (name or "(no strategy)", f"{one['# Trades']:,}", figure_text(one["Win Rate [%]"]), *(cost_text(key, one[key]) for key in amounts))
+        (
+            name or "(no strategy)",
+            f"{one['# Trades']:,}",
+            figure_text(one["Win Rate [%]"]),
+            *(cost_text(key, one[key]) for key in amounts),
+        )
         for name, one in found.items()
-    ]  # fmt: skip
+    ]
 
 
 def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
@@ -256,9 +280,10 @@ def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
         done = [trade for trade in trades if trade.exit_ms is not None]
         won = sum(trade.pnl_usd > 0 for trade in done)
         made[market] = {
-            "# Trades": len(done), "Win Rate [%]": round(100 * won / len(done), 6) if done else None,
+            "# Trades": len(done),
+            "Win Rate [%]": round(100 * won / len(done), 6) if done else None,
             **{key: round(fsum(map(attrgetter(name), trades)), 8) for key, name in _AMOUNTS.items()},
-        }  # fmt: skip
+        }
     return made
 
 
@@ -289,7 +314,9 @@ def guardian_text(one: Mapping[str, Any]) -> str:
 
 
 def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
-    """Orders that the risk check refused (`refusals`), that the service refused (`rejections`), or that it did not fill (`unfilled`), as lines for a terminal."""
+    """Orders that the risk check refused (`refusals`), that the service refused (`rejections`), or that it did not
+    fill (`unfilled`), as lines for a terminal.
+    """
     first = summary.get(FIRST[by], {})
     title = FAILURES[by]
     return [
@@ -353,26 +380,37 @@ def more_as_json(run: StoredRun) -> dict[str, Any]:
     """The figures that the report computes from the stored results, besides those of summary.json."""
     trades, course = finished(run.trades), run.summary["course"]
     return {
-        "months": {
-            str(year): dict(zip((*MONTHS, "Year"), found, strict=True)) for year, found in monthly(run).items()
-        },
+        "months": {str(year): dict(zip((*MONTHS, "Year"), found, strict=True)) for year, found in monthly(run).items()},
         "markets": by_market(run),
         "risk": risk_of(run),
         "ofFewDays": list(extrapolated(run.summary["figures"], course["toMs"] - course["fromMs"])),
         "drawdowns": [
-            {"peakMs": one.peak_ms, "lowMs": one.low_ms, "endMs": one.end_ms if one.is_over else None, "depthPct": round(100 * one.depth, DECIMALS)}
+            {
+                "peakMs": one.peak_ms,
+                "lowMs": one.low_ms,
+                "endMs": one.end_ms if one.is_over else None,
+                "depthPct": round(100 * one.depth, DECIMALS),
+            }
             for one in worst_drawdowns(run)
         ],
         "exposure": {
-            one.market: {"timePct": round(one.time_pct, DECIMALS), "meanUsd": round(one.mean_usd, DECIMALS), "sharePct": round(one.share_pct, DECIMALS)}
+            one.market: {
+                "timePct": round(one.time_pct, DECIMALS),
+                "meanUsd": round(one.mean_usd, DECIMALS),
+                "sharePct": round(one.share_pct, DECIMALS),
+            }
             for one in exposure_of(run)
         },
         "hours": _groups_as_json(by_hour(trades)),
         "weekdays": _groups_as_json(by_weekday(trades)),
         "config": run.manifest["config"]["text"],
-        "params": {one["name"]: one.get("params") for one in run.manifest["strategies"]},  # None: an older version ran it
+        "params": {
+            one["name"]: one.get("params")
+            for one in run.manifest["strategies"]
+            # None: an older version ran it
+        },
         "assumptions": run.manifest["assumptions"],
-    }  # fmt: skip
+    }
 
 
 def _groups_as_json(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
@@ -388,7 +426,10 @@ def drawdown_text(one: Drawdown) -> tuple[str, str, str, str, str]:
 
 
 def labelled(name: str, value: Any, missing: str = DASH) -> tuple[str, str]:
-    """A figure of summary.json as its label and its text. Durations are shown in days and hours, so their label has no unit."""
+    """A figure of summary.json as its label and its text.
+
+    Durations are shown in days and hours, so their label has no unit.
+    """
     if not name.endswith(HOURS_UNIT):
         return name, figure_text(value, missing)
     return name.removesuffix(HOURS_UNIT), missing if value is None else duration_ms(value * HOUR_MS)

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from bot.number_text import on_page
 
 _FIGURE: Final = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?( %| R| (y|d|h|min|s)( [0-9]+ (d|h|min|s))?)?|-", re.ASCII)
-SHORT_CHARS: Final = 24  # a text up to this length stays on one line
+# a text up to this length stays on one line
+SHORT_CHARS: Final = 24
 Rows = Iterable[Sequence[object]]
 
 
@@ -32,7 +33,8 @@ def table(names: Sequence[str], rows: Rows, *, label: str = "") -> str:
 
 
 def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
-    """A table of signed percentages whose cells are coloured by sign and size. The largest size of all cells has the full colour.
+    """A table of signed percentages whose cells are coloured by sign and size. The largest size of all cells has the
+    full colour.
 
     `corner` stands over the names of the rows, `names` over their values.
     """
@@ -64,7 +66,10 @@ def _framed(heads: Sequence[str], rows: Sequence[Sequence[str]], *, label: str, 
 def _heat(value: float | None, largest: float) -> str:
     if value is None:
         return "<td></td>"
-    return f'<td class="{"up" if value >= 0 else "down"}" style="--heat:{abs(value) / largest:.2f}">{on_page(f"{value:+z.2f}")}</td>'
+    return (
+        f'<td class="{"up" if value >= 0 else "down"}"'
+        f' style="--heat:{abs(value) / largest:.2f}">{on_page(f"{value:+z.2f}")}</td>'
+    )
 
 
 def _cell(cell: object) -> str:

@@ -1,4 +1,5 @@
-"""Figures of trades: returns, excursions, results by hour and weekday, exposure by market, and the bins of a histogram. Pure.
+"""Figures of trades: returns, excursions, results by hour and weekday, exposure by market, and the bins of a histogram.
+Pure.
 
 Every function takes finished trades, except `exposure_by_market`, which also counts a trade that is still open.
 """
@@ -16,7 +17,8 @@ from bot.runtime.model.positions import unit_px
 
 HOURS: Final = tuple(f"{hour:02d}" for hour in range(24))
 WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-BINS: Final = 30  # about so many in a histogram
+# about so many in a histogram
+BINS: Final = 30
 
 
 def finished(trades: Iterable[StoredTrade]) -> list[StoredTrade]:
@@ -47,8 +49,9 @@ class Excursion(NamedTuple):
 def excursion(trade: StoredTrade) -> Excursion | None:
     """Maximum adverse and maximum favorable excursion, MAE and MFE (Sweeney, Maximum Adverse Excursion, 1997).
 
-    For a long trade MAE = entry price - lowest price and MFE = highest price - entry price; for a short trade the other way round. 1 R is the distance
-    of the first stop from the average entry price. Costs are not part of it. None if the run has not stored the extremes.
+    For a long trade MAE = entry price - lowest price and MFE = highest price - entry price; for a short trade the other
+    way round. 1 R is the distance of the first stop from the average entry price. Costs are not part of it. None if the
+    run has not stored the extremes.
     """
     cost = entry_cost(trade)
     if trade.low_px is None or trade.high_px is None or cost <= 0:
@@ -94,8 +97,9 @@ def _grouped(
 
 
 class MarketExposure(NamedTuple):
-    """`time_pct`: share of the run with a position in the market. `mean_usd`: notional at entry while in a position, weighted by time.
-    `share_pct`: the market's part of the sum of notional times time over all markets."""
+    """`time_pct`: share of the run with a position in the market. `mean_usd`: notional at entry while in a position,
+    weighted by time. `share_pct`: the market's part of the sum of notional times time over all markets.
+    """
 
     market: str
     time_pct: float

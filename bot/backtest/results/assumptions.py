@@ -1,4 +1,6 @@
-"""The assumptions of a backtest: what its figures rest on, as sentences for the manifest, the report and the terminal."""
+"""The assumptions of a backtest: what its figures rest on, as sentences for the manifest, the report and the
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,30 @@ from bot.venue.numbers import BPS, E8, E12, digits_of
 from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
 from bot.venue.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, Market
 
-COARSE: Final = 0.001  # A fraction of the price. A larger tick is named.
-INSTANTS: Final = 200  # The first instants of a timer show whether it is due between two closes.
+# A fraction of the price. A larger tick is named.
+COARSE: Final = 0.001
+# The first instants of a timer show whether it is due between two closes.
+INSTANTS: Final = 200
 PATHS: Final = {
-    "sl_first": "inside a bar the price reaches the extreme nearer to the open first; when a stop and a target lie in one bar, the stop wins",
+    "sl_first": (
+        "inside a bar the price reaches the extreme nearer to the open first; when a stop and a target lie in one bar,"
+        " the stop wins"
+    ),
     "adaptive": "inside a bar the price reaches the extreme nearer to the open first",
     "ohlc": "inside a bar the high comes before the low",
     "olhc": "inside a bar the low comes before the high",
 }
 ALWAYS: Final = (
-    "a market order that is decided on a bar's close fills at the next bar's open, plus half the spread and its walk through the order book",
+    (
+        "a market order that is decided on a bar's close fills at the next bar's open, plus half the spread and its"
+        " walk through the order book"
+    ),
     "an entry in USD is sized at the price at which it fills",
     "a stop, a target or a trailing stop fills at its level, or at the open when the bar opens beyond it",
-    "MaxHold, schedules and the dead-man switch close at their instant; inside a candle their price lies on the straight line from its open to its close",
+    (
+        "MaxHold, schedules and the dead-man switch close at their instant; inside a candle their price lies on the"
+        " straight line from its open to its close"
+    ),
     "where candles are missing there is no price: what a guardian closes there fills at the next open",
     "a resting limit order fills when the price passes it by one tick, with at most a tenth of the bar's volume",
     "candles hold prices of trades: mark, mid and oracle are the candle's own price",
@@ -45,22 +58,32 @@ AT_THE_END: Final = (
     "slippage is what takers paid compared with the open, or the level, at which their order was due",
     "slippage is not measured for liquidations and drawdown guardians",
     "positions that are open at the end are valued at the last close; nothing is closed for the report",
-    "a year has 365 days; annual figures use returns from 00:00 to 00:00 UTC, which are 0 on a day without prices; the risk-free rate is 0",
+    (
+        "a year has 365 days; annual figures use returns from 00:00 to 00:00 UTC, which are 0 on a day without prices;"
+        " the risk-free rate is 0"
+    ),
 )
 
 
 def assumptions_of(
-    timeline: Timeline, options: SessionOptions, exchange: SimulatedExchange, *, funded: Sequence[str], timers: Sequence[tuple[str, str, Spec]] = (),
+    timeline: Timeline,
+    options: SessionOptions,
+    exchange: SimulatedExchange,
+    *,
+    funded: Sequence[str],
+    timers: Sequence[tuple[str, str, Spec]] = (),
     asking: Sequence[str] = (),
-) -> list[str]:  # fmt: skip
-    """One sentence for each assumption. `funded`: the markets with recorded funding rates. `timers`: strategy, name of its timer, when it is due.
+) -> list[str]:
+    """One sentence for each assumption. `funded`: the markets with recorded funding rates. `timers`: strategy, name of
+    its timer, when it is due.
 
     `asking`: the strategies whose entries wait for a person in a live run.
     """
     lines = [f"path {options.path}: {PATHS[options.path]}", *ALWAYS, _latency(options.latency_ms), *AT_THE_END]
     if options.start_ms is not None and options.start_ms < timeline.start_ms:
         lines.append(
-            f"the session begins at {iso(timeline.start_ms)[:16]}, with the first candle there is, and not at {iso(options.start_ms)[:16]}"
+            f"the session begins at {iso(timeline.start_ms)[:16]}, with the first candle there is, and not at"
+            f" {iso(options.start_ms)[:16]}"
         )
     for cursor in timeline.cursors:
         market = exchange.state.markets[cursor.coin]
@@ -70,7 +93,8 @@ def assumptions_of(
     if asking:
         answer = "approved at once" if options.approve == "all" else "refused"
         lines.append(
-            f"nobody is asked: each entry of {', '.join(asking)} that needs approval is {answer} (--approve {options.approve})"
+            f"nobody is asked: each entry of {', '.join(asking)} that needs approval is {answer} (--approve"
+            f" {options.approve})"
         )
     if options.outages:
         times = "once" if len(options.outages) == 1 else f"{len(options.outages)} times"
@@ -98,11 +122,15 @@ def agent_lines(specs: Sequence[StrategySpec], options: AgentOptions, start_ms: 
         )
         yield f"{name}: an answer is there on the close of its bar; a live model takes seconds"
         if params.knowledge_cutoff is None:
-            yield f"WARNING {name}: knowledge_cutoff is not given: what {model} knows of this period from its training cannot be judged"
+            yield (
+                f"WARNING {name}: knowledge_cutoff is not given: what {model} knows of this period from its training"
+                " cannot be judged"
+            )
         elif start_ms < ms_of(datetime.combine(params.knowledge_cutoff, time.max, UTC)):
             yield (
-                f"WARNING {name}: look-ahead: the period begins at {iso(start_ms)[:10]}, and {model} was trained on data up to "
-                f"{params.knowledge_cutoff}: it may know what the prices did, so results before that day prove nothing"
+                f"WARNING {name}: look-ahead: the period begins at {iso(start_ms)[:10]}, and {model} was trained on"
+                f" data up to {params.knowledge_cutoff}: it may know what the prices did, so results before that day"
+                " prove nothing"
             )
 
 
@@ -110,8 +138,9 @@ def _latency(latency_ms: int) -> str:
     if not latency_ms:
         return "latency 0 ms: an order arrives before the next open"
     return (
-        f"latency {latency_ms} ms: an order reaches the venue that long after the close, and fills at the next point of the path (a bar's open, an extreme after "
-        "a third of the bar, the other after two thirds, its close): up to a third of a bar later, mostly at a low or a high"
+        f"latency {latency_ms} ms: an order reaches the venue that long after the close, and fills at the next point of"
+        " the path (a bar's open, an extreme after a third of the bar, the other after two thirds, its close): up to a"
+        " third of a bar later, mostly at a low or a high"
     )
 
 
@@ -121,13 +150,15 @@ def _of_market(
     spec, is_event = market.spec, market.spec.margin_mode == "full"
     if cursor.ts[cursor.first] < timeline.start_ms:
         yield (
-            "the session begins inside a candle: until that candle ends an order fills at the next point of its path, mostly a low or a high, and not at an open"
+            "the session begins inside a candle: until that candle ends an order fills at the next point of its path,"
+            " mostly a low or a high, and not at an open"
         )
     depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {cursor.coin}"
     of_what, of = (" of price x (1 - price)", " of the payout") if is_event else ("", "")
     yield (
-        f"prices come from {cursor.interval} candles; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, "
-        f"maker {'rebate ' if spec.maker_rate < 0 else ''}{abs(spec.maker_rate) / E8 * 100:.4g} %{of_what}, spread {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
+        f"prices come from {cursor.interval} candles; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, maker"
+        f" {'rebate ' if spec.maker_rate < 0 else ''}{abs(spec.maker_rate) / E8 * 100:.4g} %{of_what}, spread"
+        f" {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
         + (
             f"{spec.sig_figs} figures"
             if spec.sig_figs
@@ -161,16 +192,22 @@ def _of_market(
     if not cursor.first and begins_ms > timeline.start_ms:
         yield f"closed until its first candle, {iso(begins_ms)[:16]}: earlier orders are refused"
     if begins_ms - timeline.start_ms >= DAY_MS or timeline.end_ms - ends_ms >= DAY_MS:
-        yield f"there are candles only from {iso(begins_ms)[:16]} to {iso(ends_ms)[:16]}; outside of that its price stands still"
+        yield (
+            f"there are candles only from {iso(begins_ms)[:16]} to {iso(ends_ms)[:16]}; outside of that its price"
+            " stands still"
+        )
     if holes := _holes(cursor.ts, cursor.step_ms, cursor.first, cursor.end):
         closed = ", nights and holidays included" if spec.hours is not None else ""
         yield (
-            f"{holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range{closed}: no price moves there, and the next open is a jump"
+            f"{holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range{closed}: no price moves"
+            " there, and the next open is a jump"
         )
 
 
 def _multipliers(market: Market, *, is_funded: bool) -> Iterator[str]:
-    """How the venue changes the listing's figures by size, hours and price, and how far from the mid an order may fill."""
+    """How the venue changes the listing's figures by size, hours and price, and how far from the mid an order may
+    fill.
+    """
     spec, of = market.spec, " of the payout" if market.spec.margin_mode == "full" else ""
     if spec.hours is not None:
         wider = f"the spread is {CLOSED_DEPTH} times as wide, {2 * CLOSED_DEPTH * spec.half_spread / E8 * BPS:.4g} bps"
@@ -181,19 +218,20 @@ def _multipliers(market: Market, *, is_funded: bool) -> Iterator[str]:
             yield f"while its exchange is closed {', and '.join(closed)}"
     if spec.level_size:
         yield (
-            f"the book has {BOOK_LEVELS} levels: each is {spec.level_step / E8 * BPS:.4g} bps{of} further from the mid than the one before it, and larger "
-            f"by {spec.level_growth / E8 * 100:.4g} % of the first"
+            f"the book has {BOOK_LEVELS} levels: each is {spec.level_step / E8 * BPS:.4g} bps{of} further from the mid"
+            f" than the one before it, and larger by {spec.level_growth / E8 * 100:.4g} % of the first"
         )
     yield (
-        f"an entry at market fills at most {spec.slippage_bps} bps{of} from the mid unless it sets another bound, a close {CLOSE_SLIPPAGE_BPS} bps, "
-        f"a stop, a target or a guardian {TRIGGER_SLIPPAGE_BPS} bps"
+        f"an entry at market fills at most {spec.slippage_bps} bps{of} from the mid unless it sets another bound, a"
+        f" close {CLOSE_SLIPPAGE_BPS} bps, a stop, a target or a guardian {TRIGGER_SLIPPAGE_BPS} bps"
     )
     if spec.margin_mode == "full":
         return
     if spec.hours is not None and not is_funded:
         yield (
-            f"the funding rate of a premium P over the oracle is {spec.funding_factor / E8:.4g} x (P + clamp({INTEREST / E12 * 100:.4g} % - P, "
-            f"-{CLAMP / E12 * 100:.4g} % to {CLAMP / E12 * 100:.4g} %)) / 8 an hour"
+            f"the funding rate of a premium P over the oracle is {spec.funding_factor / E8:.4g} x (P +"
+            f" clamp({INTEREST / E12 * 100:.4g} % - P, -{CLAMP / E12 * 100:.4g} % to {CLAMP / E12 * 100:.4g} %)) / 8 an"
+            " hour"
         )
     tiers = [
         f"{50 / tier.max_leverage:.4g} % of "
@@ -201,8 +239,9 @@ def _multipliers(market: Market, *, is_funded: bool) -> Iterator[str]:
         for tier in market.tiers
     ]
     yield (
-        f"maintenance margin is {' and '.join(tiers)}; a position below it is liquidated (a position above {PARTIAL_FROM // E8:,} USD by a fifth first); below two "
-        f"thirds of it the liquidator takes the position with its margin"
+        f"maintenance margin is {' and '.join(tiers)}; a position below it is liquidated (a position above"
+        f" {PARTIAL_FROM // E8:,} USD by a fifth first); below two thirds of it the liquidator takes the position with"
+        " its margin"
     )
 
 
@@ -222,7 +261,10 @@ def _between_closes(timers: Sequence[tuple[str, str, Spec]], timeline: Timeline)
     for strategy, name, spec in timers:
         first = islice(instants(spec, timeline.start_ms, timeline.end_ms), INSTANTS)
         if any(at_ms % finest.step_ms for at_ms in first):
-            yield f"{strategy}: timer {name}: when it is due several times between two closes of {finest.interval} candles, it fires once, at the later close"
+            yield (
+                f"{strategy}: timer {name}: when it is due several times between two closes of {finest.interval}"
+                " candles, it fires once, at the later close"
+            )
 
 
 def _holes(ts: Sequence[int], step_ms: int, first: int, end: int) -> int:

@@ -1,4 +1,7 @@
-"""What a page draws of a run besides its trades: candles, thinned, and the declared indicators of the strategies. No figure is computed from them."""
+"""What a page draws of a run besides its trades: candles, thinned, and the declared indicators of the strategies.
+
+No figure is computed from them.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,24 @@ from bot.strategy.base import declared
 from bot.strategy.indicators import Columns, Indicators
 from bot.wire import CANDLES_MAX as WARM_UP_MAX
 
-CANDLES_MAX: Final = 10_000  # The candles of one market: more than a year of hours, and more than a screen has pixels.
-CANDLES_IN_ALL: Final = 30_000  # The candles of all markets, so that a page stays below 3 MB.
-CANDLES_MIN: Final = 1_000  # The candles of one market, however many markets there are.
-CHUNK_ROWS: Final = (
-    8_192  # candles whose indicators are computed at once: years of minutes as Python lists take a gigabyte
-)
-DIGITS: Final = 8  # The digits of an indicator's value: more could not be distinguished.
+# The candles of one market: more than a year of hours, and more than a screen has pixels.
+CANDLES_MAX: Final = 10_000
+# The candles of all markets, so that a page stays below 3 MB.
+CANDLES_IN_ALL: Final = 30_000
+# The candles of one market, however many markets there are.
+CANDLES_MIN: Final = 1_000
+# candles whose indicators are computed at once: years of minutes as Python lists take a gigabyte
+CHUNK_ROWS: Final = 8_192
+# The digits of an indicator's value: more could not be distinguished.
+DIGITS: Final = 8
 
 
 def chart_of(timeline: Timeline, specs: Sequence[StrategySpec]) -> dict[str, Any]:
-    """{market: {"stepMs", "ts", "open", "high", "low", "close", "volume", "indicators"}}: buckets of whole candles, oldest first.
+    """{market: {"stepMs", "ts", "open", "high", "low", "close", "volume", "indicators"}}: buckets of whole candles,
+    oldest first.
 
-    "indicators": [{"strategy", "name", "label", "onPrice", "values"}], one value at the end of each bucket, None before there are enough bars.
+    "indicators": [{"strategy", "name", "label", "onPrice", "values"}], one value at the end of each bucket, None before
+    there are enough bars.
     """
     limit = max(CANDLES_MIN, min(CANDLES_MAX, CANDLES_IN_ALL // max(1, len(timeline.cursors))))
     chart = {cursor.coin: _thinned(cursor, limit) for cursor in timeline.cursors}
@@ -61,7 +69,9 @@ def _thinned(cursor: MarketCursor, limit: int) -> dict[str, Any]:
 def _indicators(
     spec: StrategySpec, market: str, cursor: SeriesCursor, start_ms: int, wanted: int, ends: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """The indicators of one strategy in one market, as a daemon that ran without a break computed them: from the first bar of its warm-up on."""
+    """The indicators of one strategy in one market, as a daemon that ran without a break computed them: from the
+    first bar of its warm-up on.
+    """
     strategy, candles = spec.strategy, cursor.candles
     found = declared(type(strategy))
     if not found or not ends:
@@ -73,8 +83,10 @@ def _indicators(
     bars = (candles.open, candles.high, candles.low, candles.close, candles.volume)
     indicators = Indicators(found, [market], strategy.params)
     drawn: list[list[float | None]] = [[None] * len(ends) for _ in found]
-    at = bisect_left(rows, first)  # Ends before it have no bar.
-    for begin in range(first, last, CHUNK_ROWS):  # Each series of values goes on from chunk to chunk.
+    # Ends before it have no bar.
+    at = bisect_left(rows, first)
+    # Each series of values goes on from chunk to chunk.
+    for begin in range(first, last, CHUNK_ROWS):
         end = min(begin + CHUNK_ROWS, last)
         computed = indicators.columns(market, Columns(*(column[begin:end].tolist() for column in bars)))
         upto = bisect_left(rows, end, at)
@@ -84,9 +96,15 @@ def _indicators(
     made = []
     for one, values in zip(found.values(), drawn, strict=True):
         described = one.described(strategy.params)
-        made.append({
-            "strategy": strategy.name, "name": described.name, "label": described.label, "onPrice": described.on_price, "values": values,
-        })  # fmt: skip
+        made.append(
+            {
+                "strategy": strategy.name,
+                "name": described.name,
+                "label": described.label,
+                "onPrice": described.on_price,
+                "values": values,
+            }
+        )
     return made
 
 

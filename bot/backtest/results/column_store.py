@@ -1,4 +1,7 @@
-"""Many records of one kind, stored by column, so that a hundred thousand trades take a few megabytes. Records are made again when they are read."""
+"""Many records of one kind, stored by column, so that a hundred thousand trades take a few megabytes.
+
+Records are made again when they are read.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 T = TypeVar("T")
 
-NOTHING: Final = -(1 << 63)  # stands for None in a column of whole numbers; no amount has this value
+# stands for None in a column of whole numbers; no amount has this value
+NOTHING: Final = -(1 << 63)
 
 
 class ColumnStore(Sequence[T], Generic[T]):
-    """`read` returns a record's values in the order of `kinds` (int or str; an int may be None). `make` builds the record from these values.
+    """`read` returns a record's values in the order of `kinds` (int or str; an int may be None). `make` builds the
+    record from these values.
 
     A record that still changes is stored as an object until `settle` is called for it.
     """

@@ -1,4 +1,6 @@
-"""The equity of a backtest at every close, computed afterwards from the ledger's steps and the candles, and the figures from it. No numpy."""
+"""The equity of a backtest at every close, computed afterwards from the ledger's steps and the candles, and the
+figures from it. No numpy.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ from bot.backtest.results.trade_ledger import RoundTrip, Step
 from bot.runtime.model.positions import is_no
 from bot.venue.numbers import E8
 
-FEW: Final = 10  # below this size, a price's digits beyond the venue's eight decimals are worth nothing
+# below this size, a price's digits beyond the venue's eight decimals are worth nothing
+FEW: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Equity and position notional in USD at each instant of `at_ms`: the closes of the candles and the end. `last` has the last price of open positions."""
+    """Equity and position notional in USD at each instant of `at_ms`: the closes of the candles and the end.
+
+    `last` has the last price of open positions.
+    """
 
     at_ms: array[int]
     equity: array[float]
@@ -29,8 +35,13 @@ class Curve:
     last: Mapping[str, float]
 
     def npy(self) -> bytearray:
-        """The rows as a .npy file (format 1.0): a structured array of at_ms (int64), equity_usd and exposure_usd (float64)."""
-        head = "{'descr': [('at_ms', '<i8'), ('equity_usd', '<f8'), ('exposure_usd', '<f8')], 'fortran_order': False, 'shape': (%d,), }"
+        """The rows as a .npy file (format 1.0): a structured array of at_ms (int64), equity_usd and exposure_usd
+        (float64).
+        """
+        head = (
+            "{'descr': [('at_ms', '<i8'), ('equity_usd', '<f8'), ('exposure_usd', '<f8')], 'fortran_order': False,"
+            " 'shape': (%d,), }"
+        )
         text = (head % len(self.at_ms)).encode()
         text += b" " * (-(len(text) + 11) % 64) + b"\n"
         made = bytearray(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
@@ -45,7 +56,9 @@ class Curve:
 
 
 def curve_of(cursors: Sequence[MarketCursor], steps: Sequence[Step], *, start_cash: int, end_ms: int = 0) -> Curve:
-    """Equity = cash + (size * close - cost) of each market, at every close of the run, and at `end_ms` if that is later."""
+    """Equity = cash + (size * close - cost) of each market, at every close of the run, and at `end_ms` if that is
+    later.
+    """
     grid = _grid(cursors)
     if grid and end_ms > grid[-1]:
         grid.append(end_ms)
@@ -92,13 +105,21 @@ def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]
 
 
 def _hold(
-    coin: str, closes: Sequence[float], at: array[int], grid: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float],
-) -> float | None:  # fmt: skip
-    """Add unrealized profit and notional of one market at each instant, valued at the newest close or at a newer fill. `at` are the market's closes.
-    Returns the last price if a position is open at the end, else None."""
+    coin: str,
+    closes: Sequence[float],
+    at: array[int],
+    grid: array[int],
+    steps: Iterable[Step],
+    equity: array[float],
+    exposure: array[float],
+) -> float | None:
+    """Add unrealized profit and notional of one market at each instant, valued at the newest close or at a newer fill.
+    `at` are the market's closes. Returns the last price if a position is open at the end, else None.
+    """
     done, size, cost = 0, 0.0, 0.0
     is_event = is_no(coin, "short")
-    paid, until = 0.0, 0  # the price of a fill, and the row up to which no close is newer
+    # the price of a fill, and the row up to which no close is newer
+    paid, until = 0.0, 0
     for step in chain(steps, [Step(1 << 62, 0, "", 0, 0)]):
         row = bisect_right(grid, step.ts, done)
         if row > done:
@@ -106,7 +127,8 @@ def _hold(
                 much, old = abs(size), max(0, min(until, row) - done)
                 known = closes[done:row] if not old else array("d", [paid]) * old + array("d", closes[done + old : row])
                 if much > FEW:
-                    known = array("d", [round(px * E8) / E8 for px in known])  # rounded as the venue does
+                    # rounded as the venue does
+                    known = array("d", [round(px * E8) / E8 for px in known])
                 equity[done:row] = array(
                     "d", [cash + (size * px - cost) for cash, px in zip(equity[done:row], known, strict=True)]
                 )
@@ -153,17 +175,25 @@ def figures_of(
     start_ms: int,
     prices: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, Any]:
-    """The statistics by their usual names. `prices` has the first and last price of each market. The formulas are in statistics.py."""
+    """The statistics by their usual names.
+
+    `prices` has the first and last price of each market. The formulas are in statistics.py.
+    """
     end_ms = curve.at_ms[-1] if curve.at_ms else start_ms
     # From the entry and exit instants, because a trade within one bar shows at no close.
     exposed = exposure(((trip.entry_ms, trip.exit_ms or end_ms) for trip in trips), start_ms, end_ms)
     trades = [
         Trade(
-            trip.entry_ms, trip.exit_ms, trip.realized / E8, trip.fees / E8, trip.funding / E8, None if trip.risk is None else trip.risk / E8,
+            trip.entry_ms,
+            trip.exit_ms,
+            trip.realized / E8,
+            trip.fees / E8,
+            trip.funding / E8,
+            None if trip.risk is None else trip.risk / E8,
         )
         for trip in trips
         if trip.exit_ms
-    ]  # fmt: skip
+    ]
     return statistics(
         curve.at_ms, curve.equity, trades, start_ms=start_ms, start_usd=start_usd, prices=prices, exposed=exposed
     )

@@ -1,7 +1,7 @@
 """Lines of events.jsonl: the events of the API without `requestId`, which differs between runs. Pure.
 
-Orders and fills come a hundred thousand times in a run, so they are formatted directly as text. A test compares this text with the API's JSON. All other
-events are that JSON.
+Orders and fills come a hundred thousand times in a run, so they are formatted directly as text. A test compares this
+text with the API's JSON. All other events are that JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from bot.model.events import Event, Fill, OrderChanged
 from bot.money import format_e8
 from bot.service.views import event_views
 
-AMOUNTS_KEPT: Final = 512  # the same size and levels come in all events of an order
+# the same size and levels come in all events of an order
+AMOUNTS_KEPT: Final = 512
 
 _dumps: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 

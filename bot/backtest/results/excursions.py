@@ -1,4 +1,7 @@
-"""The lowest and the highest price of a market while a trade was open, from the candles and their path. Computed after the run."""
+"""The lowest and the highest price of a market while a trade was open, from the candles and their path.
+
+Computed after the run.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from bot.venue.numbers import E8
 def extremes_of(cursors: Sequence[MarketCursor], trips: Iterable[RoundTrip], path: str) -> Iterator[tuple[int, int]]:
     """The lowest and the highest price of each trade, scaled 1e8.
 
-    These are the prices of its fills, and every price that the venue saw from the entry to the exit, without the one at the exit: a stop ends a trade
-    at its level, before the price goes on to the extreme of the bar.
+    These are the prices of its fills, and every price that the venue saw from the entry to the exit, without the one at
+    the exit: a stop ends a trade at its level, before the price goes on to the extreme of the bar.
     """
     by_coin = {cursor.coin: cursor for cursor in cursors}
     for trip in trips:
@@ -28,7 +31,9 @@ def extremes_of(cursors: Sequence[MarketCursor], trips: Iterable[RoundTrip], pat
 
 
 def _seen(cursor: MarketCursor, from_ms: int, until_ms: int, path: str) -> Iterator[int]:
-    """Prices from `from_ms` on and before `until_ms`, among them the lowest and the highest: whole bars by their extremes, others by their four points."""
+    """Prices from `from_ms` on and before `until_ms`, among them the lowest and the highest: whole bars by their
+    extremes, others by their four points.
+    """
     ts, step_ms = cursor.ts, cursor.step_ms
     first = bisect_left(ts, from_ms)
     last = max(first, bisect_right(ts, until_ms - step_ms))

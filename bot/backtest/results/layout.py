@@ -7,9 +7,28 @@ from typing import Final
 FORMAT: Final = 1
 NAMES: Final = ("manifest.json", "events.jsonl", "trades.csv", "equity.npy", "summary.json", "chart.json")
 COLUMNS: Final = (
-    "trade", "strategy", "market", "side", "size", "entry_ms", "entry_px", "entry_kind", "exit_ms", "exit_px", "exit_kind", "realized_usd",
-    "fees_usd", "funding_usd", "pnl_usd", "r_multiple", "stop_px", "target_px", "fills",
+    "trade",
+    "strategy",
+    "market",
+    "side",
+    "size",
+    "entry_ms",
+    "entry_px",
+    "entry_kind",
+    "exit_ms",
+    "exit_px",
+    "exit_kind",
+    "realized_usd",
+    "fees_usd",
+    "funding_usd",
+    "pnl_usd",
+    "r_multiple",
+    "stop_px",
+    "target_px",
+    "fills",
     "slippage_usd",
-)  # fmt: skip
-EXTREMES: Final = ("low_px", "high_px")  # columns of trades.csv after COLUMNS; runs of older versions lack them
-BY_GUARDIAN: Final = frozenset({"guardian", "kill"})  # kinds of exits
+)
+# columns of trades.csv after COLUMNS; runs of older versions lack them
+EXTREMES: Final = ("low_px", "high_px")
+# kinds of exits
+BY_GUARDIAN: Final = frozenset({"guardian", "kill"})

@@ -1,4 +1,5 @@
-"""The packages that a strategy's source imports, besides Python and bot, with their versions. The manifest of a run lists them.
+"""The packages that a strategy's source imports, besides Python and bot, with their versions. The manifest of a run
+lists them.
 
 The imports are read from the source text; nothing is imported. Packages that are imported by packages are not listed.
 """
@@ -24,8 +25,9 @@ OURS: Final = {"bot", "__future__"}
 
 
 def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
-    """For each source: package name -> version. An editable package, or one that is only on the path, has the SHA-256 of its source ("sha256:...").
-    A package that is not installed is "missing". The strategy's own package is included."""
+    """For each source: package name -> version. An editable package, or one that is only on the path, has the SHA-256
+    of its source ("sha256:..."). A package that is not installed is "missing". The strategy's own package is included.
+    """
     names = [_names(module) for module in loaded]
     owners = _distributions(tuple(sys.path)) if any(names) else {}
     return [
@@ -35,7 +37,9 @@ def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
 
 @lru_cache(maxsize=1)
 def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """Imported name -> the distributions that have it, on this path: they are read once, because each of them is a file."""
+    """Imported name -> the distributions that have it, on this path: they are read once, because each of them is a
+    file.
+    """
     return packages_distributions()
 
 
@@ -80,7 +84,8 @@ def _digest(top: str) -> str:
     """SHA-256 of every source file of a package or module."""
     try:
         spec = find_spec(top)
-    except ValueError:  # A module object without a proper spec.
+    # A module object without a proper spec.
+    except ValueError:
         spec = None
     if spec is None:
         return "missing"

@@ -16,22 +16,52 @@ from bot.errors import BotError, Exit
 from bot.files import OutsideFolder, inside
 from bot.words import many
 
-CHART: Final = "chart.json"  # only for drawing; the figures do not need it
-ROW_BYTES: Final = 24  # <i8, <f8, <f8
+# only for drawing; the figures do not need it
+CHART: Final = "chart.json"
+# <i8, <f8, <f8
+ROW_BYTES: Final = 24
 # The keys that each file must have. A * stands for each item of a list or each value of an object.
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "manifest.json": (
-        "code.version", "code.sha256", "config.name", "config.text", "strategies.*.name", "strategies.*.sha256",
-        "data.*.market", "data.*.interval", "data.*.candles", "data.*.sha256", "funding", "accepted", "assumptions",
-        "options.from_ms", "options.to_ms", "options.balance_usd", "options.path", "options.latency_ms", "options.rules",
-        "options.outages", "options.seed",
+        "code.version",
+        "code.sha256",
+        "config.name",
+        "config.text",
+        "strategies.*.name",
+        "strategies.*.sha256",
+        "data.*.market",
+        "data.*.interval",
+        "data.*.candles",
+        "data.*.sha256",
+        "funding",
+        "accepted",
+        "assumptions",
+        "options.from_ms",
+        "options.to_ms",
+        "options.balance_usd",
+        "options.path",
+        "options.latency_ms",
+        "options.rules",
+        "options.outages",
+        "options.seed",
     ),
     "summary.json": (
-        "figures", "costs", "strategies.*.# Trades", "strategies.*.Win Rate [%]", "strategies.*.pnlUsd", "strategies.*.feesUsd",
-        "strategies.*.fundingUsd", "strategies.*.slippageUsd", "startUsd", "eventDigest", "course.bars", "course.isPartial", "course.fromMs",
+        "figures",
+        "costs",
+        "strategies.*.# Trades",
+        "strategies.*.Win Rate [%]",
+        "strategies.*.pnlUsd",
+        "strategies.*.feesUsd",
+        "strategies.*.fundingUsd",
+        "strategies.*.slippageUsd",
+        "startUsd",
+        "eventDigest",
+        "course.bars",
+        "course.isPartial",
+        "course.fromMs",
         "course.toMs",
     ),
-}  # fmt: skip
+}
 
 
 class RunNotFound(BotError):
@@ -42,7 +72,10 @@ class RunNotFound(BotError):
 
 @dataclass(frozen=True, slots=True)
 class StoredTrade:
-    """A row of trades.csv. Instants are ms UTC, None while open. Amounts are floats, for drawing and for sums on a page."""
+    """A row of trades.csv.
+
+    Instants are ms UTC, None while open. Amounts are floats, for drawing and for sums on a page.
+    """
 
     number: int
     strategy: str
@@ -62,7 +95,8 @@ class StoredTrade:
     stop_px: float | None
     target_px: float | None
     slippage_usd: float
-    low_px: float | None = None  # the lowest price while the trade was open; None in runs of older versions
+    # the lowest price while the trade was open; None in runs of older versions
+    low_px: float | None = None
     high_px: float | None = None
 
 
@@ -103,19 +137,28 @@ def read_run(folder: Path) -> StoredRun:
     manifest = _json(folder / "manifest.json")
     if manifest.get("format") != FORMAT:
         raise BotError(
-            f"{folder / 'manifest.json'}: format {manifest.get('format')!r} is of another version; this one reads {FORMAT}: run it again"
+            f"{folder / 'manifest.json'}: format {manifest.get('format')!r} is of another version; this one reads"
+            f" {FORMAT}: run it again"
         )
     manifest = _whole(folder / "manifest.json")
     at_ms, equity, exposure = _equity(folder / "equity.npy")
     chart = folder / CHART
     return StoredRun(
-        folder.resolve(), manifest, _whole(folder / "summary.json"), _trades(folder / "trades.csv"), at_ms, equity, exposure,
+        folder.resolve(),
+        manifest,
+        _whole(folder / "summary.json"),
+        _trades(folder / "trades.csv"),
+        at_ms,
+        equity,
+        exposure,
         _json(chart) if chart.is_file() else {},
-    )  # fmt: skip
+    )
 
 
 def levels_of(run: StoredRun, market: str, since_ms: int) -> dict[str, list[tuple[int, int | None, float]]]:
-    """Stops (`stop_loss`) and targets (`take_profit`) of a market that were placed at `since_ms` or later: from, until (None: the end), level."""
+    """Stops (`stop_loss`) and targets (`take_profit`) of a market that were placed at `since_ms` or later: from,
+    until (None: the end), level.
+    """
     orders: dict[str, tuple[str, int, int | None, float]] = {}
     with (run.folder / "events.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
@@ -178,7 +221,8 @@ def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
     if len(body) % ROW_BYTES:
         raise BotError(f"{path}: is cut off after {many(len(body) // ROW_BYTES, 'row')}")
     columns: tuple[array[Any], ...] = (array("q"), array("d"), array("d"))
-    rows = memoryview(body).cast("q")  # Only to split the body into items of eight bytes.
+    # Only to split the body into items of eight bytes.
+    rows = memoryview(body).cast("q")
     for number, column in enumerate(columns):
         column.frombytes(rows[number::3].tobytes())
         if sys.byteorder == "big":
@@ -203,13 +247,27 @@ def _trades(path: Path) -> tuple[StoredTrade, ...]:
 
 def _trade(row: dict[str, str]) -> StoredTrade:
     return StoredTrade(
-        number=int(row["trade"]), strategy=row["strategy"], market=row["market"], side=row["side"], size=float(row["size"]),
-        entry_ms=int(row["entry_ms"]), entry_px=float(row["entry_px"]), entry_kind=row["entry_kind"],
-        exit_ms=int(row["exit_ms"]) if row["exit_ms"] else None, exit_px=_float(row["exit_px"]), exit_kind=row["exit_kind"],
-        fees_usd=float(row["fees_usd"]), funding_usd=float(row["funding_usd"]), pnl_usd=float(row["pnl_usd"]),
-        r_multiple=_float(row["r_multiple"]), stop_px=_float(row["stop_px"]), target_px=_float(row["target_px"]),
-        slippage_usd=float(row["slippage_usd"]), low_px=_float(row.get("low_px", "")), high_px=_float(row.get("high_px", "")),
-    )  # fmt: skip
+        number=int(row["trade"]),
+        strategy=row["strategy"],
+        market=row["market"],
+        side=row["side"],
+        size=float(row["size"]),
+        entry_ms=int(row["entry_ms"]),
+        entry_px=float(row["entry_px"]),
+        entry_kind=row["entry_kind"],
+        exit_ms=int(row["exit_ms"]) if row["exit_ms"] else None,
+        exit_px=_float(row["exit_px"]),
+        exit_kind=row["exit_kind"],
+        fees_usd=float(row["fees_usd"]),
+        funding_usd=float(row["funding_usd"]),
+        pnl_usd=float(row["pnl_usd"]),
+        r_multiple=_float(row["r_multiple"]),
+        stop_px=_float(row["stop_px"]),
+        target_px=_float(row["target_px"]),
+        slippage_usd=float(row["slippage_usd"]),
+        low_px=_float(row.get("low_px", "")),
+        high_px=_float(row.get("high_px", "")),
+    )
 
 
 def _float(text: str) -> float | None:

@@ -1,27 +1,39 @@
 """The result of a backtest and its folder. `bot report`, `bot compare` and `bot replay` read that folder. Its files:
 
 runs/<name>-<time>/
-  manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256", "text"},
-                  "strategies": [{"name", "use", "sha256", "packages": {name: version}, "markets", "interval", "params": {name: value}}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
-                  "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...],
-                  "besides": ["band", "prove_causal", "monte_carlo=1000", "bootstrap=100"] (which of them summary.json has), "assumptions": [text, ...]}.
-                  It does not say when or where it ran: the same manifest gives the same bytes in every other file.
-  events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the file = summary.eventDigest.
-  log.jsonl       what the strategies logged by view.log, if anything: {"atMs", "strategy", "event", "fields"}; at most 100,000 lines.
-  trades.csv      round trips, flat to flat in one market (layout.COLUMNS). Instants ms UTC; amounts in USD, exact; an open trade has no exit.
-                  Slippage is inside the prices, and so inside the result. low_px, high_px: the market's lowest and highest price during the trade
-                  (excursions.extremes_of).
-  equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
-  summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row], "outages": [...], "eventDigest",
-                  "course": {"bars", "touched", "decisions", "orders", "isPartial"}, "strategies": {name: {...}} (trips shared by several under
-                  "one+two"), "booked": {name: {...}} (if there are such trips: what the daemon attributes to each strategy), "refusals": {code: count} (by the risk check), "rejections": {code: count} (by the
-                  service, and orders that it had not accepted in time), "unfilled": {code: count} (accepted orders that were not filled, or only in part),
-                  "firstRefusals", "firstRejections" and "firstUnfilled": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
-                  "band": null or {"paths": {policy: {"figures", "endUsd", "differing"}}, "endUsd": [lowest, highest], "orders": [{"trade", "strategy", "market",
-                  "side", "entryMs", "fills": {policy: text}}] (at most 1,000), "orderCount"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
-                  "outside": [what strategies read besides the data], "moved": [candles whose times are not their source's]}; with --monte-carlo or --bootstrap also "monteCarlo": {"trades", "candles"}
-                  (monte_carlo.py)}.
-  chart.json      each market's candles, thinned for drawing, and the declared indicators (chart_data.chart_of). No figure of summary.json comes from
+  manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256",
+  "text"},
+                  "strategies": [{"name", "use", "sha256", "packages": {name: version}, "markets", "interval", "params":
+                  {name: value}}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
+                  "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...], "besides": ["band",
+                  "prove_causal", "monte_carlo=1000", "bootstrap=100"] (which of them summary.json has), "assumptions":
+                  [text, ...]}. It does not say when or where it ran: the same manifest gives the same bytes in every
+                  other file.
+  events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the
+  file = summary.eventDigest.
+  log.jsonl       what the strategies logged by view.log, if anything: {"atMs", "strategy", "event", "fields"}; at most
+  100,000 lines.
+  trades.csv      round trips, flat to flat in one market (layout.COLUMNS). Instants ms UTC; amounts in USD, exact; an
+  open trade has no exit.
+                  Slippage is inside the prices, and so inside the result. low_px, high_px: the market's lowest and
+                  highest price during the trade (excursions.extremes_of).
+  equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads
+  it.
+  summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row],
+  "outages": [...], "eventDigest",
+                  "course": {"bars", "touched", "decisions", "orders", "isPartial"}, "strategies": {name: {...}} (trips
+                  shared by several under "one+two"), "booked": {name: {...}} (if there are such trips: what the daemon
+                  attributes to each strategy), "refusals": {code: count} (by the risk check), "rejections": {code:
+                  count} (by the service, and orders that it had not accepted in time), "unfilled": {code: count}
+                  (accepted orders that were not filled, or only in part), "firstRefusals", "firstRejections" and
+                  "firstUnfilled": {code: {"atMs", "strategy", "market", "message"}}, "left": [...], "band": null or
+                  {"paths": {policy: {"figures", "endUsd", "differing"}}, "endUsd": [lowest, highest], "orders":
+                  [{"trade", "strategy", "market", "side", "entryMs", "fills": {policy: text}}] (at most 1,000),
+                  "orderCount"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole", "outside": [what
+                  strategies read besides the data], "moved": [candles whose times are not their source's]}; with
+                  --monte-carlo or --bootstrap also "monteCarlo": {"trades", "candles"} (monte_carlo.py)}.
+  chart.json      each market's candles, thinned for drawing, and the declared indicators (chart_data.chart_of). No
+  figure of summary.json comes from
                   it; a report works without it.
 """
 
@@ -60,8 +72,10 @@ from bot.venue import ledger
 from bot.venue.numbers import E8
 from bot.venue.record import order_as_event
 
-COARSE: Final = 0.001  # A fraction of the price. A larger tick is listed among the assumptions.
-INSTANTS: Final = 200  # first instants of a timer, to find out whether it is due between two closes
+# A fraction of the price. A larger tick is listed among the assumptions.
+COARSE: Final = 0.001
+# first instants of a timer, to find out whether it is due between two closes
+INSTANTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +96,10 @@ class Result:
     specs: Sequence[StrategySpec] = ()
     failures: OrderFailures = field(default_factory=OrderFailures)
     left: Sequence[str] = ()
-    unrealized: int = 0  # result of open positions at the last close
-    booked: Sequence[TotalsRow] = ()  # totals of each strategy, if strategies shared a trip
+    # result of open positions at the last close
+    unrealized: int = 0
+    # totals of each strategy, if strategies shared a trip
+    booked: Sequence[TotalsRow] = ()
 
     @property
     def digest(self) -> str:
@@ -98,8 +114,11 @@ class Result:
         return self.failures.rejections
 
     def summary(
-        self, band: Mapping[str, Any] | None = None, proof: Mapping[str, Any] | None = None, monte_carlo: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        band: Mapping[str, Any] | None = None,
+        proof: Mapping[str, Any] | None = None,
+        monte_carlo: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """The content of summary.json."""
         trade_ledger, stats = self.trade_ledger, self.stats
         return {
@@ -140,12 +159,21 @@ class Result:
 
 
 def fired_row(one: GuardianAction) -> dict[str, Any]:
-    """A guardian that acted, as JSON. `resultUsd` is what its own fills realised, less their fees; None without fills."""
+    """A guardian that acted, as JSON.
+
+    `resultUsd` is what its own fills realised, less their fees; None without fills.
+    """
     e = one.event
     return {
-        "ts": e.ts, "type": e.guardian_type, "market": e.coin, "action": e.action, "reason": e.reason, "code": e.code,
-        "trades": list(one.trips), "resultUsd": format_e8(one.gained) if one.trips else None,
-    }  # fmt: skip
+        "ts": e.ts,
+        "type": e.guardian_type,
+        "market": e.coin,
+        "action": e.action,
+        "reason": e.reason,
+        "code": e.code,
+        "trades": list(one.trips),
+        "resultUsd": format_e8(one.gained) if one.trips else None,
+    }
 
 
 def failures_as_json(failures: OrderFailures) -> dict[str, Any]:
@@ -176,13 +204,13 @@ def _outage_as_json(one: Any) -> dict[str, Any]:
 
 
 def _totals_as_json(row: TotalsRow) -> dict[str, str]:
-    return {
-        "pnlUsd": format_e16(row.net), "feesUsd": format_e16(row.fees), "fundingUsd": format_e16(row.funding),
-    }  # fmt: skip
+    return {"pnlUsd": format_e16(row.net), "feesUsd": format_e16(row.fees), "fundingUsd": format_e16(row.funding)}
 
 
 def by_strategy(trips: Iterable[RoundTrip]) -> dict[str, dict[str, Any]]:
-    """Number, profit and costs of the finished trades of each strategy; positions that no strategy opened are under ""."""
+    """Number, profit and costs of the finished trades of each strategy; positions that no strategy opened are under
+    "".
+    """
     found: dict[str, list[int]] = {}
     for trip in trips:
         sums = found.setdefault(trip.strategy, [0] * 6)
@@ -203,9 +231,15 @@ def by_strategy(trips: Iterable[RoundTrip]) -> dict[str, dict[str, Any]]:
 
 
 def result_of(
-    exchange: SimulatedExchange, trade_ledger: TradeLedger, stats: RunStats, timeline: Timeline, options: SessionOptions, failures: OrderFailures,
-    books: Mapping[str, TotalsRow], specs: Sequence[StrategySpec] = (),
-) -> Result:  # fmt: skip
+    exchange: SimulatedExchange,
+    trade_ledger: TradeLedger,
+    stats: RunStats,
+    timeline: Timeline,
+    options: SessionOptions,
+    failures: OrderFailures,
+    books: Mapping[str, TotalsRow],
+    specs: Sequence[StrategySpec] = (),
+) -> Result:
     """Fold the remaining events and compute the figures."""
     trade_ledger.take(exchange.event_buffer.events[trade_ledger.count + 1 - exchange.event_buffer.first :])
     start_usd = float(options.balance_usd)
@@ -213,7 +247,8 @@ def result_of(
     curve = curve_of(timeline.cursors, trade_ledger.steps, start_cash=int(options.balance_usd * E8), end_ms=over_ms)
     exchange.show_marks()
     for cursor in timeline.cursors:
-        if cursor.step and cursor.coin in curve.last:  # The run was stopped inside this bar, before its close.
+        # The run was stopped inside this bar, before its close.
+        if cursor.step and cursor.coin in curve.last:
             exchange.state.markets[cursor.coin].see(round(curve.last[cursor.coin] * E8))
     account = exchange.account
     for order in (account.orders[number] for number in account.resting):
@@ -235,10 +270,23 @@ def result_of(
     is_shared = any(BOTH in trip.strategy for trip in trade_ledger.trips)
     figures = figures_of(curve, trade_ledger.trips, start_usd=start_usd, start_ms=timeline.start_ms, prices=prices)
     return Result(
-        stats, trade_ledger, curve, figures, timeline.start_ms, end_ms, start_usd, end_usd,
-        trade_ledger.liquidations, timeline, options.path, specs, failures, left, ledger.unrealized(exchange.state, account),
+        stats,
+        trade_ledger,
+        curve,
+        figures,
+        timeline.start_ms,
+        end_ms,
+        start_usd,
+        end_usd,
+        trade_ledger.liquidations,
+        timeline,
+        options.path,
+        specs,
+        failures,
+        left,
+        ledger.unrealized(exchange.state, account),
         [row for _, row in sorted(books.items())] if is_shared else (),
-    )  # fmt: skip
+    )
 
 
 def _last_px(cursor: MarketCursor, exchange: SimulatedExchange) -> float:
@@ -251,9 +299,17 @@ def _last_px(cursor: MarketCursor, exchange: SimulatedExchange) -> float:
 
 
 def manifest_of(
-    *, name: str, config_text: str, strategies: Sequence[Mapping[str, Any]], candles: Sequence[Candles], funding: Mapping[str, str],
-    options: SessionOptions, accepted: Sequence[str], assumptions: Sequence[str], besides: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    name: str,
+    config_text: str,
+    strategies: Sequence[Mapping[str, Any]],
+    candles: Sequence[Candles],
+    funding: Mapping[str, str],
+    options: SessionOptions,
+    accepted: Sequence[str],
+    assumptions: Sequence[str],
+    besides: Sequence[str] = (),
+) -> dict[str, Any]:
     """The content of manifest.json: everything that determines the result."""
     return {
         "format": FORMAT,

@@ -1,9 +1,11 @@
-"""Slippage: the cost of a taker's fill against its reference price. Computed afterwards, fill by fill, from events and candles.
+"""Slippage: the cost of a taker's fill against its reference price. Computed afterwards, fill by fill, from events and
+candles.
 
-The reference price of a market order is the candle's price at the fill, as a rule the open. A stop, a target or a trailing stop has its level, or the
-open if the bar opens beyond the level. A MaxHold or a schedule has the price at its instant inside the bar. A part that fills later has the price at
-that later instant. So slippage consists of half the spread and the walk through the order book. Makers have none. Liquidations and drawdown guardians
-are left out, because no event contains their reference price.
+The reference price of a market order is the candle's price at the fill, as a rule the open. A stop, a target or a
+trailing stop has its level, or the open if the bar opens beyond the level. A MaxHold or a schedule has the price at its
+instant inside the bar. A part that fills later has the price at that later instant. So slippage consists of half the
+spread and the walk through the order book. Makers have none. Liquidations and drawdown guardians are left out, because
+no event contains their reference price.
 """
 
 from __future__ import annotations
@@ -17,15 +19,14 @@ from bot.model.events import Fill, GuardianMoved, Triggered
 from bot.venue.numbers import E8
 from bot.venue.state import px_inside
 
-LEVELS: Final = frozenset(
-    {"stop_loss", "take_profit"}
-)  # fills of these kinds follow a Triggered event, which has the level
+# fills of these kinds follow a Triggered event, which has the level
+LEVELS: Final = frozenset({"stop_loss", "take_profit"})
 UNKNOWN: Final = frozenset({"liquidation"})
 UNKNOWN_GUARDIANS: Final = frozenset({"account_drawdown"})
-BETWEEN_POINTS: Final = frozenset(
-    {"dead_man_switch", "schedule"}
-)  # closed at an instant inside the bar; the guardian's event has the price
-INSIDE: Final = -1  # stands for the price at the instant inside the bar
+# closed at an instant inside the bar; the guardian's event has the price
+BETWEEN_POINTS: Final = frozenset({"dead_man_switch", "schedule"})
+# stands for the price at the instant inside the bar
+INSIDE: Final = -1
 
 
 class Prices:

@@ -18,9 +18,12 @@ from bot.clock import DAY_MS, HOUR_MS
 DAYS_A_YEAR: Final = 365
 YEAR_MS: Final = DAYS_A_YEAR * DAY_MS
 WEEK_MS: Final = 7 * DAY_MS
-SATURDAY_MS: Final = 2 * DAY_MS  # the first one, 3 January 1970
-EVENING_MS: Final = 6 * HOUR_MS  # The evening of a Friday in New York is Saturday in UTC.
-MONDAY_BEGINS_MS: Final = DAY_MS + 22 * HOUR_MS  # after a Saturday's beginning, in summer
+# the first one, 3 January 1970
+SATURDAY_MS: Final = 2 * DAY_MS
+# The evening of a Friday in New York is Saturday in UTC.
+EVENING_MS: Final = 6 * HOUR_MS
+# after a Saturday's beginning, in summer
+MONDAY_BEGINS_MS: Final = DAY_MS + 22 * HOUR_MS
 DECIMALS: Final = 6
 # Figures of a year. A run of a few days says nothing of a year, so they are marked.
 ANNUAL: Final = ("Return (Ann.) [%]", "Volatility (Ann.) [%]", "Sharpe Ratio", "Sortino Ratio", "Calmar Ratio")
@@ -28,7 +31,11 @@ DAYS_FOR_A_YEAR: Final = 30
 
 
 class Trade(NamedTuple):
-    """A finished round trip, in USD. `pnl` is before costs; fees are positive, rebates negative, funding positive when received. `risk` is 1 R: the loss at the first stop."""
+    """A finished round trip, in USD.
+
+    `pnl` is before costs; fees are positive, rebates negative, funding positive when received. `risk` is 1 R: the loss
+    at the first stop.
+    """
 
     entry_ms: int
     exit_ms: int
@@ -53,9 +60,12 @@ class Drawdown(NamedTuple):
 
     peak_ms: int
     end_ms: int
-    depth: float  # as a fraction of the peak, 0 to 1
-    low_ms: int  # the instant of the lowest equity
-    is_over: bool = True  # False: the equity had not reached the peak again when the run ended
+    # as a fraction of the peak, 0 to 1
+    depth: float
+    # the instant of the lowest equity
+    low_ms: int
+    # False: the equity had not reached the peak again when the run ended
+    is_over: bool = True
 
     @property
     def ms(self) -> int:
@@ -72,8 +82,10 @@ def statistics(
     prices: Mapping[str, tuple[float, float]] | None = None,
     exposed: float | None = None,
 ) -> dict[str, Any]:
-    """Every figure of a run. `at_ms`, `usd`: the equity in order of time, after the start. `prices`: each market's first and last price, for Buy & Hold.
-    `exposed`: the share of the time with a position, 0 to 1; by default from the trades, which knows nothing of one still open."""
+    """Every figure of a run. `at_ms`, `usd`: the equity in order of time, after the start. `prices`: each market's
+    first and last price, for Buy & Hold. `exposed`: the share of the time with a position, 0 to 1; by default from the
+    trades, which knows nothing of one still open.
+    """
     end_ms, end_usd = (at_ms[-1], usd[-1]) if at_ms else (start_ms, start_usd)
     falls = drawdowns(at_ms, usd, start_ms=start_ms, start_usd=start_usd)
     deepest = max((fall.depth for fall in falls), default=0.0)
@@ -145,10 +157,10 @@ def deviation(values: Sequence[float]) -> float | None:
 def daily_returns(
     at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float, only_with_prices: bool = False
 ) -> list[float]:
-    """Returns from one 00:00 UTC to the next; the first and last day may be shorter. A value at midnight belongs to the day that ends there.
-    A day without a value has the return 0, or is left out if `only_with_prices`; then the hours of an exchange's
-    Friday that are Saturday in UTC count to Friday, and those of its Monday that are Sunday to Monday. After a loss of
-    everything there are no more returns.
+    """Returns from one 00:00 UTC to the next; the first and last day may be shorter. A value at midnight belongs to the
+    day that ends there. A day without a value has the return 0, or is left out if `only_with_prices`; then the hours of
+    an exchange's Friday that are Saturday in UTC count to Friday, and those of its Monday that are Sunday to Monday.
+    After a loss of everything there are no more returns.
     """
     found: list[float] = []
     row, before = 0, start_usd
@@ -159,7 +171,8 @@ def daily_returns(
         if not only_with_prices:
             found += [0.0] * ((midnight - last) // DAY_MS - 1)
         elif row < len(at_ms) and is_evening_before(at_ms[first]) and (not found or last < midnight - DAY_MS):
-            continue  # A market that never closes has values on Saturday, so its Sunday is a day.
+            # A market that never closes has values on Saturday, so its Sunday is a day.
+            continue
         last, change = midnight, usd[row - 1] / before - 1
         if only_with_prices and found and is_evening_after(at_ms[row - 1]):
             found[-1] = (1 + found[-1]) * (1 + change) - 1
@@ -180,14 +193,18 @@ def is_evening_before(at_ms: int) -> bool:
 
 
 def sharpe(returns: Sequence[float]) -> float | None:
-    """Mean over standard deviation, for a year (Sharpe, The Sharpe Ratio, Journal of Portfolio Management 21, 1994; riskless rate 0)."""
+    """Mean over standard deviation, for a year (Sharpe, The Sharpe Ratio, Journal of Portfolio Management 21, 1994;
+    riskless rate 0).
+    """
     spread, middle = deviation(returns), mean(returns)
     return middle / spread * math.sqrt(DAYS_A_YEAR) if spread and middle is not None else None
 
 
 def sortino(returns: Sequence[float]) -> float | None:
-    """Mean over downside deviation, for a year: the root of the mean square of negative returns, over all days (Sortino and van der Meer,
-    Downside Risk, Journal of Portfolio Management 17, 1991; target 0). None for fewer than two days, because a single loss always gives the same ratio."""
+    """Mean over downside deviation, for a year: the root of the mean square of negative returns, over all days (Sortino
+    and van der Meer, Downside Risk, Journal of Portfolio Management 17, 1991; target 0). None for fewer than two days,
+    because a single loss always gives the same ratio.
+    """
     middle = mean(returns)
     if middle is None or len(returns) < 2:
         return None
@@ -196,8 +213,9 @@ def sortino(returns: Sequence[float]) -> float | None:
 
 
 def annual_growth(start_usd: float, end_usd: float, ms: int) -> float | None:
-    """Compound annual growth rate (CAGR) as a fraction; None for a run of less than a day. The Calmar ratio is this divided by the deepest
-    drawdown (Young, Calmar Ratio: A Smoother Tool, Futures, 1991) of the whole run."""
+    """Compound annual growth rate (CAGR) as a fraction; None for a run of less than a day. The Calmar ratio is this
+    divided by the deepest drawdown (Young, Calmar Ratio: A Smoother Tool, Futures, 1991) of the whole run.
+    """
     if ms < DAY_MS or start_usd <= 0:
         return None
     if end_usd <= 0:
@@ -224,14 +242,19 @@ def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, star
 
 
 def sqn(results: Sequence[float]) -> float | None:
-    """System quality number: root of the number of trades, times the mean R multiple over its deviation (Van Tharp, Definitive Guide to Position
-    Sizing, 2008). If no trade had a stop, it uses the results in USD, as backtesting.py does."""
+    """System quality number: root of the number of trades, times the mean R multiple over its deviation (Van Tharp,
+    Definitive Guide to Position Sizing, 2008). If no trade had a stop, it uses the results in USD, as backtesting.py
+    does.
+    """
     spread, middle = deviation(results), mean(results)
     return math.sqrt(len(results)) * middle / spread if spread and middle is not None else None
 
 
 def exposure(spans: Iterable[tuple[int, int]], start_ms: int, end_ms: int) -> float:
-    """The share of the time in which at least one trade was open, 0 to 1. `trades` have entry and exit instants in ms."""
+    """The share of the time in which at least one trade was open, 0 to 1.
+
+    `trades` have entry and exit instants in ms.
+    """
     if end_ms <= start_ms:
         return 0.0
     held, until = 0, start_ms
@@ -242,7 +265,9 @@ def exposure(spans: Iterable[tuple[int, int]], start_ms: int, end_ms: int) -> fl
 
 
 def buy_and_hold(prices: Mapping[str, tuple[float, float]] | None) -> float | None:
-    """Return in percent of equal amounts held in every market from the first to the last price, without leverage and costs."""
+    """Return in percent of equal amounts held in every market from the first to the last price, without leverage and
+    costs.
+    """
     if not prices:
         return None
     return 100 * math.fsum(last / first - 1 for first, last in prices.values()) / len(prices)
@@ -261,6 +286,5 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    return (
-        None if value is None or not math.isfinite(value) else round(value, DECIMALS) + 0.0
-    )  # + 0.0 turns -0.0 into 0.0
+    # + 0.0 turns -0.0 into 0.0
+    return None if value is None or not math.isfinite(value) else round(value, DECIMALS) + 0.0

@@ -1,6 +1,8 @@
-"""The trade ledger of a backtest: round trips, steps of cash and positions, totals and the digest, all built from the venue's events. Pure.
+"""The trade ledger of a backtest: round trips, steps of cash and positions, totals and the digest, all built from the
+venue's events. Pure.
 
-Amounts are whole numbers scaled 1e8, as in the venue. `run_writer` compares the final balance with the venue's own ledger.
+Amounts are whole numbers scaled 1e8, as in the venue. `run_writer` compares the final balance with the venue's own
+ledger.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ UNFILLED: Final = {
     "settled": "its market was settled",
     "session_ended": "it still waited when the session ended",
 }
-BOTH: Final = "+"  # joins the names of strategies that share a round trip; no strategy name contains it
+# joins the names of strategies that share a round trip; no strategy name contains it
+BOTH: Final = "+"
 
 
 def _is_spared(e: OrderChanged) -> bool:
@@ -43,7 +46,9 @@ def _is_spared(e: OrderChanged) -> bool:
 
 
 class Step(NamedTuple):
-    """From `ts` on: the account's cash, and the signed size of the position in `coin` with its signed entry notional."""
+    """From `ts` on: the account's cash, and the signed size of the position in `coin` with its signed entry
+    notional.
+    """
 
     ts: int
     cash: int
@@ -54,28 +59,37 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class RoundTrip:
-    """A round trip in one market, from flat to flat. Amounts are scaled 1e8. `exit_ms` is 0 while the position is open."""
+    """A round trip in one market, from flat to flat.
+
+    Amounts are scaled 1e8. `exit_ms` is 0 while the position is open.
+    """
 
     coin: str
     side: str
     strategy: str
     entry_ms: int
     entry_kind: str
-    size: int = 0  # the largest position size
-    bought: int = 0  # summed size of the entries
+    # the largest position size
+    size: int = 0
+    # summed size of the entries
+    bought: int = 0
     entry_notional: int = 0
-    sold: int = 0  # summed size of the exits
+    # summed size of the exits
+    sold: int = 0
     exit_notional: int = 0
     exit_ms: int = 0
     exit_kind: str = ""
     realized: int = 0
     fees: int = 0
     funding: int = 0
-    stop_px: int | None = None  # the first
+    # the first
+    stop_px: int | None = None
     target_px: int | None = None
-    staked: int = 0  # loss of the entry order that brought the first stop, if that stop is hit
+    # loss of the entry order that brought the first stop, if that stop is hit
+    staked: int = 0
     fills: int = 0
-    slipped: int = 0  # slippage scaled 1e16, not rounded; the prices contain it, so `realized` does too
+    # slippage scaled 1e16, not rounded; the prices contain it, so `realized` does too
+    slipped: int = 0
 
     def share_with(self, strategy: str) -> None:
         """Add a strategy that has also entered (`netting: allow`). Names stand in the order of the entries."""
@@ -90,7 +104,10 @@ class RoundTrip:
 
     @property
     def cost(self) -> int:
-        """Entry notional of the open position. Exact, because an average price with eight decimals is too coarse for a large size."""
+        """Entry notional of the open position.
+
+        Exact, because an average price with eight decimals is too coarse for a large size.
+        """
         gained = self.realized if self.side == "long" else -self.realized
         return self.entry_notional - self.exit_notional + gained
 
@@ -101,7 +118,10 @@ class RoundTrip:
 
     @property
     def risk(self) -> int | None:
-        """1 R in USD: the loss at the first stop of the order that brought it, without later entries. None if that stop would not lose."""
+        """1 R in USD: the loss at the first stop of the order that brought it, without later entries.
+
+        None if that stop would not lose.
+        """
         return self.staked if self.staked > 0 else None
 
     @property
@@ -112,12 +132,27 @@ class RoundTrip:
         """The columns of trades.csv, in the order of `layout.COLUMNS`."""
         r = self.r_multiple
         return (
-            str(number), self.strategy, self.coin, self.side, format_e8(self.size), str(self.entry_ms), _px(self.entry_notional, self.bought),
-            self.entry_kind, str(self.exit_ms or ""), _px(self.exit_notional, self.sold), self.exit_kind, format_e8(self.realized),
-            format_e8(self.fees), format_e8(self.funding), format_e8(self.pnl), "" if r is None else f"{r:.4f}",
-            "" if self.stop_px is None else format_e8(self.stop_px), "" if self.target_px is None else format_e8(self.target_px), str(self.fills),
+            str(number),
+            self.strategy,
+            self.coin,
+            self.side,
+            format_e8(self.size),
+            str(self.entry_ms),
+            _px(self.entry_notional, self.bought),
+            self.entry_kind,
+            str(self.exit_ms or ""),
+            _px(self.exit_notional, self.sold),
+            self.exit_kind,
+            format_e8(self.realized),
+            format_e8(self.fees),
+            format_e8(self.funding),
+            format_e8(self.pnl),
+            "" if r is None else f"{r:.4f}",
+            "" if self.stop_px is None else format_e8(self.stop_px),
+            "" if self.target_px is None else format_e8(self.target_px),
+            str(self.fills),
             format_e8(self.slippage),
-        )  # fmt: skip
+        )
 
 
 _TRIP: Final = {column.name: int if "int" in str(column.type) else str for column in fields(RoundTrip)}
@@ -125,7 +160,9 @@ _TRIP: Final = {column.name: int if "int" in str(column.type) else str for colum
 
 @dataclass(slots=True)
 class GuardianAction:
-    """A guardian that fired: the numbers of the round trips that its orders filled in, and the realized profit of these fills after fees."""
+    """A guardian that fired: the numbers of the round trips that its orders filled in, and the realized profit of
+    these fills after fees.
+    """
 
     event: GuardianMoved
     trips: list[int] = field(default_factory=list)
@@ -146,7 +183,10 @@ def usd_of(product: int) -> int:
 
 
 def _loss(trip: RoundTrip, cost: int, size: int) -> int:
-    """Loss of this size at the first stop, given the entry notional `cost`. Negative: the stop would realize a profit."""
+    """Loss of this size at the first stop, given the entry notional `cost`.
+
+    Negative: the stop would realize a profit.
+    """
     assert trip.stop_px is not None
     lost = cost - size * trip.stop_px // E8
     return lost if trip.side == "long" else -lost
@@ -160,11 +200,16 @@ def _px(notional: int, size: int) -> str:
 class _Market:
     """The state of one market between two events."""
 
-    trip: RoundTrip | None = None  # the open round trip
-    row: int = -1  # its index in `TradeLedger.trips`
-    step: Step | None = None  # the newest
-    exit_trade: str | None = None  # id of the trade that exited last
-    stop_trade: str | None = None  # id of the trade whose entry brought the first stop
+    # the open round trip
+    trip: RoundTrip | None = None
+    # its index in `TradeLedger.trips`
+    row: int = -1
+    # the newest
+    step: Step | None = None
+    # id of the trade that exited last
+    exit_trade: str | None = None
+    # id of the trade whose entry brought the first stop
+    stop_trade: str | None = None
 
     @property
     def size(self) -> int:
@@ -176,31 +221,34 @@ class _Market:
 class TradeLedger:
     """Takes every event once, in order.
 
-    `owner_of` names the strategy of an idempotency key. `write` takes lines of events.jsonl, several at a time. `slippage_meter` knows the prices before
-    each order.
+    `owner_of` names the strategy of an idempotency key. `write` takes lines of events.jsonl, several at a time.
+    `slippage_meter` knows the prices before each order.
     """
 
     cash: int
     owner_of: Callable[[str], str | None]
     write: Callable[[str], object] | None = None
     slippage_meter: SlippageMeter | None = None
-    trips: ColumnStore[RoundTrip] = field(default_factory=_trips)  # in the order of their entries
+    # in the order of their entries
+    trips: ColumnStore[RoundTrip] = field(default_factory=_trips)
     steps: ColumnStore[Step] = field(default_factory=_steps)
     fees: int = 0
     funding: int = 0
     realized: int = 0
     fills: int = 0
-    slipped: int = 0  # as in RoundTrip
+    # as in RoundTrip
+    slipped: int = 0
     count: int = 0
     liquidations: int = 0
-    backstop: int = 0  # paid by the service so that no balance went below zero; part of a round trip's `realized`
-    kinds: Counter[str] = field(default_factory=Counter)  # number of exits by cause
+    # paid by the service so that no balance went below zero; part of a round trip's `realized`
+    backstop: int = 0
+    # number of exits by cause
+    kinds: Counter[str] = field(default_factory=Counter)
     guardians: list[GuardianAction] = field(default_factory=list)
     failures: OrderFailures = field(default_factory=OrderFailures)
     _markets: defaultdict[str, _Market] = field(default_factory=lambda: defaultdict(_Market))
-    _caused: dict[str, GuardianAction] = field(
-        default_factory=dict
-    )  # by trade: the guardian that ordered it, until it is filled
+    # by trade: the guardian that ordered it, until it is filled
+    _caused: dict[str, GuardianAction] = field(default_factory=dict)
     _hash: Any = field(default_factory=hashlib.sha256)
 
     def take(self, events: Iterable[Event]) -> None:
@@ -245,7 +293,10 @@ class TradeLedger:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all lines so far. Two runs have the same digest if the same events happened at the same instants."""
+        """SHA-256 of all lines so far.
+
+        Two runs have the same digest if the same events happened at the same instants.
+        """
         return str(self._hash.hexdigest())
 
     def not_filled(self, e: OrderChanged, code: str) -> None:
@@ -276,7 +327,8 @@ class TradeLedger:
             trip.size = max(trip.size, e.position_size)
             if (
                 trip.stop_px is not None and market.stop_trade == e.trade
-            ):  # Another fill of the order that brought the stop.
+                # Another fill of the order that brought the stop.
+            ):
                 trip.staked += _loss(trip, e.size * e.px // E8, e.size)
         elif trip is not None:
             realized = e.realized or 0
@@ -285,7 +337,8 @@ class TradeLedger:
             trip.realized += realized + e.absorbed
             self.realized += realized
             self.cash += realized
-            if market.exit_trade != e.trade:  # Several fills of one order count as one exit.
+            # Several fills of one order count as one exit.
+            if market.exit_trade != e.trade:
                 market.exit_trade = e.trade
                 self.kinds[e.kind] += 1
         slipped = 0 if self.slippage_meter is None else self.slippage_meter.of(e)

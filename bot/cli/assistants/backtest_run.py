@@ -1,4 +1,7 @@
-"""A backtest that an assistant asks for: `bot backtest` as a process of its own, at low priority, one at a time, with a time limit."""
+"""A backtest that an assistant asks for:
+
+`bot backtest` as a process of its own, at low priority, one at a time, with a time limit.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,12 @@ from typing import Any, Final
 
 from bot.errors import BotError
 
-RUN_S: Final = 300.0  # a longer backtest is for a person, with a progress bar
-NICE: Final = 10  # below the daemon, which may run on the same machine
-ERROR_MAX: Final = 1_000  # characters of what the backtest says on standard error
+# a longer backtest is for a person, with a progress bar
+RUN_S: Final = 300.0
+# below the daemon, which may run on the same machine
+NICE: Final = 10
+# characters of what the backtest says on standard error
+ERROR_MAX: Final = 1_000
 
 
 class BacktestRefused(BotError):
@@ -32,7 +38,10 @@ class BacktestRuns:
         self._running = asyncio.Lock()
 
     async def run(self, config: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The summary, as `bot backtest --json` prints it. BacktestRefused if it fails, takes too long, or another one runs."""
+        """The summary, as `bot backtest --json` prints it.
+
+        BacktestRefused if it fails, takes too long, or another one runs.
+        """
         options = options_of(given)
         if self._running.locked():
             raise BacktestRefused("a backtest is running already; call again when it has ended")
@@ -82,8 +91,12 @@ def _plain(name: str, value: object) -> str:
 
 async def _summary(command: Sequence[str]) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True
-    )  # fmt: skip
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
@@ -101,5 +114,6 @@ async def _summary(command: Sequence[str]) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads(out)
     except ValueError:
         raise BacktestRefused(problem or f"bot backtest ended with {process.returncode}") from None
-    summary.pop("folder", None)  # It is gone.
+    # It is gone.
+    summary.pop("folder", None)
     return summary | ({"problem": problem} if process.returncode else {})

@@ -56,7 +56,8 @@ class DaemonTools:
             raise ToolError("invalid_input", str(error)) from None
         except BotError as error:
             raise ToolError("refused", str(error)) from None
-        except click.ClickException as error:  # Several daemons run.
+        # Several daemons run.
+        except click.ClickException as error:
             raise ToolError("which_daemon", error.format_message()) from None
         if answer.get("state") == "refused":
             raise ToolError(answer["code"], answer["message"])

@@ -1,4 +1,7 @@
-"""`bot mcp`: tools for an assistant over standard input and output. It keeps no state; what it serves runs elsewhere."""
+"""`bot mcp`: tools for an assistant over standard input and output.
+
+It keeps no state; what it serves runs elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ OF_DAEMON: Final = ("config", "state_dir", "data", "can_propose")
 )
 @click.pass_context
 def mcp(ctx: click.Context, /, *, is_daemon: bool, **given: Any) -> None:
-    """Offer the tools of a service or of a running daemon to an assistant, over standard input and output. It ends when the assistant ends."""
+    """Offer the tools of a service or of a running daemon to an assistant, over standard input and output.
+
+    It ends when the assistant ends.
+    """
     import asyncio
 
     wrong = OF_SERVICE if is_daemon else OF_DAEMON

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from bot.service.mcp.tools import Reply, Sent
 
 CONNECT_SECONDS: Final = 5.0
-ANSWER_SECONDS: Final = 30.0  # longer than the service's slowest operation
+# longer than the service's slowest operation
+ANSWER_SECONDS: Final = 30.0
 
 
 def checked(base_url: str, reference: str) -> tuple[str, str]:
-    """The service's address and the key. ConfigError for a bad address or reference. The process is made private before it holds a key."""
+    """The service's address and the key.
+
+    ConfigError for a bad address or reference. The process is made private before it holds a key.
+    """
     from bot.client.http import checked_base_url
     from bot.config.document import Rejected
     from bot.config.references import References
@@ -55,7 +59,10 @@ async def serve(base_url: str, key: str) -> None:
 
 
 async def _check_key(base_url: str, key: str) -> None:
-    """Raise AccessLost if the service refuses the key. If the service does not answer, only print that, because it may start later."""
+    """Raise AccessLost if the service refuses the key.
+
+    If the service does not answer, only print that, because it may start later.
+    """
     import asyncio
 
     from bot.client import Client
@@ -66,11 +73,15 @@ async def _check_key(base_url: str, key: str) -> None:
             await client.limits()
     except AccessLost as error:
         problem = f"the service at {base_url} refuses the key: {error.message}; "
-        fix = "put a valid key where --key points (by default BOT_API_KEY); a sandbox issues one with POST /v1/sandbox/accounts"
+        fix = (
+            "put a valid key where --key points (by default BOT_API_KEY); a sandbox issues one with POST"
+            " /v1/sandbox/accounts"
+        )
         raise AccessLost(error.code, problem + fix) from None
     except (ApiError, TimeoutError) as error:
         if isinstance(error, ApiError) and error.status == 403:
-            return  # The key is valid but lacks the scope `read`. The service checks its scopes at each call.
+            # The key is valid but lacks the scope `read`. The service checks its scopes at each call.
+            return
         why = error.message if isinstance(error, ApiError) else f"no answer within {CONNECT_SECONDS:g} s"
         click.echo(
             f"the service at {base_url} does not answer ({why}), so calls fail until it does;"
@@ -98,7 +109,10 @@ class _Forwarder:
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return self._lost(f"the service at {self._base_url} cannot be reached", sent, submitted=False)
         except httpx.TransportError as error:
-            text = f"the answer was lost ({type(error).__name__}); repeat the call with the same idempotencyKey to learn the outcome"
+            text = (
+                f"the answer was lost ({type(error).__name__}); repeat the call with the same idempotencyKey to learn"
+                " the outcome"
+            )
             return self._lost(text, sent, submitted="unknown")
         return Reply(
             answer.status_code, answer.content, {name.lower(): value for name, value in answer.headers.items()}
@@ -109,7 +123,8 @@ class _Forwarder:
         from bot.service.mcp.tools import TOOLS, request_of
 
         reply = await self.forward(context, request_of(TOOLS["get_limits"], {}))
-        if reply.status == 403:  # The key lacks the scope `read`, so the service does not list the others.
+        # The key lacks the scope `read`, so the service does not list the others.
+        if reply.status == 403:
             return frozenset({"trade", "trade:close_only", "outcomes"})
         if reply.status != 200:
             return None

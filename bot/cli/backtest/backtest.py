@@ -1,4 +1,7 @@
-"""`bot backtest`: run the daemon of a config in simulated time. Parses the options, shows the progress and prints the results."""
+"""`bot backtest`: run the daemon of a config in simulated time.
+
+Parses the options, shows the progress and prints the results.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,10 @@ Ctrl-C or SIGTERM stops the backtest and keeps the results so far. Results go to
 Exit codes: 0 ran to the end, 1 the data were refused, or a strategy was quarantined or is not proved causal (the results are kept), 4 a config, a
 strategy or a file cannot be used, 130 stopped before the end (the results so far are kept).
 """
-BESIDES: Final = ("band", "prove_causal", "monte_carlo", "bootstrap")  # options that add a section to summary.json
-CUTS: Final = 5  # repeated runs of --prove-causal
+# options that add a section to summary.json
+BESIDES: Final = ("band", "prove_causal", "monte_carlo", "bootstrap")
+# repeated runs of --prove-causal
+CUTS: Final = 5
 
 
 @click.command(epilog=EPILOG)
@@ -46,20 +51,29 @@ CUTS: Final = 5  # repeated runs of --prove-causal
 @click.option(
     "--band",
     is_flag=True,
-    help="Run under the other three path policies too, and show how far they are apart, and for which orders the path mattered.",
+    help=(
+        "Run under the other three path policies too, and show how far they are apart, and for which orders the path"
+        " mattered."
+    ),
 )
 @click.option(
     "--prove-causal",
     is_flag=True,
-    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. The proof covers candles, funding rates, params, the "
-    "strategy's own code and recorded answers, and nothing else. It fails for a strategy that opens a file, a database, a connection or a process, "
-    "lists a folder, maps memory, or reads the clock or the environment. What native code opens (Arrow, Polars) and installed packages is not seen.",
+    help=(
+        f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. The proof covers candles,"
+        " funding rates, params, the strategy's own code and recorded answers, and nothing else. It fails for a"
+        " strategy that opens a file, a database, a connection or a process, lists a folder, maps memory, or reads the"
+        " clock or the environment. What native code opens (Arrow, Polars) and installed packages is not seen."
+    ),
 )
 @click.option(
     "--monte-carlo",
     type=click.IntRange(10, 100_000),
     metavar="N",
-    help="Put the finished trades in N other orders, and draw them N times with replacement: quantiles of drawdown and end equity.",
+    help=(
+        "Put the finished trades in N other orders, and draw them N times with replacement: quantiles of drawdown and"
+        " end equity."
+    ),
 )
 @click.option(
     "--bootstrap",
@@ -99,7 +113,8 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     watch: AbstractContextManager[list[str]] = watching() if given["prove_causal"] else nullcontext([])
     with reserved(for_json=as_json), watch as outside:
         inputs = inputs_of(config, given)
-        prepared = inputs.make()  # Errors in the input are raised before the folder is made.
+        # Errors in the input are raised before the folder is made.
+        prepared = inputs.make()
         block_ms = round(given["bootstrap_block"] * 1000)
         if given["bootstrap"]:
             check_bootstrap(inputs, prepared, block_ms)
@@ -113,13 +128,13 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
                     prepared,
                     lambda done, of: not is_stopped() and show(done, of),
                     with_journal=given["with_journal"],
-                    # Only this run looks for the clock, because it contains the bars of the shorter runs and the look takes time.
+                    # Only this run looks for the clock, because it contains the bars of the shorter runs and the look
+                    # takes time.
                     outside=outside if given["prove_causal"] else None,
                 )
                 if lost is None:
-                    results.write(
-                        folder, found, manifest
-                    )  # Written now, so that the results stay if a following run fails.
+                    # Written now, so that the results stay if a following run fails.
+                    results.write(folder, found, manifest)
                     band, proof = _besides(inputs, given, outside, found, folder, is_stopped=is_stopped)
                     monte_carlo = _monte_carlo(
                         inputs, given, found, block_ms, lambda done, of: not is_stopped() and show(done, of)
@@ -127,7 +142,8 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
                     results.write_summary(folder, found.summary(band, proof, monte_carlo))
             except OSError as error:
                 lost = error
-    if found is not None:  # Printed even if the results could not be written.
+    # Printed even if the results could not be written.
+    if found is not None:
         if as_json:
             place = None if lost is not None else str(folder)
             click.echo(json.dumps({"folder": place, **found.summary(band, proof, monte_carlo)}, ensure_ascii=False))
@@ -179,7 +195,8 @@ def _problems(
         )
     elif proof is not None and proof["moved"]:
         wrong.append(
-            f"not proved causal: {'; '.join(proof['moved'])}; give candles whose times are their source's, in UTC and on the grid"
+            f"not proved causal: {'; '.join(proof['moved'])}; give candles whose times are their source's, in UTC and"
+            " on the grid"
         )
     elif proof is not None and not proof["isWhole"]:
         why = "the range is too short for a cut" if not is_stopped else "it was stopped"
@@ -211,8 +228,14 @@ def _monte_carlo(
 
 
 def _besides(
-    inputs: Inputs, given: Mapping[str, Any], outside: Sequence[str], found: Result, folder: Path, *, is_stopped: Callable[[], bool]
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:  # fmt: skip
+    inputs: Inputs,
+    given: Mapping[str, Any],
+    outside: Sequence[str],
+    found: Result,
+    folder: Path,
+    *,
+    is_stopped: Callable[[], bool],
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """Run --band and --prove-causal. A stopped backtest has no band, and its proof is not complete."""
     from dataclasses import replace
 
@@ -248,11 +271,15 @@ def _besides(
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """True after Ctrl-C, SIGTERM or a closed terminal: the backtest stops at its next progress report. A second signal ends the process."""
+    """True after Ctrl-C, SIGTERM or a closed terminal: the backtest stops at its next progress report.
+
+    A second signal ends the process.
+    """
     import signal
     import threading
 
-    if threading.current_thread() is not threading.main_thread():  # Only the main thread can set signal handlers.
+    # Only the main thread can set signal handlers.
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -267,7 +294,8 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         nonlocal stopped
         stopped = True
         restore()
-        with suppress(OSError):  # The terminal may be closed.
+        # The terminal may be closed.
+        with suppress(OSError):
             click.echo("stopping; the results so far are kept (Ctrl-C again ends at once)", err=True)
 
     for number in before:

@@ -1,4 +1,7 @@
-"""The options that say what a backtest runs on: candles, range, costs, outages. `bot backtest` and `bot sweep` have all, `bot drill` some."""
+"""The options that say what a backtest runs on: candles, range, costs, outages.
+
+`bot backtest` and `bot sweep` have all, `bot drill` some.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,18 @@ _MARKET = (
         type=ParamValue(),
         multiple=True,
         metavar="STRATEGY.PARAM=VALUE",
-        help="A param of a strategy of the config: trend.fast_bars=8. The results record the changed config. Repeatable.",
+        help=(
+            "A param of a strategy of the config: trend.fast_bars=8. The results record the changed config. Repeatable."
+        ),
     ),
     click.option(
         "--from",
         "start_ms",
         type=Instant(),
-        help="Begin here, or with the first candle if that is later. Earlier candles are history. Default: the start of the data.",
+        help=(
+            "Begin here, or with the first candle if that is later. Earlier candles are history. Default: the start of"
+            " the data."
+        ),
     ),
     click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: the end of the data."),
     click.option(
@@ -88,7 +96,10 @@ _MARKET = (
         "--fees-of",
         "fees_of",
         metavar="EXCHANGE",
-        help="Fees, ticks, lots and smallest orders of this exchange, as `bot data pull --from ccxt:EXCHANGE` stored them. --fee and others win over them.",
+        help=(
+            "Fees, ticks, lots and smallest orders of this exchange, as `bot data pull --from ccxt:EXCHANGE` stored"
+            " them. --fee and others win over them."
+        ),
     ),
     click.option(
         "--funding",
@@ -103,8 +114,10 @@ _MARKET = (
         type=Capped(),
         multiple=True,
         metavar="NAME=VALUE",
-        help="A cap of the key (maxExposureUsd, maxDailyNotionalUsd, maxLeverage, allowedCoins, maxOpenPositions) or of the account "
-        "(maxTradeUsd, dailyTradeCapUsd). Repeatable.",
+        help=(
+            "A cap of the key (maxExposureUsd, maxDailyNotionalUsd, maxLeverage, allowedCoins, maxOpenPositions) or of"
+            " the account (maxTradeUsd, dailyTradeCapUsd). Repeatable."
+        ),
     ),
 )
 _RUN = (
@@ -119,28 +132,38 @@ _RUN = (
         "settlements",
         type=Settled(),
         multiple=True,
-        help="An event market is settled: event:RATE-CUT=2025-03-20T18:00=yes. Without a time: where its candles end; without yes, no or a number "
-        "from 0 to 1: as its last price says. Repeatable.",
+        help=(
+            "An event market is settled: event:RATE-CUT=2025-03-20T18:00=yes. Without a time: where its candles end;"
+            " without yes, no or a number from 0 to 1: as its last price says. Repeatable."
+        ),
     ),
     click.option(
         "--approve",
         type=click.Choice(["all", "none"]),
         default="all",
         show_default=True,
-        help="The answer to entries that wait for a person (`approve` in the config). A policy is asked as in a live run.",
+        help=(
+            "The answer to entries that wait for a person (`approve` in the config). A policy is asked as in a live"
+            " run."
+        ),
     ),
     click.option(
         "--agents",
         type=click.Choice(["replay", "live"]),
         default="replay",
         show_default=True,
-        help="Answers of language models: recorded ones only, or the live model where none is recorded. Live answers are recorded.",
+        help=(
+            "Answers of language models: recorded ones only, or the live model where none is recorded. Live answers are"
+            " recorded."
+        ),
     ),
     click.option(
         "--answers",
         type=click.Path(path_type=Path, dir_okay=False),
         default=None,
-        help="File of recorded answers, or a daemon's journal.db to read.  [default: CONFIG.answers.jsonl beside CONFIG]",
+        help=(
+            "File of recorded answers, or a daemon's journal.db to read.  [default: CONFIG.answers.jsonl beside CONFIG]"
+        ),
     ),
     click.option(
         "--max-usd",
@@ -161,9 +184,17 @@ _RUN = (
 )
 # Their values where a command does not offer them.
 WITHOUT_RUN: Final[Mapping[str, Any]] = {
-    "latency": None, "settlements": (), "approve": "all", "outages": (), "outage_count": 0, "outage_for": 0.0, "seed": 1,
-    "agents": "replay", "answers": None, "max_usd": None,
-}  # fmt: skip
+    "latency": None,
+    "settlements": (),
+    "approve": "all",
+    "outages": (),
+    "outage_count": 0,
+    "outage_for": 0.0,
+    "seed": 1,
+    "agents": "replay",
+    "answers": None,
+    "max_usd": None,
+}
 
 
 def backtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,10 +235,19 @@ def inputs_of(config: Path, given: Mapping[str, Any]) -> Inputs:
     settings, _ = checked_without_secrets(config)
     agents = _agents_of(given)
     options = SessionOptions(
-        start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
-        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
-        outages=given["outages"], settlements=dict(given["settlements"]), seed=given["seed"], caps=dict(given["caps"]), approve=given["approve"], agents=agents,
-    )  # fmt: skip
+        start_ms=given["start_ms"],
+        end_ms=given["end_ms"],
+        balance_usd=given["balance"],
+        path=given["path"],
+        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000),
+        rules=rules_of(given, traded(settings)),
+        outages=given["outages"],
+        settlements=dict(given["settlements"]),
+        seed=given["seed"],
+        caps=dict(given["caps"]),
+        approve=given["approve"],
+        agents=agents,
+    )
     files = Files(given["data"], given["funding"], given["fees_of"], accepted(dict(given)))
     chance = Chance(given["outage_count"], given["outage_for"] * 1000)
     return Inputs(config, files, options, params=dict(given["params"]), chance=chance, report=say_left_out)

@@ -36,7 +36,8 @@ no order may be lost or sent twice, every order has its outcome, the daemon beli
 than a minute in which the daemon could arm one. The same seed is the same world.
 Exit codes: 0 every world passed, 1 a world failed, 4 a config or a file cannot be used, 130 stopped (the worlds so far are shown).
 """
-FAILED_SHOWN: Final = 20  # worlds
+# worlds
+FAILED_SHOWN: Final = 20
 LEGEND: Final = """
 lost, doubled: orders. no stop: the longest time in which a position of a world had no stop. worst: the lowest account value below that of the
 beginning, in any world. saved: what the closes of guardians made more than holding on to the end of the shock, or of the world; below 0, less."""
@@ -45,11 +46,30 @@ beginning, in any world. saved: what the closes of guardians made more than hold
 @click.command(epilog=EPILOG)
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--worlds", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="How many.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first world; the next have the next numbers.")  # fmt: skip
-@click.option("--bars", type=click.IntRange(45, 100_000), default=240, show_default=True, help="Length of a world, in bars of the shortest interval.")  # fmt: skip
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Of the first world; the next have the next numbers.",
+)
+@click.option(
+    "--bars",
+    type=click.IntRange(45, 100_000),
+    default=240,
+    show_default=True,
+    help="Length of a world, in bars of the shortest interval.",
+)
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
 @click.option("--steps", is_flag=True, help="Print what happened in each world, step by step.")
-@click.option("--junit", "junit_file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write JUnit XML, one test case a world.")  # fmt: skip
+@click.option(
+    "--junit",
+    "junit_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Write JUnit XML, one test case a world.",
+)
 @market_options
 @click.option("--json", "as_json", is_flag=True, help="All outcomes as one JSON object on standard output.")
 def drill(
@@ -74,7 +94,8 @@ def drill(
 
     if steps and (as_json or workers > 1):
         raise click.UsageError("--steps goes with neither --json nor --workers")
-    logs.configure(pretty=None, level="critical")  # A world is full of errors that are meant.
+    # A world is full of errors that are meant.
+    logs.configure(pretty=None, level="critical")
     is_stopped = False
     found: list[Outcome] = []
     with reserved(for_json=as_json):
@@ -108,7 +129,8 @@ def _ground_of(inputs: Inputs, bars: int) -> Ground:
     from bot.drill.world import Ground
 
     ground = Ground(inputs.settings, inputs.candles, inputs.options, inputs.rates, bars)
-    ground.starts()  # Candles that are too short are an error before the first world.
+    # Candles that are too short are an error before the first world.
+    ground.starts()
     return ground
 
 
@@ -154,7 +176,13 @@ def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[Outcome]]
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[failed]} failed"))  # fmt: skip
+    columns = (
+        TextColumn("worlds"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[failed]} failed"),
+    )
     with Progress(*columns, console=terminal.console(is_error=True), transient=True) as bar:
         task = bar.add_task("worlds", total=worlds, failed=0)
         yield lambda found: bar.update(task, completed=len(found), failed=sum(not one.has_passed for one in found))

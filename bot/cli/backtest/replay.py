@@ -42,7 +42,8 @@ read. Exit code 0: every decision and fill is the same. 1: something differs. Ea
     unknown   the record does not show the cause
   Without --data the candles come from the service of the config. If an embedded service has ended, a copy of it is started for this.
 """
-SHOWN_MAX: Final = 60  # lines of a table; --json has them all
+# lines of a table; --json has them all
+SHOWN_MAX: Final = 60
 
 
 @click.command(epilog=EPILOG)
@@ -71,7 +72,10 @@ SHOWN_MAX: Final = 60  # lines of a table; --json has them all
     "--path",
     type=click.Choice(("sl_first", "ohlc", "olhc", "adaptive")),
     default=None,
-    help="The order in which a bar reaches its high and low. Default: adaptive, as in a sandbox; for a backtest, its own.",
+    help=(
+        "The order in which a bar reaches its high and low. Default: adaptive, as in a sandbox; for a backtest, its"
+        " own."
+    ),
 )
 @click.option(
     "--latency", type=Duration(may_be_zero=True), default=None, help="Delay between decision and order: 300ms, 0.5s."
@@ -80,8 +84,12 @@ SHOWN_MAX: Final = 60  # lines of a table; --json has them all
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the sandbox's."
 )
 @click.option(
-    "--maker-fee", "maker_fees", type=Sided("rate", "rate", signed=True), multiple=True, help="Maker fee: 0.02%, or a rebate: -0.01%."
-)  # fmt: skip
+    "--maker-fee",
+    "maker_fees",
+    type=Sided("rate", "rate", signed=True),
+    multiple=True,
+    help="Maker fee: 0.02%, or a rebate: -0.01%.",
+)
 @click.option("--spread", "spreads", type=Sided("rate", "bps"), multiple=True, help="Best ask over best bid: 2bps.")
 @click.option("--depth", "depths", type=Sided("usd", "usd"), multiple=True, help="USD on the first of twenty levels.")
 @click.option("--tick", "ticks", type=Sided("price", "price"), multiple=True, help="Grid of prices: 0.1.")
@@ -133,10 +141,14 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
         funding.judged(begins_ms, ends_ms, accepted(dict(given)))
     rates = {market: one.rates for market, one in fundings.items()}
     options = SessionOptions(
-        start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=Decimal(balance), path=given["path"] or "adaptive",
-        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
+        start_ms=given["start_ms"],
+        end_ms=given["end_ms"],
+        balance_usd=Decimal(balance),
+        path=given["path"] or "adaptive",
+        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000),
+        rules=rules_of(given, traded(settings)),
         agents=AgentOptions("alike", folder / queries.FILE),
-    )  # fmt: skip
+    )
     return replay_journal(recorded, settings, candles, options, rates=rates)
 
 
@@ -188,8 +200,16 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     options = within(options, candles)
     changed = _changed(manifest, settings, candles, funding)
     return replay_run(
-        what, manifest, settings, candles, options, rates=rates, changed=changed, ended_ms=stats["toMs"], is_stopped=stats["isPartial"]
-    )  # fmt: skip
+        what,
+        manifest,
+        settings,
+        candles,
+        options,
+        rates=rates,
+        changed=changed,
+        ended_ms=stats["toMs"],
+        is_stopped=stats["isPartial"],
+    )
 
 
 def _folder_of(what: Path) -> tuple[Path, Path | None]:
@@ -234,8 +254,8 @@ def _noted(recorded: Record, folder: Path) -> Path:
         )
     if not _is_of(Path(noted), folder):
         raise click.UsageError(
-            f"the journal in {folder} names the config {noted}, which keeps its journal elsewhere. A journal may come from others, and a "
-            f"config runs code: if you mean this config, give it with --config {noted}"
+            f"the journal in {folder} names the config {noted}, which keeps its journal elsewhere. A journal may come"
+            f" from others, and a config runs code: if you mean this config, give it with --config {noted}"
         )
     return Path(noted)
 
@@ -274,7 +294,9 @@ def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...], s
 
 
 async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapping[str, Any]) -> list[Candles]:
-    """The service's candles: one-minute candles if they reach back to the start, otherwise those of the strategies' interval."""
+    """The service's candles: one-minute candles if they reach back to the start, otherwise those of the strategies'
+    interval.
+    """
     from bot.cli.data.candle_source import newest
     from bot.clock import iso
     from bot.errors import BotError
@@ -293,8 +315,8 @@ async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapp
                 candles = await newest(client, market, interval)
             if candles.at_ms[0] > start_ms:
                 raise BotError(
-                    f"{market}: the service keeps {candles.interval} candles from {iso(candles.at_ms[0])} on, and the record begins at "
-                    f"{iso(start_ms)}: give older ones with --data, or begin later with --from"
+                    f"{market}: the service keeps {candles.interval} candles from {iso(candles.at_ms[0])} on, and the"
+                    f" record begins at {iso(start_ms)}: give older ones with --data, or begin later with --from"
                 )
             found.append(candles)
     return found
@@ -302,7 +324,10 @@ async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapp
 
 @asynccontextmanager
 async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
-    """A client of the config's service. If an embedded service has ended, a copy of it runs, because running it would move its time."""
+    """A client of the config's service.
+
+    If an embedded service has ended, a copy of it runs, because running it would move its time.
+    """
     import asyncio
     import shutil
     from tempfile import TemporaryDirectory
@@ -320,9 +345,13 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
     with TemporaryDirectory(prefix="bot-") as folder:
         section = settings.embedded
         copy = Embedded(
-            Path(folder), clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
+            Path(folder),
+            clock=section.clock,
+            speed=section.speed,
+            seed=section.seed,
+            markets=section.markets,
             data=tuple((entry.market, entry.file) for entry in section.data),
-        )  # fmt: skip
+        )
         for file in (ended.db, ended.db.with_name(f"{ended.db.name}-wal")):
             if file.is_file():
                 shutil.copyfile(file, copy.folder / file.name)
@@ -356,7 +385,8 @@ def _changed(
     now = fingerprints.mark_of(settings, sources)
     try:
         of_then = checked_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
-    except BotError:  # The strategies' files have moved, so only their digests can be compared.
+    # The strategies' files have moved, so only their digests can be compared.
+    except BotError:
         of_then = settings
     then = fingerprints.mark_of(
         of_then, sources | {strategy["name"]: strategy["sha256"] for strategy in manifest["strategies"]}
@@ -403,7 +433,8 @@ def replay_lines(replayed: Replayed) -> list[str]:
     lines = [f"{replayed.name}: {iso(replayed.start_ms)[:19]} to {iso(replayed.end_ms)[:19]}", f"  {counted}"]
     if replayed.late_ms:
         lines.append(
-            f"  market orders were filled {median(replayed.late_ms):,.0f} ms (median; at most {max(replayed.late_ms):,}) after those of the replay"
+            f"  market orders were filled {median(replayed.late_ms):,.0f} ms (median; at most"
+            f" {max(replayed.late_ms):,}) after those of the replay"
         )
     lines += [f"  note: {note}" for note in replayed.notes]
     lines += [f"  changed: {text}" for text in replayed.changed]

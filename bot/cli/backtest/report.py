@@ -18,9 +18,12 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.backtest.results.run_reader import StoredRun
 
-DRAWDOWNS_SHOWN: Final = 3  # the page has more
-GUARDIANS_SHOWN: Final = 20  # the newest; --json has them all
-INDENT: Final = "  "  # The indent of a table's lines.
+# the page has more
+DRAWDOWNS_SHOWN: Final = 3
+# the newest; --json has them all
+GUARDIANS_SHOWN: Final = 20
+# The indent of a table's lines.
+INDENT: Final = "  "
 BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
 REPORT_EPILOG = """\b
 Examples:
@@ -78,14 +81,16 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
     one, two = read_run(run), read_run(other)
     differing, names = differences(one, two), names_of(one, two)
     if as_json:
-        _print({
-            "runs": [one.name, two.name],
-            "names": list(names),
-            "figures": _side_by_side(one.summary["figures"], two.summary["figures"]),
-            "costs": _side_by_side(one.summary["costs"], two.summary["costs"]),
-            "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
-            "differences": differing,
-        })  # fmt: skip
+        _print(
+            {
+                "runs": [one.name, two.name],
+                "names": list(names),
+                "figures": _side_by_side(one.summary["figures"], two.summary["figures"]),
+                "costs": _side_by_side(one.summary["costs"], two.summary["costs"]),
+                "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
+                "differences": differing,
+            }
+        )
     else:
         for letter, name, which in zip("AB", names, (one, two), strict=True):
             click.echo(_narrow(f"  {letter}  {name}") + f"\n     {which.folder}\n     {ran_text(which)}")

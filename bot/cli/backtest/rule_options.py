@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, MarketRules]:
-    """The market rules from --fee, --maker-fee, --spread, --depth, --tick and --lot, for the `markets` that the strategies trade."""
+    """The market rules from --fee, --maker-fee, --spread, --depth, --tick and --lot, for the `markets` that the
+    strategies trade.
+    """
     from dataclasses import replace
 
     from bot.backtest.engine.options import MarketRules

@@ -65,7 +65,8 @@ def summary_lines(
 
     stats, trade_ledger = result.stats, result.trade_ledger
     lines = [
-        f"{iso(result.start_ms)[:16]} to {iso(result.end_ms)[:16]}   {many(stats.bars, 'bar')}, {stats.touched:,} of them could touch an order, a stop or a deadline"
+        f"{iso(result.start_ms)[:16]} to {iso(result.end_ms)[:16]}   {many(stats.bars, 'bar')}, {stats.touched:,} of"
+        " them could touch an order, a stop or a deadline"
     ]
     if stats.is_partial:
         lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
@@ -81,7 +82,8 @@ def summary_lines(
         lines.append(f"  LIQUIDATIONS: {result.liquidations}")
     if trade_ledger.backstop:
         lines.append(
-            f"  losses beyond the margin: {format_e8(trade_ledger.backstop)} USD, paid by the service so that no balance went below zero"
+            f"  losses beyond the margin: {format_e8(trade_ledger.backstop)} USD, paid by the service so that no"
+            " balance went below zero"
         )
     lines += [
         f"  guardian {guardian_text(fired_row(guardian))}" for guardian in trade_ledger.guardians[:GUARDIANS_SHOWN]
@@ -107,7 +109,8 @@ def summary_lines(
         elif proof["moved"]:
             verdict = f"not proved: {'; '.join(proof['moved'])}; equal decisions"
         lines.append(
-            f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
+            f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')},"
+            f" {many(proof['eventsCompared'], 'event')} compared"
         )
         if verdict.startswith("causal"):
             lines.append(f"  the proof covers {PROVED}, and nothing else")

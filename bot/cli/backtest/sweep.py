@@ -1,4 +1,7 @@
-"""`bot sweep`: try many params of a config; `bot sweep show`: read what came of them; `bot sweep holdout`: try the best on data that no trial saw."""
+"""`bot sweep`: try many params of a config;
+
+`bot sweep show`: read what came of them; `bot sweep holdout`: try the best on data that no trial saw.
+"""
 
 from __future__ import annotations
 
@@ -71,15 +74,20 @@ def _without_password(_context: click.Context, _option: click.Parameter, storage
     address = urlsplit(storage)
     if address.password is not None or "password" in parse_qs(address.query):
         raise click.UsageError(
-            "--storage: the address holds a password, which other users of this machine can read; leave it out and keep it where the "
-            "database's client looks, for PostgreSQL in ~/.pgpass"
+            "--storage: the address holds a password, which other users of this machine can read; leave it out and keep"
+            " it where the database's client looks, for PostgreSQL in ~/.pgpass"
         )
     return storage
 
 
 _storage_option = click.option(
-    "--storage", default=STORAGE, show_default=True, metavar="URL", callback=_without_password, help="Where the trials are kept: any storage of Optuna."
-)  # fmt: skip
+    "--storage",
+    default=STORAGE,
+    show_default=True,
+    metavar="URL",
+    callback=_without_password,
+    help="Where the trials are kept: any storage of Optuna.",
+)
 
 
 class _Sweeps(click.Group):
@@ -98,24 +106,87 @@ def sweep() -> None:
 
 @sweep.command("run", epilog=EPILOG)
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--space", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Params, objectives and constraints. Default: the ranges that the params carry themselves.")  # fmt: skip
-@click.option("--method", type=click.Choice(("grid", "random", "tpe", "nsgaii")), default="grid", show_default=True, help="How params are chosen: every cell of the grid, by chance, or by a sampler of Optuna.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many, for methods other than grid.")  # fmt: skip
-@click.option("--prune", is_flag=True, help="End a trial after a third of the range if its first objective is worse there than the median so far.")  # fmt: skip
-@click.option("--screen", "is_screened", is_flag=True, help="Try the params by the compiled screen (a strategy with `signals`), then run the best again as full backtests.")  # fmt: skip
-@click.option("--top", type=click.IntRange(1, 1_000), default=TOP, show_default=True, help="How many of the best --screen runs again.")  # fmt: skip
+@click.option(
+    "--space",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Params, objectives and constraints. Default: the ranges that the params carry themselves.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(("grid", "random", "tpe", "nsgaii")),
+    default="grid",
+    show_default=True,
+    help="How params are chosen: every cell of the grid, by chance, or by a sampler of Optuna.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="How many, for methods other than grid.",
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="End a trial after a third of the range if its first objective is worse there than the median so far.",
+)
+@click.option(
+    "--screen",
+    "is_screened",
+    is_flag=True,
+    help=(
+        "Try the params by the compiled screen (a strategy with `signals`), then run the best again as full backtests."
+    ),
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1, 1_000),
+    default=TOP,
+    show_default=True,
+    help="How many of the best --screen runs again.",
+)
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
-@click.option("--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786.")  # fmt: skip
-@click.option("--walk-forward", "windows", default=None, metavar="WINDOWS", help="Choose params on a window and try them on the next: train=90d,test=30d; also embargo=1d, anchored.")  # fmt: skip
-@click.option("--holdout", "holdout_length", default=None, metavar="LENGTH", help="Keep the last part of the range from every trial: 90d. `bot sweep holdout STUDY` looks at it.")  # fmt: skip
+@click.option(
+    "--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786."
+)
+@click.option(
+    "--walk-forward",
+    "windows",
+    default=None,
+    metavar="WINDOWS",
+    help="Choose params on a window and try them on the next: train=90d,test=30d; also embargo=1d, anchored.",
+)
+@click.option(
+    "--holdout",
+    "holdout_length",
+    default=None,
+    metavar="LENGTH",
+    help="Keep the last part of the range from every trial: 90d. `bot sweep holdout STUDY` looks at it.",
+)
 @click.option("--study", "name", default=None, metavar="NAME", help="Default: the config's name.")
 @_storage_option
 @backtest_options
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def run(
-    config: Path, *, space: Path | None, method: str, trials: int, prune: bool, workers: int, address: str | None, name: str | None, storage: str,
-    windows: str | None, holdout_length: str | None, is_screened: bool, top: int, as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+    config: Path,
+    *,
+    space: Path | None,
+    method: str,
+    trials: int,
+    prune: bool,
+    workers: int,
+    address: str | None,
+    name: str | None,
+    storage: str,
+    windows: str | None,
+    holdout_length: str | None,
+    is_screened: bool,
+    top: int,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Try many params of CONFIG over recorded candles."""
     from bot import logs
     from bot.errors import Exit
@@ -142,7 +213,8 @@ def run(
         wanted = read_space(space, inputs.settings)
         plan = Plan(method, trials, given["seed"], prune, is_screened)
         if method == "grid":
-            wanted.grid()  # An error is raised before a study is made.
+            # An error is raised before a study is made.
+            wanted.grid()
         if is_screened:
             _check_screen(inputs)
         if method != "grid" and wanted.size is not None and wanted.size < trials:
@@ -206,8 +278,21 @@ def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[
 @click.argument("name", metavar="STUDY")
 @_storage_option
 @click.option("--top", type=click.IntRange(1, 1_000), default=TOP, show_default=True, help="Rows of the ranking.")
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write every trial with every figure as CSV.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write a page (HTML) that needs no network.")  # fmt: skip
+@click.option(
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Write every trial with every figure as CSV.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Write a page (HTML) that needs no network.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path | None, as_json: bool) -> int:
     """Show the trials of STUDY: the best and their neighbours, the Pareto front, what matters, a map of two params."""
@@ -277,8 +362,8 @@ def _refuse_elsewhere(name: str, given: Mapping[str, Any]) -> None:
             inside(Path.cwd(), os.path.relpath(one))
         except OutsideFolder as error:
             raise BotError(
-                f"the study {name!r} names a file elsewhere: {error}. A study may come from others: run this in the folder of its "
-                "sweep, or, if the study is yours, add --trust-paths"
+                f"the study {name!r} names a file elsewhere: {error}. A study may come from others: run this in the"
+                " folder of its sweep, or, if the study is yours, add --trust-paths"
             ) from None
 
 
@@ -308,7 +393,13 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[Progress], object]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[best]}"))  # fmt: skip
+    columns = (
+        TextColumn("trials"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[best]}"),
+    )
     with Bar(*columns, console=terminal.console(is_error=True), transient=True) as bar:
         task = bar.add_task("trials", total=None, best="")
 

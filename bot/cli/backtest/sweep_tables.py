@@ -29,17 +29,29 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
     if as_json:
         best = [
             {
-                "trial": one.trial.cell, "params": dict(one.trial.params), "objectives": list(one.values), "feasible": one.is_feasible,
-                "onFront": one.is_on_front, "neighbours": one.neighbours,
+                "trial": one.trial.cell,
+                "params": dict(one.trial.params),
+                "objectives": list(one.values),
+                "feasible": one.is_feasible,
+                "onFront": one.is_on_front,
+                "neighbours": one.neighbours,
             }
             for one in rows[:top]
-        ]  # fmt: skip
+        ]
         states = {state: sum(one.state == state for one in trials) for state in sorted({one.state for one in trials})}
         click.echo(
             json.dumps(
-                {"study": study.name, "trials": states, "best": best, "importance": weights, "verdicts": sure, "holdout": list(held), "ranAgain": gaps_of(study)}
+                {
+                    "study": study.name,
+                    "trials": states,
+                    "best": best,
+                    "importance": weights,
+                    "verdicts": sure,
+                    "holdout": list(held),
+                    "ranAgain": gaps_of(study),
+                }
             )
-        )  # fmt: skip
+        )
         return
     names = list(trials[0].params) if trials else []
     click.echo(f"{study.name}: the best of {len(trials):,} trials")

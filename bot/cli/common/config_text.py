@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def as_yaml(settings: Settings) -> str:
-    """A config as YAML, with defaults filled in and secrets hidden. If the config has no secret, the text is a valid config."""
+    """A config as YAML, with defaults filled in and secrets hidden.
+
+    If the config has no secret, the text is a valid config.
+    """
     import io
 
     from ruamel.yaml import YAML

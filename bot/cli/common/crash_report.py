@@ -1,4 +1,5 @@
-"""What a command prints when it fails: the message of a known error. A bug in Bracketbot becomes one line, and its traceback goes to a file.
+"""What a command prints when it fails: the message of a known error. A bug in Bracketbot becomes one line, and its
+traceback goes to a file.
 
 BOT_DEBUG=1 prints the traceback instead.
 """
@@ -21,7 +22,8 @@ from bot.logs import redact_text
 
 Stream = Literal["output", "error"]
 
-# Errors of the file system or of a path that the user gave. They are not bugs, unless a running daemon meets them in its own folder.
+# Errors of the file system or of a path that the user gave. They are not bugs, unless a running daemon meets them in
+# its own folder.
 _FILE_SYSTEM_ERRORS: Final = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
 )
@@ -35,8 +37,11 @@ def write_to(path: Path) -> None:
 
 
 def print_stacks_on_fatal_signals() -> None:
-    """On a fatal signal, such as the watchdog's SIGABRT to a daemon that hangs, print the stack of each thread: file and line, no values."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # Standard error is closed.
+    """On a fatal signal, such as the watchdog's SIGABRT to a daemon that hangs, print the stack of each thread: file
+    and line, no values.
+    """
+    # Standard error is closed.
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
         faulthandler.enable()
 
 
@@ -86,7 +91,9 @@ def _stream_of(error: OSError) -> Stream | None:
 
 
 def drop(stream: Stream) -> None:
-    """Send the rest of the stream's output to /dev/null, so that Python does not fail again when it flushes the stream at exit."""
+    """Send the rest of the stream's output to /dev/null, so that Python does not fail again when it flushes the
+    stream at exit.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if stream == "output" else sys.stderr).fileno())
 
 
@@ -114,7 +121,8 @@ def report(error: BaseException) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
             file.write(report_text)
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home.
+    # RuntimeError: this user has no home.
+    except (OSError, RuntimeError):
         _say(f"error: a bug in Bracketbot: {line}. Run it with BOT_DEBUG=1 to see the traceback\n")
         return
     _say(f"error: a bug in Bracketbot: {line}. The traceback is in {path}; BOT_DEBUG=1 prints it here\n")

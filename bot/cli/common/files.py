@@ -21,7 +21,8 @@ def example(name: str) -> Path:
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a temporary file, sync it, rename it, sync the folder: a reader sees the old file or the new one. BotError if that fails.
+    """Write a temporary file, sync it, rename it, sync the folder: a reader sees the old file or the new one. BotError
+    if that fails.
 
     For a link its target is written. A pipe or a device is written to and never replaced.
     """

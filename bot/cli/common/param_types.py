@@ -16,7 +16,8 @@ import click
 if TYPE_CHECKING:
     from bot.backtest.engine.options import Outage, Settlement
 
-SPEED_MAX: Final = 3600  # the service's limit
+# the service's limit
+SPEED_MAX: Final = 3600
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -53,7 +54,9 @@ class Duration(click.ParamType[float]):
 
 
 def reserved(*, for_json: bool) -> AbstractContextManager[object]:
-    """With `for_json`, redirect what strategies print to standard error, so that standard output holds one JSON object."""
+    """With `for_json`, redirect what strategies print to standard error, so that standard output holds one JSON
+    object.
+    """
     return redirect_stdout(sys.stderr) if for_json else nullcontext()
 
 
@@ -99,7 +102,9 @@ class ParamValue(click.ParamType[tuple[tuple[str, str], str]]):
 
     name = "strategy.param=value"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[tuple[str, str], str]:  # fmt: skip
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, str], str]:
         if isinstance(value, tuple):
             return value
         found = re.fullmatch(r"([a-z0-9-]{1,40})\.([A-Za-z_][A-Za-z0-9_]*)=(.+)", value, re.ASCII | re.DOTALL)
@@ -116,7 +121,10 @@ def speed_of(clock: str) -> float:
 
 
 def recordings(given: tuple[Candles, ...], *, otherwise: str | None) -> tuple[tuple[str, Path], ...]:
-    """Each file with its market: the given one, else from the file's name, else `otherwise`. ConfigError if none of these names a market."""
+    """Each file with its market: the given one, else from the file's name, else `otherwise`.
+
+    ConfigError if none of these names a market.
+    """
     from bot.errors import ConfigError
     from bot.service.market_data.file_names import NamesNoMarket, coin_of
     from bot.service.market_data.instruments import CATALOGUE
@@ -191,7 +199,10 @@ def _number(text: str, fail: Callable[[str], Any]) -> Decimal:
 
 
 class Sided(click.ParamType[tuple[str, Decimal]]):
-    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate, unless it is 0. Only a `signed` rate may be negative."""
+    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate, unless it is 0.
+
+    Only a `signed` rate may be negative.
+    """
 
     def __init__(self, name: str, unit: str, *, signed: bool = False) -> None:
         self.name = name

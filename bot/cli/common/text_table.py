@@ -1,4 +1,6 @@
-"""Tables on a terminal: every command makes them here, so that heads and rows have one width and the table fits the screen."""
+"""Tables on a terminal: every command makes them here, so that heads and rows have one width and the table fits the
+screen.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from typing import Final
 from bot.plain_text import one_line
 
 GAP: Final = "  "
-CELL_MIN: Final = 12  # columns that a long text keeps before the table is cut into parts
+# columns that a long text keeps before the table is cut into parts
+CELL_MIN: Final = 12
 
 
 def screen_width() -> int | None:
@@ -39,7 +42,8 @@ def _letter_width(letter: str) -> int:
 
 def _folded(text: str, width: int) -> list[str]:
     """The text in lines of at most `width` columns, broken at blanks where it has them."""
-    width = max(2, width)  # the widest letter
+    # the widest letter
+    width = max(2, width)
     if text.isascii():
         return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
     lines, line = [], ""
@@ -63,9 +67,11 @@ def _padded(text: str, width: int, *, is_right: bool) -> str:
 def table_lines(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
 ) -> list[str]:
-    """The lines of a table. `right`: places of the columns that are aligned to the right. "" for a head leaves it empty.
+    """The lines of a table. `right`: places of the columns that are aligned to the right. "" for a head leaves it
+    empty.
 
-    A table that is wider than `width` is printed in parts one below the other, each with the first column. A cell is never cut:
+    A table that is wider than `width` is printed in parts one below the other, each with the first column. A cell is
+    never cut:
     one that is longer than the screen goes on in the next line.
     """
     widths = {len(row) for row in rows}

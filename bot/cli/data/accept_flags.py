@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import click
 
-# The same names as in bot.backtest.data.findings.ACCEPTS. Repeated here so that --help imports nothing; a test compares both.
+# The same names as in bot.backtest.data.findings.ACCEPTS. Repeated here so that --help imports nothing; a test compares
+# both.
 ACCEPTS: Final = {
     "gaps": "gaps",
     "hours": "trading hours that do not fit the exchange",

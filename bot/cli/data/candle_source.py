@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from bot.client import Client
     from bot.errors import BotError
 
-MARKETS_SHOWN: Final = 30  # market names listed in the error about an unknown one
+# market names listed in the error about an unknown one
+MARKETS_SHOWN: Final = 30
 
 
 async def _newest_or_why(client: Client, name: str, interval: str) -> Candles | BotError:
@@ -27,14 +28,18 @@ async def _newest_or_why(client: Client, name: str, interval: str) -> Candles | 
 
     try:
         return await newest(client, name, interval)
-    except ApiError:  # The service failed, not only this market.
+    # The service failed, not only this market.
+    except ApiError:
         raise
     except BotError as error:
         return error
 
 
 async def newest(client: Client, name: str, interval: str) -> Candles:
-    """The closed candles that a service has of one market. BotError if it has none or they are not sorted; UsageError for an unknown market."""
+    """The closed candles that a service has of one market.
+
+    BotError if it has none or they are not sorted; UsageError for an unknown market.
+    """
     from array import array
 
     from bot.backtest.data.candles import Candles

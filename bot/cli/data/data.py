@@ -1,4 +1,7 @@
-"""`bot data`: import, audit, generate, list and pull candles for backtests. Parses options and prints results; `bot.backtest.data` does the work."""
+"""`bot data`: import, audit, generate, list and pull candles for backtests.
+
+Parses options and prints results; `bot.backtest.data` does the work.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from bot.errors import BotError, ConfigError
 
 STORE: Final = Path("data")
-MARKET_OF_EACH_ROW: Final = "EACH"  # stands for the market when each row names its own
+# stands for the market when each row names its own
+MARKET_OF_EACH_ROW: Final = "EACH"
 # These faults do not stop an import. `bot backtest` decides about them.
 LEFT_TO_SESSIONS: Final = ("gaps", "jumps", "zero-volume")
 
@@ -183,7 +187,10 @@ def data() -> None:
     default="open",
     show_default=True,
     metavar="open|close",
-    help="Whether a candle's time is its open or its close. A close just before the grid (00:00:59.999) is the close on it.",
+    help=(
+        "Whether a candle's time is its open or its close. A close just before the grid (00:00:59.999) is the close"
+        " on it."
+    ),
 )
 @click.option("--decimal", default=".", show_default=True, metavar="CHAR", help="The decimal point.")
 @click.option("--skip-rows", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header.")
@@ -219,15 +226,26 @@ def import_(
     if interval is not None and interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
     mapped = Mapped(
-        columns_of(columns), tz=tz, unit=unit, stamp=stamp, decimal=decimal, interval=interval, skip=skip_rows,
+        columns_of(columns),
+        tz=tz,
+        unit=unit,
+        stamp=stamp,
+        decimal=decimal,
+        interval=interval,
+        skip=skip_rows,
         market=market if market is not None and "{" in market else None,
-    )  # fmt: skip
+    )
     candles = _read_files([Path(file) for file in files], mapped, market, show_progress=not as_json)
     mended, reports = checked(candles, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
     written = Store(store).write_all(mended, replacing=replacing)
     if as_json:
-        print_json({"store": str(store), "written": [written_data(one, w) for one, w in zip(mended, written, strict=True)],
-                "audit": [report.data() for report in reports]})  # fmt: skip
+        print_json(
+            {
+                "store": str(store),
+                "written": [written_data(one, w) for one, w in zip(mended, written, strict=True)],
+                "audit": [report.data() for report in reports],
+            }
+        )
         return int(Exit.DONE)
     for one, done, report in zip(mended, written, reports, strict=True):
         click.echo(written_line(one, done))
@@ -252,7 +270,8 @@ def _read_files(files: Sequence[Path], mapped: Mapped, market: str | None, *, sh
         for name, path, _ in sources(files, market=market_of_files, listed=False, report=say_left_out):
             if market_of_files == MARKET_OF_EACH_ROW != name:
                 raise ConfigError(
-                    f"{path}: {name}= names its market, and --market {market} says that each row names it; leave one out"
+                    f"{path}: {name}= names its market, and --market {market} says that each row names it; leave"
+                    " one out"
                 )
             show_count = partial(show_rows, show, path.name)
             if mapped.market is None:
@@ -303,7 +322,8 @@ def _say_unlisted(markets: Sequence[str]) -> None:
         return
     who = f"{unlisted[0]} is" if len(unlisted) == 1 else f"{unlisted[0]} and {len(unlisted) - 1:,} more are"
     click.echo(
-        f"{who} not listed by the embedded service: a backtest can trade such candles only under a listed name (--data LISTED=FILE).",
+        f"{who} not listed by the embedded service: a backtest can trade such candles only under a listed name (--data"
+        " LISTED=FILE).",
         err=True,
     )
 
@@ -330,7 +350,9 @@ def audit_(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Look for gaps, doubles, wrong prices, jumps, wrong units and the like in FILES or a store (by default the folder `data`)."""
+    """Look for gaps, doubles, wrong prices, jumps, wrong units and the like in FILES or a store (by default the
+    folder `data`).
+    """
     from bot.backtest.data.candles import join, read_file, sources
     from bot.backtest.data.quality import audit
     from bot.errors import ConfigError, Exit
@@ -443,7 +465,9 @@ def gen(
     replacing: bool,
     as_json: bool,
 ) -> int:
-    """Generate candles of MARKET from a seed, with market regimes, busy and quiet hours, fat tails and an exchange's closing hours."""
+    """Generate candles of MARKET from a seed, with market regimes, busy and quiet hours, fat tails and an exchange's
+    closing hours.
+    """
     from bot.backtest.data.candles import market_name
     from bot.backtest.data.store import Store
     from bot.backtest.data.synthetic import Wanted, generate
@@ -506,9 +530,18 @@ def list_(store: Path, as_json: bool) -> int:
     sources = {(one.market, one.interval): one for one in origins(store)}
     if as_json:
         rows = [
-            {"market": entry.market, "interval": entry.interval, "file": str(entry.path), "rows": entry.rows, "firstTs": entry.first_ms, "lastTs": entry.last_ms,
-             "bytes": entry.size_bytes, **_source_data(sources.get((entry.market, entry.interval)))} for entry in held
-        ]  # fmt: skip
+            {
+                "market": entry.market,
+                "interval": entry.interval,
+                "file": str(entry.path),
+                "rows": entry.rows,
+                "firstTs": entry.first_ms,
+                "lastTs": entry.last_ms,
+                "bytes": entry.size_bytes,
+                **_source_data(sources.get((entry.market, entry.interval))),
+            }
+            for entry in held
+        ]
         print_json({"store": str(store), "candles": rows})
         _refuse(unread)
         return int(Exit.DONE)
@@ -516,8 +549,9 @@ def list_(store: Path, as_json: bool) -> int:
         click.echo(f"{store} holds no candles; add some with `bot data import` or `bot data gen`.")
     for entry in held:
         click.echo(
-            f"{entry.market:<24} {entry.interval:>3}  {entry.rows:>12,} {'candle ' if entry.rows == 1 else 'candles'}  {day_text(entry.first_ms)} to {day_text(entry.last_ms)}  {entry.size_bytes / 1e6:>8.2f} MB  {entry.path.name}"
-            + _source_text(sources.get((entry.market, entry.interval)))
+            f"{entry.market:<24} {entry.interval:>3}  {entry.rows:>12,} {'candle ' if entry.rows == 1 else 'candles'} "
+            f" {day_text(entry.first_ms)} to {day_text(entry.last_ms)}  {entry.size_bytes / 1e6:>8.2f} MB "
+            f" {entry.path.name}" + _source_text(sources.get((entry.market, entry.interval)))
         )
     _refuse(unread)
     return int(Exit.DONE)
@@ -559,9 +593,12 @@ def _refuse(unread: Sequence[ConfigError]) -> None:
     "--base-url", default=None, metavar="URL", help="Use the service at this address.  [default: http://127.0.0.1:8700]"
 )
 @click.option(
-    "--from", "source", default=None, metavar="SOURCE",
+    "--from",
+    "source",
+    default=None,
+    metavar="SOURCE",
     help="Pull history from ccxt:EXCHANGE, yfinance or yfinance:adjusted (unofficial) in place of a service.",
-)  # fmt: skip
+)
 @click.option(
     "--since",
     "since_ms",
@@ -597,7 +634,9 @@ def pull(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Fetch closed candles of MARKETS into the store: the newest of a running service, or the history of a source (--from)."""
+    """Fetch closed candles of MARKETS into the store: the newest of a running service, or the history of a source
+    (--from).
+    """
     from bot.backtest.data.candles import market_name
     from bot.backtest.data.findings import FaultyData
     from bot.backtest.data.store import Conflict, Store
@@ -646,7 +685,10 @@ def _target(store: Path, accept: tuple[str, ...], *, replacing: bool) -> Target:
 
 
 def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:
-    """Check the pulled candles of one market and add them to the store. Prints a report unless `quiet`, and returns it as data."""
+    """Check the pulled candles of one market and add them to the store.
+
+    Prints a report unless `quiet`, and returns it as data.
+    """
     from bot.backtest.data.quality import checked
 
     (candles,), (report,) = checked([pulled], accept=(*LEFT_TO_SESSIONS, *accept))
@@ -663,17 +705,18 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
         from bot.wire import CANDLES_MAX
 
         every = duration_ms(CANDLES_MAX * candles.step_ms)
-        lost = f"{many(hole, 'candle')} between the store and the service's oldest candle {'is' if hole == 1 else 'are'} lost"
+        lost = (
+            f"{many(hole, 'candle')} between the store and the service's oldest candle {'is' if hole == 1 else 'are'}"
+            " lost"
+        )
         click.echo(f"{who}: {lost}; pull at least every {every}", err=True)
     if beyond:
         click.echo(
-            f"{who}: the store has {many(beyond, 'candle')} after the service's newest candle, from another service or from before a reset;"
-            " use another --store for this service",
+            f"{who}: the store has {many(beyond, 'candle')} after the service's newest candle, from another service or"
+            " from before a reset; use another --store for this service",
             err=True,
         )
-    return {
-        **written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()
-    }  # fmt: skip
+    return {**written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()}
 
 
 async def _pull(

@@ -1,4 +1,7 @@
-"""`bot data pull --from` and `bot data update`: the history of markets from a source into the store. `bot.backtest.data.history` does the work."""
+"""`bot data pull --from` and `bot data update`: the history of markets from a source into the store.
+
+`bot.backtest.data.history` does the work.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
     from bot.backtest.data.history import Progress, Pulled, Target, Wanted
     from bot.market_data.source import Source
 
-SHOW_SECONDS: Final = 0.2  # between two texts of the progress line
+# between two texts of the progress line
+SHOW_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,16 @@ def update(target: Target, *, as_json: bool) -> None:
     with_funding = {one.market for one in held if one.interval == FUNDING}
     requests = [
         Request(
-            one.source.partition("@")[0], (f"{one.market}={one.symbol}",), one.interval, one.asked[0].from_ms if one.asked else None, None,
+            one.source.partition("@")[0],
+            (f"{one.market}={one.symbol}",),
+            one.interval,
+            one.asked[0].from_ms if one.asked else None,
+            None,
             has_funding=one.market in with_funding,
         )
         for one in held
         if one.interval != FUNDING
-    ]  # fmt: skip
+    ]
     if not requests:
         raise click.UsageError(f"{target.store.root} has no candles of a source; `bot data pull --from` puts some in")
     done = _Done()
@@ -70,7 +78,8 @@ class _Done:
     """What several pulls have done."""
 
     def __init__(self) -> None:
-        self.pulled: list[tuple[str, Pulled]] = []  # with the name of the source
+        # with the name of the source
+        self.pulled: list[tuple[str, Pulled]] = []
         self.funding: dict[str, tuple[Path, int]] = {}
         self.refused: list[Exception] = []
 
@@ -158,7 +167,8 @@ def _shown(wanted: Wanted, show: Callable[[str], None]) -> Callable[[Progress], 
         shown = now.seconds
         pace = now.rows / max(now.seconds, 1e-3)
         show(
-            f"{wanted}: {day_text(now.at_ms)}, {now.share:.0%}, {now.rows:,} candles, {pace:,.0f} a second, {left_text(now.seconds_left)} left"
+            f"{wanted}: {day_text(now.at_ms)}, {now.share:.0%}, {now.rows:,} candles, {pace:,.0f} a second,"
+            f" {left_text(now.seconds_left)} left"
         )
 
     return one
@@ -184,8 +194,8 @@ def _tell(source: Source, pulled: Pulled) -> None:
         _say(f"{wanted}: {source.name} has no candle of {wanted.market.symbol} in this span{listed}")
         return
     click.echo(
-        f"{wanted}: {many(pulled.rows, 'candle')} in {pulled.path} ({pulled.added:,} new), {day_text(report.first_ms)} to {day_text(report.last_ms)},"
-        f" {wanted.market.symbol} of {source.name}"
+        f"{wanted}: {many(pulled.rows, 'candle')} in {pulled.path} ({pulled.added:,} new), {day_text(report.first_ms)}"
+        f" to {day_text(report.last_ms)}, {wanted.market.symbol} of {source.name}"
     )
     if report.first_ms > wanted.since_ms:
         _say(f"{wanted}: {source.name} has nothing from {day_text(wanted.since_ms)} to {day_text(report.first_ms)}")

@@ -26,15 +26,27 @@ Needs the extra `markets` for ccxt.
 """
 
 SHOWN: Final = {
-    "coin": "market", "name": "name", "symbol": "symbol", "kind": "kind", "tick": "tick", "size_step": "size step", "min_notional": "min notional",
-    "max_leverage": "leverage", "taker": "taker", "maker": "maker", "active": "",
-}  # fmt: skip
+    "coin": "market",
+    "name": "name",
+    "symbol": "symbol",
+    "kind": "kind",
+    "tick": "tick",
+    "size_step": "size step",
+    "min_notional": "min notional",
+    "max_leverage": "leverage",
+    "taker": "taker",
+    "maker": "maker",
+    "active": "",
+}
 FEES: Final = ("taker", "maker")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One market. `coin`: its name in a config; None: the embedded service does not list it. `name`: what a person calls it."""
+    """One market.
+
+    `coin`: its name in a config; None: the embedded service does not list it. `name`: what a person calls it.
+    """
 
     coin: str | None
     name: str | None
@@ -50,13 +62,17 @@ class Row:
 @click.argument("search", required=False)
 @click.option("--json", "as_json", is_flag=True, help="All figures as one JSON object.")
 def markets(source: str | None, search: str | None, *, as_json: bool) -> int:
-    """List the markets of SOURCE (ccxt:EXCHANGE) whose names contain SEARCH. Without a source: those of the embedded service."""
+    """List the markets of SOURCE (ccxt:EXCHANGE) whose names contain SEARCH.
+
+    Without a source: those of the embedded service.
+    """
     from bot.cli.data.output import print_json
     from bot.client.names import run_unheld
     from bot.market_data.source import NotOffered
 
     if source is not None and search is None and (":" not in source or source.lower().startswith("event:")):
-        source, search = None, source  # One word is a search.
+        # One word is a search.
+        source, search = None, source
     rows = _catalogue() if source is None else run_unheld(_listed(source))
     whose = "the embedded service" if source is None else source
     found = [row for row in rows if search is None or _has(row, search.lower())]
@@ -89,7 +105,8 @@ async def _listed(source: str) -> list[Row]:
             try:
                 coins.setdefault(mapped(coin, instruments, source).symbol, coin)
             except NotOffered:
-                continue  # The source has no such market.
+                # The source has no such market.
+                continue
     order = {symbol: place for place, symbol in enumerate(coins)}
     instruments.sort(key=lambda one: (order.get(one.symbol, len(order)), one.symbol))
     return [Row(coins.get(one.symbol), None, one) for one in instruments]
@@ -108,10 +125,18 @@ def _catalogue() -> list[Row]:
         spec = listing.spec
         ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals)
         made = Instrument(
-            "", coin, "USD", "event" if spec.asset_class == "prediction" else "swap", linear=True,
-            taker=format_e8(spec.taker_rate), maker=format_e8(spec.maker_rate), tick=format_e8(ticks[digits_of(listing.px)]),
-            size_step=format_e8(10 ** (8 - spec.sz_decimals)), min_notional=format_e8(MIN_NOTIONAL), max_leverage=str(spec.max_leverage),
-        )  # fmt: skip
+            "",
+            coin,
+            "USD",
+            "event" if spec.asset_class == "prediction" else "swap",
+            linear=True,
+            taker=format_e8(spec.taker_rate),
+            maker=format_e8(spec.maker_rate),
+            tick=format_e8(ticks[digits_of(listing.px)]),
+            size_step=format_e8(10 ** (8 - spec.sz_decimals)),
+            min_notional=format_e8(MIN_NOTIONAL),
+            max_leverage=str(spec.max_leverage),
+        )
         rows.append(Row(coin, spec.name, made))
     return rows
 
@@ -153,6 +178,7 @@ def _cell(column: str, value: Any, *, is_event: bool) -> str:
         return value or ""
     number = f"{Decimal(value) * (100 if column in FEES else 1):f}"
     number = number.rstrip("0").rstrip(".") if "." in number else number
-    if column in FEES:  # The price p of an event decides how much of a share the fee is.
+    # The price p of an event decides how much of a share the fee is.
+    if column in FEES:
         return f"{number} % p(1-p)" if is_event else f"{number} %"
     return f"{number}x" if column == "max_leverage" else number

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress(*, is_shown: bool) -> Iterator[Callable[[str], None]]:
-    """A function that shows a text in one line of the terminal, over the last text. The line is cleared at the end. No terminal: nothing is shown."""
+    """A function that shows a text in one line of the terminal, over the last text.
+
+    The line is cleared at the end. No terminal: nothing is shown.
+    """
     if not is_shown or not sys.stderr.isatty():
         yield lambda _text: None
         return
@@ -52,11 +55,21 @@ def written_line(candles: Candles, done: Written) -> str:
     news = [f"{done.added:,} new"] + [
         f"{n:,} {what}" for n, what in ((done.same, "there already"), (done.replaced, "replaced")) if n
     ]
-    return f"{candles.market} {candles.interval}: {many(done.rows, 'candle')} in {done.path} ({', '.join(news)}), {day_text(done.first_ms)} to {day_text(done.last_ms)}"
+    return (
+        f"{candles.market} {candles.interval}: {many(done.rows, 'candle')} in {done.path} ({', '.join(news)}),"
+        f" {day_text(done.first_ms)} to {day_text(done.last_ms)}"
+    )
 
 
 def written_data(candles: Candles, done: Written) -> dict[str, Any]:
     return {
-        "market": candles.market, "interval": candles.interval, "file": str(done.path), "rows": done.rows, "added": done.added,
-        "same": done.same, "replaced": done.replaced, "firstTs": done.first_ms, "lastTs": done.last_ms,
-    }  # fmt: skip
+        "market": candles.market,
+        "interval": candles.interval,
+        "file": str(done.path),
+        "rows": done.rows,
+        "added": done.added,
+        "same": done.same,
+        "replaced": done.replaced,
+        "firstTs": done.first_ms,
+        "lastTs": done.last_ms,
+    }

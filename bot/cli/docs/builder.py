@@ -1,4 +1,6 @@
-"""Builds the documentation site without a network: docs/ and the generated reference pages, by zensical, with a Markdown copy of each page and llms.txt."""
+"""Builds the documentation site without a network: docs/ and the generated reference pages, by zensical, with a
+Markdown copy of each page and llms.txt.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ BUILD_SECONDS: Final = 300
 
 
 def build(site: Path = SITE, work: Path | None = None) -> None:
-    """Write the site into `site`. BotError with zensical's own words if it warns about anything. `work`: a folder for the pages; the default is beside `site`."""
+    """Write the site into `site`.
+
+    BotError with zensical's own words if it warns about anything. `work`: a folder for the pages; the default is beside
+    `site`.
+    """
     if not (SOURCES / CONFIG).is_file():
         raise ConfigError(f"{SOURCES} does not exist: the documentation is built in a clone of the project")
     if find_spec("zensical") is None:
@@ -39,8 +45,11 @@ def build(site: Path = SITE, work: Path | None = None) -> None:
         (pages / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(work / CONFIG)],
-        capture_output=True, text=True, timeout=BUILD_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
     if done.returncode != 0:
         said = click.unstyle(done.stdout + done.stderr).partition("Traceback")[0]
         raise BotError(f"zensical did not build the site:\n{said.rstrip()}")

@@ -52,19 +52,23 @@ def docs(port: int, *, is_build: bool) -> None:
 
 def serve(site: Path, port: int) -> None:
     """Serve the files of `site` on loopback until a signal ends the process."""
-    from bot.errors import ConfigError  # imported here, like the server: the help text needs neither
+    # imported here, like the server: the help text needs neither
+    from bot.errors import ConfigError
 
     if not (site / "index.html").is_file():
         raise ConfigError(
-            f"{site} has no documentation site: run `make docs` in a clone of the project (it installs zensical), then `bot docs` there"
+            f"{site} has no documentation site: run `make docs` in a clone of the project (it installs zensical), then"
+            " `bot docs` there"
         )
     import uvicorn
 
     config = uvicorn.Config(application(site), host="127.0.0.1", port=port, log_level="warning", server_header=False)
     with config.bind_socket() as listener:
-        listener.listen()  # Who reads the address may connect at once.
+        # Who reads the address may connect at once.
+        listener.listen()
         click.echo(f"http://127.0.0.1:{listener.getsockname()[1]}/index.html  (Ctrl-C ends it)")
-        with suppress(KeyboardInterrupt):  # uvicorn raises it again after the end
+        # uvicorn raises it again after the end
+        with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
 
 

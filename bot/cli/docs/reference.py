@@ -1,4 +1,7 @@
-"""Reference pages about the program as Markdown: commands, config keys, the strategy page, metrics. Generated from the code, never stored."""
+"""Reference pages about the program as Markdown: commands, config keys, the strategy page, metrics.
+
+Generated from the code, never stored.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def commands_page() -> str:
 
     parts = [
         "# Commands\n",
-        "Every command with its usage, options and examples, generated from the code. `bot COMMAND --help` prints the same.\n",
+        (
+            "Every command with its usage, options and examples, generated from the code. `bot COMMAND --help` prints"
+            " the same.\n"
+        ),
         table(["Exit code", "Meaning"], [[str(int(one)), EXITS[one]] for one in Exit]),
     ]
     context = click.Context(root, info_name="bot")
@@ -76,7 +82,8 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     yield _plain(command.help or command.short_help or "") + "\n"
     records = [param.get_help_record(context) for param in command.get_params(context)]
-    options = [row for row in records if row is not None and row[1]]  # the usage line shows the arguments
+    # the usage line shows the arguments
+    options = [row for row in records if row is not None and row[1]]
     if options:
         yield table(["Option", "Meaning"], [[code(flags), _escaped(text)] for flags, text in options])
     if command.epilog:
@@ -111,8 +118,9 @@ def config_page() -> str:
     parts = [
         "# Config keys\n",
         (
-            "Every key with its type, default and bounds, generated from the schema that checks a config. `bot config schema` prints it for your editor. "
-            "[Configuration](../configuration.md) says how the keys work together.\n"
+            "Every key with its type, default and bounds, generated from the schema that checks a config. `bot config"
+            " schema` prints it for your editor. [Configuration](../configuration.md) says how the keys work"
+            " together.\n"
         ),
         f"## Top level\n\n{_keys(schema, schema['$defs'])}",
     ]
@@ -173,10 +181,16 @@ def limits_of(schema: Json) -> str:
     limits: list[str] = []
     for one in [schema, *schema.get("anyOf", ())]:
         for key, words in (
-            ("minimum", "at least {}"), ("exclusiveMinimum", "above {}"), ("maximum", "at most {}"), ("exclusiveMaximum", "below {}"),
-            ("minLength", "at least {} characters"), ("maxLength", "at most {} characters"),
-            ("minItems", "at least {} entries"), ("maxItems", "at most {} entries"), ("maxProperties", "at most {} entries"),
-        ):  # fmt: skip
+            ("minimum", "at least {}"),
+            ("exclusiveMinimum", "above {}"),
+            ("maximum", "at most {}"),
+            ("exclusiveMaximum", "below {}"),
+            ("minLength", "at least {} characters"),
+            ("maxLength", "at most {} characters"),
+            ("minItems", "at least {} entries"),
+            ("maxItems", "at most {} entries"),
+            ("maxProperties", "at most {} entries"),
+        ):
             if key in one:
                 limits.append(words.format(f"{one[key]:,}" if isinstance(one[key], int) else one[key]))
         if "pattern" in one:
@@ -192,8 +206,8 @@ def strategy_page() -> str:
     parts = [
         "# The strategy page\n",
         (
-            "Every name that an author of strategies may import, generated from the docstrings. `from bot import Strategy, Open, Bracket` imports any of these names. "
-            "[Strategies](../strategies.md) explains the rules.\n"
+            "Every name that an author of strategies may import, generated from the docstrings. `from bot import"
+            " Strategy, Open, Bracket` imports any of these names. [Strategies](../strategies.md) explains the rules.\n"
         ),
     ]
     for name in bot.__all__:
@@ -226,7 +240,8 @@ def _name(name: str, value: Any) -> Iterator[str]:
 
 
 def _member(owner: str, name: str, member: Any) -> Iterator[str]:
-    if owner not in ("Strategy", "View"):  # The others are values: their fields are all that an author uses.
+    # The others are values: their fields are all that an author uses.
+    if owner not in ("Strategy", "View"):
         return
     yield f"### {owner}.{name}\n"
     if isinstance(member, property):
@@ -273,8 +288,9 @@ def metrics_page() -> str:
         for name, one in METRICS.items()
     ]
     return (
-        "# Metrics\n\nEvery metric of the port for Prometheus, generated from the code. The section [`metrics`](../configuration.md#metrics) of a config opens the port. "
-        "The daemon reads its figures at each scrape. Beside these metrics the port has those of the process: `process_*` and `python_gc_*`.\n\n"
+        "# Metrics\n\nEvery metric of the port for Prometheus, generated from the code. The section"
+        " [`metrics`](../configuration.md#metrics) of a config opens the port. The daemon reads its figures at each"
+        " scrape. Beside these metrics the port has those of the process: `process_*` and `python_gc_*`.\n\n"
         + table(["Name", "Type", "Labels", "Meaning"], rows)
     )
 
@@ -283,7 +299,9 @@ def notices_page() -> str:
     """Every kind of notice with its level and words."""
     rows = [[code(kind), one.level, code(one.title), code(one.text)] for kind, one in TEMPLATES.items()]
     return (
-        "# Notices\n\nEvery kind of notice with its level and text, generated from the code. `notify.mute` takes these kinds, `notify.texts` your own text for a kind, and `notify.level` the lowest level: "
-        + ", ".join(map(code, LEVELS)) + ". [Get notices](../guides/notifications.md) says how to set them up.\n\n"
+        "# Notices\n\nEvery kind of notice with its level and text, generated from the code. `notify.mute` takes these"
+        " kinds, `notify.texts` your own text for a kind, and `notify.level` the lowest level: "
+        + ", ".join(map(code, LEVELS))
+        + ". [Get notices](../guides/notifications.md) says how to set them up.\n\n"
         + table(["Kind", "Level", "Title", "Text"], rows)
-    )  # fmt: skip
+    )

@@ -1,4 +1,7 @@
-"""Reference pages about the HTTP interface as Markdown: routes, bodies, events, error codes. Generated from the service's own description."""
+"""Reference pages about the HTTP interface as Markdown: routes, bodies, events, error codes.
+
+Generated from the service's own description.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,9 @@ def routes_page(document: Json) -> str:
     parts = [
         "# HTTP API\n",
         (
-            "Every route with its parameters, body, response and failures, generated from the service's OpenAPI description. A running service shows the same at `/docs`, with examples that you can try, "
-            "and as `/openapi.json`. [Sandbox and HTTP API](../sandbox-and-http-api.md) says how to start one.\n"
+            "Every route with its parameters, body, response and failures, generated from the service's OpenAPI"
+            " description. A running service shows the same at `/docs`, with examples that you can try, and as"
+            " `/openapi.json`. [Sandbox and HTTP API](../sandbox-and-http-api.md) says how to start one.\n"
         ),
     ]
     for tag in document["tags"]:
@@ -58,7 +62,8 @@ def _operation(method: str, path: str, operation: Json) -> str:
             _words(one, one["schema"]),
         ]
         for one in operation["parameters"]
-        if one["name"] != "X-API-Version"  # Every operation has this one.
+        # Every operation has this one.
+        if one["name"] != "X-API-Version"
     ]
     if rows:
         parts.append(table(["Parameter", "In", "Required", "Type", "Meaning and bounds"], rows))
@@ -89,8 +94,9 @@ def bodies_page(document: Json) -> str:
     parts = [
         "# HTTP bodies\n",
         (
-            "Every request and response body with its fields, generated from the service's models. Amounts, prices and sizes in responses are strings; times are unix milliseconds on the service's clock. "
-            "The service refuses a request with an unknown field. A client must ignore response fields that it does not know.\n"
+            "Every request and response body with its fields, generated from the service's models. Amounts, prices and"
+            " sizes in responses are strings; times are unix milliseconds on the service's clock. The service refuses a"
+            " request with an unknown field. A client must ignore response fields that it does not know.\n"
         ),
     ]
     for name, schema in document["components"]["schemas"].items():
@@ -111,8 +117,9 @@ def events_page(document: Json) -> str:
     parts = [
         "# Events\n",
         (
-            "Every event type with its subtypes and fields, generated from the service's models. `GET /v1/events` returns them in order, `GET /v1/events/stream` streams them, and webhooks carry them. "
-            "Every event has `id`, `type`, `subtype`, `ts` and `data`; `coin`, `requestId` and `idempotencyKey` where they apply.\n"
+            "Every event type with its subtypes and fields, generated from the service's models. `GET /v1/events`"
+            " returns them in order, `GET /v1/events/stream` streams them, and webhooks carry them. Every event has"
+            " `id`, `type`, `subtype`, `ts` and `data`; `coin`, `requestId` and `idempotencyKey` where they apply.\n"
         ),
     ]
     for kind, subtypes in EVENT_SUBTYPES.items():
@@ -133,8 +140,9 @@ def errors_page() -> str:
     parts = [
         "# Error codes\n",
         (
-            "Every error code with its status and what to do, generated from the code. Every failure of the HTTP interface has an `error` object with `code`, `message`, `requestId` and `retryable`. "
-            "If `retryable` is true, you may send the same request again.\n"
+            "Every error code with its status and what to do, generated from the code. Every failure of the HTTP"
+            " interface has an `error` object with `code`, `message`, `requestId` and `retryable`. If `retryable` is"
+            " true, you may send the same request again.\n"
         ),
     ]
     for name, row in CODES.items():

@@ -1,4 +1,7 @@
-"""`bot exchange check` and `bot exchange status`: an account at Hyperliquid, read only. Neither command can send an order."""
+"""`bot exchange check` and `bot exchange status`: an account at Hyperliquid, read only.
+
+Neither command can send an order.
+"""
 
 from __future__ import annotations
 
@@ -103,12 +106,7 @@ def url_of(network: str, url: str | None) -> str:
 )
 @click.option("--market", "markets", multiple=True, metavar="NAME", help="A market to be traded; repeatable.")
 def check(
-    network: str,
-    address: str,
-    url: str | None,
-    as_json: bool,
-    agent_key_file: Path | None,
-    markets: tuple[str, ...],
+    network: str, address: str, url: str | None, as_json: bool, agent_key_file: Path | None, markets: tuple[str, ...]
 ) -> int:
     """Check an account at Hyperliquid: network, clock, address, agent, mode, markets. Reads only; changes nothing."""
     import asyncio

@@ -116,6 +116,7 @@ def line_of(one: Mapping[str, Any]) -> str:
 def answer_line(done: Mapping[str, Any]) -> str:
     """The daemon's answer to a decision in one line."""
     entry = f"{done['id'][:12]} is {done['answer']}: the entry in {done['market']} of {done['strategy']}"
-    if done["answer"] == "refused":  # In its first minute the daemon may still look for requests of an earlier run.
+    # In its first minute the daemon may still look for requests of an earlier run.
+    if done["answer"] == "refused":
         return f"{entry} is not sent"
     return f"{entry} is {done['state']}{f' ({why})' if (why := done.get('message')) else ''}"

@@ -1,4 +1,5 @@
-"""`bot backup`: copy the state, the config and the strategies of one daemon into a new folder, while the daemon and its service run.
+"""`bot backup`: copy the state, the config and the strategies of one daemon into a new folder, while the daemon and its
+service run.
 
 The folder holds `backup.json` with the SHA-256 of every file. `restore.py` reads it.
 """
@@ -36,12 +37,16 @@ MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
 JOURNAL: Final = "journal.db"
 SERVICE: Final = "sandbox.db"
-DATABASES: Final = (JOURNAL, SERVICE)  # in this order: a journal that is older than its service is what a crash leaves
+# in this order: a journal that is older than its service is what a crash leaves
+DATABASES: Final = (JOURNAL, SERVICE)
 BESIDE: Final = ("journal.safety.json", "sandbox.db.webhook-key", "sandbox.options")
-STATE, CONFIG, STRATEGIES = "state", "config", "strategies"  # folders of a backup
-# A place of strategies that a backup may name: below the config's folder, or a folder beside that one; none of them hidden.
+# folders of a backup
+STATE, CONFIG, STRATEGIES = "state", "config", "strategies"
+# A place of strategies that a backup may name: below the config's folder, or a folder beside that one; none of them
+# hidden.
 IN_PROJECT: Final = re.compile(r"\.|(?:\.\./)?[^./\\\0~][^/\\\0]*|[^./\\\0~][^/\\\0]*(?:/[^./\\\0][^/\\\0]*)+")
-FILES_MAX: Final = 1_000  # strategy files; more is a wrong folder
+# strategy files; more is a wrong folder
+FILES_MAX: Final = 1_000
 
 
 class Exists(BotError):
@@ -52,7 +57,10 @@ class Exists(BotError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`files`: path in the backup -> SHA-256. `strategies_dir` is relative to the folder of the config; None if it is outside of the project."""
+    """`files`: path in the backup -> SHA-256.
+
+    `strategies_dir` is relative to the folder of the config; None if it is outside of the project.
+    """
 
     name: str
     address: str | None
@@ -64,9 +72,14 @@ class Manifest:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "format": self.format, "version": self.version, "name": self.name, "account": self.address, "createdMs": self.created_ms,
-            "strategiesDir": self.strategies_dir, "files": dict(self.files),
-        }  # fmt: skip
+            "format": self.format,
+            "version": self.version,
+            "name": self.name,
+            "account": self.address,
+            "createdMs": self.created_ms,
+            "strategiesDir": self.strategies_dir,
+            "files": dict(self.files),
+        }
 
     @property
     def config(self) -> str | None:
@@ -149,7 +162,10 @@ def sha256(path: Path) -> str:
 
 
 def _with_config(place: Place) -> Place:
-    """The place with the config that its daemon runs. BotError without a journal, or if the daemon cannot write it: then its newest rows are in memory."""
+    """The place with the config that its daemon runs.
+
+    BotError without a journal, or if the daemon cannot write it: then its newest rows are in memory.
+    """
     from bot.runtime.journal.queries import NotFound, is_there
 
     if not is_there(place.folder / JOURNAL):
@@ -177,7 +193,10 @@ def _copy_state(source: Path, target: Path) -> None:
 
 
 def _copy_project(config: Path, target: Path) -> str | None:
-    """Copy the config and its strategies. Returns the place of the strategies, seen from the config; None if it is outside of the project."""
+    """Copy the config and its strategies.
+
+    Returns the place of the strategies, seen from the config; None if it is outside of the project.
+    """
     config = config.absolute()
     for folder in (CONFIG, STRATEGIES):
         (target / folder).mkdir(mode=0o700)

@@ -29,7 +29,10 @@ def key_of(config: Path) -> str:
 
 
 def key_of_reference(config: Path, reference: Any) -> str:
-    """The key behind a reference, resolved as `bot run` does. A unit's credential is read from the file that its unit names."""
+    """The key behind a reference, resolved as `bot run` does.
+
+    A unit's credential is read from the file that its unit names.
+    """
     from bot.cli.operate.systemd_unit import credential_file
     from bot.config.document import Rejected
     from bot.config.references import FORMS, References

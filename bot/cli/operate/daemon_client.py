@@ -1,6 +1,7 @@
 """Finds the daemon that a command means, by its state directory, and sends requests to its control socket.
 
-Of a config only the name and the state directory are read. Its secrets are not resolved, because the operator may not be able to read them.
+Of a config only the name and the state directory are read. Its secrets are not resolved, because the operator may not
+be able to read them.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 CONNECT_S: Final = 2.0
-LONGER_S: Final = 10.0  # added to the daemon's own time limit for a request
-MEMORY_S: Final = 8.0  # for an answer from memory; a strategy in C code may delay the daemon for seconds
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # the longest list has thousands of rows of less than 2 kB
-NOTICE_S: Final = 3.0  # after this wait the command prints what it waits for
-SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
-PROJECT: Final = "bot.yaml"  # the config of a project made by `bot init`
-FOLDERS_MAX: Final = 200  # folders searched for daemons; more than anybody runs
+# added to the daemon's own time limit for a request
+LONGER_S: Final = 10.0
+# for an answer from memory; a strategy in C code may delay the daemon for seconds
+MEMORY_S: Final = 8.0
+# the longest list has thousands of rows of less than 2 kB
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+# after this wait the command prints what it waits for
+NOTICE_S: Final = 3.0
+# where systemd keeps the folders of system units
+SYSTEM_STATE: Final = Path("/var/lib")
+# the config of a project made by `bot init`
+PROJECT: Final = "bot.yaml"
+# folders searched for daemons; more than anybody runs
+FOLDERS_MAX: Final = 200
 
 
 class NotRunning(BotError):
@@ -91,13 +99,17 @@ class Place:
     ) -> Any:
         """Send a request and return the daemon's answer. `within_s` replaces the route's own time limit.
 
-        NotRunning, Silent, or an error with the daemon's message: Denied, DaemonRefused, Declined, ConfigError, JournalError.
+        NotRunning, Silent, or an error with the daemon's message: Denied, DaemonRefused, Declined, ConfigError,
+        JournalError.
         """
         return _ask(self, method, path, body, query, within_s)
 
 
 def of_journal(place: Place, path: str, query: Mapping[str, Any], of_file: Callable[[], T]) -> Any | T:
-    """The running daemon's answer, because it may hold events that are not on disk yet. If it is dead or silent: what its journal has."""
+    """The running daemon's answer, because it may hold events that are not on disk yet.
+
+    If it is dead or silent: what its journal has.
+    """
     try:
         return place.ask("GET", path, query=query)
     except NotRunning:
@@ -130,9 +142,11 @@ def where(command: F) -> F:
 
 
 def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False) -> Place:
-    """The daemon that a command means: the given one; else that of ./bot.yaml; else the only running one; else the only one that ever ran.
+    """The daemon that a command means: the given one; else that of ./bot.yaml; else the only running one; else the only
+    one that ever ran.
 
-    With several candidates it raises: UsageError if they run, or if the command also works on a dead daemon (`dead_too`); else NotRunning.
+    With several candidates it raises: UsageError if they run, or if the command also works on a dead daemon
+    (`dead_too`); else NotRunning.
     """
     if config is not None and state_dir is not None:
         raise click.UsageError("give --config or --state-dir, not both")
@@ -185,7 +199,10 @@ def is_closed(folder: Path) -> bool:
 
 
 def _of_config(config: Path) -> Place:
-    """The daemon of a config. If the config has become invalid, or names another folder since, the running daemon is still found."""
+    """The daemon of a config.
+
+    If the config has become invalid, or names another folder since, the running daemon is still found.
+    """
     from bot.runtime.liveness.instance_lock import is_held
 
     try:
@@ -214,10 +231,11 @@ def _started_with(config: Path) -> Place | None:
 
 
 def folder_of(config: Path) -> Path:
-    """The state directory of a config. If the config has no `state_dir`: the user's or the system unit's folder of that name.
+    """The state directory of a config. If the config has no `state_dir`: the user's or the system unit's folder of that
+    name.
 
-    A folder with a running daemon is chosen first, then one that this user may not enter, because a daemon may run in it, then one
-    with a journal.
+    A folder with a running daemon is chosen first, then one that this user may not enter, because a daemon may run in
+    it, then one with a journal.
     """
     from bot.config.settings import default_state_dir
     from bot.runtime.journal.queries import FILE
@@ -258,7 +276,10 @@ def outline(config: Path) -> tuple[str, Path | None]:
 
 
 def plain_data(config: Path) -> Mapping[str, Any]:
-    """A config's data, with secrets left as references. The values are not checked. ConfigError if the file is not readable YAML."""
+    """A config's data, with secrets left as references.
+
+    The values are not checked. ConfigError if the file is not readable YAML.
+    """
     from bot.config.document import Document
     from bot.config.references import Referred
     from bot.config.source import FILE_BYTES_MAX
@@ -287,7 +308,9 @@ def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
 
 
 def known_folders() -> list[Path]:
-    """The state directories in the usual places (this user's, system units') with a daemon or a journal, and any other with a running daemon."""
+    """The state directories in the usual places (this user's, system units') with a daemon or a journal, and any
+    other with a running daemon.
+    """
     from bot.config.settings import default_state_dir
     from bot.runtime.control_plane.server import SOCKET
     from bot.runtime.journal.queries import FILE
@@ -302,7 +325,8 @@ def known_folders() -> list[Path]:
             folders += [
                 lock.parent
                 for lock in sorted(place.glob(pattern))[:FOLDERS_MAX]
-                if (lock.parent / FILE).exists() or (lock.parent / SOCKET).exists()  # A first start has no journal yet.
+                # A first start has no journal yet.
+                if (lock.parent / FILE).exists() or (lock.parent / SOCKET).exists()
             ]
     return folders + [folder for folder in folders_held() if folder not in folders]
 
@@ -346,8 +370,13 @@ def _parsed(body: bytes) -> Any:
 
 
 def _ask(
-    place: Place, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None, within_s: float | None
-) -> Any:  # fmt: skip
+    place: Place,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None,
+    query: Mapping[str, Any] | None,
+    within_s: float | None,
+) -> Any:
     from urllib.parse import urlencode
 
     from bot.runtime.control_plane.server import FROM_MEMORY, SOCKET, answer_s
@@ -375,7 +404,8 @@ def _ask(
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         if place.is_running():
             raise Silent(
-                f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder}, but its control socket does not exist: it is starting or ending, or the socket was removed and the daemon will restore it. Try again"
+                f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder}, but its control socket does not"
+                " exist: it is starting or ending, or the socket was removed and the daemon will restore it. Try again"
             ) from None
         raise NotRunning(f"the daemon of {place.folder} is not running") from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
@@ -387,7 +417,8 @@ def _ask(
                 f"the daemon (pid {pid}) is stopped by a signal (SIGSTOP); kill -CONT {pid} resumes it{may_be_done}"
             ) from None
         raise Hung(
-            f"the daemon (pid {pid}) did not answer ({type(error).__name__}){may_be_done}; its log: bot logs {place.flag}"
+            f"the daemon (pid {pid}) did not answer ({type(error).__name__}){may_be_done}; its log: bot logs"
+            f" {place.flag}"
         ) from None
     finally:
         connection.close()

@@ -55,8 +55,16 @@ command prints a new link for it and ends. Without --control it only reads. It n
 @click.option("--json", "as_json", is_flag=True, help="The address and the link as one JSON object.")
 @click.option("--of-run", is_flag=True, hidden=True, help="`bot run` starts it so: the next run may take its place.")
 def dashboard(
-    config: Path | None, state_dir: Path | None, *, port: int, control: bool, runs: Path, only_link: bool, as_json: bool, of_run: bool
-) -> int:  # fmt: skip
+    config: Path | None,
+    state_dir: Path | None,
+    *,
+    port: int,
+    control: bool,
+    runs: Path,
+    only_link: bool,
+    as_json: bool,
+    of_run: bool,
+) -> int:
     """Show a daemon in the browser: account, positions, charts, strategies, orders, guardians, backtests."""
     from bot.cli.operate.daemon_client import find
     from bot.errors import BotError, Exit
@@ -77,7 +85,8 @@ def dashboard(
     logs.configure(level="warning")
 
     def on_ready(running: Running, key: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # Its daemon may have died meanwhile; the dashboard goes on.
+        # Its daemon may have died meanwhile; the dashboard goes on.
+        with contextlib.suppress(BrokenPipeError):
             _print(running, key, place, as_json=as_json)
             sys.stdout.flush()
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from bot.clock import SystemClock, datetime_of
 
-RUNS_KEPT: Final = 5  # the folders of older runs are removed
+# the folders of older runs are removed
+RUNS_KEPT: Final = 5
 
 
 class DemoFolder:

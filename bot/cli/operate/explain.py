@@ -1,4 +1,7 @@
-"""`bot explain` traces one order and `bot export` lists all trades, both from the journal. They work without a running daemon."""
+"""`bot explain` traces one order and `bot export` lists all trades, both from the journal.
+
+They work without a running daemon.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,10 @@ def _csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """A CSV cell that no spreadsheet takes for a formula, because names come from a service. Booleans are spelled as in JSON."""
+    """A CSV cell that no spreadsheet takes for a formula, because names come from a service.
+
+    Booleans are spelled as in JSON.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str) and value[:1] in "=+@\t\r" and value:

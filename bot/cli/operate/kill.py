@@ -1,4 +1,7 @@
-"""`bot kill`: activate the account's kill switch at the service. Needs only an address and a key; no daemon, strategy or journal."""
+"""`bot kill`: activate the account's kill switch at the service.
+
+Needs only an address and a key; no daemon, strategy or journal.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,15 @@ if TYPE_CHECKING:
     from bot.client import Client
     from bot.wire.account import KillResult
 
-WITHIN_S: Final = 60.0  # The time of retries with the same idempotency key. After that a person must check.
+# The time of retries with the same idempotency key. After that a person must check.
+WITHIN_S: Final = 60.0
 NOT_KNOWN: Final = "it is not known whether the kill switch is active. Try again, and check the account in another way"
 WAIT_S_MAX: Final = 5.0
-FLAT_WITHIN_S: Final = 15.0  # the service goes on closing until nothing is open
+# the service goes on closing until nothing is open
+FLAT_WITHIN_S: Final = 15.0
 LOOK_S: Final = 0.5
-STATUS_S: Final = 5.0  # to learn the daemon's config; a kill must not wait for a daemon that hangs
+# to learn the daemon's config; a kill must not wait for a daemon that hangs
+STATUS_S: Final = 5.0
 
 EPILOG = """\b
 Examples:
@@ -44,9 +50,12 @@ position. --lift removes every kill switch; only the owner's key may do that. On
 @click.option("--flatten", is_flag=True, help="Close every position too.")
 @click.option("--lift", is_flag=True, help="Remove the kill switches: the account may open positions again.")
 @click.option(
-    "--key", "reference", default=None, metavar="REFERENCE",
+    "--key",
+    "reference",
+    default=None,
+    metavar="REFERENCE",
     help="Reference to the API key, instead of the config's: ${file:PATH} or ${env:NAME}; never the key itself.",
-)  # fmt: skip
+)
 @click.option("--yes", is_flag=True, help="Do not ask, also on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="The service's answer.")
 def kill(
@@ -75,7 +84,10 @@ def kill(
 
 def _ask_first(place: Place, *, flatten: bool) -> None:
     then = "closes every position" if flatten else "leaves positions open with their stops"
-    question = f"This cancels all entries of the account of {place.config or place.folder}, blocks new ones and {then}. Kill it?"
+    question = (
+        f"This cancels all entries of the account of {place.config or place.folder}, blocks new ones and {then}."
+        " Kill it?"
+    )
     try:
         if click.confirm(question, err=True):
             return
@@ -98,7 +110,8 @@ async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:
                 lifted = await client.lift_kill_switches()
         except (TryLater, OutcomeUnknown) as error:
             raise Silent(
-                f"the service at {address[0]} did not lift the switch ({error.code}: {error.message}); try again when it answers"
+                f"the service at {address[0]} did not lift the switch ({error.code}: {error.message}); try again when"
+                " it answers"
             ) from None
     if as_json:
         click.echo(json.dumps({"lifted": lifted}))
@@ -116,7 +129,8 @@ async def _kill(place: Place, reference: str | None, *, flatten: bool, as_json: 
 async def kill_account(
     place: Place, reference: str | None = None, *, flatten: bool, by: str | None = None
 ) -> dict[str, Any]:
-    """Activate the kill switch, whether or not the daemon runs. Returns the service's answer; for `flatten` with the positions left at the end.
+    """Activate the kill switch, whether or not the daemon runs. Returns the service's answer; for `flatten` with the
+    positions left at the end.
 
     Every emergency path calls this: the command, and the confirmed /kill of a chat.
     """
@@ -139,12 +153,17 @@ async def kill_account(
 
 
 def check_way(place: Place, reference: str | None = None) -> None:
-    """Raise BotError if `kill_account` has no way to the service now: no daemon and no key, or an embedded service that does not run."""
+    """Raise BotError if `kill_account` has no way to the service now: no daemon and no key, or an embedded service
+    that does not run.
+    """
     _way(place, reference)
 
 
 async def _address_and_key(place: Place, reference: str | None) -> tuple[str, str] | None:
-    """The service's address and a key; None if only the running daemon has a key. An embedded service has one valid key at a time."""
+    """The service's address and a key;
+
+    None if only the running daemon has a key. An embedded service has one valid key at a time.
+    """
     way = _way(place, reference)
     if isinstance(way, tuple) or way is None:
         return way
@@ -154,7 +173,9 @@ async def _address_and_key(place: Place, reference: str | None) -> tuple[str, st
 
 
 def _way(place: Place, reference: str | None) -> tuple[str, str] | Embedded | None:
-    """Address and key of a service, an embedded service that runs without its daemon, or None: the daemon must send the call."""
+    """Address and key of a service, an embedded service that runs without its daemon, or None: the daemon must send
+    the call.
+    """
     from bot.cli.operate.daemon_client import NotRunning, plain_data
     from bot.cli.run.embedded_service import Embedded
     from bot.errors import ConfigError
@@ -165,7 +186,8 @@ def _way(place: Place, reference: str | None) -> tuple[str, str] | Embedded | No
         if place.is_running():
             return None
         raise ConfigError(
-            f"the daemon of {place.folder} does not run and its config is not known: name the config with --config CONFIG"
+            f"the daemon of {place.folder} does not run and its config is not known: name the config with --config"
+            " CONFIG"
         )
     try:
         section = plain_data(config).get("account")
@@ -183,21 +205,25 @@ def _way(place: Place, reference: str | None) -> tuple[str, str] | Embedded | No
         service = Embedded(place.folder)
         if service.base_url is None or not service.is_alive():
             raise NotRunning(
-                "neither the daemon nor its embedded service runs, so no price moves and nothing trades; the next `bot run` starts both"
+                "neither the daemon nor its embedded service runs, so no price moves and nothing trades; the next `bot"
+                " run` starts both"
             )
         return service
     chosen = reference if reference is not None else account.get("api_key")
     try:
         return base_url, key_of_reference(config, chosen)
     except ConfigError:
-        with contextlib.suppress(Closed):  # With --key the daemon is not needed, so it need not be visible.
+        # With --key the daemon is not needed, so it need not be visible.
+        with contextlib.suppress(Closed):
             if reference is None and place.is_running():
                 return None
         raise
 
 
 def _config_of(place: Place) -> Path | None:
-    """The daemon's config: from the daemon, or from its journal if the daemon is dead or does not answer within STATUS_S."""
+    """The daemon's config: from the daemon, or from its journal if the daemon is dead or does not answer within
+    STATUS_S.
+    """
     from bot.errors import BotError
 
     try:
@@ -210,7 +236,10 @@ def _config_of(place: Place) -> Path | None:
 
 
 async def kill_by_daemon(place: Place, key: str, *, flatten: bool, by: str | None = None) -> dict[str, Any]:
-    """Let the daemon send the kill. If the daemon or its service does not answer, try again with the same idempotency key."""
+    """Let the daemon send the kill.
+
+    If the daemon or its service does not answer, try again with the same idempotency key.
+    """
     import asyncio
 
     from bot.cli.operate.daemon_client import Hung, Silent
@@ -252,7 +281,9 @@ def _print_retry(reason: str, last_reason: str) -> str:
 
 
 async def _kill_at_service(client: Client, key: str, *, flatten: bool) -> KillResult:
-    """Call the service until it answers, always with the same idempotency key, so that a lost answer does not kill twice."""
+    """Call the service until it answers, always with the same idempotency key, so that a lost answer does not kill
+    twice.
+    """
     import asyncio
 
     from bot.cli.operate.daemon_client import Silent

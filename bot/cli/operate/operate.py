@@ -13,9 +13,11 @@ from bot.cli.operate.daemon_client import where
 if TYPE_CHECKING:
     from bot.cli.operate.daemon_client import Place
 
-STOP_WITHIN_S: Final = 15.0  # the daemon ends within five seconds; a busy machine may need more
+# the daemon ends within five seconds; a busy machine may need more
+STOP_WITHIN_S: Final = 15.0
 LOOK_S: Final = 0.1
-LAST_LINES: Final = 50  # The last lines of the log: `daemon.stopped` is among them.
+# The last lines of the log: `daemon.stopped` is among them.
+LAST_LINES: Final = 50
 
 PAUSE = """\b
 Examples:
@@ -67,7 +69,11 @@ def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, 
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
 def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Allow entries again, of STRATEGY or of all. Without STRATEGY it also confirms that you have checked foreign activity on the account and the intents that wait for a person. The daemon then closes those intents."""
+    """Allow entries again, of STRATEGY or of all.
+
+    Without STRATEGY it also confirms that you have checked foreign activity on the account and the intents that wait
+    for a person. The daemon then closes those intents.
+    """
     return _switch("/resume", strategy, config, state_dir, as_json=as_json)
 
 
@@ -118,7 +124,8 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
             click.echo(line)
     if done["refused"]:
         click.echo(f"error: {redact_text('; '.join(done['refused']))}", err=True)
-        return int(done.get("exit_code", Exit.CONFIG))  # A daemon of an older version sends no exit code.
+        # A daemon of an older version sends no exit code.
+        return int(done.get("exit_code", Exit.CONFIG))
     code = int(done.get("exit_code", Exit.DONE))
     if code:
         click.echo(
@@ -141,13 +148,16 @@ def _agreed() -> bool:
 @click.option("--force", is_flag=True, help="Stop it even if a service manager runs it and will start it again.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
-    """End the daemon as SIGTERM does, and wait until it has ended. safety.on_exit decides what happens to orders and positions. An embedded service ends too."""
+    """End the daemon as SIGTERM does, and wait until it has ended. safety.on_exit decides what happens to orders and
+    positions. An embedded service ends too.
+    """
     from bot.cli.operate.daemon_client import Denied, NotRunning, Silent, find
 
     place = find(config, state_dir)
     try:
         status = place.ask("GET", "/status")
-    except NotRunning as error:  # Its dashboard outlives a crash, and goes with this command.
+    # Its dashboard outlives a crash, and goes with this command.
+    except NotRunning as error:
         raise NotRunning(f"{error}{_end_dashboard(place.folder)}") from None
     if status.get("managed_by") == "systemd" and not force:
         from bot.cli.operate.systemd_unit import stopping
@@ -164,12 +174,18 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
     service = _left_service(place.folder)
     if as_json:
         result = {
-            "stopped": True, "pid": status["pid"], "on_exit": answer["on_exit"], "exit_code": code, "message": message, "service_pid": service,
-        }  # fmt: skip
+            "stopped": True,
+            "pid": status["pid"],
+            "on_exit": answer["on_exit"],
+            "exit_code": code,
+            "message": message,
+            "service_pid": service,
+        }
         click.echo(json.dumps(result))
     else:
         click.echo(
-            f"stopped (pid {status['pid']}, safety.on_exit: {answer['on_exit']}); its last log lines list what stays at the service: bot logs {place.flag}"
+            f"stopped (pid {status['pid']}, safety.on_exit: {answer['on_exit']}); its last log lines list what stays at"
+            f" the service: bot logs {place.flag}"
         )
         if service is not None:
             click.echo(

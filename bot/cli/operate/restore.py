@@ -1,7 +1,8 @@
-"""`bot restore`: put a backup of `bot backup` back. It replaces no newer state, no running daemon's state, and no config or strategy.
+"""`bot restore`: put a backup of `bot backup` back. It replaces no newer state, no running daemon's state, and no
+config or strategy.
 
-State files that are replaced keep their content under another name. The service's database comes first, then the journal: a stop between the
-two leaves a service without a journal, and a journal is made again from its service.
+State files that are replaced keep their content under another name. The service's database comes first, then the
+journal: a stop between the two leaves a service without a journal, and a journal is made again from its service.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ A config and strategies that exist stay as they are. Stop the daemon first: bot 
 """
 
 ASIDE: Final = "before-restore"
-MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024  # 10,000 names with their digests
+# 10,000 names with their digests
+MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Marks(NamedTuple):
@@ -109,7 +111,10 @@ def restore(source: Path, config: Path | None, state_dir: Path | None, *, only_c
 
 
 def checked(source: Path) -> Manifest:
-    """The manifest of a backup whose files are all there and sound. ConfigError for a backup of a newer version, Unsound for a damaged one."""
+    """The manifest of a backup whose files are all there and sound.
+
+    ConfigError for a backup of a newer version, Unsound for a damaged one.
+    """
     manifest = _read_manifest(source)
     _check_names(source, manifest)
     there = {
@@ -140,13 +145,19 @@ def _read_manifest(source: Path) -> Manifest:
         data = json.loads(_bytes_of(path))
         if int(data["format"]) > FORMAT:
             raise ConfigError(
-                f"{source} was written by a newer version of Bracketbot (format {data['format']}, this one reads {FORMAT}): run that version"
+                f"{source} was written by a newer version of Bracketbot (format {data['format']}, this one reads"
+                f" {FORMAT}): run that version"
             )
         files = {str(name): str(digest) for name, digest in data["files"].items()}
         made = Manifest(
-            name=data["name"], address=data["account"], created_ms=int(data["createdMs"]), files=files,
-            strategies_dir=data["strategiesDir"], version=data["version"], format=data["format"],
-        )  # fmt: skip
+            name=data["name"],
+            address=data["account"],
+            created_ms=int(data["createdMs"]),
+            files=files,
+            strategies_dir=data["strategiesDir"],
+            version=data["version"],
+            format=data["format"],
+        )
     except FileNotFoundError:
         raise Unsound(f"{source} has no {MANIFEST}: it is not a folder that `bot backup` made") from None
     except OSError as error:
@@ -166,7 +177,10 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _check_names(source: Path, manifest: Manifest) -> None:
-    """A manifest names only files that a backup has, inside of its folder, and a place inside of the project. Unsound otherwise."""
+    """A manifest names only files that a backup has, inside of its folder, and a place inside of the project.
+
+    Unsound otherwise.
+    """
     path = source / MANIFEST
     for name in manifest.files:
         try:
@@ -186,8 +200,8 @@ def _check_names(source: Path, manifest: Manifest) -> None:
     given: object = manifest.strategies_dir
     if given is not None and not (isinstance(given, str) and IN_PROJECT.fullmatch(given)):
         raise Unsound(
-            f"{path}: the strategies belong into {given!r}, which is outside of the project, so that `bot restore` does not write there. "
-            "Restore the state alone with --state-dir, and copy config and strategies yourself"
+            f"{path}: the strategies belong into {given!r}, which is outside of the project, so that `bot restore` does"
+            " not write there. Restore the state alone with --state-dir, and copy config and strategies yourself"
         )
 
 
@@ -206,7 +220,8 @@ def _check_database(path: Path) -> None:
         refuse_newer(path)
     elif number > SCHEMA_VERSION:
         raise ConfigError(
-            f"{path} was written by a newer version of Bracketbot (format {number}, this one reads {SCHEMA_VERSION}): run that version"
+            f"{path} was written by a newer version of Bracketbot (format {number}, this one reads {SCHEMA_VERSION}):"
+            " run that version"
         )
     if found is not None:
         raise Unsound(f"{path} is damaged: {found}: use another backup")
@@ -270,7 +285,8 @@ def _restore_state(source: Path, folder: Path, written: list[Path], aside: list[
     from bot.runtime.liveness.instance_lock import hold_state, private_dir
 
     private_dir(folder)
-    with hold_state(folder):  # A daemon that runs has this lock, and none can start meanwhile.
+    # A daemon that runs has this lock, and none can start meanwhile.
+    with hold_state(folder):
         _refuse_running_service(folder)
         for name in DATABASES:
             _refuse_newer_state(folder / name, source / STATE / name)
@@ -299,7 +315,10 @@ def _refuse_running_service(folder: Path) -> None:
 
 
 def _refuse_newer_state(there: Path, kept: Path) -> None:
-    """BotError if the state that is there belongs to another account, or has come further than the backup. A damaged file may be replaced."""
+    """BotError if the state that is there belongs to another account, or has come further than the backup.
+
+    A damaged file may be replaced.
+    """
     ours, its = _marks_of(there), _marks_of(kept)
     if ours is None:
         return
@@ -313,7 +332,8 @@ def _refuse_newer_state(there: Path, kept: Path) -> None:
     if newer:
         shown = ", ".join(f"{name} {mark}, and {its.marks.get(name, 0)} in the backup" for name, mark in newer.items())
         raise Exists(
-            f"{there} is newer than the backup ({shown}); nothing was replaced. To go back anyway, move the file away first"
+            f"{there} is newer than the backup ({shown}); nothing was replaced. To go back anyway, move the file away"
+            " first"
         )
 
 

@@ -23,12 +23,17 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.cli.operate.daemon_client import Place
 
-OLD_S: Final = 10.0  # since the last complete pass; a strategy's call may take five seconds of a pass
-FOLLOW_S: Final = 0.5  # between two requests for new lines
-APART_MS: Final = 1_000  # between the clocks of the service and of its prices, to be shown
-LINES_MAX: Final = 2_000  # as many as the daemon keeps in memory
+# since the last complete pass; a strategy's call may take five seconds of a pass
+OLD_S: Final = 10.0
+# between two requests for new lines
+FOLLOW_S: Final = 0.5
+# between the clocks of the service and of its prices, to be shown
+APART_MS: Final = 1_000
+# as many as the daemon keeps in memory
+LINES_MAX: Final = 2_000
 
-OTHERS: Final = {  # attribution that belongs to no strategy
+# attribution that belongs to no strategy
+OTHERS: Final = {
     "@foreign": "trades of others, of the service itself, or from before this journal",
     "@netting": "difference between the account's average entry price and those of the strategies' shares",
 }
@@ -61,7 +66,10 @@ Examples:
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
 def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Show the state of the daemon, its account and its profit. If the daemon does not run: the last state in its journal and its age, with exit code 3."""
+    """Show the state of the daemon, its account and its profit.
+
+    If the daemon does not run: the last state in its journal and its age, with exit code 3.
+    """
     from bot.checks.file_versions import stored_problems
     from bot.cli.operate.daemon_client import NotRunning, find
     from bot.errors import Exit
@@ -109,17 +117,7 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(answer))
     else:
-        columns = (
-            "market",
-            "side",
-            "size",
-            "entry_px",
-            "mark_px",
-            "unrealized_usd",
-            "stop",
-            "target_px",
-            "strategy",
-        )
+        columns = ("market", "side", "size", "entry_px", "mark_px", "unrealized_usd", "stop", "target_px", "strategy")
         rows = [
             {**position, "stop": stop_of(position), "strategy": _holders(position)} for position in answer["positions"]
         ]
@@ -128,9 +126,13 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
 
 
 def stop_of(position: Mapping[str, Any]) -> str:
-    """The position's stop order and trailing stops as text. A stop order for only a part of the position does not count."""
+    """The position's stop order and trailing stops as text.
+
+    A stop order for only a part of the position does not count.
+    """
     px = position["stop_px"]
-    trails = position.get("trailing_stops", ())  # A daemon of an older version does not send them.
+    # A daemon of an older version does not send them.
+    trails = position.get("trailing_stops", ())
     trailing = ["trailing" if one["active"] is not False else "trailing (not active yet)" for one in trails]
     if not position["protected"]:
         return ", ".join(
@@ -147,7 +149,10 @@ def _holders(position: Mapping[str, Any]) -> str | None:
 
 
 def _is_unsafe(position: Mapping[str, Any]) -> bool:
-    """True if a strategy's position has no stop and the config demands one. A daemon of an older version does not send `needs_stop`."""
+    """True if a strategy's position has no stop and the config demands one.
+
+    A daemon of an older version does not send `needs_stop`.
+    """
     return not position["protected"] and position["strategy"] is not None and position.get("needs_stop", True)
 
 
@@ -186,7 +191,10 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 def events(
     config: Path | None, state_dir: Path | None, since: str | None, types: str | None, limit: int, *, as_json: bool
 ) -> int:
-    """List the account's events from the journal: the newest, or those since WHEN. Works also if the daemon does not run."""
+    """List the account's events from the journal: the newest, or those since WHEN.
+
+    Works also if the daemon does not run.
+    """
     from bot.cli.operate.daemon_client import find, of_journal
     from bot.errors import Exit
     from bot.runtime.journal import queries
@@ -229,7 +237,10 @@ def events(
 @click.option("-f", "--follow", is_flag=True, help="Then show each new line, until Ctrl-C or the daemon's end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: bool, as_json: bool) -> int:
-    """Show the daemon's log. If the daemon does not run (exit 3) or does not answer (exit 5), show its last lines on disk."""
+    """Show the daemon's log.
+
+    If the daemon does not run (exit 3) or does not answer (exit 5), show its last lines on disk.
+    """
     from bot.cli.operate.daemon_client import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime.control_plane.log_tail import FILE, last_lines
@@ -268,7 +279,8 @@ def _follow(place: Place, last: int, *, as_json: bool) -> int:
 
 
 def _is_old(answer: Mapping[str, Any]) -> bool:
-    return (answer.get("old_s") or 0.0) > OLD_S  # A daemon of an older version does not send it.
+    # A daemon of an older version does not send it.
+    return (answer.get("old_s") or 0.0) > OLD_S
 
 
 def _empty(answer: Mapping[str, Any], sentence: str) -> str:
@@ -285,10 +297,15 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     from bot.clock import iso
 
     why = f": {told['why']}" if told.get("why") else ""
-    yield f"{told['state']}  {told['name']} (pid {told['pid']}, up {duration_ms(told['at_ms'] - told['started_ms'])}){why}"
+    yield (
+        f"{told['state']}  {told['name']} (pid {told['pid']}, up"
+        f" {duration_ms(told['at_ms'] - told['started_ms'])}){why}"
+    )
     yield f"  service     {told['base_url']}{_money(told)}" + _clock(told.get("service"))
     if "account" not in told:
-        yield "  account     not known: the daemon has not read it yet, so its positions and orders are not known either"
+        yield (
+            "  account     not known: the daemon has not read it yet, so its positions and orders are not known either"
+        )
         return
     if _is_old(told):
         yield f"  OLD         account, positions and orders were read from the service {duration(told['old_s'])} ago"
@@ -309,22 +326,30 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         stops = f"{ours}, NOT OURS AND WITHOUT A STOP: {', '.join(foreign)}"
     yield f"  positions   {told['positions']}, {stops}; {many(told['orders'], 'order')}"
     doubt = told["intents"]
-    yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
-    for one in doubt.get("waiting", ()):  # A daemon of an older version does not send them.
+    yield (
+        f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
+    )
+    # A daemon of an older version does not send them.
+    for one in doubt.get("waiting", ()):
         why = f": {one['message']}" if one.get("message") else ""
         yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}{why}"
         yield f"              run bot explain {one['id'][:12]}, check the account, then bot resume"
     yield _dead_man_line(told["heartbeat"])
     yield from _price_lines(told.get("prices"))
-    for one in told.get("alarms", ()):  # A daemon of an older version does not send them.
+    # A daemon of an older version does not send them.
+    for one in told.get("alarms", ()):
         subject = f" {one['subject']}" if one["subject"] else ""
         yield f"  ALARM       {one['alarm'].replace('_', ' ')}{subject}: {one['message']}"
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} IS NOT ARMED; the daemon arms it again"
-    for one in told.get("blocked_by", ()):  # A daemon of an older version does not send them.
+    # A daemon of an older version does not send them.
+    for one in told.get("blocked_by", ()):
         until = "until 00:00 UTC, or until" if one["type"] == "account_drawdown" else "until"
-        yield f"  entries     REFUSED by the service: {one['type']} {one['id']} is active {until} the account's owner lifts it"
+        yield (
+            f"  entries     REFUSED by the service: {one['type']} {one['id']} is active {until} the account's owner"
+            " lifts it"
+        )
     for one in told["strategies"]:
         why = f": {one['why']}" if one["why"] else ""
         if one["state"] == "QUARANTINED":
@@ -357,13 +382,19 @@ def _dead_man_line(beat: Mapping[str, Any] | None) -> str:
 
 
 def _ago(told: Mapping[str, Any]) -> str:
-    """How long ago the last bar closed, by the service's clock. A daemon of an older version does not send that clock."""
+    """How long ago the last bar closed, by the service's clock.
+
+    A daemon of an older version does not send that clock.
+    """
     now_ms = told.get("service_ms")
     return "" if now_ms is None else f", {duration_ms(max(0, now_ms - told['last_bar_ms']))} ago"
 
 
 def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
-    """The source of the service's prices, and each market with something to say. A daemon of an older version does not send them."""
+    """The source of the service's prices, and each market with something to say.
+
+    A daemon of an older version does not send them.
+    """
     from bot.clock import iso
 
     if prices is None:
@@ -394,16 +425,23 @@ def _money(told: Mapping[str, Any]) -> str:
     """`play money` or `REAL MONEY`, as the service reports it."""
     environment = (told.get("service") or {}).get("environment")
     if environment is None:
-        return ""  # The service, or a daemon of an older version, does not report it.
+        # The service, or a daemon of an older version, does not report it.
+        return ""
     return ", play money" if environment == "sandbox" else f", REAL MONEY ({environment})"
 
 
 def _profit(told: Mapping[str, Any]) -> str:
-    """The profit of all strategies, including those removed from the config. Foreign activity on the account is not counted."""
+    """The profit of all strategies, including those removed from the config.
+
+    Foreign activity on the account is not counted.
+    """
     books = [one.get("book") or {} for one in told["strategies"]]
     books += [one["book"] for one in told.get("other_books", ()) if one["name"] != "@foreign"]
     today, total = (sum((Decimal(book.get(name, 0)) for book in books), Decimal(0)) for name in ("day_usd", "net_usd"))
-    return f"today {formatting.usd(today, signed=True)} USD, total {formatting.usd(total, signed=True)} USD (net of fees and funding; today since 00:00 UTC)"
+    return (
+        f"today {formatting.usd(today, signed=True)} USD, total {formatting.usd(total, signed=True)} USD (net of fees"
+        " and funding; today since 00:00 UTC)"
+    )
 
 
 def _reload_said(reload: Mapping[str, Any]) -> str:
@@ -454,7 +492,10 @@ def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
     if not last["positions"]:
         yield "  positions   none when it was last written"
     for one in last["open_intents"]:
-        yield f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the next start finds out what became of it"
+        yield (
+            f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the"
+            " next start finds out what became of it"
+        )
 
 
 def _since(text: str | None) -> tuple[str | None, int | None]:

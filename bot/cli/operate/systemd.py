@@ -1,7 +1,8 @@
 """`bot systemd CONFIG`: print or install the unit of one daemon, for the system or for one user. It starts nothing.
 
-A hardened unit cannot see home folders and /tmp. The files there that the daemon needs (this installation, the config, its strategies
-and candle files) are mounted read-only. A config that a unit could not start is refused, with what to change.
+A hardened unit cannot see home folders and /tmp. The files there that the daemon needs (this installation, the config,
+its strategies and candle files) are mounted read-only. A config that a unit could not start is refused, with what to
+change.
 """
 
 from __future__ import annotations
@@ -39,11 +40,21 @@ Examples:
 @click.option("--force", is_flag=True, help="Overwrite an existing unit that differs.")
 @click.option("--json", "as_json", is_flag=True, help="Name, path and text as one JSON object.")
 def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: bool, as_json: bool) -> int:
-    """Print or install the systemd unit of CONFIG. systemd restarts and watches the daemon; secrets are passed as credentials."""
+    """Print or install the systemd unit of CONFIG. systemd restarts and watches the daemon; secrets are passed as
+    credentials.
+    """
     unit = unit_of(config, is_user=is_user)
     if as_json:
-        click.echo(json.dumps({"name": unit.name, "path": str(unit.path), "text": unit.text,
-                               "credentials": {name: str(file) for name, file in unit.credentials.items()}}))  # fmt: skip
+        click.echo(
+            json.dumps(
+                {
+                    "name": unit.name,
+                    "path": str(unit.path),
+                    "text": unit.text,
+                    "credentials": {name: str(file) for name, file in unit.credentials.items()},
+                }
+            )
+        )
     elif prints or not install:
         click.echo(unit.text, nl=False)
     if install:
@@ -65,7 +76,10 @@ def next_commands(unit: Unit) -> Iterator[str]:
     control = _control(is_user=unit.is_user)
     for name, file in unit.credentials.items():
         if not file.exists():
-            yield f"install -D -m 600 /dev/stdin {shlex.quote(str(file))}      # then type the secret {name}, Enter, Ctrl-D"
+            yield (
+                f"install -D -m 600 /dev/stdin {shlex.quote(str(file))}      # then type the secret {name}, Enter,"
+                " Ctrl-D"
+            )
     if unit.closed:
         yield f"{opening(unit)}      # the unit's own user must read these"
     if unit.is_user:
@@ -95,7 +109,8 @@ def _install(unit: Unit, *, force: bool) -> bool:
         raise BotError(f"cannot create the folder {unit.path.parent}: {error.strerror}") from None
     if not os.access(unit.path.parent, os.W_OK):
         raise BotError(
-            f"only root can write to {unit.path.parent}: sudo {shlex.join((*_start(), *sys.argv[1:]))}, or make a user unit with --user"
+            f"only root can write to {unit.path.parent}: sudo {shlex.join((*_start(), *sys.argv[1:]))}, or make a user"
+            " unit with --user"
         )
     write_atomic(unit.path, unit.text)
     return True

@@ -23,23 +23,24 @@ if TYPE_CHECKING:
     from bot.config.references import Noted
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
-USER_UNITS: Final = Path(".config/systemd/user")  # in a user's home
-CREDENTIALS: Final = Path("/etc/bot")  # a system unit reads its secrets from here; only root can read it
+# in a user's home
+USER_UNITS: Final = Path(".config/systemd/user")
+# a system unit reads its secrets from here; only root can read it
+CREDENTIALS: Final = Path("/etc/bot")
 HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - by ProtectHome= and PrivateTmp=
 WATCHDOG_S: Final = 20
-TASKS: Final = 64  # without the strategies' threads
+# without the strategies' threads
+TASKS: Final = 64
 MEMORY_MB: Final = 512
-EMBEDDED_MB: Final = 512  # added for the service of `base_url: embedded`, which runs in the same unit
-FEEDER_MB: Final = 256  # added for the process that asks an exchange for live prices
-USERS_OWN: Final = (
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "XDG_RUNTIME_DIR",
-)  # systemd sets these for user units as a login shell does
+# added for the service of `base_url: embedded`, which runs in the same unit
+EMBEDDED_MB: Final = 512
+# added for the process that asks an exchange for live prices
+FEEDER_MB: Final = 256
+# systemd sets these for user units as a login shell does
+USERS_OWN: Final = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
 
-_NO_RESTART: Final = "2 4 7"  # usage, config, refused by the service: a restart would fail the same way
+# usage, config, refused by the service: a restart would fail the same way
+_NO_RESTART: Final = "2 4 7"
 
 _BOTH: Final = (
     "WatchdogSignal=SIGABRT",
@@ -87,7 +88,8 @@ _SYSTEM: Final = (
     "ProtectControlGroups=yes",
     "ProtectProc=invisible",
     "ProcSubset=pid",
-    f"Environment={BOOT_ID}=%b",  # ProcSubset= hides /proc/sys/kernel/random/boot_id
+    # ProcSubset= hides /proc/sys/kernel/random/boot_id
+    f"Environment={BOOT_ID}=%b",
     "RemoveIPC=yes",
     "DevicePolicy=closed",
 )
@@ -102,7 +104,8 @@ class Unit:
     path: Path
     is_user: bool
     credentials: Mapping[str, Path]
-    closed: Sequence[Path] = ()  # files and folders that it needs but its user may not read
+    # files and folders that it needs but its user may not read
+    closed: Sequence[Path] = ()
 
 
 def unit_name(name: str) -> str:
@@ -129,7 +132,10 @@ def unit_of(config: Path, *, is_user: bool) -> Unit:
 
 
 def opening(unit: Unit) -> str:
-    """The command that makes the closed files readable for the unit's user. None of them holds a secret: a config only refers to secrets."""
+    """The command that makes the closed files readable for the unit's user.
+
+    None of them holds a secret: a config only refers to secrets.
+    """
     return f"chmod o+rX {shlex.join(map(str, unit.closed))}"
 
 
@@ -167,7 +173,8 @@ def installed(name: str) -> Path | None:
 def _unit_folders() -> Iterator[Path]:
     from bot.config.settings import home
 
-    with contextlib.suppress(ConfigError):  # A user without a home has no user units.
+    # A user without a home has no user units.
+    with contextlib.suppress(ConfigError):
         yield home() / USER_UNITS
     yield SYSTEM_UNITS
 
@@ -193,12 +200,14 @@ def _text(
     yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_argument(folder) if is_user else folder}"
     yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
     shells = os.environ.get("XDG_STATE_HOME", "")
-    if is_user and shells and outline(config)[1] is None:  # The user manager may not have the shell's XDG_STATE_HOME.
+    # The user manager may not have the shell's XDG_STATE_HOME.
+    if is_user and shells and outline(config)[1] is None:
         yield f"Environment={_escaped(f'XDG_STATE_HOME={shells}')}"
     if (python := _markets_python(settings)) is not None:
         yield f"Environment={_escaped(f'{MARKETS_PYTHON}={python}')}"
     for name, file in credentials.items():
-        yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # systemd takes everything after the colon as the path, so it is not quoted.
+        # systemd takes everything after the colon as the path, so it is not quoted.
+        yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"
     yield f"WatchdogSec={WATCHDOG_S}s"
     yield from _BOTH
     yield f"TasksMax={TASKS + len(settings.strategies)}"
@@ -224,13 +233,16 @@ def _system_lines(settings: Settings, bound: Sequence[Path]) -> Sequence[str]:
     lines.append(f"ProtectHome={'tmpfs' if bound else 'yes'}")
     lines += [f"BindReadOnlyPaths={_escaped(str(path))}" for path in bound]
     is_here = settings.account.embedded or re.match(r"http://", settings.account.base_url)
-    if is_here and settings.notify is None and settings.account.prices is None:  # These ask other machines.
+    # These ask other machines.
+    if is_here and settings.notify is None and settings.account.prices is None:
         lines += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
     return lines
 
 
 def _needed(config: Path, settings: Settings) -> list[Path]:
-    """The paths that the daemon reads: this installation, its interpreter, the config, strategies, candle files; and the targets of links."""
+    """The paths that the daemon reads: this installation, its interpreter, the config, strategies, candle files; and
+    the targets of links.
+    """
     code = Path(__file__).resolve().parents[3]
     interpreter = Path(sys.executable)
     paths = [
@@ -265,7 +277,9 @@ def _strategy_files(settings: Settings) -> list[Path]:
 
 
 def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence[Path]:
-    """The files and folders that an ordinary user cannot read or enter. systemd makes the folders above a bound path itself."""
+    """The files and folders that an ordinary user cannot read or enter. systemd makes the folders above a bound path
+    itself.
+    """
     files = [config, Path(sys.executable), Path(__file__), *_strategy_files(settings)]
     files += [one.file for one in settings.embedded.data]
     files += [one.resolve() for one in files]
@@ -274,7 +288,8 @@ def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence
         top = next((one for one in bound if file.is_relative_to(one)), Path(file.anchor))
         for place in (*reversed(file.parents), file):
             wanted = stat.S_IROTH if place == file else stat.S_IXOTH | (stat.S_IROTH if place == file.parent else 0)
-            if place.is_symlink():  # Its target is in the list, too.
+            # Its target is in the list, too.
+            if place.is_symlink():
                 continue
             if place.is_relative_to(top) and place.stat().st_mode & wanted != wanted:
                 closed[place] = None
@@ -298,8 +313,8 @@ def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> 
             )
         elif kind == "file" and not is_user:
             problems.append(
-                f"${{file:{name}}} is your file, and the unit runs as another user: write ${{credential:{_credential_name(Path(name).name)}}}"
-                " instead, or make a user unit with --user"
+                f"${{file:{name}}} is your file, and the unit runs as another user: write"
+                f" ${{credential:{_credential_name(Path(name).name)}}} instead, or make a user unit with --user"
             )
     problems += [
         f"${{env:{name}}} is not set in a unit: write the value itself"
@@ -308,7 +323,8 @@ def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> 
     ]
     if outline(config)[1] is not None and not is_user:
         problems.append(
-            f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key, or make a user unit with --user"
+            f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key, or make"
+            " a user unit with --user"
         )
     problems += [f"{one}: {needs_package(one, name)}" for one, name in missing_packages(settings)]
     if problems:

@@ -25,7 +25,9 @@ Telegram refuses the bot, or gives its messages to another process or a webhook.
 @click.command(epilog=EPILOG)
 @click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
 def telegram(config: Path) -> int:
-    """Answer the Telegram chats of CONFIG: status, positions, pause, resume, approvals, and kill after a confirmation."""
+    """Answer the Telegram chats of CONFIG: status, positions, pause, resume, approvals, and kill after a
+    confirmation.
+    """
     from importlib.util import find_spec
 
     from bot.checks.config_check import checked_without_secrets

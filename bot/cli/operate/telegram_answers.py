@@ -1,4 +1,5 @@
-"""Answers of Telegram's Bot API, judged before the library reads them: a page of a proxy or a wrong form is a fault of the network, not of ours.
+"""Answers of Telegram's Bot API, judged before the library reads them: a page of a proxy or a wrong form is a fault of
+the network, not of ours.
 
 One table, `FAULTS`, gives each fault of the library its sentence and exit code.
 """
@@ -23,19 +24,19 @@ from bot.plain_text import one_line
 if TYPE_CHECKING:
     import httpx
 
-ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024  # 100 messages of 4,096 characters, each with its sender
-CONFLICTS_MAX: Final = (
-    8  # refusals in a row, about half a minute: another receives the messages, so this process hears none
-)
+# 100 messages of 4,096 characters, each with its sender
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+# refusals in a row, about half a minute: another receives the messages, so this process hears none
+CONFLICTS_MAX: Final = 8
 MACHINE_MS: Final = SystemClock().now_ms
-TEXT_MAX: Final = 200  # characters of a server's words in a sentence of ours
-NOT_TOLD: Final = (
-    HTTPStatus.UNAUTHORIZED,
-    HTTPStatus.NOT_FOUND,
-)  # the Bot API's answers to a token that it does not know
+# characters of a server's words in a sentence of ours
+TEXT_MAX: Final = 200
+# the Bot API's answers to a token that it does not know
+NOT_TOLD: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND)
 SHAPES: Final[
     Mapping[str, Callable[[Any], bool]]
-] = {  # method -> whether its result has the form that the library needs
+    # method -> whether its result has the form that the library needs
+] = {
     "getMe": lambda result: isinstance(result, dict) and isinstance(result.get("id"), int),
     "getUpdates": lambda result: (
         isinstance(result, list)
@@ -75,14 +76,14 @@ FAULTS: Final = (
     Fault(
         WrongAnswer,
         Unreachable,
-        "{url} answered {text}, which is no answer of Telegram's Bot API. A proxy or the sign-in page of a network may stand between, or"
-        " telegram.api_url is wrong; correct that and start this again",
+        "{url} answered {text}, which is no answer of Telegram's Bot API. A proxy or the sign-in page of a network may"
+        " stand between, or telegram.api_url is wrong; correct that and start this again",
     ),
     Fault(
         Conflict,
         BotRefused,
-        "{url} gives the messages of this bot to another ({text}): end the other `bot telegram` of this token, or what sets a webhook, and"
-        " start this again",
+        "{url} gives the messages of this bot to another ({text}): end the other `bot telegram` of this token, or what"
+        " sets a webhook, and start this again",
     ),
     Fault(BadRequest, BotRefused, "{url} refuses the start ({text}); check telegram.token and telegram.api_url"),
     Fault(NetworkError, Unreachable, "{url} cannot be reached ({text}); start this again when it answers"),
@@ -91,7 +92,10 @@ FAULTS: Final = (
 
 
 def fault_of(error: TelegramError, url: str) -> BotError:
-    """The error of ours for an error of the library. Its text has no token: the library's own may have one for a refused token."""
+    """The error of ours for an error of the library.
+
+    Its text has no token: the library's own may have one for a refused token.
+    """
     found = next(one for one in FAULTS if isinstance(error, one.kind))
     return found.error(found.sentence.format(url=url, text=plain(str(error))))
 
@@ -105,15 +109,16 @@ def plain(text: str) -> str:
 class TelegramClock:
     """Telegram's time, by the Date of its newest answer, so that a wrong clock of this machine makes no command old.
 
-    The request was sent before that Date, so the time that has passed since the request counts in full: what an answer brought before the
-    machine slept is old afterwards. Without a Date it is the machine's clock.
+    The request was sent before that Date, so the time that has passed since the request counts in full: what an answer
+    brought before the machine slept is old afterwards. Without a Date it is the machine's clock.
     """
 
     def __init__(self, boot_ns: Callable[[], int] = boot_ns, machine_ms: Callable[[], int] = MACHINE_MS) -> None:
         self._boot_ns = boot_ns
         self._machine_ms = machine_ms
         self._asked_ns = 0
-        self._ahead_ms: int | None = None  # Telegram's time less the boot clock's.
+        # Telegram's time less the boot clock's.
+        self._ahead_ms: int | None = None
 
     def ask(self) -> None:
         """A request begins."""
@@ -130,7 +135,10 @@ class TelegramClock:
 
 
 class CheckedRequest(HTTPXRequest):
-    """The library's HTTP requests with judged answers. `refused` is called when Telegram will give this process no messages any more."""
+    """The library's HTTP requests with judged answers.
+
+    `refused` is called when Telegram will give this process no messages any more.
+    """
 
     def __init__(
         self,
@@ -139,7 +147,8 @@ class CheckedRequest(HTTPXRequest):
         **named: Any,
     ) -> None:
         self._refused = refused
-        self._conflicts = 0  # in a row
+        # in a row
+        self._conflicts = 0
         self._clock = TelegramClock() if clock is None else clock
         options = {"transport": bounded_transport(ANSWER_BYTES_MAX), "event_hooks": {"response": [self._clock.see]}}
         super().__init__(httpx_kwargs=options, **named)
@@ -157,7 +166,10 @@ class CheckedRequest(HTTPXRequest):
 
 
 def judged(operation: str, code: int, payload: bytes) -> tuple[int, bytes]:
-    """The answer in the form that the library reads without a fault of its own. WrongAnswer if it is not the Bot API's."""
+    """The answer in the form that the library reads without a fault of its own.
+
+    WrongAnswer if it is not the Bot API's.
+    """
     try:
         body = json.loads(payload)
     except (ValueError, RecursionError):

@@ -1,4 +1,6 @@
-"""What Telegram chats may ask of a daemon, and the answers. python-telegram-bot fetches the messages and sends the answers."""
+"""What Telegram chats may ask of a daemon, and the answers. python-telegram-bot fetches the messages and sends the
+answers.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-CONFIRM_S: Final = 60  # after /kill
-TEXT_MAX: Final = 4_000  # characters of a message; Telegram takes 4,096
+# after /kill
+CONFIRM_S: Final = 60
+# characters of a message; Telegram takes 4,096
+TEXT_MAX: Final = 4_000
 START_TRIES: Final = 3
 EMERGENCY: Final = ("kill", "confirm")
-REFUSED: Final = "refused"  # why Telegram gives no messages any more, although this process runs
+# why Telegram gives no messages any more, although this process runs
+REFUSED: Final = "refused"
 HELP: Final = """\
 /status - state of the daemon, account and profit
 /positions - open positions with their stops
@@ -64,12 +69,21 @@ class Chats:
     def __init__(self, place: Place, clock_ns: Callable[[], int] = boot_ns) -> None:
         self._place = place
         self._clock_ns = clock_ns
-        self._kills: dict[Sender, tuple[str, bool, int]] = {}  # code, flatten, until when
+        # code, flatten, until when
+        self._kills: dict[Sender, tuple[str, bool, int]] = {}
         self.commands: Mapping[str, Callable[[Sender, Args], Awaitable[str]]] = {
-            "start": self._help, "help": self._help, "status": self._status, "positions": self._positions,
-            "pause": self._pause, "resume": self._resume, "kill": self._kill, "confirm": self._confirm,
-            "approvals": self._approvals, "approve": self._approve, "refuse": self._refuse,
-        }  # fmt: skip
+            "start": self._help,
+            "help": self._help,
+            "status": self._status,
+            "positions": self._positions,
+            "pause": self._pause,
+            "resume": self._resume,
+            "kill": self._kill,
+            "confirm": self._confirm,
+            "approvals": self._approvals,
+            "approve": self._approve,
+            "refuse": self._refuse,
+        }
 
     async def answer(self, sender: Sender, command: str, args: Args) -> str:
         """The answer to a command. A failure is an answer too."""
@@ -120,7 +134,8 @@ class Chats:
             return "write /kill or /kill flatten"
         from bot.cli.operate.kill import check_way
 
-        await asyncio.to_thread(check_way, self._place)  # Says at once why a kill would reach nothing.
+        # Says at once why a kill would reach nothing.
+        await asyncio.to_thread(check_way, self._place)
         code = f"{secrets.randbelow(9_000) + 1_000}"
         self._kills[sender] = code, bool(args), self._clock_ns() + CONFIRM_S * 10**9
         then = "closes every position" if args else "leaves positions open with their stops"
@@ -151,12 +166,19 @@ class Chats:
 
 def _position_line(position: Mapping[str, Any]) -> str:
     profit = position["unrealized_usd"]
-    return f"{position['market']} {position['side']} {position['size']} at {position['entry_px']}, stop {stop_of(position)}, profit {profit} USD"
+    return (
+        f"{position['market']} {position['side']} {position['size']} at {position['entry_px']}, stop"
+        f" {stop_of(position)}, profit {profit} USD"
+    )
 
 
 def serve(place: Place, token: str, settings: Telegram) -> None:
-    """Answer the chats of the config until SIGINT or SIGTERM. Ends with an error of `telegram_answers.FAULTS` if Telegram cannot be used."""
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # Its lines at info have the token in the address.
+    """Answer the chats of the config until SIGINT or SIGTERM.
+
+    Ends with an error of `telegram_answers.FAULTS` if Telegram cannot be used.
+    """
+    # Its lines at info have the token in the address.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("telegram").setLevel(logging.CRITICAL)
     application = application_of(Chats(place), token, settings)
     log.info("telegram.serving", chats=list(settings.chats), users=list(settings.users))
@@ -166,7 +188,8 @@ def serve(place: Place, token: str, settings: Telegram) -> None:
             drop_pending_updates=True, bootstrap_retries=START_TRIES, allowed_updates=[Update.MESSAGE]
         )
     except TelegramError as error:
-        raise fault_of(error, settings.api_url) from None  # The library's text of a refused token has the token.
+        # The library's text of a refused token has the token.
+        raise fault_of(error, settings.api_url) from None
     if (why := application.bot_data.get(REFUSED)) is not None:
         raise fault_of(why, settings.api_url)
 
@@ -179,7 +202,8 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
 
     def refused(why: TelegramError) -> None:
         built.bot_data[REFUSED] = why
-        built.stop_running()  # The library would go on without a word, and without a message.
+        # The library would go on without a word, and without a message.
+        built.stop_running()
 
     async def keep_out(update: Update, _context: ContextTypes.DEFAULT_TYPE) -> None:
         sender = sender_of(update, settings)
@@ -201,14 +225,17 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
         no = ignored(update, clock.now_ms())
         log.info("telegram.command", chat=sender.chat, person=sender.person, command=command, ignored=no and no.reason)
         args = context.args or []
-        # Commands of one person go one after another. A kill waits for none of them, because one may wait for a daemon that hangs.
+        # Commands of one person go one after another. A kill waits for none of them, because one may wait for a daemon
+        # that hangs.
         async with nullcontext() if command in EMERGENCY else turns.setdefault(sender, asyncio.Lock()):
             answer = await chats.answer(sender, command, args) if no is None else no.answer
         if answer is not None:
             await message.reply_text(answer)
 
     async def unknown(update: Update, _context: ContextTypes.DEFAULT_TYPE) -> None:
-        """Whatever a listed person writes in private and is no command: silence would look like a command that was taken."""
+        """Whatever a listed person writes in private and is no command: silence would look like a command that was
+        taken.
+        """
         no, message = ignored(update, clock.now_ms()), update.effective_message
         answer = UNKNOWN if no is None else no.answer
         if message is not None and answer is not None:

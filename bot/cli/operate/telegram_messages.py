@@ -1,6 +1,8 @@
-"""Which message of Telegram is a command, and whose. Pure. One rule for every command; whatever is no new message of a listed person does nothing.
+"""Which message of Telegram is a command, and whose. Pure. One rule for every command; whatever is no new message of a
+listed person does nothing.
 
-Telegram sends what a server was asked for, and more: edited messages, posts of channels, presses of buttons. Only `Update.message` counts.
+Telegram sends what a server was asked for, and more: edited messages, posts of channels, presses of buttons. Only
+`Update.message` counts.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
     from bot.config.settings import Telegram
 
-AGE_MS_MAX: Final = 120_000  # The age of a command. A machine that slept or was offline gets its messages hours later.
+# The age of a command. A machine that slept or was offline gets its messages hours later.
+AGE_MS_MAX: Final = 120_000
 # How far Telegram's clock may be ahead of this machine's. Beyond it no age can be trusted.
 AHEAD_MS_MAX: Final = 120_000
 
@@ -30,7 +33,10 @@ class Sender(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """An update that does nothing. `answer` is what its sender is told; None: nobody is told, because nobody of ours has sent it."""
+    """An update that does nothing.
+
+    `answer` is what its sender is told; None: nobody is told, because nobody of ours has sent it.
+    """
 
     reason: str
     answer: str | None = None
@@ -43,7 +49,8 @@ def sender_of(update: Update, settings: Telegram) -> Sender | Ignored:
         return Ignored("chat")
     message = update.effective_message
     if person is None or person.is_bot or (message is not None and message.sender_chat is not None):
-        return Ignored("no_person")  # A channel, another bot, or an administrator who hides who it is.
+        # A channel, another bot, or an administrator who hides who it is.
+        return Ignored("no_person")
     if person.id != chat.id and person.id not in settings.users:
         return Ignored("person")
     return Sender(chat.id, person.id)

@@ -1,7 +1,9 @@
-"""The dashboard of a config's section `dashboard`, as a process of its own beside the daemon. If it fails, the daemon trades on.
+"""The dashboard of a config's section `dashboard`, as a process of its own beside the daemon. If it fails, the daemon
+trades on.
 
-It is needed most when the daemon has died, so it outlives a crash and an error of the daemon. It ends with an orderly stop, and the next run
-of the daemon takes its place. If the dashboard itself dies, the daemon starts it again on the same port.
+It is needed most when the daemon has died, so it outlives a crash and an error of the daemon. It ends with an orderly
+stop, and the next run of the daemon takes its place. If the dashboard itself dies, the daemon starts it again on the
+same port.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-END_S: Final = 3.0  # for its end after SIGTERM
-AGAIN_S: Final = 1.0  # before it is started again; each failure in a row doubles the wait
+# for its end after SIGTERM
+END_S: Final = 3.0
+# before it is started again; each failure in a row doubles the wait
+AGAIN_S: Final = 1.0
 AGAIN_S_MAX: Final = 60.0
-LOG: Final = "dashboard.log"  # what it says beside its address, from its last start on
+# what it says beside its address, from its last start on
+LOG: Final = "dashboard.log"
 
 
 class Served(NamedTuple):
@@ -43,7 +48,9 @@ class Served(NamedTuple):
 
 
 def served_line(served: Served | str, *, is_terminal: bool) -> str:
-    """The line of `bot run` and `bot demo`: the link on a terminal, the address elsewhere, or why there is no dashboard."""
+    """The line of `bot run` and `bot demo`: the link on a terminal, the address elsewhere, or why there is no
+    dashboard.
+    """
     if isinstance(served, str):
         return f"dashboard   not available: {served}"
     return (
@@ -101,7 +108,8 @@ class DashboardProcess:
             if not was_ready and failed == 0:
                 self._say(message)
             if not was_ready and code == Exit.CONFIG:
-                return  # A port in use or a missing package: another try changes nothing.
+                # A port in use or a missing package: another try changes nothing.
+                return
             failed = 1 if was_ready else failed + 1
             await asyncio.sleep(min(AGAIN_S * 2 ** (failed - 1), AGAIN_S_MAX))
 
@@ -109,14 +117,20 @@ class DashboardProcess:
         """One process, from its start to its end: whether it was ready, and its exit code."""
         with (self._folder / LOG).open("wb") as err:
             process = self._process = await asyncio.create_subprocess_exec(
-                *self._command(), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=err,
-                env=child_environment(), cwd="/", start_new_session=True,
-            )  # fmt: skip
+                *self._command(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=err,
+                env=child_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
         assert process.stdout is not None
         line = await process.stdout.readline()
         if line:
             told = json.loads(line)
-            self._port = int(told["address"].rpartition(":")[2])  # Open pages find it there again.
+            # Open pages find it there again.
+            self._port = int(told["address"].rpartition(":")[2])
             log.info("dashboard.ready", address=told["address"])
             if is_first:
                 self._say(Served(told["address"], told["link"]))
@@ -130,7 +144,8 @@ class DashboardProcess:
             "--port",
             str(self._port),
             "--runs",
-            str(Path("runs").absolute()),  # The child has another working folder.
+            # The child has another working folder.
+            str(Path("runs").absolute()),
             *(["--control"] if self._section.control else []),
         ]
 
@@ -146,9 +161,11 @@ _COMMAND: Final = (sys.executable, "-m", "bot", "dashboard", "--json", "--of-run
 async def dashboard_process(
     section: Dashboard | None, folder: Path, say: Callable[[Served | str], None], is_stopping: Callable[[], bool]
 ) -> AsyncIterator[Callable[[], None]]:
-    """Give a function that starts the dashboard of the daemon in `folder`. `say` gets the running dashboard, or why there is none.
+    """Give a function that starts the dashboard of the daemon in `folder`. `say` gets the running dashboard, or why
+    there is none.
 
-    After the block the dashboard is ended if the daemon `is_stopping` in order. After an error it stays, as the service does.
+    After the block the dashboard is ended if the daemon `is_stopping` in order. After an error it stays, as the service
+    does.
     """
     if section is None:
         yield lambda: None
@@ -161,7 +178,10 @@ async def dashboard_process(
 
 
 def end_left_dashboard(folder: Path) -> bool:
-    """End the dashboard that an earlier run of the daemon has left. False if it does not end; True if there is none any more."""
+    """End the dashboard that an earlier run of the daemon has left.
+
+    False if it does not end; True if there is none any more.
+    """
     from bot.dashboard.server import left_by_run
 
     end_ns = monotonic_ns() + int(END_S * 1e9)

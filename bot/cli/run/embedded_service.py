@@ -1,8 +1,10 @@
-"""The service of `base_url: embedded`: a process with its files in the state directory. This module starts, finds and stops it, and gets keys.
+"""The service of `base_url: embedded`: a process with its files in the state directory. This module starts, finds and
+stops it, and gets keys.
 
-The service runs as long as the lock on `sandbox.lock` is held: its process inherits the lock, and the operating system frees it when the
-process ends. The process has its own session, so it survives a kill of the daemon, with all stops in place.
-No secret is passed or stored: only the owner of the folder can use the service's Unix socket, and each start gets a new key there.
+The service runs as long as the lock on `sandbox.lock` is held: its process inherits the lock, and the operating system
+frees it when the process ends. The process has its own session, so it survives a kill of the daemon, with all stops in
+place. No secret is passed or stored: only the owner of the folder can use the service's Unix socket, and each start
+gets a new key there.
 """
 
 from __future__ import annotations
@@ -36,17 +38,27 @@ from bot.runtime.liveness.instance_lock import close_in_children, is_free, priva
 
 log = structlog.get_logger()
 
-READY_S: Final = 30.0  # enough to replay a long log from a cold disk
-READY_LIVE_S: Final = 120.0  # the first start on an exchange asks it for its markets and their prices
+# enough to replay a long log from a cold disk
+READY_S: Final = 30.0
+# the first start on an exchange asks it for its markets and their prices
+READY_LIVE_S: Final = 120.0
 STOP_S: Final = 5.0
-LOOK_S: Final = 0.05  # between two checks of another process
-LOOK_AGAIN_S: Final = 0.2  # between two checks that the service still runs; doubled after each failed start
-AGAIN_S_MAX: Final = 30.0  # the longest wait between two starts: without the service no position can be closed
-TRIES_COUNTED: Final = 10  # failed starts after which the wait no longer grows
-LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # a larger log is renamed at the next start
-SOCKET_BYTES_MAX: Final = 107  # The bytes of a Unix socket's path, a limit of Linux.
-FREE_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot start
-UNLIMITED_FROM_SPEED: Final = 60.0  # rate limits count real time, so a clock that is faster than this would exceed them
+# between two checks of another process
+LOOK_S: Final = 0.05
+# between two checks that the service still runs; doubled after each failed start
+LOOK_AGAIN_S: Final = 0.2
+# the longest wait between two starts: without the service no position can be closed
+AGAIN_S_MAX: Final = 30.0
+# failed starts after which the wait no longer grows
+TRIES_COUNTED: Final = 10
+# a larger log is renamed at the next start
+LOG_BYTES_MAX: Final = 8 * 1024 * 1024
+# The bytes of a Unix socket's path, a limit of Linux.
+SOCKET_BYTES_MAX: Final = 107
+# with less on its disk the service cannot start
+FREE_BYTES_MIN: Final = 64 * 1024
+# rate limits count real time, so a clock that is faster than this would exceed them
+UNLIMITED_FROM_SPEED: Final = 60.0
 
 _ENVIRONMENT: Final = (
     "PATH",
@@ -60,7 +72,8 @@ _ENVIRONMENT: Final = (
     "BOT_MARKETS_URL",
     *NETWORK,
 )
-MARKETS_PYTHON: Final = "BOT_MARKETS_PYTHON"  # the interpreter that has ccxt
+# the interpreter that has ccxt
+MARKETS_PYTHON: Final = "BOT_MARKETS_PYTHON"
 
 
 class ServiceFailed(BotError):
@@ -96,9 +109,11 @@ class Embedded:
     seed: int | None = None
     markets: tuple[str, ...] = ()
     data: tuple[tuple[str, Path], ...] = ()
-    prices: tuple[str, ...] = ()  # sources of live prices, as --prices takes them
+    # sources of live prices, as --prices takes them
+    prices: tuple[str, ...] = ()
     port: int = 0
-    trouble: str | None = None  # why it does not run, while `keep_alive` cannot start it
+    # why it does not run, while `keep_alive` cannot start it
+    trouble: str | None = None
     _is_given_up: bool = field(default=False, repr=False)
     _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -163,14 +178,17 @@ class Embedded:
 
     def is_alive(self) -> bool:
         path = self.folder / "sandbox.lock"
-        mode = "rb" if path.exists() else "a"  # An existing lock can be tested on a read-only disk, too.
+        # An existing lock can be tested on a read-only disk, too.
+        mode = "rb" if path.exists() else "a"
         with reserved(), path.open(mode) as lock:
             if not is_free(lock):
                 return True
-            with contextlib.suppress(OSError):  # Left by a process that has ended.
+            # Left by a process that has ended.
+            with contextlib.suppress(OSError):
                 (self.folder / "sandbox.ready").unlink(missing_ok=True)
         if self._child is not None:
-            self._child.wait()  # Its lock is free, so it has ended: collect its exit status.
+            # Its lock is free, so it has ended: collect its exit status.
+            self._child.wait()
             self._child = None
         return False
 
@@ -198,7 +216,8 @@ class Embedded:
     async def keep_alive(self, on_restart: Callable[[Running], object]) -> None:
         """Restart the service on the same port whenever it dies. Runs until it is cancelled.
 
-        A start that fails (full disk, port in use) is retried with growing waits; until it succeeds, `trouble` says why.
+        A start that fails (full disk, port in use) is retried with growing waits; until it succeeds, `trouble` says
+        why.
         """
         failed = 0
         while True:
@@ -209,9 +228,8 @@ class Embedded:
                     continue
                 running = await asyncio.to_thread(self.ensure)
             except asyncio.CancelledError:
-                self._is_given_up = (
-                    True  # The thread stops waiting. A started process goes on, and the next run finds it.
-                )
+                # The thread stops waiting. A started process goes on, and the next run finds it.
+                self._is_given_up = True
                 raise
             except (BotError, OSError) as error:
                 failed = min(failed + 1, TRIES_COUNTED)
@@ -228,7 +246,8 @@ class Embedded:
         ready.unlink(missing_ok=True)
         (self.folder / "sandbox.options").write_text(json.dumps(self._wanted_options()))
         reader, writer = os.pipe()
-        with contextlib.suppress(OSError):  # Only the newest part of the log is needed.
+        # Only the newest part of the log is needed.
+        with contextlib.suppress(OSError):
             if self.log.stat().st_size > LOG_BYTES_MAX:
                 self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         with self.log.open("ab") as log:
@@ -236,9 +255,14 @@ class Embedded:
             try:
                 self._child = subprocess.Popen(
                     [*_python(), "sandbox", *self._arguments(), "--ready-fd", str(writer), "--ready-file", str(ready)],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment(), cwd="/", start_new_session=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=child_environment(),
+                    cwd="/",
+                    start_new_session=True,
                     pass_fds=(writer, lock.fileno()),
-                )  # fmt: skip
+                )
             finally:
                 os.close(writer)
         try:
@@ -263,7 +287,8 @@ class Embedded:
         ready_data = json.loads(line)
         self.port = int(ready_data["port"])
         if (note := self._note()) is not None:
-            with contextlib.suppress(OSError):  # A full disk: `bot services --state-dir` still finds it.
+            # A full disk: `bot services --state-dir` still finds it.
+            with contextlib.suppress(OSError):
                 note.write_text(json.dumps({"folder": str(self.folder)}))
         return Running(ready_data["baseUrl"], int(ready_data["pid"]), is_new=True)
 
@@ -301,9 +326,13 @@ class Embedded:
     def _wanted_options(self) -> dict[str, Any]:
         """The options that a running service must have, or it is restarted. Any port will do."""
         return {
-            "version": __version__, "clock": self.clock, "seed": self.seed, "markets": list(self.markets),
-            "data": [[coin, str(path.resolve())] for coin, path in self.data], "prices": list(self.prices),
-        }  # fmt: skip
+            "version": __version__,
+            "clock": self.clock,
+            "seed": self.seed,
+            "markets": list(self.markets),
+            "data": [[coin, str(path.resolve())] for coin, path in self.data],
+            "prices": list(self.prices),
+        }
 
     def _stored_options(self) -> Any:
         try:
@@ -330,12 +359,16 @@ class Embedded:
                 return self.ensure()
             _pause()
         raise ServiceFailed(
-            f"a service runs on {self.folder} but did not report its address within {self.ready_s:g} s; its log is {self.log}",
+            f"a service runs on {self.folder} but did not report its address within {self.ready_s:g} s; its log is"
+            f" {self.log}",
             int(Exit.TIMEOUT),
         )
 
     def _error_in_log(self, log_start: int) -> str:
-        """The service's error message: the log from its first `error:` line on, without JSON lines. "" if there is none."""
+        """The service's error message: the log from its first `error:` line on, without JSON lines.
+
+        "" if there is none.
+        """
         with self.log.open("rb") as log:
             log.seek(log_start)
             text = log.read(64_000).decode("utf-8", "replace")
@@ -345,7 +378,10 @@ class Embedded:
         return message.replace("another port with --port", "another port: embedded.port in the config")
 
     def _disk_hint(self) -> str:
-        """A hint that the disk is full, because then the service could not write its error to the log. "" if it is not."""
+        """A hint that the disk is full, because then the service could not write its error to the log.
+
+        "" if it is not.
+        """
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self.folder).free
             if free < FREE_BYTES_MIN:
@@ -355,7 +391,10 @@ class Embedded:
         return ""
 
     def _line(self, fd: int, patience_s: float) -> bytes | None:
-        """One line from a pipe; b"" if the other end closed it; None after `patience_s`, or if the start was cancelled."""
+        """One line from a pipe; b"" if the other end closed it;
+
+        None after `patience_s`, or if the start was cancelled.
+        """
         line, end_ns = b"", monotonic_ns() + int(patience_s * 1e9)
         while not line.endswith(b"\n"):
             if not select.select([fd], [], [], LOOK_S)[0]:
@@ -412,9 +451,11 @@ def service_markets(settings: Settings) -> tuple[str, ...]:
 
 def child_environment() -> dict[str, str]:
     """The variables that a child process needs. The daemon's secrets are not among them."""
-    code = str(Path(__file__).resolve().parents[3])  # The service must run the same package as the daemon.
+    # The service must run the same package as the daemon.
+    code = str(Path(__file__).resolve().parents[3])
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    if MARKETS_PYTHON in os.environ:  # The service runs in another folder. A name without a folder stays a name.
+    # The service runs in another folder. A name without a folder stays a name.
+    if MARKETS_PYTHON in os.environ:
         given = os.environ[MARKETS_PYTHON]
         kept[MARKETS_PYTHON] = os.path.abspath(given) if os.sep in given else given  # noqa: PTH100  keeps links of venvs
     return kept | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}

@@ -83,7 +83,10 @@ class Observer(Protocol):
 
 
 def run_config(config: Path, *, keep_service: bool = False, observer: Observer | None = None) -> tuple[DaemonEnd, str]:
-    """Run the daemon of a config until it is stopped. Returns its end, and what became of an embedded service, for a person."""
+    """Run the daemon of a config until it is stopped.
+
+    Returns its end, and what became of an embedded service, for a person.
+    """
     from bot import logs
     from bot.checks.config_check import checked_config
     from bot.cli.common import crash_report
@@ -132,13 +135,17 @@ def _both(first: Listener, second: Listener) -> Listener:
 
 
 def _narrating(settings: Settings, tail: Tail) -> Listener:
-    """A listener that passes each log event to `tail` and prints it as a line on the terminal. First prints service, strategies and files."""
+    """A listener that passes each log event to `tail` and prints it as a line on the terminal.
+
+    First prints service, strategies and files.
+    """
     from bot.cli.start.event_lines import Narrator, line_writer, strategy_lines
 
     write = line_writer(sys.stderr)
 
     def show(line: str, style: str) -> None:
-        with contextlib.suppress(OSError):  # The daemon goes on if its terminal is closed.
+        # The daemon goes on if its terminal is closed.
+        with contextlib.suppress(OSError):
             write(line, style)
 
     account, dead_man = settings.account, settings.dead_man
@@ -146,9 +153,11 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
     for line in (
         f"service     {service}",
         *strategy_lines(settings),
-        "dead-man    off"
-        if dead_man is None
-        else f"dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}",
+        (
+            "dead-man    off"
+            if dead_man is None
+            else f"dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}"
+        ),
         f"files       {settings.state_dir}",
         "Ctrl-C stops it.\n",
     ):
@@ -171,7 +180,8 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
         return checked_config(config).settings
 
     def say(served: Served | str) -> None:
-        if sys.stderr.isatty():  # Elsewhere the log names the address.
+        # Elsewhere the log names the address.
+        if sys.stderr.isatty():
             click.echo(served_line(served, is_terminal=True), err=True)
 
     stop, hangup = asyncio.Event() if observer is None else observer.stop, asyncio.Event()
@@ -180,15 +190,29 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
         if not account.embedded:
             assert account.api_key is not None, "the config demands a key for every other service"
             end = await play(
-                settings, base_url=account.base_url, api_key=account.api_key, stop=stop, held=held, tail=tail, config=config,
-                reread=reread, hangup=hangup, on_dashboard=say,
-            )  # fmt: skip
+                settings,
+                base_url=account.base_url,
+                api_key=account.api_key,
+                stop=stop,
+                held=held,
+                tail=tail,
+                config=config,
+                reread=reread,
+                hangup=hangup,
+                on_dashboard=say,
+            )
             return end, ""
         section = settings.embedded
         service = Embedded(
-            settings.state_dir, clock=section.clock, speed=section.speed, seed=section.seed, markets=service_markets(settings),
-            data=tuple((one.market, one.file) for one in section.data), prices=service_prices(settings), port=section.port,
-        )  # fmt: skip
+            settings.state_dir,
+            clock=section.clock,
+            speed=section.speed,
+            seed=section.seed,
+            markets=service_markets(settings),
+            data=tuple((one.market, one.file) for one in section.data),
+            prices=service_prices(settings),
+            port=section.port,
+        )
 
         running, minted = await _started(settings, service, stop)
         if minted is None:
@@ -197,10 +221,19 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
             try:
                 async with nullcontext() if observer is None else observer.running(settings, service, running, minted):
                     end = await play(
-                        settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail,
-                        config=config, reread=reread, hangup=hangup, on_ready=(lambda: None) if observer is None else observer.ready,
+                        settings,
+                        base_url=running.base_url,
+                        api_key=minted.api_key,
+                        stop=stop,
+                        embedded=service,
+                        held=held,
+                        tail=tail,
+                        config=config,
+                        reread=reread,
+                        hangup=hangup,
+                        on_ready=(lambda: None) if observer is None else observer.ready,
                         on_dashboard=say if observer is None else observer.dashboard,
-                    )  # fmt: skip
+                    )
             except BotError:
                 if service.is_alive():
                     click.echo(_goes_on(service), err=True)
@@ -210,8 +243,12 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
             await asyncio.to_thread(service.stop)
         if service.is_alive():
             return end, _goes_on(service)
-        return end, (
-            f"The embedded service ended with the daemon. Its database {service.db} holds the account; the next `bot run` continues with it."
+        return (
+            end,
+            (
+                f"The embedded service ended with the daemon. Its database {service.db} holds the account; the next"
+                " `bot run` continues with it."
+            ),
         )
 
 
@@ -228,7 +265,8 @@ async def _started(settings: Settings, service: Embedded, stop: asyncio.Event) -
         try:
             return await service.mint()
         except ApiError:
-            if service.is_alive():  # It simulates the time while it was stopped, which may take minutes.
+            # It simulates the time while it was stopped, which may take minutes.
+            if service.is_alive():
                 raise
             raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None
 

@@ -1,4 +1,6 @@
-"""Runs the daemon for the command line: stops it on signals, restarts a dead embedded service, and reports how the run ended."""
+"""Runs the daemon for the command line: stops it on signals, restarts a dead embedded service, and reports how the
+run ended.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ async def play(
     hangup: asyncio.Event | None = None,
     on_dashboard: Callable[[Served | str], None] = lambda _served: None,
 ) -> DaemonEnd:
-    """Run the daemon until `stop` is set, and restart its embedded service if it dies. While the service is down, the daemon is DEGRADED.
+    """Run the daemon until `stop` is set, and restart its embedded service if it dies. While the service is down, the
+    daemon is DEGRADED.
 
     The dashboard of the config starts when the daemon is ready; `on_dashboard` gets it, or why there is none.
     """
@@ -60,10 +63,18 @@ async def play(
                 start_dashboard()
 
             request = RunRequest(
-                settings=settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=ready, tail=tail, config=config,
-                reread=reread, hangup=hangup, trouble=lambda: None if embedded is None else embedded.trouble,
+                settings=settings,
+                base_url=base_url,
+                api_key=api_key,
+                stop=stop,
+                on_ready=ready,
+                tail=tail,
+                config=config,
+                reread=reread,
+                hangup=hangup,
+                trouble=lambda: None if embedded is None else embedded.trouble,
                 at_rest=collect_at_rest,
-            )  # fmt: skip
+            )
             return await daemon.run(request, held=held)
     finally:
         if keeper is not None:
@@ -80,7 +91,8 @@ def _restarted(running: Running) -> None:
 def stopped_by_signals(
     stop: asyncio.Event, say: Callable[[str], None], hangup: asyncio.Event | None = None
 ) -> Iterator[None]:
-    """SIGINT, SIGTERM and a closed terminal set `stop`; a second signal ends the process at once. The journal is safe in both cases.
+    """SIGINT, SIGTERM and a closed terminal set `stop`; a second signal ends the process at once. The journal is safe
+    in both cases.
 
     SIGHUP sets `hangup`, which asks for a reload, unless it was sent because the terminal was closed.
     """
@@ -95,7 +107,8 @@ def stopped_by_signals(
         if stop.is_set():
             os._exit(int(Exit.ERROR))
         stop.set()
-        with contextlib.suppress(OSError):  # Standard error may be closed.
+        # Standard error may be closed.
+        with contextlib.suppress(OSError):
             say(f"Stopping ({signal.Signals(number).name}); a second signal ends the process at once.")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -133,9 +146,13 @@ def left_data(end: DaemonEnd) -> dict[str, Any]:
     """What stays at the service, and why, as data for JSON."""
     left = end.left
     return {
-        "known": left.known, "positions": list(left.positions), "orders": list(left.orders), "guardians": list(left.guardians),
-        "why": list(left.why), "unprotected": list(left.unprotected),
-    }  # fmt: skip
+        "known": left.known,
+        "positions": list(left.positions),
+        "orders": list(left.orders),
+        "guardians": list(left.guardians),
+        "why": list(left.why),
+        "unprotected": list(left.unprotected),
+    }
 
 
 def judge_end(end: DaemonEnd) -> None:

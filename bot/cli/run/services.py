@@ -43,8 +43,11 @@ def services(config: Path | None, state_dir: Path | None, *, stops: bool, as_jso
     rows: list[dict[str, Any]] = []
     for service in _alive(folders):
         row: dict[str, Any] = {
-            "folder": str(service.folder), "base_url": service.base_url, "pid": service.pid, "has_daemon": is_held(service.folder),
-        }  # fmt: skip
+            "folder": str(service.folder),
+            "base_url": service.base_url,
+            "pid": service.pid,
+            "has_daemon": is_held(service.folder),
+        }
         if stops and not row["has_daemon"]:
             service.stop()
         rows.append(row | {"running": service.is_alive()})
@@ -73,14 +76,17 @@ def _alive(folders: list[Path]) -> list[Embedded]:
 
     alive = []
     for folder in folders:
-        with contextlib.suppress(OSError):  # Another user's folder.
+        # Another user's folder.
+        with contextlib.suppress(OSError):
             if (folder / "sandbox.lock").is_file() and (service := Embedded(folder)).is_alive():
                 alive.append(service)
     return alive
 
 
 def _folders() -> list[Path]:
-    """The folders that may have a service: those of known daemons, and those in which this user has started a service."""
+    """The folders that may have a service: those of known daemons, and those in which this user has started a
+    service.
+    """
     from bot.cli.operate.daemon_client import known_folders
     from bot.cli.run.embedded_service import noted_folders
 

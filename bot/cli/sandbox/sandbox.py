@@ -49,7 +49,10 @@ Then, from anywhere on this machine:
     "--prices",
     multiple=True,
     metavar="ccxt:EXCHANGE[:BTC,ETH=SYMBOL]",
-    help="Live prices of this exchange for crypto markets, or for the named ones (extra `markets`). All others stay simulated; repeatable.",
+    help=(
+        "Live prices of this exchange for crypto markets, or for the named ones (extra `markets`). All others stay"
+        " simulated; repeatable."
+    ),
 )
 @click.option(
     "--markets",
@@ -69,13 +72,17 @@ Then, from anywhere on this machine:
     "--allow-origin", "origins", multiple=True, metavar="URL", help="A web page that may call /mcp; repeatable."
 )
 @click.option(
-    "--invite-codes", type=click.Path(path_type=Path), default=None, metavar="FILE",
+    "--invite-codes",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
     help="Sign-in by phone opens an account only with one of these codes, one a line.",
-)  # fmt: skip
+)
 @click.option(
-    "--private-webhooks/--no-private-webhooks", default=None,
+    "--private-webhooks/--no-private-webhooks",
+    default=None,
     help="Deliver webhooks to private addresses (the default on loopback; refused elsewhere).",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object on standard output.")
 @click.option("--start", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms.")
 @click.option(
@@ -100,12 +107,29 @@ Then, from anywhere on this machine:
     help="File that standard output and error go to; made anew if it is moved.",
 )
 def sandbox(
-    port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], prices: tuple[str, ...], markets: str,
-    control_socket: Path | None, no_rate_limits: bool, origins: tuple[str, ...], invite_codes: Path | None,
-    private_webhooks: bool | None, as_json: bool, start: int | None, ready_fd: int | None,
-    ready_file: Path | None, log_file: Path | None,
-) -> int:  # fmt: skip
-    """Run the trading service on play money, offline unless --prices is given. Ctrl-C stops it; with --db the next start continues."""
+    port: int,
+    host: str,
+    db: str,
+    clock: str,
+    seed: int | None,
+    data: tuple[Candles, ...],
+    prices: tuple[str, ...],
+    markets: str,
+    control_socket: Path | None,
+    no_rate_limits: bool,
+    origins: tuple[str, ...],
+    invite_codes: Path | None,
+    private_webhooks: bool | None,
+    as_json: bool,
+    start: int | None,
+    ready_fd: int | None,
+    ready_file: Path | None,
+    log_file: Path | None,
+) -> int:
+    """Run the trading service on play money, offline unless --prices is given.
+
+    Ctrl-C stops it; with --db the next start continues.
+    """
     import json
 
     from bot import logs
@@ -115,12 +139,23 @@ def sandbox(
         raise click.UsageError("--prices needs the real clock and no --data; remove --clock, --data and --start")
     logs.configure(file=log_file)
     options = HostOptions(
-        host=host, port=port, db=MEMORY if db == MEMORY else Path(db), clock=clock, seed=seed,
-        data=recordings(data, otherwise=None), markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),
-        start_ms=start, live=prices, control_socket=control_socket, rate_limits=not no_rate_limits,
-        origins=origins, invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
-        webhooks_private=private_webhooks, ready_fd=ready_fd, ready_file=ready_file,
-    )  # fmt: skip
+        host=host,
+        port=port,
+        db=MEMORY if db == MEMORY else Path(db),
+        clock=clock,
+        seed=seed,
+        data=recordings(data, otherwise=None),
+        markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),
+        start_ms=start,
+        live=prices,
+        control_socket=control_socket,
+        rate_limits=not no_rate_limits,
+        origins=origins,
+        invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
+        webhooks_private=private_webhooks,
+        ready_fd=ready_fd,
+        ready_file=ready_file,
+    )
 
     def say(base_url: str) -> None:
         if as_json:
@@ -128,7 +163,8 @@ def sandbox(
         elif ready_fd is None:
             click.echo(f"The service listens on {base_url} (Ctrl-C stops it). Create an account to trade with:")
             click.echo(
-                f"  curl -X POST {base_url}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{\"name\": \"me\"}}'"
+                f"  curl -X POST {base_url}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{\"name\":"
+                ' "me"}\''
             )
 
     return serve(options, on_ready=say)

@@ -1,4 +1,7 @@
-"""`bot check`, `bot config`, `bot strategies`: commands that read configs and strategies. They start nothing and call no service."""
+"""`bot check`, `bot config`, `bot strategies`: commands that read configs and strategies.
+
+They start nothing and call no service.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ Examples:
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object on standard output.")
 def check(config_file: Path, *, as_json: bool) -> int:
-    """Check CONFIG: every key, each reference to a secret, every strategy and its params. Calls each strategy on generated bars, without a service. Exit 4 if something is wrong."""
+    """Check CONFIG: every key, each reference to a secret, every strategy and its params.
+
+    Calls each strategy on generated bars, without a service. Exit 4 if something is wrong.
+    """
     import json
 
     from bot.checks.config_check import called, checked_config
@@ -87,11 +93,15 @@ def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed
     """The checked config as `bot check --json` prints it."""
     limits = {
         one.name: {
-            "markets": one.markets, "budgetUsd": str(one.budget_usd), "maxLeverage": one.max_leverage, "netting": one.netting,
-            "dailyLossUsd": None if one.daily_loss_usd is None else str(one.daily_loss_usd), "timers": timers[one.name],
+            "markets": one.markets,
+            "budgetUsd": str(one.budget_usd),
+            "maxLeverage": one.max_leverage,
+            "netting": one.netting,
+            "dailyLossUsd": None if one.daily_loss_usd is None else str(one.daily_loss_usd),
+            "timers": timers[one.name],
         }
         for one in settings.strategies
-    }  # fmt: skip
+    }
     return {
         "ok": True,
         "name": settings.name,
@@ -103,14 +113,18 @@ def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed
 
 
 def _lines(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_over: list[str]) -> Iterator[str]:
-    """The checked config for a reader: a line for the service, each strategy, each timer and each place that matters."""
-    yield f"service     {'the embedded service, play money' if settings.account.embedded else settings.account.base_url}"
+    """The checked config for a reader: a line for the service, each strategy, each timer and each place that
+    matters.
+    """
+    yield (
+        f"service     {'the embedded service, play money' if settings.account.embedded else settings.account.base_url}"
+    )
     for one in settings.strategies:
         loss = "" if one.daily_loss_usd is None else f", no entries after a loss of {one.daily_loss_usd} USD in a day"
         shares = ", shares its markets" if one.netting == "allow" else ""
         yield (
-            f"strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD,"
-            f" {one.max_leverage}x{loss}{shares}"
+            f"strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most"
+            f" {one.budget_usd} USD, {one.max_leverage}x{loss}{shares}"
         )
         for name, spec in timers[one.name].items():
             yield f"  timer     {name}: {spec if isinstance(spec, str) else f'every {spec} s'}"
@@ -192,7 +206,10 @@ def diff(one: Path, other: Path, *, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
 def strategies(folder: Path | None, *, as_json: bool) -> int:
-    """List the strategies of the folder and of installed packages, with their params. A broken one is listed with its error."""
+    """List the strategies of the folder and of installed packages, with their params.
+
+    A broken one is listed with its error.
+    """
     import json
 
     from bot.errors import Exit
@@ -205,9 +222,16 @@ def strategies(folder: Path | None, *, as_json: bool) -> int:
     code = int(Exit.ERROR if any(one.error for one in found) else Exit.DONE)
     if as_json:
         rows = [
-            {"use": one.use, "origin": one.origin, "path": None if one.path is None else str(one.path), "summary": one.summary,
-             "params": dict(one.params), "error": one.error} for one in found
-        ]  # fmt: skip
+            {
+                "use": one.use,
+                "origin": one.origin,
+                "path": None if one.path is None else str(one.path),
+                "summary": one.summary,
+                "params": dict(one.params),
+                "error": one.error,
+            }
+            for one in found
+        ]
         click.echo(json.dumps({"strategies": rows}))
         return code
     if not found:

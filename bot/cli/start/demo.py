@@ -1,7 +1,9 @@
-"""`bot demo`: the embedded service, a sandbox account and the daemon with two example strategies, in one command, offline.
+"""`bot demo`: the embedded service, a sandbox account and the daemon with two example strategies, in one command,
+offline.
 
-A run that ended by itself is finished: its service ended with it, and the next start makes a new run. A run that was killed is not
-finished: its service is alive or its database is on disk, and the next start continues with the same account.
+A run that ended by itself is finished: its service ended with it, and the next start makes a new run. A run that was
+killed is not finished: its service is alive or its database is on disk, and the next start continues with the same
+account.
 """
 
 from __future__ import annotations
@@ -36,12 +38,17 @@ Examples:
 Kill it (kill -9) and start it again: it continues with the same account. No order is lost or sent twice.
 """
 
-CONFIG: Final = "demo.yaml"  # in a run's folder
-BEAT_WINDOW_S: Final = 30  # real time between two heartbeats before the dead-man fires; at least 20 are needed
+# in a run's folder
+CONFIG: Final = "demo.yaml"
+# real time between two heartbeats before the dead-man fires; at least 20 are needed
+BEAT_WINDOW_S: Final = 30
 HEARTBEAT_S_MIN: Final = 300
-HEARTBEAT_S_MAX: Final = 86_400  # the interface's bound
-DATA_LOOK_S: Final = 0.5  # between two checks whether the recorded data have ended
-LAST_BAR_S: Final = 5.0  # real time that the daemon has to decide the last recorded bar
+# the interface's bound
+HEARTBEAT_S_MAX: Final = 86_400
+# between two checks whether the recorded data have ended
+DATA_LOOK_S: Final = 0.5
+# real time that the daemon has to decide the last recorded bar
+LAST_BAR_S: Final = 5.0
 
 
 @click.command(epilog=EPILOG)
@@ -63,8 +70,14 @@ LAST_BAR_S: Final = 5.0  # real time that the daemon has to decide the last reco
 @click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
 @click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
 def demo(
-    span: float | None, data: tuple[Candles, ...], clock: str | None, fresh: bool, state_dir: Path | None, no_dashboard: bool, as_json: bool
-) -> int:  # fmt: skip
+    span: float | None,
+    data: tuple[Candles, ...],
+    clock: str | None,
+    fresh: bool,
+    state_dir: Path | None,
+    no_dashboard: bool,
+    as_json: bool,
+) -> int:
     """Trade play money now: starts the service, an account and the daemon on this machine."""
     if clock == "manual":
         raise click.UsageError("the demo needs a running clock; for a manual clock use `bot sandbox --clock manual`")
@@ -122,7 +135,8 @@ class Demo:
                 running = await asyncio.to_thread(service.ensure)
             except BaseException:
                 if not run.continued:
-                    self.runs.ended()  # The service did not start, so there is nothing to continue.
+                    # The service did not start, so there is nothing to continue.
+                    self.runs.ended()
                 raise
             return await self._play(run, settings, service, running, stop, span)
 
@@ -147,7 +161,8 @@ class Demo:
             from bot.errors import ConfigError
 
             raise ConfigError(
-                f"the last demo was killed and can be continued; its data are {_plays(data)}. Add --fresh to start a new run with {_plays(self.data)}"
+                f"the last demo was killed and can be continued; its data are {_plays(data)}. Add --fresh to start a"
+                f" new run with {_plays(self.data)}"
             )
         return Run(self.runs.again(kept), data, self.clock or str(kept["clock"]), continued=True)
 
@@ -156,9 +171,13 @@ class Demo:
 
         section = settings.embedded
         return Embedded(
-            run.folder, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
+            run.folder,
+            clock=section.clock,
+            speed=section.speed,
+            seed=section.seed,
+            markets=section.markets,
             data=tuple((one.market, one.file) for one in section.data),
-        )  # fmt: skip
+        )
 
     # -- running
 
@@ -195,9 +214,16 @@ class Demo:
                     [asyncio.create_task(_ended(client, run.data, settings, output.counts, stop))] if run.data else []
                 )
                 end = await play(
-                    settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, tail=tail,
-                    on_ready=lambda: stop_after(span, stop), config=run.folder / CONFIG, on_dashboard=output.dashboard,
-                )  # fmt: skip
+                    settings,
+                    base_url=running.base_url,
+                    api_key=minted.api_key,
+                    stop=stop,
+                    embedded=service,
+                    tail=tail,
+                    on_ready=lambda: stop_after(span, stop),
+                    config=run.folder / CONFIG,
+                    on_dashboard=output.dashboard,
+                )
                 for watcher in watchers:
                     watcher.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
@@ -222,39 +248,41 @@ class Demo:
             return
         if run.continued:
             self._output.line(
-                "The last run was killed. This one continues it: same account, same orders, same database (--fresh starts a new run)."
+                "The last run was killed. This one continues it: same account, same orders, same database (--fresh"
+                " starts a new run)."
             )
         plays = _plays(run.data) if run.data else "simulated markets"
         assert settings.dead_man is not None
         seconds = settings.dead_man.heartbeat_seconds
         self._output.line(
-            f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account {account_id}, play money"
+            f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account"
+            f" {account_id}, play money"
         )
         for line in strategy_lines(settings):
             self._output.line(line)
         self._output.line(
-            f"dead-man    {seconds} s of the service's time ({seconds / speed_of(run.clock):g} s of real time) without a heartbeat, then {settings.dead_man.on_miss}"
+            f"dead-man    {seconds} s of the service's time ({seconds / speed_of(run.clock):g} s of real time) without"
+            f" a heartbeat, then {settings.dead_man.on_miss}"
         )
         self._output.line(f"files       {run.folder}")
         self._output.line(f"log         {run.folder / 'daemon.log'}")
         self._output.line("Ctrl-C stops it.\n")
 
     def _close(
-        self,
-        run: Run,
-        settings: Settings,
-        end: DaemonEnd,
-        totals: Tally | None,
-        start_usd: Decimal,
-        real_s: float,
+        self, run: Run, settings: Settings, end: DaemonEnd, totals: Tally | None, start_usd: Decimal, real_s: float
     ) -> None:
         from bot.cli.run.run_daemon import judge_end, left_data, left_lines
         from bot.cli.start.demo_summary import summary_data, summary_lines
 
         speed = settings.embedded.speed
         figures: dict[str, Any] = {
-            "counts": self._output.counts, "start_usd": start_usd, "end": totals, "real_s": real_s, "speed": speed, "continued": run.continued,
-        }  # fmt: skip
+            "counts": self._output.counts,
+            "start_usd": start_usd,
+            "end": totals,
+            "real_s": real_s,
+            "speed": speed,
+            "continued": run.continued,
+        }
         if self._output.as_json:
             data = summary_data(**figures) | {
                 "left": left_data(end),
@@ -276,7 +304,10 @@ class Demo:
 def demo_settings(
     folder: Path, data: tuple[tuple[str, Path], ...], clock: str, *, has_dashboard: bool = False
 ) -> Settings:
-    """configs/demo.yaml, with this run's clock, data, folder and dashboard. Each recorded market gets one strategy; with one market only the first strategy runs."""
+    """configs/demo.yaml, with this run's clock, data, folder and dashboard.
+
+    Each recorded market gets one strategy; with one market only the first strategy runs.
+    """
     from bot.checks.config_check import check_strategies
     from bot.cli.common.files import example
     from bot.cli.run.dashboard_process import port_or_free
@@ -297,14 +328,19 @@ def demo_settings(
         recorded = tuple(Recording(file=file.resolve(), market=coin) for coin, file in data)
         embedded = embedded.model_copy(update={"data": recorded, "markets": (), "seed": 1})
     dashboard = settings.dashboard if has_dashboard else None
-    if dashboard is not None:  # A second demo takes a free port.
+    # A second demo takes a free port.
+    if dashboard is not None:
         dashboard = dashboard.model_copy(update={"port": port_or_free(dashboard.port)})
     made = settings.model_copy(
         update={
-            "dashboard": dashboard, "name": "demo", "state_dir": folder, "strategies": strategies, "embedded": embedded,
+            "dashboard": dashboard,
+            "name": "demo",
+            "state_dir": folder,
+            "strategies": strategies,
+            "embedded": embedded,
             "dead_man": settings.dead_man.model_copy(update={"heartbeat_seconds": seconds}),
         }
-    )  # fmt: skip
+    )
     check_strategies(made)
     return made
 

@@ -1,4 +1,6 @@
-"""The summary at the end of `bot demo` and `bot paper`: trades, fees and profit of the account, and the counts of bars and decisions."""
+"""The summary at the end of `bot demo` and `bot paper`: trades, fees and profit of the account, and the counts of
+bars and decisions.
+"""
 
 from __future__ import annotations
 
@@ -80,12 +82,23 @@ def summary_data(
     *, counts: Counts, start_usd: Decimal, end: Tally | None, real_s: float, speed: float, continued: bool
 ) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "realSeconds": round(real_s, 1), "speed": speed, "continued": continued, "bars": counts.bars, "decisions": counts.decisions,
-        "accepted": counts.accepted, "refused": counts.refused, "fills": counts.fills, "startValueUsd": f"{start_usd:f}",
-    }  # fmt: skip
+        "realSeconds": round(real_s, 1),
+        "speed": speed,
+        "continued": continued,
+        "bars": counts.bars,
+        "decisions": counts.decisions,
+        "accepted": counts.accepted,
+        "refused": counts.refused,
+        "fills": counts.fills,
+        "startValueUsd": f"{start_usd:f}",
+    }
     if end is not None:
         data |= {
-            "trades": end.trades, "feesUsd": f"{end.fees_usd:f}", "realizedPnlUsd": f"{end.realized_usd:f}",
-            "unrealizedPnlUsd": f"{end.unrealized_usd:f}", "endValueUsd": f"{end.value_usd:f}", "complete": end.complete,
-        }  # fmt: skip
+            "trades": end.trades,
+            "feesUsd": f"{end.fees_usd:f}",
+            "realizedPnlUsd": f"{end.realized_usd:f}",
+            "unrealizedPnlUsd": f"{end.unrealized_usd:f}",
+            "endValueUsd": f"{end.value_usd:f}",
+            "complete": end.complete,
+        }
     return data

@@ -1,4 +1,7 @@
-"""`bot doctor`: checks everything that a run needs. Prints one line for each check, and how to fix what fails. Changes nothing."""
+"""`bot doctor`: checks everything that a run needs.
+
+Prints one line for each check, and how to fix what fails. Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
 
 DISK_WARN_MB: Final = 1_024
 DISK_FAIL_MB: Final = 64
-WAL_WARN_MB: Final = 64  # SQLite cannot shrink the write-ahead log while another program reads the journal
-SQLITE_SAFE: Final = (3, 51, 3)  # in older versions two writing processes can damage a file; the daemon is the only one
+# SQLite cannot shrink the write-ahead log while another program reads the journal
+WAL_WARN_MB: Final = 64
+# in older versions two writing processes can damage a file; the daemon is the only one
+SQLITE_SAFE: Final = (3, 51, 3)
 ASK_S: Final = 5.0
-APART_MS: Final = 5_000  # between the clocks of the service and of its prices, to be a warning
+# between the clocks of the service and of its prices, to be a warning
+APART_MS: Final = 5_000
 
 EPILOG = """\b
 Examples:
@@ -63,7 +69,8 @@ class Patient:
     place: Place
     settings: Settings | None = None
     references: Sequence[tuple[str, str]] = ()
-    speed: float | None = None  # The speed of the service's clock; None until the service has answered.
+    # The speed of the service's clock; None until the service has answered.
+    speed: float | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def say(self, check: str, level: Level, message: str, fix: str | None = None, code: int = 0) -> None:
@@ -82,12 +89,16 @@ class Patient:
 )
 @click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
 def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Check the config, secrets, service, key, clock, disk, journal, heartbeat, notices, ports and unit of a daemon. Say how to fix what is wrong."""
+    """Check the config, secrets, service, key, clock, disk, journal, heartbeat, notices, ports and unit of a daemon.
+
+    Say how to fix what is wrong.
+    """
     from bot.cli.operate.daemon_client import find
 
     try:
         place = find(config, state_dir, dead_too=True)
-    except ConfigError as error:  # Without the config the daemon's state directory is unknown.
+    # Without the config the daemon's state directory is unknown.
+    except ConfigError as error:
         findings = [Finding("config", "fail", str(error), "correct it, then run bot doctor again", int(Exit.CONFIG))]
     else:
         findings = _examined(Patient(place))
@@ -295,7 +306,8 @@ def _journal(patient: Patient) -> None:
         patient.say(
             "sqlite",
             "ok",
-            f"{version}; versions before {'.'.join(map(str, SQLITE_SAFE))} are safe with one writer, and only the daemon writes its journal",
+            f"{version}; versions before {'.'.join(map(str, SQLITE_SAFE))} are safe with one writer, and only the"
+            " daemon writes its journal",
         )
     else:
         patient.say("sqlite", "ok", version)
@@ -366,8 +378,8 @@ _DAMAGED: Final = "restore a backup (bot restore), or move the file away: the ne
 _ASK: Final = "run this as the user who runs the daemon, or as root (sudo)"
 _OPEN: Final = "the user who runs the daemon must be able to read and write it: chown or chmod it, or end the program that locks it"
 _ANEW: Final = (
-    "check the disk, then start the daemon: it keeps the damaged file under another name and rebuilds the journal from the service;"
-    " no order is sent twice, because a repeated decision has the same key"
+    "check the disk, then start the daemon: it keeps the damaged file under another name and rebuilds the journal from"
+    " the service; no order is sent twice, because a repeated decision has the same key"
 )
 
 
@@ -449,7 +461,8 @@ def _heartbeat(patient: Patient) -> None:
         )
         return
     speed = patient.speed
-    if speed is None:  # The service did not answer. A hosted service's clock runs in real time.
+    # The service did not answer. A hosted service's clock runs in real time.
+    if speed is None:
         speed = settings.embedded.speed if settings.account.embedded else 1.0
     from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
 
@@ -462,9 +475,11 @@ def _heartbeat(patient: Patient) -> None:
         patient.say("dead-man", "ok", "sends heartbeats when the clock is advanced by hand")
         return
     patient.say(
-        "dead-man", "ok",
-        f"acts ({dead_man.on_miss}) after {lengths.deadline_ns / 1e9:g} s of real time without a heartbeat; the daemon sends one every {lengths.period_ns / 1e9:g} s while it makes progress",
-    )  # fmt: skip
+        "dead-man",
+        "ok",
+        f"acts ({dead_man.on_miss}) after {lengths.deadline_ns / 1e9:g} s of real time without a heartbeat; the daemon"
+        f" sends one every {lengths.period_ns / 1e9:g} s while it makes progress",
+    )
 
 
 def _notify(patient: Patient) -> None:
@@ -589,7 +604,10 @@ async def _service(patient: Patient) -> None:
 
 
 async def _address_and_key(patient: Patient, settings: Settings) -> tuple[str, str | None] | None:
-    """The service's address, and the key if this user can read it. For an embedded service there is no key: a new one would replace the daemon's."""
+    """The service's address, and the key if this user can read it.
+
+    For an embedded service there is no key: a new one would replace the daemon's.
+    """
     from bot.cli.operate.credentials import key_of
     from bot.cli.operate.daemon_client import is_closed
     from bot.cli.run.embedded_service import Embedded
@@ -683,17 +701,22 @@ def _prices(patient: Patient, status: StatusResult) -> None:
     apart_ms = abs(prices.clock_difference_ms or 0)
     if apart_ms > APART_MS:
         patient.say(
-            "prices", "warn", f"the clocks of {prices.source} and of the service are {duration_ms(apart_ms)} apart",
+            "prices",
+            "warn",
+            f"the clocks of {prices.source} and of the service are {duration_ms(apart_ms)} apart",
             "set this machine's clock (timedatectl set-ntp true)",
-        )  # fmt: skip
+        )
     if prices.connected and not closed:
         ages = [status.server_time - one.quoted_at for one in prices.markets if one.quoted_at and status.server_time]
         oldest = f", oldest price {duration_ms(max(ages))}" if ages else ""
         refused = sum(sum(one.refused.values()) for one in prices.markets)
         how = f" by {prices.transport}" if prices.transport else ""
         patient.say(
-            "prices", "ok", f"{prices.source} is connected{how}: {many(len(prices.markets), 'market')}{oldest}, {many(refused, 'quote')} refused"
-        )  # fmt: skip
+            "prices",
+            "ok",
+            f"{prices.source} is connected{how}: {many(len(prices.markets), 'market')}{oldest},"
+            f" {many(refused, 'quote')} refused",
+        )
 
 
 def _skew(patient: Patient, client: Client) -> None:
@@ -810,8 +833,8 @@ async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> 
         patient.say(
             "idempotency",
             "ok",
-            "trades show no keys; a plan's single-use token settles orders in doubt. Only the journal knows which trades are the daemon's:"
-            " do not delete it",
+            "trades show no keys; a plan's single-use token settles orders in doubt. Only the journal knows which"
+            " trades are the daemon's: do not delete it",
         )
 
 

@@ -1,6 +1,7 @@
 """The lines that `bot demo`, and `bot run` on a terminal, print for log events: time, kind, market, text.
 
-At most one bar line a market is printed every 0.9 s; it counts the bars in between. Every decision, order and fill is printed.
+At most one bar line a market is printed every 0.9 s; it counts the bars in between. Every decision, order and fill is
+printed.
 """
 
 from __future__ import annotations
@@ -23,15 +24,30 @@ if TYPE_CHECKING:
     from bot.config import Settings
 
 Event = Mapping[str, Any]
-FIGURES: Final = ("heartbeat.status", "account.value")  # logged at debug, every few seconds
-BARS_EVERY_NS: Final = 900_000_000  # between two bar lines of one market
+# logged at debug, every few seconds
+FIGURES: Final = ("heartbeat.status", "account.value")
+# between two bar lines of one market
+BARS_EVERY_NS: Final = 900_000_000
 
 STYLES: Final = {
-    "bar": "dim", "decision": "cyan", "plan": "cyan", "order": "bold", "fill": "bold green", "stop": "yellow", "target": "yellow",
-    "guardian": "magenta", "heartbeat": "blue", "account": "bold blue", "warning": "red", "error": "bold red", "service": "blue", "prices": "blue",
-}  # fmt: skip
+    "bar": "dim",
+    "decision": "cyan",
+    "plan": "cyan",
+    "order": "bold",
+    "fill": "bold green",
+    "stop": "yellow",
+    "target": "yellow",
+    "guardian": "magenta",
+    "heartbeat": "blue",
+    "account": "bold blue",
+    "warning": "red",
+    "error": "bold red",
+    "service": "blue",
+    "prices": "blue",
+}
 
-QUIET_REASONS: Final = ("sibling_filled", "position_closed")  # a stop or target that ends with its position
+# a stop or target that ends with its position
+QUIET_REASONS: Final = ("sibling_filled", "position_closed")
 
 
 @dataclass(slots=True)
@@ -55,9 +71,8 @@ class Narrator:
         self._bar_ns: dict[str, int] = {}
         self._held: dict[str, Event] = {}
         self._skipped: dict[str, int] = {}
-        self._brackets: dict[
-            str, str
-        ] = {}  # "BTC.stop" -> size and trigger printed last; the same is not printed again
+        # "BTC.stop" -> size and trigger printed last; the same is not printed again
+        self._brackets: dict[str, str] = {}
 
     def __call__(self, event: Event) -> None:
         name = str(event.get("event"))
@@ -68,11 +83,13 @@ class Narrator:
             self._line(
                 "warning",
                 event,
-                f"{name.removeprefix('drift.').replace('_', ' ')}: {event.get('message') or event.get('subject') or ''}",
+                f"{name.removeprefix('drift.').replace('_', ' ')}:"
+                f" {event.get('message') or event.get('subject') or ''}",
             )
         elif event.get("level") in ("warning", "error", "critical"):
             changes = ", ".join(map(str, event.get("changes") or ()))
-            exception = str(event.get("exception") or "").splitlines()[-1:]  # Its last line names it.
+            # Its last line names it.
+            exception = str(event.get("exception") or "").splitlines()[-1:]
             text = str(event.get("message") or event.get("code") or changes or "".join(exception))
             self._line(
                 "error" if event["level"] != "warning" else "warning",
@@ -174,9 +191,7 @@ class Narrator:
             if what == "armed" or self._brackets.get(f"{market}.{word}") != armed:
                 self._brackets[f"{market}.{word}"] = armed
                 self._line(
-                    word,
-                    event,
-                    f"{what} at {px(event.get('trigger_px'))} for {event.get('size')}, kept by the service",
+                    word, event, f"{what} at {px(event.get('trigger_px'))} for {event.get('size')}, kept by the service"
                 )
         elif what == "canceled" and event.get("reason") not in QUIET_REASONS:
             self._line(word, event, f"canceled{_why(event)}")
@@ -216,7 +231,10 @@ class Narrator:
         self._line("heartbeat", event, text)
 
     def value(self, event: Event) -> None:
-        text = f"value {_usd(event.get('usd'))}, free {_usd(event.get('free_usd'))}, {many(event['positions'], 'position')}"
+        text = (
+            f"value {_usd(event.get('usd'))}, free {_usd(event.get('free_usd'))},"
+            f" {many(event['positions'], 'position')}"
+        )
         self._line("account", event, text)
 
     def ready(self, event: Event) -> None:
@@ -294,7 +312,10 @@ def strategy_lines(settings: Settings) -> list[str]:
 
 
 def line_writer(stream: TextIO) -> Callable[[str, str], None]:
-    """A function that writes a line with its style to the stream. On a terminal it adds color and cuts the line to the width."""
+    """A function that writes a line with its style to the stream.
+
+    On a terminal it adds color and cuts the line to the width.
+    """
     if not stream.isatty():
         return lambda line, _style: click.echo(one_line(line), stream)
     from rich.text import Text

@@ -1,4 +1,7 @@
-"""`bot init` and `bot new-strategy`: write a project, or a strategy with its test, as a starting point. They overwrite no file."""
+"""`bot init` and `bot new-strategy`: write a project, or a strategy with its test, as a starting point.
+
+They overwrite no file.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,8 @@ DEFAULT: Final = "trend"
 NEW_DEFAULT: Final = "breakout"
 BUDGET_USD: Final = Decimal(500)
 BUDGET_USD_MAX: Final = Decimal(1_000_000_000)
-INTERVAL: Final = "1m"  # shows something soon
+# shows something soon
+INTERVAL: Final = "1m"
 
 a_template = click.Choice(list(TEMPLATES))
 
@@ -147,7 +151,8 @@ def init(
     asks = not as_json and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     project = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:40] or "bot"
     unit = Path(unit_name(project))
-    for name in (CONFIG_FILE, unit):  # Before the questions.
+    # Before the questions.
+    for name in (CONFIG_FILE, unit):
         if (folder / name).exists():
             raise FileExists(f"{folder / name} already exists; nothing was written")
     if asks and template is None:
@@ -188,15 +193,13 @@ def new_strategy(name: str, template: str, folder: Path, *, as_json: bool) -> in
     """Make a strategy called NAME and its test, for you to edit."""
     chosen = TEMPLATES[template]
     names = names_of(name, chosen)
-    place = Path(os.path.normpath(folder.absolute()))  # `.` and `..` become the folder's name.
+    # `.` and `..` become the folder's name.
+    place = Path(os.path.normpath(folder.absolute()))
     files = files_of(chosen, names, folder=place.name)
     write_files(place.parent, files)
     markets = ", ".join(chosen.markets)
     use = f'{{name: {names.name}, use: "{names.module}:{names.kind}", markets: [{markets}], budget_usd: 500}}'
-    following = [
-        f"bot strategies --dir {quote(str(folder))}",
-        f"add to the strategies of your config: - {use}",
-    ]
+    following = [f"bot strategies --dir {quote(str(folder))}", f"add to the strategies of your config: - {use}"]
     _print_result(place.parent, list(files), following, as_json=as_json)
     return int(Exit.DONE)
 
@@ -237,7 +240,8 @@ def _config_text(
         budget=f"{budget:f}",
         params="\n".join(f"      {row:<20}# {said}" if said else f"      {row}" for row, said in rows),
     )
-    read_text(text, config)  # ConfigError for a value that the options accept and a config refuses
+    # ConfigError for a value that the options accept and a config refuses
+    read_text(text, config)
     return text
 
 

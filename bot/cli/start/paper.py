@@ -1,4 +1,7 @@
-"""`bot paper`: a config for paper trading at the prices of an exchange, and a run of it. The run is that of `bot run`, with the output of the demo."""
+"""`bot paper`: a config for paper trading at the prices of an exchange, and a run of it.
+
+The run is that of `bot run`, with the output of the demo.
+"""
 
 from __future__ import annotations
 
@@ -54,24 +57,42 @@ DASHBOARD: Final = "\n# Pages in a browser, on this machine only.\ndashboard: {p
 @click.command(epilog=EPILOG)
 @click.option("--exchange", required=True, metavar="NAME", help="The exchange's name in ccxt, such as kraken.")
 @click.option(
-    "--strategy", "use", default="trend:Trend", show_default=True, metavar="FILE:CLASS",
+    "--strategy",
+    "use",
+    default="trend:Trend",
+    show_default=True,
+    metavar="FILE:CLASS",
     help="The strategy. A file that does not exist is made in the folder `strategies`.",
-)  # fmt: skip
+)
 @click.option(
-    "--market", "markets", multiple=True, default=("BTC",), show_default=True, metavar="COIN",
+    "--market",
+    "markets",
+    multiple=True,
+    default=("BTC",),
+    show_default=True,
+    metavar="COIN",
     help="A market to trade; repeatable.",
-)  # fmt: skip
+)
 @click.option("--for", "span", type=Duration(), default=None, metavar="60s", help="Stop after this time.")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
     help="The config to make or continue. Its name is the daemon's.  [default: paper-EXCHANGE.yaml]",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
 @click.pass_context
 def paper(
-    ctx: click.Context, exchange: str, use: str, markets: tuple[str, ...], span: float | None, config: Path | None, *,
+    ctx: click.Context,
+    exchange: str,
+    use: str,
+    markets: tuple[str, ...],
+    span: float | None,
+    config: Path | None,
+    *,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Trade play money at the prices of an exchange: makes a config, starts the service and the daemon."""
     from bot.cli.run.embedded_service import ServiceFailed
     from bot.cli.run.run import run_config
@@ -102,7 +123,10 @@ def paper(
 
 
 class Made:
-    """The files and folders that this command makes. Within a `with` that fails they are removed, unless something ran by them."""
+    """The files and folders that this command makes.
+
+    Within a `with` that fails they are removed, unless something ran by them.
+    """
 
     def __init__(self) -> None:
         self._paths: list[Path] = []
@@ -135,7 +159,8 @@ class Paper:
         self._config = config
         self._span = span
         self._is_continued = False
-        self._start_usd: Decimal | None = None  # None: the service has not answered
+        # None: the service has not answered
+        self._start_usd: Decimal | None = None
         self._totals: Tally | None = None
         self._real_s = 0.0
 
@@ -180,14 +205,25 @@ class Paper:
         found = "" if running.is_new else ", was already running"
         dead_man = settings.dead_man
         for line in (
-            *(("This run continues the account, orders and positions of the one before.",) if self._is_continued else ()),
-            f"service     {running.base_url} (pid {running.pid}{found}), prices of {service_prices(settings)}, account {minted.account_id}, play money",
+            *(
+                ("This run continues the account, orders and positions of the one before.",)
+                if self._is_continued
+                else ()
+            ),
+            (
+                f"service     {running.base_url} (pid {running.pid}{found}), prices of {service_prices(settings)},"
+                f" account {minted.account_id}, play money"
+            ),
             *strategy_lines(settings),
-            "dead-man    off" if dead_man is None else f"dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}",
+            (
+                "dead-man    off"
+                if dead_man is None
+                else f"dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}"
+            ),
             f"files       {settings.state_dir}",
             f"log         {settings.state_dir / 'daemon.log'}",
             "Ctrl-C stops it.\n",
-        ):  # fmt: skip
+        ):
             self._output.line(line)
 
     def close(self, end: DaemonEnd, note: str) -> int:
@@ -197,9 +233,13 @@ class Paper:
         from bot.errors import Exit
 
         figures: dict[str, Any] = {
-            "counts": self._output.counts, "start_usd": self._start_usd or Decimal(0), "end": self._totals, "real_s": self._real_s, "speed": 1.0,
+            "counts": self._output.counts,
+            "start_usd": self._start_usd or Decimal(0),
+            "end": self._totals,
+            "real_s": self._real_s,
+            "speed": 1.0,
             "continued": self._is_continued,
-        }  # fmt: skip
+        }
         if self._output.as_json:
             data = summary_data(**figures) | {"left": left_data(end), "exitCode": int(end.exit_code)}
             self._output.data({"event": "paper.summary", **data, "config": str(self._config)})
@@ -217,7 +257,10 @@ def _config_text(exchange: str, use: str, markets: tuple[str, ...]) -> str:
 
 
 def _make_config(file: Path, text: str) -> None:
-    """Check the config and write it, with a dashboard if its packages are installed, unless it is there. UsageError if another text is there."""
+    """Check the config and write it, with a dashboard if its packages are installed, unless it is there.
+
+    UsageError if another text is there.
+    """
     from importlib.util import find_spec
 
     from bot.checks.config_check import checked_text
@@ -232,8 +275,8 @@ def _make_config(file: Path, text: str) -> None:
         return
     if held is not None:
         raise click.UsageError(
-            f"{file} differs from what these options would write, and is not overwritten. `bot run {quote(str(file))}` runs it as it is;"
-            " --config NAME.yaml makes another one"
+            f"{file} differs from what these options would write, and is not overwritten. `bot run {quote(str(file))}`"
+            " runs it as it is; --config NAME.yaml makes another one"
         )
     if find_spec("jinja2") is not None:
         text += DASHBOARD
@@ -250,7 +293,8 @@ def _make_strategy(ctx: click.Context, use: str, folder: Path, made: Made, *, as
 
     match = USE.fullmatch(use)
     if match is None or "." in match["module"] or use in names_of(GROUP):
-        return  # The check of the config says what is wrong with it.
+        # The check of the config says what is wrong with it.
+        return
     beside = folder / "strategies"
     used = beside if beside.is_dir() else folder.parent / "strategies"
     file = f"{match['module']}.py"

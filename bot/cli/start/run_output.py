@@ -17,11 +17,15 @@ from bot.cli.start.event_lines import Counts, Narrator, line_writer
 
 
 class RunOutput:
-    """The output of `bot demo` and `bot paper`. `stop` is set if the reader of the output has ended (`bot demo | head`)."""
+    """The output of `bot demo` and `bot paper`.
+
+    `stop` is set if the reader of the output has ended (`bot demo | head`).
+    """
 
     def __init__(self, stop: asyncio.Event, *, as_json: bool) -> None:
         self.as_json = as_json
-        self.unheard: OSError | None = None  # why nothing more is printed
+        # why nothing more is printed
+        self.unheard: OSError | None = None
         self._stop = stop
         self._narrator = Narrator((lambda _line, _style: None) if as_json else self.line)
         self._write = _plain if as_json else line_writer(sys.stdout)
@@ -62,7 +66,8 @@ class RunOutput:
             write(line, style or "")
         except OSError as error:
             self.unheard = error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest when it exits.
+            # Python flushes the rest when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._stop.set()
             with contextlib.suppress(OSError):
                 note(f"Stopping (standard output: {error.strerror or error}).")

@@ -1,4 +1,5 @@
-"""The templates of `bot init` and `bot new-strategy`: a strategy and its test as files, copied from the package's examples.
+"""The templates of `bot init` and `bot new-strategy`: a strategy and its test as files, copied from the package's
+examples.
 
 `write_template("breakout", folder)` writes one into a project.
 """
@@ -23,7 +24,8 @@ class Template:
 
     name: str
     source: str
-    kind: str  # the name of its class
+    # the name of its class
+    kind: str
     summary: str
     markets: tuple[str, ...] = ("BTC",)
 
@@ -44,9 +46,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         Template("mean-reversion", "strategies/reversion.py", "MeanReversion", "trade against a fast move"),
         Template("pairs", "templates/pairs.py", "Pairs", "trade the ratio of two markets", ("BTC", "ETH")),
         Template("schedule", "templates/schedule.py", "Schedule", "trade by the clock"),
-        Template("event-market", "templates/event_market.py", "EventMarket", "trade an event by your own odds", ("event:RATE-CUT",)),
+        Template(
+            "event-market",
+            "templates/event_market.py",
+            "EventMarket",
+            "trade an event by your own odds",
+            ("event:RATE-CUT",),
+        ),
     )
-}  # fmt: skip
+}
 
 
 class FileExists(BotError):
@@ -69,7 +77,10 @@ def names_of_template(template: Template) -> Names:
 
 
 def names_of(given: str, template: Template) -> Names:
-    """`mean-revert` -> module mean_revert, class MeanRevert, name mean-revert. UsageError for a name that makes no module or class."""
+    """`mean-revert` -> module mean_revert, class MeanRevert, name mean-revert.
+
+    UsageError for a name that makes no module or class.
+    """
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", given).lower(), re.ASCII)
     module = "_".join(words)
     if (
@@ -84,7 +95,8 @@ def names_of(given: str, template: Template) -> Names:
     kind = "".join(word.capitalize() for word in words)
     if kind in imported_names(template):
         raise click.UsageError(
-            f"the class of {given!r} would be called {kind}, which is the name of a class that it imports; choose another name"
+            f"the class of {given!r} would be called {kind}, which is the name of a class that it imports; choose"
+            " another name"
         )
     return Names(module, kind, "-".join(words))
 
@@ -113,7 +125,10 @@ def params_of(template: Template) -> list[tuple[str, Any, str]]:
 
 
 def write_template(name: str, project: Path) -> list[Path]:
-    """Write the strategy and the test of a template into a project. Returns their paths. FileExists if one is there; then nothing is written."""
+    """Write the strategy and the test of a template into a project.
+
+    Returns their paths. FileExists if one is there; then nothing is written.
+    """
     template = TEMPLATES[name]
     return write_files(project, files_of(template, names_of_template(template)))
 

@@ -52,7 +52,8 @@ class EventRow:
     mark: str
     market: str
     text: str
-    id: str  # what `explain` takes
+    # what `explain` takes
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,19 @@ def orders(snapshot: Snapshot) -> list[OrderRow]:
         kind = str(KINDS.get(one["kind"], one["kind"]))
         found.append(
             OrderRow(
-                one["oid"], one["market"], "target" if one["kind"] == "limit" and not is_entry else kind, one["side"],
-                formatting.size(one["size"]) if formatting.number(one["size"]) else "whole position", formatting.size(one["filled"]),
-                formatting.px(one["limit_px"] or one["trigger_px"]), one["strategy"] or "not ours", formatting.instant(one["created_ms"] or None),
-                is_entry, order_stamp(account_of(snapshot), one),
+                one["oid"],
+                one["market"],
+                "target" if one["kind"] == "limit" and not is_entry else kind,
+                one["side"],
+                formatting.size(one["size"]) if formatting.number(one["size"]) else "whole position",
+                formatting.size(one["filled"]),
+                formatting.px(one["limit_px"] or one["trigger_px"]),
+                one["strategy"] or "not ours",
+                formatting.instant(one["created_ms"] or None),
+                is_entry,
+                order_stamp(account_of(snapshot), one),
             )
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda row: (not row.is_entry, row.market, row.kind))
 
 
@@ -88,19 +96,30 @@ def rows(events: Sequence[Data]) -> list[EventRow]:
         subject = data.get("tradeId") or data.get("oid") or data.get("guardianId") or one["id"]
         found.append(
             EventRow(
-                formatting.instant(one["ts"]), one["type"], one["subtype"].replace("_", " "), MARKS.get(one["type"], "·"), one.get("coin") or "", text,
+                formatting.instant(one["ts"]),
+                one["type"],
+                one["subtype"].replace("_", " "),
+                MARKS.get(one["type"], "·"),
+                one.get("coin") or "",
+                text,
                 str(subject),
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def in_words(event: Data) -> str:
-    """What the event says, with its figures as traders read them. Types without words of their own list their figures."""
+    """What the event says, with its figures as traders read them.
+
+    Types without words of their own list their figures.
+    """
     data, kind = event["data"], event["type"]
     if kind == "fill":
         is_buy = (data["side"] == "long") == (event["subtype"] == "entry")
-        text = f"{'bought' if is_buy else 'sold'} {formatting.size(data['size'])} at {formatting.px(data['px'])}, fee {formatting.cost_usd(data['feeUsd'])} USD"
+        text = (
+            f"{'bought' if is_buy else 'sold'} {formatting.size(data['size'])} at {formatting.px(data['px'])}, fee"
+            f" {formatting.cost_usd(data['feeUsd'])} USD"
+        )
         is_exit = event["subtype"] == "exit" and data.get("realizedPnlUsd") is not None
         return text + (f", profit {formatting.signed_usd(data['realizedPnlUsd'])} USD" if is_exit else "")
     if kind == "order":

@@ -8,13 +8,18 @@ from typing import Any, Final
 from bot.dashboard import formatting
 from bot.dashboard.snapshot import OLD_S, Snapshot
 
-SOON: Final = 0.34  # the part of the dead-man's time below which its clock warns
+# the part of the dead-man's time below which its clock warns
+SOON: Final = 0.34
 
 PAGES: Final = (
-    ("overview", "Overview", "/"), ("market", "Market", "/market"), ("strategies", "Strategies", "/strategies"),
-    ("events", "Orders and events", "/events"), ("guardians", "Guardians", "/guardians"), ("approvals", "Approvals", "/approvals"),
+    ("overview", "Overview", "/"),
+    ("market", "Market", "/market"),
+    ("strategies", "Strategies", "/strategies"),
+    ("events", "Orders and events", "/events"),
+    ("guardians", "Guardians", "/guardians"),
+    ("approvals", "Approvals", "/approvals"),
     ("runs", "Backtests", "/runs"),
-)  # fmt: skip
+)
 
 # State of the daemon -> how it is shown: good, warn or bad.
 TONES: Final = {"RUNNING": "good", "STARTING": "warn", "PAUSED": "warn", "STOPPING": "warn", "DEGRADED": "bad"}
@@ -27,9 +32,11 @@ class DeadMan:
     text: str
     tone: str
     fires_at_ms: int | None = None
-    window: str = ""  # the whole time from a heartbeat on
+    # the whole time from a heartbeat on
+    window: str = ""
     fires_at_service: str = formatting.NONE
-    note: str = ""  # without a clock: what is known of the switch
+    # without a clock: what is known of the switch
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,8 @@ class Frame:
     clock: str
     service_time: str
     dead_man: DeadMan
-    old: str  # what is out of date, as a sentence; "" if nothing is
+    # what is out of date, as a sentence; "" if nothing is
+    old: str
 
 
 def frame(snapshot: Snapshot, *, now_ms: int) -> Frame:
@@ -61,11 +69,18 @@ def frame(snapshot: Snapshot, *, now_ms: int) -> Frame:
     money = "" if environment is None else "Play money" if environment == "sandbox" else "Real money"
     speed = service.get("speed", 1)
     return Frame(
-        state=state, tone=TONES.get(state, "bad"), why=snapshot.trouble or status.get("why") or "", name=status.get("name", "bot"),
-        money=money, is_real_money=money == "Real money", base_url=status.get("base_url", ""),
+        state=state,
+        tone=TONES.get(state, "bad"),
+        why=snapshot.trouble or status.get("why") or "",
+        name=status.get("name", "bot"),
+        money=money,
+        is_real_money=money == "Real money",
+        base_url=status.get("base_url", ""),
         clock="" if speed == 1 else "clock moved by hand" if not speed else f"clock {speed:g}×",
-        service_time=formatting.instant(service.get("now_ms")), dead_man=dead_man(snapshot), old=_old(snapshot, status, now_ms),
-    )  # fmt: skip
+        service_time=formatting.instant(service.get("now_ms")),
+        dead_man=dead_man(snapshot),
+        old=_old(snapshot, status, now_ms),
+    )
 
 
 def dead_man(snapshot: Snapshot) -> DeadMan:
@@ -99,7 +114,10 @@ def _unknown_dead_man(snapshot: Snapshot, status: dict[str, Any]) -> DeadMan:
             "not known", "warn", note="It is not known whether a dead-man switch is armed: the daemon has not said it."
         )
     if status.get("had_dead_man"):
-        note = "It was armed when the journal was last written. Without heartbeats it acts when its time is over, and may have acted."
+        note = (
+            "It was armed when the journal was last written. Without heartbeats it acts when its time is over, and may"
+            " have acted."
+        )
         return DeadMan("was armed", "bad", note=note)
     return DeadMan(
         "not known", "warn", note="The journal does not say that a dead-man switch was armed; only the service knows."
@@ -114,6 +132,9 @@ def _old(snapshot: Snapshot, status: dict[str, Any], now_ms: int) -> str:
             f" {formatting.instant(snapshot.at_ms)} UTC. What the service knows is read from it now."
         )
     if snapshot.trouble and snapshot.status is not None:
-        return f"The figures are from {formatting.instant(snapshot.at_ms)} UTC, {formatting.duration((now_ms - snapshot.at_ms) / 1000)} ago."
+        return (
+            f"The figures are from {formatting.instant(snapshot.at_ms)} UTC,"
+            f" {formatting.duration((now_ms - snapshot.at_ms) / 1000)} ago."
+        )
     age_s = status.get("old_s") or 0.0
     return f"The daemon read the account {formatting.duration(age_s)} ago." if age_s > OLD_S else ""

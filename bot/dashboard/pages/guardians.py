@@ -12,16 +12,20 @@ from bot.dashboard.identity import proposal_stamp
 Data = Mapping[str, Any]
 
 WORDS: Final = {
-    "dead_man_switch": "acts if no heartbeat arrives in time", "account_drawdown": "acts at a loss of the day", "schedule": "acts at set times",
-    "kill_switch": "blocks openings until the account's owner lifts it", "trailing_stop": "follows the best price at a distance",
+    "dead_man_switch": "acts if no heartbeat arrives in time",
+    "account_drawdown": "acts at a loss of the day",
+    "schedule": "acts at set times",
+    "kill_switch": "blocks openings until the account's owner lifts it",
+    "trailing_stop": "follows the best price at a distance",
     "max_hold": "closes a position after a time",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
 class GuardianRow:
     id: str
-    name: str  # in the config; "" for a guardian of a position or of others
+    # in the config; "" for a guardian of a position or of others
+    name: str
     type: str
     market: str
     what: str
@@ -59,13 +63,21 @@ class ProposalRow:
 def proposals(found: Sequence[Data], account: str) -> list[ProposalRow]:
     return [
         ProposalRow(
-            id=one["id"], strategy=one["strategy"], proposed_by=one.get("proposed_by") or "", why=one.get("why") or "",
-            market=one["market"], side=one["side"], size=formatting.size(one["size"]), px=formatting.px(one["est_px"]),
-            usd=formatting.usd(one["notional_usd"]), stop=formatting.px(one["stop_px"]) if one["stop_px"] else "no stop",
-            left=formatting.duration(one["left_s"]), stamp=proposal_stamp(account, one),
+            id=one["id"],
+            strategy=one["strategy"],
+            proposed_by=one.get("proposed_by") or "",
+            why=one.get("why") or "",
+            market=one["market"],
+            side=one["side"],
+            size=formatting.size(one["size"]),
+            px=formatting.px(one["est_px"]),
+            usd=formatting.usd(one["notional_usd"]),
+            stop=formatting.px(one["stop_px"]) if one["stop_px"] else "no stop",
+            left=formatting.duration(one["left_s"]),
+            stamp=proposal_stamp(account, one),
         )
         for one in found
-    ]  # fmt: skip
+    ]
 
 
 def rows(answer: Data | None) -> list[GuardianRow]:

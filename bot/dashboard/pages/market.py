@@ -1,4 +1,6 @@
-"""One market: candles with volume, the indicators that a strategy declares, fills, the lines of stop and targets, the order book."""
+"""One market: candles with volume, the indicators that a strategy declares, fills, the lines of stop and targets,
+the order book.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,22 @@ from bot.wire.resources import Market
 
 Data = Mapping[str, Any]
 
-COLOURS: Final = 4  # The colours of indicators. A fifth has the first one's again.
-LEVELS: Final = 10  # The levels of each side of the book.
-FILLS_MAX: Final = 300  # newest, on one chart
-ROWS_MAX: Final = 60  # candles in the table beside the chart
+# The colours of indicators. A fifth has the first one's again.
+COLOURS: Final = 4
+# The levels of each side of the book.
+LEVELS: Final = 10
+# newest, on one chart
+FILLS_MAX: Final = 300
+# candles in the table beside the chart
+ROWS_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """A horizontal line: what it stands for, and its price."""
 
-    kind: str  # entry, stop, target, liquidation, limit
+    # entry, stop, target, liquidation, limit
+    kind: str
     px: float
     text: str
 
@@ -56,7 +63,8 @@ class LegendRow:
 class FillMark:
     at_ms: int
     px: float
-    side: str  # bought or sold
+    # bought or sold
+    side: str
     text: str
 
 
@@ -65,7 +73,8 @@ class BookRow:
     px: str
     size: str
     total: str
-    part: int  # The part of the deepest level, in percent.
+    # The part of the deepest level, in percent.
+    part: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +104,14 @@ def listed(snapshot: Snapshot, markets: Sequence[Market]) -> list[Listed]:
         change = None if market is None else market.change24h_pct
         found.append(
             Listed(
-                coin, formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px), formatting.pct(change), formatting.direction(change),
-                coin in held, ", ".join(users.get(coin, ())),
+                coin,
+                formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px),
+                formatting.pct(change),
+                formatting.direction(change),
+                coin in held,
+                ", ".join(users.get(coin, ())),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -111,11 +124,15 @@ def intervals_of(coin: str, snapshot: Snapshot) -> str:
 
 
 def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data]) -> list[Overlay]:
-    """The declared indicators of each strategy of the market, over these candles. A running candle counts as if it closed now."""
+    """The declared indicators of each strategy of the market, over these candles.
+
+    A running candle counts as if it closed now.
+    """
     columns = Columns(
         *([float(getattr(one, name)) for one in candles] for name in ("open", "high", "low", "close", "volume"))
     )
-    found, pane = list[Overlay](), 2  # Pane 1 has the volume.
+    # Pane 1 has the volume.
+    found, pane = list[Overlay](), 2
     several = sum(coin in one["markets"] for one in strategies) > 1
     for strategy in strategies:
         if coin not in strategy["markets"]:
@@ -124,7 +141,8 @@ def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data]) -
             described = Described(**declared)
             try:
                 values = series_of(described).column(columns)
-            except StrategyError:  # The daemon has a library that is not installed here.
+            # The daemon has a library that is not installed here.
+            except StrategyError:
                 continue
             name = f"{strategy['name']}.{described.name}" if several else described.name
             place = 0 if described.on_price else pane
@@ -188,9 +206,18 @@ def fills(events: Sequence[Data]) -> list[FillMark]:
 
 
 def chart(
-    candles: Sequence[Candle], interval: str, overlays: Sequence[Overlay], marks: Sequence[FillMark], lines: Sequence[Line], *, newest: int | None = None
-) -> dict[str, Any]:  # fmt: skip
-    """The data of the chart for the script, times in seconds. `newest`: only so many of the last candles, for an update."""
+    candles: Sequence[Candle],
+    interval: str,
+    overlays: Sequence[Overlay],
+    marks: Sequence[FillMark],
+    lines: Sequence[Line],
+    *,
+    newest: int | None = None,
+) -> dict[str, Any]:
+    """The data of the chart for the script, times in seconds.
+
+    `newest`: only so many of the last candles, for an update.
+    """
     start = 0 if newest is None else max(0, len(candles) - newest)
     step_ms = INTERVAL_MS[interval]
     times = [one.ts // 1000 for one in candles]
@@ -201,12 +228,24 @@ def chart(
             for at, one in zip(times[start:], candles[start:], strict=True)
         ],
         "overlays": [
-            {"name": one.name, "label": one.label, "pane": one.pane, "values": [[at, value] for at, value in zip(times[start:], one.values[start:], strict=True) if value is not None]}
+            {
+                "name": one.name,
+                "label": one.label,
+                "pane": one.pane,
+                "values": [
+                    [at, value]
+                    for at, value in zip(times[start:], one.values[start:], strict=True)
+                    if value is not None
+                ],
+            }
             for one in overlays
         ],
-        "fills": [{"time": one.at_ms // step_ms * step_ms // 1000, "px": one.px, "side": one.side, "text": one.text} for one in marks],
+        "fills": [
+            {"time": one.at_ms // step_ms * step_ms // 1000, "px": one.px, "side": one.side, "text": one.text}
+            for one in marks
+        ],
         "lines": [{"kind": one.kind, "px": one.px, "text": one.text} for one in lines],
-    }  # fmt: skip
+    }
 
 
 def candle_heads(labels: Sequence[str]) -> list[tuple[str, str]]:
@@ -237,8 +276,8 @@ def summary(
     change = (last.close - first.open) / first.open * 100 if first.open else Decimal(0)
     low, high = min(one.low for one in candles), max(one.high for one in candles)
     text = (
-        f"{coin}, {len(candles)} bars of {interval}: {formatting.px(last.close)} now, {formatting.pct(change)} since {formatting.instant(first.ts)} UTC."
-        f" Lowest {formatting.px(low)}, highest {formatting.px(high)}."
+        f"{coin}, {len(candles)} bars of {interval}: {formatting.px(last.close)} now, {formatting.pct(change)} since"
+        f" {formatting.instant(first.ts)} UTC. Lowest {formatting.px(low)}, highest {formatting.px(high)}."
     )
     text += "".join(f" {line.text[:1].upper()}{line.text[1:]}." for line in lines)
     if marks is None:

@@ -19,9 +19,13 @@ Data = Mapping[str, Any]
 FOREIGN: Final = "@foreign"
 # Figure of health -> from which value on it warns, and from which it is bad.
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    "loop": (0.25, 2.0), "pass": (5.0, 20.0), "cursor": (1.0, 6.0), "price": (90.0, 300.0),
-}  # fmt: skip
-RATE_WARNS: Final = 0.25  # the part of a rate limit below which it warns
+    "loop": (0.25, 2.0),
+    "pass": (5.0, 20.0),
+    "cursor": (1.0, 6.0),
+    "price": (90.0, 300.0),
+}
+# the part of a rate limit below which it warns
+RATE_WARNS: Final = 0.25
 RATE_BAD: Final = 0.05
 
 
@@ -45,7 +49,8 @@ class PositionRow:
     unrealized: str
     direction: str
     r: str
-    r_part: float | None  # from -1 at the stop to the target: where the mark stands
+    # from -1 at the stop to the target: where the mark stands
+    r_part: float | None
     stop: str
     stop_away: str
     targets: tuple[str, ...]
@@ -76,7 +81,9 @@ class Curve:
 
 
 def figures(snapshot: Snapshot, wallet: WalletResult | None) -> list[Figure]:
-    """The figures of the account: by the daemon's last answer, and what the service says of it now where the daemon does not answer."""
+    """The figures of the account: by the daemon's last answer, and what the service says of it now where the daemon
+    does not answer.
+    """
     status = snapshot.status or {}
     account = None if snapshot.trouble and wallet is not None else status.get("account")
     if account is None and wallet is None:
@@ -164,7 +171,9 @@ def position_rows(snapshot: Snapshot, wallet: WalletResult | None) -> list[Posit
 
 
 def positions_now(snapshot: Snapshot, wallet: WalletResult | None) -> list[Data]:
-    """The positions: the daemon's; while it does not answer, those that the service shows, with what the daemon knew of them."""
+    """The positions: the daemon's; while it does not answer, those that the service shows, with what the daemon knew
+    of them.
+    """
     if not snapshot.trouble or wallet is None:
         return list(snapshot.positions)
     known = {(one["market"], one["side"]): one for one in snapshot.positions}
@@ -174,13 +183,25 @@ def positions_now(snapshot: Snapshot, wallet: WalletResult | None) -> list[Data]
 def _of_service(one: Position, known: Data | None) -> Data:
     """A position as the service shows it now. Stop, targets and strategy are those that the daemon knew."""
     found: Data = known or {
-        "market": one.coin, "side": one.side, "strategy": None, "shares": {}, "stop_px": None, "first_stop_px": None,
-        "trailing_stops": [], "protected": None, "opened_ms": one.opened_at,
-    }  # fmt: skip
+        "market": one.coin,
+        "side": one.side,
+        "strategy": None,
+        "shares": {},
+        "stop_px": None,
+        "first_stop_px": None,
+        "trailing_stops": [],
+        "protected": None,
+        "opened_ms": one.opened_at,
+    }
     return {
-        **found, "size": one.size, "entry_px": one.entry_px, "mark_px": one.mark_px, "unrealized_usd": one.unrealized_pnl_usd,
-        "notional_usd": one.notional_usd, "leverage": one.leverage,
-    }  # fmt: skip
+        **found,
+        "size": one.size,
+        "entry_px": one.entry_px,
+        "mark_px": one.mark_px,
+        "unrealized_usd": one.unrealized_pnl_usd,
+        "notional_usd": one.notional_usd,
+        "leverage": one.leverage,
+    }
 
 
 def _row(
@@ -191,17 +212,44 @@ def _row(
     targets = targets_of(one["market"], orders)
     shares = one.get("shares") or {}
     return PositionRow(
-        market=one["market"], side=one["side"], size=formatting.size(one["size"]), entry=formatting.px(entry), mark=formatting.NOT_KNOWN if mark is None else formatting.px(mark),
-        unrealized=formatting.NOT_KNOWN if one["unrealized_usd"] is None else formatting.signed_usd(one["unrealized_usd"]), direction=formatting.direction(one["unrealized_usd"]),
-        r=formatting.r(r_multiple(one["side"], entry, mark, first)), r_part=_r_part(one["side"], entry, mark, first, targets),
-        stop=formatting.NOT_KNOWN if one["protected"] is None else formatting.px(stop) if stop is not None
-        else "trailing" if one.get("trailing_stops") else "no stop",
-        stop_away=_away(mark, stop), targets=tuple(map(formatting.px, targets)),
-        liquidation=formatting.NOT_KNOWN if theirs is None or one["market"] not in theirs else formatting.px(theirs[one["market"]].liquidation_px),
+        market=one["market"],
+        side=one["side"],
+        size=formatting.size(one["size"]),
+        entry=formatting.px(entry),
+        mark=formatting.NOT_KNOWN if mark is None else formatting.px(mark),
+        unrealized=(
+            formatting.NOT_KNOWN if one["unrealized_usd"] is None else formatting.signed_usd(one["unrealized_usd"])
+        ),
+        direction=formatting.direction(one["unrealized_usd"]),
+        r=formatting.r(r_multiple(one["side"], entry, mark, first)),
+        r_part=_r_part(one["side"], entry, mark, first, targets),
+        stop=(
+            formatting.NOT_KNOWN
+            if one["protected"] is None
+            else formatting.px(stop)
+            if stop is not None
+            else "trailing"
+            if one.get("trailing_stops")
+            else "no stop"
+        ),
+        stop_away=_away(mark, stop),
+        targets=tuple(map(formatting.px, targets)),
+        liquidation=(
+            formatting.NOT_KNOWN
+            if theirs is None or one["market"] not in theirs
+            else formatting.px(theirs[one["market"]].liquidation_px)
+        ),
         notional=formatting.usd(notional(one)),
-        leverage=formatting.times(one.get("leverage")), strategy=" + ".join(shares) if len(shares) > 1 else one["strategy"] or "not ours",
-        is_protected=one["protected"] is not False, stamp=stamp, held=formatting.duration((now_ms - one["opened_ms"]) / 1000) if now_ms and one.get("opened_ms") else formatting.NONE,
-    )  # fmt: skip
+        leverage=formatting.times(one.get("leverage")),
+        strategy=" + ".join(shares) if len(shares) > 1 else one["strategy"] or "not ours",
+        is_protected=one["protected"] is not False,
+        stamp=stamp,
+        held=(
+            formatting.duration((now_ms - one["opened_ms"]) / 1000)
+            if now_ms and one.get("opened_ms")
+            else formatting.NONE
+        ),
+    )
 
 
 def r_multiple(side: str, entry: Decimal | None, mark: Decimal | None, first_stop: Decimal | None) -> Decimal | None:
@@ -268,8 +316,8 @@ def _in_words(points: Sequence[tuple[int, float]], what: str) -> str:
     word = "rose" if last > first else "fell" if last < first else "stands as at the beginning"
     moved = f"{word} by {formatting.usd(abs(last - first))} USD" if last != first else word
     return (
-        f"{what} {moved}: from {formatting.usd(first)} at {formatting.instant(points[0][0])} to {formatting.usd(last)} at"
-        f" {formatting.instant(points[-1][0])}. Lowest {formatting.usd(low)}, highest {formatting.usd(high)}."
+        f"{what} {moved}: from {formatting.usd(first)} at {formatting.instant(points[0][0])} to {formatting.usd(last)}"
+        f" at {formatting.instant(points[-1][0])}. Lowest {formatting.usd(low)}, highest {formatting.usd(high)}."
     )
 
 

@@ -46,17 +46,25 @@ def _row(name: str, at_ms: int, summary: Data) -> RunRow:
     figures, course = summary["figures"], summary.get("course") or {}
     result = figures.get("Return [%]")
     return RunRow(
-        name=name, written=formatting.instant(at_ms),
+        name=name,
+        written=formatting.instant(at_ms),
         span=f"{formatting.instant(course.get('fromMs'))[:11]} to {formatting.instant(course.get('toMs'))[:11]}",
-        result=formatting.pct(result), direction=formatting.direction(result), hold=formatting.pct(figures.get("Buy & Hold Return [%]")),
-        drawdown=formatting.pct(figures.get("Max. Drawdown [%]")), sharpe=_plain(figures.get("Sharpe Ratio")),
-        trades=_plain(figures.get("# Trades")), won=formatting.pct(figures.get("Win Rate [%]")).removeprefix("+"),
+        result=formatting.pct(result),
+        direction=formatting.direction(result),
+        hold=formatting.pct(figures.get("Buy & Hold Return [%]")),
+        drawdown=formatting.pct(figures.get("Max. Drawdown [%]")),
+        sharpe=_plain(figures.get("Sharpe Ratio")),
+        trades=_plain(figures.get("# Trades")),
+        won=formatting.pct(figures.get("Win Rate [%]")).removeprefix("+"),
         is_partial=bool(course.get("isPartial")),
-    )  # fmt: skip
+    )
 
 
 def compared(answer: Data) -> list[ComparedRow]:
-    """Each figure and each cost of two runs, and how it changed from the first to the second. Better and worse decide the colour."""
+    """Each figure and each cost of two runs, and how it changed from the first to the second.
+
+    Better and worse decide the colour.
+    """
     found = []
     for name, (one, two) in answer["figures"].items():
         first, second = number(one), number(two)

@@ -18,10 +18,17 @@ Data = Mapping[str, Any]
 TONES: Final = {"RUNNING": "good", "STARTING": "warn", "PAUSED": "warn", "QUARANTINED": "bad"}
 # State of an intent -> tone and words.
 OUTCOMES: Final = {
-    "opened": ("warn", "not sent yet"), "planned": ("warn", "planned"), "sending": ("bad", "in doubt"), "accepted": ("good", "accepted"),
-    "rejected": ("bad", "rejected"), "expired": ("warn", "expired"), "void": ("warn", "void"), "quarantined": ("bad", "waits for a person"),
-}  # fmt: skip
-DECISIONS_MAX: Final = 30  # newest of each page
+    "opened": ("warn", "not sent yet"),
+    "planned": ("warn", "planned"),
+    "sending": ("bad", "in doubt"),
+    "accepted": ("good", "accepted"),
+    "rejected": ("bad", "rejected"),
+    "expired": ("warn", "expired"),
+    "void": ("warn", "void"),
+    "quarantined": ("bad", "waits for a person"),
+}
+# newest of each page
+DECISIONS_MAX: Final = 30
 _ABSENT: Final = re.compile(r"(?:, )?\b\w+=(?:None|\(\))")
 
 
@@ -35,7 +42,8 @@ class StrategyRow:
     interval: str
     budget: str
     used: str
-    used_part: float | None  # from 0 to 1; None if it is not known
+    # from 0 to 1; None if it is not known
+    used_part: float | None
     today: str
     today_direction: str
     total: str
@@ -76,16 +84,25 @@ def _row(one: Data, snapshot: Snapshot) -> StrategyRow:
     used = budget_used(one["name"], snapshot) if snapshot.knows_account else None
     total = book.get("net_usd", book.get("closed_usd"))
     return StrategyRow(
-        name=one["name"], state=one["state"], tone=TONES.get(one["state"], "bad"), why=one["why"] or "", markets=", ".join(one["markets"]),
-        interval=one["interval"], budget=_or_unknown(formatting.usd, budget), used=_or_unknown(formatting.usd, used),
+        name=one["name"],
+        state=one["state"],
+        tone=TONES.get(one["state"], "bad"),
+        why=one["why"] or "",
+        markets=", ".join(one["markets"]),
+        interval=one["interval"],
+        budget=_or_unknown(formatting.usd, budget),
+        used=_or_unknown(formatting.usd, used),
         used_part=float(min(used / budget, Decimal(1))) if budget and used is not None else None,
-        today=_or_unknown(formatting.signed_usd, book.get("day_usd")), today_direction=formatting.direction(book.get("day_usd")),
-        total=_or_unknown(formatting.signed_usd, total), total_direction=formatting.direction(total),
-        fills=_or_unknown("{:,}".format, book.get("fills")), fees=_or_unknown(formatting.cost_usd, book.get("fees_usd")),
+        today=_or_unknown(formatting.signed_usd, book.get("day_usd")),
+        today_direction=formatting.direction(book.get("day_usd")),
+        total=_or_unknown(formatting.signed_usd, total),
+        total_direction=formatting.direction(total),
+        fills=_or_unknown("{:,}".format, book.get("fills")),
+        fees=_or_unknown(formatting.cost_usd, book.get("fees_usd")),
         funding=_or_unknown(formatting.signed_usd, book.get("funding_usd")),
         open_profit=_or_unknown(formatting.signed_usd, book.get("unrealized_usd")),
         stamp=strategy_stamp(account_of(snapshot), one),
-    )  # fmt: skip
+    )
 
 
 def _or_unknown(form: Callable[[Any], str], value: Any) -> str:
@@ -93,7 +110,9 @@ def _or_unknown(form: Callable[[Any], str], value: Any) -> str:
 
 
 def budget_used(name: str, snapshot: Snapshot) -> Decimal:
-    """The entry notional of the strategy's positions, or of its share of them, and of its resting entries at their limits."""
+    """The entry notional of the strategy's positions, or of its share of them, and of its resting entries at their
+    limits.
+    """
     used = Decimal(0)
     for one in snapshot.positions:
         shares, size = one.get("shares") or {}, number(one["size"]) or Decimal(0)
@@ -123,10 +142,15 @@ def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[Decis
         signal = signals.get(one["id"])
         found.append(
             Decision(
-                formatting.instant(one["opened_ms"]), one["action"] if signal is None else short_signal(signal), one["market"], words, tone,
-                one["message"] or one["code"] or "", one["id"],
+                formatting.instant(one["opened_ms"]),
+                one["action"] if signal is None else short_signal(signal),
+                one["market"],
+                words,
+                tone,
+                one["message"] or one["code"] or "",
+                one["id"],
             )
-        )  # fmt: skip
+        )
     return found[::-1]
 
 

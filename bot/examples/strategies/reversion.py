@@ -1,4 +1,5 @@
-"""MeanReversion: a market that moved fast tends to come back a little. It opens against the move and closes with a trailing stop.
+"""MeanReversion: a market that moved fast tends to come back a little. It opens against the move and closes with a
+trailing stop.
 
 It shows an oscillator, an inline guardian, and `view.state`, which survives a restart.
 """
@@ -9,7 +10,9 @@ from bot import Bar, Bracket, Close, Field, Fill, Intent, Open, Params, Strategy
 
 
 class MeanReversion(Strategy):
-    """Buy when the RSI is oversold, sell short when it is overbought; close at the average, at the stop or at the trailing stop."""
+    """Buy when the RSI is oversold, sell short when it is overbought; close at the average, at the stop or at the
+    trailing stop.
+    """
 
     class Params(Params):
         rsi_bars: int = Field(5, ge=2, le=200, description="bars of the RSI")
@@ -39,7 +42,8 @@ class MeanReversion(Strategy):
                 yield Close(bar.market)
             return
 
-        # The daemon saves view.state, a small dict of plain values, in the same transaction as the bar, so it survives a crash.
+        # The daemon saves view.state, a small dict of plain values, in the same transaction as the bar, so it survives
+        # a crash.
         resting = view.state.get(f"rest.{bar.market}", 0)
         if resting > 0:
             view.state[f"rest.{bar.market}"] = resting - 1

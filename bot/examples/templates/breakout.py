@@ -1,4 +1,5 @@
-"""Breakout: a market that leaves its range of the last bars tends to go on. A trailing stop at the service follows the move.
+"""Breakout: a market that leaves its range of the last bars tends to go on. A trailing stop at the service follows the
+move.
 
 The channel is that of Donchian: the highest high and the lowest low of the bars before this one.
 """
@@ -9,7 +10,9 @@ from bot import Bar, Bracket, Field, Intent, Open, Params, Strategy, TrailingSto
 
 
 class Breakout(Strategy):
-    """Buy when a bar closes above the channel, sell short when it closes below; leave at the stop or at the trailing stop."""
+    """Buy when a bar closes above the channel, sell short when it closes below; leave at the stop or at the trailing
+    stop.
+    """
 
     class Params(Params):
         channel_bars: int = Field(20, ge=2, le=500, description="bars of the channel")

@@ -1,7 +1,8 @@
-"""Event market: an event that ends with Yes or No. Its price is a probability: a share of Yes pays 1 USD if the event happens, else nothing.
+"""Event market: an event that ends with Yes or No. Its price is a probability: a share of Yes pays 1 USD if the event
+happens, else nothing.
 
-Your edge is your own estimate of the probability. The strategy buys Yes below it, buys No above it, and holds until the price agrees, the
-stop is hit or the event is settled.
+Your edge is your own estimate of the probability. The strategy buys Yes below it, buys No above it, and holds until the
+price agrees, the stop is hit or the event is settled.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,8 @@ class EventMarket(Strategy):
         # In an event market long is Yes and short is No. Prices of a No are given as prices of Yes, too.
         stop_px = round(min(0.99, max(0.01, price - stop if is_cheap else price + stop)), 2)
         if not 0.02 < price < 0.98 or stop_px == round(price, 2):
-            return  # So close to 0 or 1 there is no room for a stop.
+            # So close to 0 or 1 there is no room for a stop.
+            return
         view.log("price.apart", market=bar.market, price=price, fair=fair)
         bracket = Bracket(stop_px=stop_px, target_px=round(fair, 2))
         yield Open(bar.market, "long" if is_cheap else "short", usd=self.params.usd, bracket=bracket)

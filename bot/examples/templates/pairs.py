@@ -1,7 +1,8 @@
-"""Pairs: two markets that usually move together. When their ratio is far from its average, buy the cheap one and sell the dear one short.
+"""Pairs: two markets that usually move together. When their ratio is far from its average, buy the cheap one and sell
+the dear one short.
 
-The result depends on the ratio, and little on the direction of both markets. Each leg has its own stop at the service. If one leg is closed
-there, the strategy closes the other.
+The result depends on the ratio, and little on the direction of both markets. Each leg has its own stop at the service.
+If one leg is closed there, the strategy closes the other.
 """
 
 import math
@@ -12,7 +13,9 @@ from bot import Bar, Bracket, Close, Field, Intent, Open, Params, Strategy, View
 
 
 class Pairs(Strategy):
-    """Open both legs when the ratio is `enter_z` standard deviations from its average; close both when it is back at `leave_z`."""
+    """Open both legs when the ratio is `enter_z` standard deviations from its average; close both when it is back at
+    `leave_z`.
+    """
 
     class Params(Params):
         window_bars: int = Field(60, ge=10, le=500, description="bars of the average and of the deviation")
@@ -51,7 +54,10 @@ class Pairs(Strategy):
             yield Open(dear, "short", usd=self.params.usd, bracket=bracket)
 
     def _distance(self, first: Sequence[float], second: Sequence[float]) -> float | None:
-        """How far the newest ratio is from the average, in standard deviations; None without enough bars or without any movement."""
+        """How far the newest ratio is from the average, in standard deviations;
+
+        None without enough bars or without any movement.
+        """
         if min(len(first), len(second)) < self.params.window_bars:
             return None
         ratios = [math.log(one / other) for one, other in zip(first, second, strict=True)]

@@ -1,4 +1,7 @@
-"""Schedule: trade by the clock. The daemon calls `on_timer` at the instants of `timers`, once each, also across restarts."""
+"""Schedule: trade by the clock.
+
+The daemon calls `on_timer` at the instants of `timers`, once each, also across restarts.
+"""
 
 from collections.abc import Iterable
 
@@ -6,14 +9,17 @@ from bot import Bar, Bracket, Close, Field, Intent, MaxHold, Open, Params, Strat
 
 
 class Schedule(Strategy):
-    """Buy at each full hour and close at a quarter to the next; a stop and a longest holding time work at the service."""
+    """Buy at each full hour and close at a quarter to the next; a stop and a longest holding time work at the
+    service.
+    """
 
     class Params(Params):
         usd: float = Field(100, ge=10, le=1_000_000, description="notional of one position")
         stop_pct: float = Field(1.0, gt=0, le=50, description="the stop, in percent of the entry")
         hold_seconds: int = Field(3_000, ge=60, le=2_592_000, description="longest holding time, kept by the service")
 
-    # Five cron fields in UTC: minute, hour, day, month, weekday. "30 14 * * 1-5" is 14:30 from Monday to Friday. A number is an interval in seconds.
+    # Five cron fields in UTC: minute, hour, day, month, weekday. "30 14 * * 1-5" is 14:30 from Monday to Friday. A
+    # number is an interval in seconds.
     timers = {"enter": "0 * * * *", "leave": "45 * * * *"}
 
     def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
@@ -33,4 +39,5 @@ class Schedule(Strategy):
                 )
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
-        return ()  # Every strategy has on_bar. This one decides by the clock only.
+        # Every strategy has on_bar. This one decides by the clock only.
+        return ()

@@ -1,4 +1,6 @@
-"""Tests Breakout on bars that the test describes: the daemon's own code in simulated time, without a service and without a network."""
+"""Tests Breakout on bars that the test describes: the daemon's own code in simulated time, without a service and
+without a network.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Tests EventMarket on bars that the test describes: the daemon's own code in simulated time, without a service and without a network."""
+"""Tests EventMarket on bars that the test describes: the daemon's own code in simulated time, without a service and
+without a network.
+"""
 
 from collections.abc import Sequence
 from decimal import Decimal

@@ -1,4 +1,6 @@
-"""Tests Pairs on bars that the test describes: the daemon's own code in simulated time, without a service and without a network."""
+"""Tests Pairs on bars that the test describes: the daemon's own code in simulated time, without a service and
+without a network.
+"""
 
 from pathlib import Path
 

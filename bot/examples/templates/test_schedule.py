@@ -1,4 +1,6 @@
-"""Tests Schedule on bars that the test describes: the daemon's own code in simulated time, without a service and without a network."""
+"""Tests Schedule on bars that the test describes: the daemon's own code in simulated time, without a service and
+without a network.
+"""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -45,8 +45,8 @@ class FillPages:
         is_one_instant = min(times) == max(times)
         if not fresh or (is_one_instant and len(rows) in self._page_sizes):
             raise UnknownForm(
-                f"{NAME}: a page of {len(rows)} fills does not reach beyond {min(times)} ms, so the fills after it cannot "
-                "be read; choose a later --since"
+                f"{NAME}: a page of {len(rows)} fills does not reach beyond {min(times)} ms, so the fills after it"
+                " cannot be read; choose a later --since"
             )
         # Oldest first since 2026, newest first before. A page repeats the last millisecond of the one before it, which
         # may be cut.

@@ -43,7 +43,10 @@ class FillRecord:
 
     @property
     def read_from_ms(self) -> int:
-        """Where the next read begins. Older fills are verified or from before the record, and copies of them are dropped."""
+        """Where the next read begins.
+
+        Older fills are verified or from before the record, and copies of them are dropped.
+        """
         return max(self._begin_ms + 1, self.verified_ms - OVERLAP_MS)
 
     def position(self, market: str) -> int:
@@ -56,7 +59,10 @@ class FillRecord:
         return is_late or now_ms - self.verified_ms >= READ_EVERY_MS
 
     def hear(self, report: ExecutionReport, now_ms: int) -> list[ExecutionReport]:
-        """Take one message. Returns the fills to book now, in order: none, this one, or also some that waited for it."""
+        """Take one message.
+
+        Returns the fills to book now, in order: none, this one, or also some that waited for it.
+        """
         if self._is_known(report) or report.at_ms < self.read_from_ms:
             return []
         self._waiting[report.key] = (report, now_ms)

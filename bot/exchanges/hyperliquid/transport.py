@@ -1,4 +1,7 @@
-"""Sends info requests over HTTP. The only module of this folder that opens sockets; it knows no other path than `/info`."""
+"""Sends info requests over HTTP.
+
+The only module of this folder that opens sockets; it knows no other path than `/info`.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class Book:
     asks: list[tuple[tuple[int, int], Order]] = field(default_factory=list)
     ladder: tuple[list[list[int]], list[list[int]]] = field(default_factory=lambda: ([], []))
     last_px: int = 0
-    is_taken: bool = False  # something of the ladder has been taken since it was laid
+    # something of the ladder has been taken since it was laid
+    is_taken: bool = False
 
     def side(self, *, buy: bool) -> list[tuple[tuple[int, int], Order]]:
         return self.bids if buy else self.asks

@@ -19,7 +19,8 @@ TIERS: Final = (
     (7_000_000_000, 24_000, 0),
 )
 DAYS: Final = 14
-GROWTH_DIVISOR: Final = 10  # growth mode: a tenth of fee, volume and budget
+# growth mode: a tenth of fee, volume and budget
+GROWTH_DIVISOR: Final = 10
 
 
 def rates_of(exchange: Exchange, user: User) -> tuple[int, int]:

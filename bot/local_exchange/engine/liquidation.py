@@ -9,15 +9,7 @@ from typing import Final
 from bot.clock import SECOND_MS
 from bot.local_exchange.engine import lifecycle, matching, order_checks
 from bot.local_exchange.engine.records import Report
-from bot.local_exchange.engine.state import (
-    LIQUIDATOR,
-    MAKER,
-    Coin,
-    Exchange,
-    User,
-    account_id,
-    position_size,
-)
+from bot.local_exchange.engine.state import LIQUIDATOR, MAKER, Coin, Exchange, User, account_id, position_size
 from bot.local_exchange.engine.venue_rules import (
     E8,
     MICRO,

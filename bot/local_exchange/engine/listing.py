@@ -12,7 +12,8 @@ from bot.local_exchange.engine.state import Coin, Dex, Exchange
 from bot.local_exchange.engine.venue_rules import E8, Market, MarketSpec, ladder
 from bot.money import parse_e8
 
-HIP3_FIRST: Final = 110_000  # asset number of the first market of the first HIP-3 dex
+# asset number of the first market of the first HIP-3 dex
+HIP3_FIRST: Final = 110_000
 HIP3_STEP: Final = 10_000
 
 Tiers = tuple[tuple[int, int], ...]
@@ -26,7 +27,8 @@ class Row(NamedTuple):
     px: str
     half_spread: int
     level_usd: int
-    tiers: dict[str, Tiers]  # by network: (lower bound in USD, max leverage)
+    # by network: (lower bound in USD, max leverage)
+    tiers: dict[str, Tiers]
     mode: str = "normal"
 
 
@@ -61,7 +63,8 @@ HIP3: Final = (
     Row("xyz:GOLD", 4, "4000", 5_000, 40_000, _both((0, 20))),
     Row("xyz:XYZ100", 4, "25000", 4_000, 50_000, _both((0, 20)), "noCross"),
 )
-FIRST_TABLE: Final = 50  # ids of margin tables below are tables of one tier with that max leverage
+# ids of margin tables below are tables of one tier with that max leverage
+FIRST_TABLE: Final = 50
 
 
 def list_markets(exchange: Exchange) -> None:

@@ -19,7 +19,8 @@ from bot.local_exchange.engine.state import (
 )
 from bot.local_exchange.engine.venue_rules import E8, close_part, notional_of, open_part
 
-Liquidation = tuple[str, int, str]  # (liquidated address, mark price, method)
+# (liquidated address, mark price, method)
+Liquidation = tuple[str, int, str]
 
 
 def forced_order(exchange: Exchange, address: str, coin: Coin, *, buy: bool, px: int, size: int) -> Order:

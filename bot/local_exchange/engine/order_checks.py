@@ -11,10 +11,12 @@ from bot.local_exchange.engine.venue_rules import E8, notional_of
 from bot.money import format_e8
 
 LEAST_NTL: Final = 10 * E8
-OPEN_ORDERS: Final = 1_000  # from here on reduce-only and trigger orders are refused
+# from here on reduce-only and trigger orders are refused
+OPEN_ORDERS: Final = 1_000
 OPEN_ORDERS_MOST: Final = 5_000
 USD_PER_ORDER: Final = 5_000_000
-SLIPPAGE_PCT: Final = 10  # The slippage of a market order that a trigger or a liquidation sends.
+# The slippage of a market order that a trigger or a liquidation sends.
+SLIPPAGE_PCT: Final = 10
 
 FAR = Refused("Order price cannot be more than 80% away from the reference price")
 EMPTY = Refused("Orders are empty.")
@@ -111,7 +113,8 @@ def _trigger(exchange: Exchange, user: User, coin: Coin, order: Order) -> Refuse
 def is_passed(order: Order, mark: int) -> bool:
     """True if the mark price has reached the order's trigger."""
     assert order.trigger is not None
-    rises = order.buy != order.trigger.is_target  # A stop buy and a take-profit sell wait for a higher price.
+    # A stop buy and a take-profit sell wait for a higher price.
+    rises = order.buy != order.trigger.is_target
     return mark >= order.trigger.px if rises else mark <= order.trigger.px
 
 

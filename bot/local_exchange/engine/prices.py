@@ -12,7 +12,8 @@ from bot.local_exchange.engine.venue_rules import Market
 
 STEP_MS: Final = 3 * SECOND_MS
 DAY_VOLATILITY: Final = 0.03
-POINTS: Final = 4  # The points of a candle: open, the two extremes, close.
+# The points of a candle: open, the two extremes, close.
+POINTS: Final = 4
 
 
 class Prices(Protocol):

@@ -29,8 +29,10 @@ class Filled(NamedTuple):
     cloid: str | None
 
 
-WAITING_FOR_FILL: Final = "waitingForFill"  # a child whose parent has not filled
-WAITING_FOR_TRIGGER: Final = "waitingForTrigger"  # a child whose parent has filled, or a stop of a position
+# a child whose parent has not filled
+WAITING_FOR_FILL: Final = "waitingForFill"
+# a child whose parent has filled, or a stop of a position
+WAITING_FOR_TRIGGER: Final = "waitingForTrigger"
 
 Outcome = Resting | Filled | Refused | str
 

@@ -20,14 +20,21 @@ from bot.local_exchange.engine.raw_ledger import RawAccount
 from bot.local_exchange.engine.records import Agent, Fill, Order, Report, Trade
 from bot.local_exchange.engine.venue_rules import Account, Market, State, open_account
 
-FILLS_KEPT: Final = 10_000  # The fills of an account, as many as the exchange keeps.
-HISTORY_KEPT: Final = 2_000  # rows of historicalOrders
-ENDED_KEPT: Final = 20_000  # ended orders that orderStatus still knows, over all accounts
-TRADES_KEPT: Final = 100  # The trades of a market.
-FIRST_OID: Final = 300_000_000_000  # a client must hold 64-bit order ids
+# The fills of an account, as many as the exchange keeps.
+FILLS_KEPT: Final = 10_000
+# rows of historicalOrders
+HISTORY_KEPT: Final = 2_000
+# ended orders that orderStatus still knows, over all accounts
+ENDED_KEPT: Final = 20_000
+# The trades of a market.
+TRADES_KEPT: Final = 100
+# a client must hold 64-bit order ids
+FIRST_OID: Final = 300_000_000_000
 
-MAKER: Final = "0x" + "4d" * 20  # the other participants
-LIQUIDATOR: Final = "0x" + "4c" * 20  # the vault that takes over positions
+# the other participants
+MAKER: Final = "0x" + "4d" * 20
+# the vault that takes over positions
+LIQUIDATOR: Final = "0x" + "4c" * 20
 
 
 @dataclass(slots=True)
@@ -46,17 +53,22 @@ class User:
     fundings: deque[Any] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
     ledger_rows: deque[Any] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
     values: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
-    day_volume: dict[int, list[int]] = field(default_factory=dict)  # day -> [taker, maker] of the last 15 days
+    # day -> [taker, maker] of the last 15 days
+    day_volume: dict[int, list[int]] = field(default_factory=dict)
     volume: int = 0
-    budget_volume: int = 0  # growth-mode markets count a tenth
+    # growth-mode markets count a tenth
+    budget_volume: int = 0
     requests: int = 0
     reserved_requests: int = 0
-    next_spare_ms: int = 0  # when an address without budget may act again
+    # when an address without budget may act again
+    next_spare_ms: int = 0
     builders: dict[str, int] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     cancel_all_ms: int | None = None
-    cancel_firings: tuple[int, int] = (0, 0)  # (day, how many)
-    liquidation_until: dict[str, int] = field(default_factory=dict)  # coin -> end of the 30 s after a partial one
+    # (day, how many)
+    cancel_firings: tuple[int, int] = (0, 0)
+    # coin -> end of the 30 s after a partial one
+    liquidation_until: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -79,16 +91,23 @@ class Coin:
     market: Market
     book: Book
     margin_table: int
-    mode: str = "normal"  # normal | noCross | strictIsolated
+    # normal | noCross | strictIsolated
+    mode: str = "normal"
     is_delisted: bool = False
-    triggers: dict[int, Order] = field(default_factory=dict)  # live trigger orders by oid
+    # live trigger orders by oid
+    triggers: dict[int, Order] = field(default_factory=dict)
     previous_mark: int = 0
     trades: deque[Trade] = field(default_factory=lambda: deque(maxlen=TRADES_KEPT))
-    candles: dict[int, deque[list[int]]] = field(default_factory=dict)  # interval ms -> [open ms, o, h, l, c, v, n]
-    day_open: tuple[int, int] = (0, 0)  # (day, price)
-    day_volume: list[int] = field(default_factory=lambda: [0, 0, 0])  # day, notional, size
-    premium: int = 0  # scaled 1e12
-    premium_sum: int = 0  # premium times milliseconds of this hour
+    # interval ms -> [open ms, o, h, l, c, v, n]
+    candles: dict[int, deque[list[int]]] = field(default_factory=dict)
+    # (day, price)
+    day_open: tuple[int, int] = (0, 0)
+    # day, notional, size
+    day_volume: list[int] = field(default_factory=lambda: [0, 0, 0])
+    # scaled 1e12
+    premium: int = 0
+    # premium times milliseconds of this hour
+    premium_sum: int = 0
     premium_from_ms: int = 0
     funding_history: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=500))
 
@@ -98,7 +117,8 @@ class Dex(NamedTuple):
 
     name: str
     full_name: str
-    fee_scale: int  # scaled 1e8
+    # scaled 1e8
+    fee_scale: int
     growth: bool
     coins: tuple[str, ...]
 

@@ -14,8 +14,10 @@ from bot.local_exchange.engine.records import Report
 from bot.local_exchange.engine.state import MAKER, Coin, Exchange, account_id
 from bot.local_exchange.engine.venue_rules import E8, E12, MICRO, ladder, pay_funding, premium_of, rate_of
 
-PRICE_MS: Final = 3 * SECOND_MS  # mark and oracle move about this often
-INTEREST_RATE: Final = E12 // 10_000 // 8  # an hour's funding without a premium
+# mark and oracle move about this often
+PRICE_MS: Final = 3 * SECOND_MS
+# an hour's funding without a premium
+INTEREST_RATE: Final = E12 // 10_000 // 8
 
 
 def advance(exchange: Exchange, prices: Prices | None, now_ms: int) -> None:

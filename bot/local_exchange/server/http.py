@@ -30,9 +30,11 @@ LOOPBACK: Final = ("127.0.0.1", "::1")
 BAD_JSON: Final = "Failed to parse the request body as JSON"
 BAD_SHAPE: Final = "Failed to deserialize the JSON body into the target type"
 NO_TYPE: Final = "Expected request with `Content-Type: application/json`"
-ABORT: Final = "local_exchange.abort"  # scope extension: {"abort": closes the connection without an answer}
+# scope extension: {"abort": closes the connection without an answer}
+ABORT: Final = "local_exchange.abort"
 
-Reply = tuple[int, str, bytes]  # status, content type, body
+# status, content type, body
+Reply = tuple[int, str, bytes]
 
 
 class Lost(Exception):
@@ -152,7 +154,8 @@ class Application:
             await asyncio.sleep(fault.ms / 1000)
         elif fault is not None:
             loop = asyncio.get_running_loop()
-            loop.call_later(fault.ms / 1000, self.service.perform, signed)  # the same bytes arrive once more
+            # the same bytes arrive once more
+            loop.call_later(fault.ms / 1000, self.service.perform, signed)
 
     async def _meet(self, point: str, **where: Any) -> Reply | None:
         """Act out a fault that waits at this point: an answer in its place, a delay, or no answer."""

@@ -52,7 +52,8 @@ class Connection:
     caller: limits.Caller
     subscribed: dict[str, Subscribed] = field(default_factory=dict)
     queue: asyncio.Queue[str | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_MOST))
-    held: str | None = None  # a message that a fault has put behind the next one
+    # a message that a fault has put behind the next one
+    held: str | None = None
     is_silent: bool = False
     told_at: float = 0.0
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 from bot.errors import ConfigError
 
 FORMAT: Final = 1
-APPLICATION_ID: Final = 0x68_6C_65_78  # The mark of a database of the local exchange
+# The mark of a database of the local exchange
+APPLICATION_ID: Final = 0x68_6C_65_78
 
 
 class Store:

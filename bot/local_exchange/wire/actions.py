@@ -15,7 +15,8 @@ from bot.local_exchange.wire.signatures import ADDRESS, USER_SIGNED
 from bot.money import format_e8, parse_e8
 
 U64: Final = 2**64
-DECIMALS_SENT: Final = 9  # zero padding up to here is accepted
+# zero padding up to here is accepted
+DECIMALS_SENT: Final = 9
 TIFS: Final = ("Gtc", "Ioc", "Alo", "FrontendMarket")
 CLOID: Final = re.compile(r"0x[0-9a-fA-F]{32}")
 
@@ -172,11 +173,7 @@ _FAST = Key("f", _boolean, optional=True)
 _ALWAYS_PLACE = Key("a", _boolean, optional=True)
 
 L1: Final[Mapping[str, tuple[Key, ...]]] = {
-    "order": (
-        Key("orders", _list_of(_ORDER)),
-        Key("grouping", _grouping),
-        Key("builder", _BUILDER, optional=True),
-    ),
+    "order": (Key("orders", _list_of(_ORDER)), Key("grouping", _grouping), Key("builder", _BUILDER, optional=True)),
     "cancel": (Key("cancels", _list_of(_CANCEL)), _FAST),
     "cancelByCloid": (Key("cancels", _list_of(_CANCEL_BY_CLOID)), _FAST),
     "modify": (*_MODIFY, _ALWAYS_PLACE),

@@ -19,7 +19,8 @@ from bot.local_exchange.wire.actions import Malformed
 Json = dict[str, Any]
 Subscription = Mapping[str, Any]
 
-SLOW_MS: Final = 5_000  # rhythm of account states
+# rhythm of account states
+SLOW_MS: Final = 5_000
 BOOK_MS: Final = 500
 
 
@@ -40,7 +41,8 @@ class Channel(NamedTuple):
     every_ms: int = 0
     snapshot: Callable[[Exchange, Subscription], list[Any]] | None = None
     of_reports: Callable[[Exchange, Subscription, Sequence[Report]], list[Any]] | None = None
-    is_slow: bool = False  # told every 5 s also without a change
+    # told every 5 s also without a change
+    is_slow: bool = False
 
 
 def _mine(reports: Sequence[Report], kind: str, subscription: Subscription) -> list[Any]:

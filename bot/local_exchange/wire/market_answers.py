@@ -9,16 +9,7 @@ from bot.local_exchange.engine import candles, timeline
 from bot.local_exchange.engine.state import Coin, Dex, Exchange
 from bot.local_exchange.wire import rows
 from bot.local_exchange.wire.actions import Malformed, number
-from bot.local_exchange.wire.queries import (
-    INTERVALS,
-    RANGE_ROWS,
-    Json,
-    Query,
-    ServerFault,
-    dex_in,
-    range_in,
-    text_in,
-)
+from bot.local_exchange.wire.queries import INTERVALS, RANGE_ROWS, Json, Query, ServerFault, dex_in, range_in, text_in
 
 
 def meta(exchange: Exchange, query: Query) -> Json:
@@ -100,9 +91,7 @@ def l2_book(exchange: Exchange, query: Query) -> Json | None:
     levels = rows.book_levels(coin, 20, step)
     answer: Json = {"coin": coin.name, "time": exchange.now_ms, "levels": levels}
     if figures is not None and all(levels):
-        answer["spread"] = rows.amount(
-            (coin.book.best(buy=False) or 0) - (coin.book.best(buy=True) or 0),
-        )
+        answer["spread"] = rows.amount((coin.book.best(buy=False) or 0) - (coin.book.best(buy=True) or 0))
     return answer
 
 

@@ -13,11 +13,13 @@ from bot.local_exchange.wire.signatures import ADDRESS
 Json = dict[str, Any]
 Query = Mapping[str, Any]
 
-RANGE_ROWS: Final = 500  # The rows of an answer over a range of time.
+# The rows of an answer over a range of time.
+RANGE_ROWS: Final = 500
 FILL_ROWS: Final = 2_000
 NO_HASH: Final = "0x" + "0" * 64
 NO_USER: Final = "0x" + "0" * 40
-ANYONE: Final = User(NO_USER)  # an address that the exchange does not know: every list is empty
+# an address that the exchange does not know: every list is empty
+ANYONE: Final = User(NO_USER)
 
 INTERVALS: Final = {
     **{f"{n}m": n * MINUTE_MS for n in (1, 3, 5, 15, 30)},

@@ -23,10 +23,12 @@ OTHER_NETWORK: Final = Refused("Mainnet and testnet require different signature.
 NONCE_MISMATCH: Final = Refused("Nonce mismatch.")
 BAD_ASSET: Final = Refused("Order has invalid asset.")
 ENVELOPE: Final = frozenset({"action", "nonce", "signature", "vaultAddress", "expiresAfter"})
-GATE_USD: Final = 1_000_000  # volume that scheduleCancel needs
+# volume that scheduleCancel needs
+GATE_USD: Final = 1_000_000
 SCHEDULE_AHEAD_MS: Final = 5 * SECOND_MS
 SCHEDULES_A_DAY: Final = 10
-WEIGHT_PRICE: Final = E8 // 2_000  # USD of one request that reserveRequestWeight buys
+# USD of one request that reserveRequestWeight buys
+WEIGHT_PRICE: Final = E8 // 2_000
 
 
 class Signed(NamedTuple):

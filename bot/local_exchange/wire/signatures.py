@@ -34,22 +34,13 @@ USER_SIGNED: Final[Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]] = {
             ("nonce", "uint64"),
         ),
     ),
-    "approveBuilderFee": (
-        "ApproveBuilderFee",
-        (("maxFeeRate", "string"), ("builder", "address"), ("nonce", "uint64")),
-    ),
+    "approveBuilderFee": ("ApproveBuilderFee", (("maxFeeRate", "string"), ("builder", "address"), ("nonce", "uint64"))),
     "tokenDelegate": (
         "TokenDelegate",
         (("validator", "address"), ("wei", "uint64"), ("isUndelegate", "bool"), ("nonce", "uint64")),
     ),
-    "userDexAbstraction": (
-        "UserDexAbstraction",
-        (("user", "address"), ("enabled", "bool"), ("nonce", "uint64")),
-    ),
-    "userSetAbstraction": (
-        "UserSetAbstraction",
-        (("user", "address"), ("abstraction", "string"), ("nonce", "uint64")),
-    ),
+    "userDexAbstraction": ("UserDexAbstraction", (("user", "address"), ("enabled", "bool"), ("nonce", "uint64"))),
+    "userSetAbstraction": ("UserSetAbstraction", (("user", "address"), ("abstraction", "string"), ("nonce", "uint64"))),
 }
 CHAINS: Final = {"mainnet": "Mainnet", "testnet": "Testnet"}
 SOURCES: Final = {"mainnet": "a", "testnet": "b"}
@@ -147,6 +138,7 @@ def _recover(domain: bytes, message: bytes, signature: Mapping[str, Any]) -> str
         key = coincurve.PublicKey.from_signature_and_message(
             compact, _keccak(b"\x19\x01" + domain + message), hasher=None
         )
-    except Exception as error:  # the library raises a bare Exception
+    # the library raises a bare Exception
+    except Exception as error:
         raise Unrecoverable("no key has made this signature") from error
     return "0x" + _keccak(key.format(compressed=False)[1:])[12:].hex()

@@ -1,7 +1,9 @@
-"""Exact products and quotients of amounts scaled 1e8: the venue's formulas (bot.venue.numbers), for the compiled kernel in signed 64 bits.
+"""Exact products and quotients of amounts scaled 1e8: the venue's formulas (bot.venue.numbers), for the compiled kernel
+in signed 64 bits.
 
-Numba's whole numbers overflow without an error, so its products are split into halves that fit. Python's own whole numbers have no bounds: without
-numba each formula is the plain one. Both answer TOO_LARGE for the same arguments, and a test compares them at the bounds. Amounts are zero or above.
+Numba's whole numbers overflow without an error, so its products are split into halves that fit. Python's own whole
+numbers have no bounds: without numba each formula is the plain one. Both answer TOO_LARGE for the same arguments, and a
+test compares them at the bounds. Amounts are zero or above.
 """
 
 from __future__ import annotations
@@ -13,13 +15,18 @@ from bot.research.screen.jit import IS_COMPILED, jit
 E8: Final = 100_000_000
 E6: Final = 1_000_000
 E12: Final = 1_000_000_000_000
-MICRO: Final = 100  # fees are cut to 1e-6 USD
+# fees are cut to 1e-6 USD
+MICRO: Final = 100
 BPS: Final = 10_000
-AMOUNT_MAX: Final = 90_000_000_000_000_000  # 900 million, scaled: of a price, a size or an amount in USD
-RATE_MAX: Final = 40_000_000_000  # 4 % an hour, scaled 1e12: the venue's cap
-RESULT_MAX: Final = 9e16  # The largest product or quotient, scaled 1e8.
+# 900 million, scaled: of a price, a size or an amount in USD
+AMOUNT_MAX: Final = 90_000_000_000_000_000
+# 4 % an hour, scaled 1e12: the venue's cap
+RATE_MAX: Final = 40_000_000_000
+# The largest product or quotient, scaled 1e8.
+RESULT_MAX: Final = 9e16
 TOO_LARGE: Final = -1
-NO_AMOUNT: Final = AMOUNT_MAX + 1  # instead of TOO_LARGE where an amount may be negative
+# instead of TOO_LARGE where an amount may be negative
+NO_AMOUNT: Final = AMOUNT_MAX + 1
 
 
 def plain_times(a: int, b: int) -> int:
@@ -77,7 +84,10 @@ def fee_of(notional: int, rate: int) -> int:
 
 
 def plain_funding(size: int, px: int, rate: int) -> int:
-    """What a long pays at this hourly rate (scaled 1e12): size * px * rate // 1e20, rounded toward zero. Negative if it receives. NO_AMOUNT: too large."""
+    """What a long pays at this hourly rate (scaled 1e12): size * px * rate // 1e20, rounded toward zero.
+
+    Negative if it receives. NO_AMOUNT: too large.
+    """
     size_of_rate = abs(rate)
     if plain_times(size, px) == TOO_LARGE or size_of_rate > RATE_MAX:
         return NO_AMOUNT

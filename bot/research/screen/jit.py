@@ -12,7 +12,8 @@ try:
     import numba
 
     _compiler = numba.njit(cache=True)
-    IS_COMPILED = not vars(numba.config).get("DISABLE_JIT")  # NUMBA_DISABLE_JIT=1 runs the Python itself
+    # NUMBA_DISABLE_JIT=1 runs the Python itself
+    IS_COMPILED = not vars(numba.config).get("DISABLE_JIT")
 except ImportError:
     IS_COMPILED = False
 

@@ -1,7 +1,9 @@
-"""The venue's rules for one position at a time in one market: entry at the next open, bracket, close, fee, spread, funding, the path inside a bar.
+"""The venue's rules for one position at a time in one market: entry at the next open, bracket, close, fee, spread,
+funding, the path inside a bar.
 
-The rules are those of bot.venue (docs/venue-rules.md); tests compare each trade with the full backtest. What the kernel cannot decide exactly
-ends the run with the row and a reason: the caller then runs the full backtest. Whole numbers scaled 1e8 throughout.
+The rules are those of bot.venue (docs/venue-rules.md); tests compare each trade with the full backtest. What the kernel
+cannot decide exactly ends the run with the row and a reason: the caller then runs the full backtest. Whole numbers
+scaled 1e8 throughout.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
     Codes = np.ndarray[Any, np.dtype[np.int8]]
 
 HOUR_MS: Final = 3_600_000
-NEAR_BPS: Final = 90  # a fill this near to the mid lies within every slippage bound
-OHLC, OLHC, ADAPTIVE, SL_FIRST = range(4)  # path policies
-OPEN_END, STOP, TARGET, CLOSE = range(4)  # how a trade ended; OPEN_END: it did not
+# a fill this near to the mid lies within every slippage bound
+NEAR_BPS: Final = 90
+# path policies
+OHLC, OLHC, ADAPTIVE, SL_FIRST = range(4)
+# how a trade ended; OPEN_END: it did not
+OPEN_END, STOP, TARGET, CLOSE = range(4)
 
 # Why a run ended before its last bar.
 DONE, TOO_BIG, REFUSED, NO_MARGIN, LIQUIDATION, DEPTH = range(6)
@@ -45,8 +50,19 @@ REASONS: Final = {
 
 # The columns of a trade.
 COLUMNS: Final = (
-    "side", "size", "entry_row", "entry_notional", "exit_row", "exit_step", "exit_notional", "exit_kind", "fees", "funding", "stop_px", "target_px",
-)  # fmt: skip
+    "side",
+    "size",
+    "entry_row",
+    "entry_notional",
+    "exit_row",
+    "exit_step",
+    "exit_notional",
+    "exit_kind",
+    "fees",
+    "funding",
+    "stop_px",
+    "target_px",
+)
 
 
 class Prices(NamedTuple):
@@ -60,10 +76,15 @@ class Prices(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What the strategy wants: `codes` by the row of the candles, the rest by the number of the entry. 0: not given. Percentages and R are scaled 1e8."""
+    """What the strategy wants:
+
+    `codes` by the row of the candles, the rest by the number of the entry. 0: not given. Percentages and R are scaled
+    1e8.
+    """
 
     codes: Codes
-    entries: Ints  # the rows of `codes` that open
+    # the rows of `codes` that open
+    entries: Ints
     usd: Ints
     size: Ints
     budget_size: Ints
@@ -82,19 +103,26 @@ class Rules(NamedTuple):
     path: int
     taker_rate: int
     half_spread: int
-    first_size: int  # The size of the book's first level; 0: unlimited.
+    # The size of the book's first level; 0: unlimited.
+    first_size: int
     lot: int
     min_notional: int
-    maintenance: float  # the largest maintenance fraction of the market's tiers, with a margin
+    # the largest maintenance fraction of the market's tiers, with a margin
+    maintenance: float
     needs_stop: int
     budget: int
-    ticks: Ints  # by the number of digits of a price
-    rate_ms: Ints  # recorded funding rates, with the one in force before them first
+    # by the number of digits of a price
+    ticks: Ints
+    # recorded funding rates, with the one in force before them first
+    rate_ms: Ints
     rates: Ints
 
 
 class Position(NamedTuple):
-    """An open position with its bracket. 0: no stop, no target. `safe`: at prices beyond, a liquidation may come near; 0 for a long without."""
+    """An open position with its bracket. 0: no stop, no target.
+
+    `safe`: at prices beyond, a liquidation may come near; 0 for a long without.
+    """
 
     side: int
     size: int
@@ -177,7 +205,9 @@ def levels(orders: Orders, turn: int, side: int, entry_px: int, rules: Rules) ->
 
 @jit
 def safe_px(balance: int, side: int, size: int, notional: int, rules: Rules) -> int:
-    """Up to this price a long cannot be liquidated, down to the largest price of a short; with a margin for rounding. 0: a long never."""
+    """Up to this price a long cannot be liquidated, down to the largest price of a short; with a margin for
+    rounding. 0: a long never.
+    """
     worth = float(size) / E8
     if side > 0:
         px = (notional - balance) / (worth * (1 - rules.maintenance))
@@ -258,7 +288,10 @@ def way(row: int, prices: Prices, path: int) -> tuple[int, int, int, int]:
 
 @jit
 def touched(position: Position, path: tuple[int, int, int, int], step: int, policy: int) -> tuple[int, int]:
-    """What acts when the price has moved to point `step` of a bar: (STOP, TARGET or OPEN_END; the price). At a jump, step 0, it acts at the open."""
+    """What acts when the price has moved to point `step` of a bar:
+
+    (STOP, TARGET or OPEN_END; the price). At a jump, step 0, it acts at the open.
+    """
     px = path[step]
     if is_beyond(px, position.stop, position.side):
         return STOP, px if step == 0 else position.stop
@@ -286,7 +319,10 @@ def rate_at(now_ms: int, rules: Rules) -> int:
 
 @jit
 def paid(position: Position, from_ms: int, until_ms: int, px: int, rules: Rules) -> int:
-    """What the position gets for the full hours from `from_ms` up to before `until_ms`, at this price. AMOUNT_MAX + 1: out of range."""
+    """What the position gets for the full hours from `from_ms` up to before `until_ms`, at this price.
+
+    AMOUNT_MAX + 1: out of range.
+    """
     amount = 0
     hour_ms = from_ms
     while hour_ms < until_ms:
@@ -306,8 +342,9 @@ def next_hour(now_ms: int) -> int:
 @jit
 def walked(
     position: Position, row: int, prices: Prices, rules: Rules, due_ms: int, is_closing: bool, first_step: int
-) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """One bar point by point from `first_step` on: (OPEN_END or how the position ended; step; mid of the exit; funding; next hour due).
+) -> tuple[int, int, int, int, int]:
+    """One bar point by point from `first_step` on: (OPEN_END or how the position ended; step; mid of the exit; funding;
+    next hour due).
 
     A status of -1 - reason means that the kernel cannot go on.
     """
@@ -319,9 +356,8 @@ def walked(
         point_ms = opens_ms + step * (rules.step_ms // 3) if step < 3 else opens_ms + rules.step_ms - 1
         px = path[step]
         if due_ms <= point_ms:
-            hours_end = (
-                point_ms if point_ms % HOUR_MS else point_ms + 1
-            )  # An hour at a bar's open is paid at the open's price.
+            # An hour at a bar's open is paid at the open's price.
+            hours_end = point_ms if point_ms % HOUR_MS else point_ms + 1
             if step == 0 and point_ms % HOUR_MS == 0:
                 before, now = (
                     paid(position, due_ms, point_ms, last, rules),
@@ -357,8 +393,11 @@ def nearest_of(position: Position) -> int:
 @jit
 def held(
     position: Position, entry_row: int, end: int, prices: Prices, codes: Codes, rules: Rules, balance: int
-) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """The position from its fill at an open to its end: (how it ended; row; step; mid of the exit; funding). Row `end`: it did not."""
+) -> tuple[int, int, int, int, int]:
+    """The position from its fill at an open to its end:
+
+    (how it ended; row; step; mid of the exit; funding). Row `end`: it did not.
+    """
     close_bit = CLOSE_LONG if position.side > 0 else CLOSE_SHORT
     nearest, target, side = nearest_of(position), position.target, position.side
     due_ms, last_ms = next_hour(prices.at_ms[entry_row]), rules.step_ms - 1
@@ -392,8 +431,9 @@ def held(
 @jit
 def trades_of(
     prices: Prices, orders: Orders, rules: Rules, first: int, end: int, balance: int, out: Ints
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """Write the trades into the rows of `out`. Returns (number of trades, DONE or the reason of the end, its row, balance).
+) -> tuple[int, int, int, int]:
+    """Write the trades into the rows of `out`. Returns (number of trades, DONE or the reason of the end, its row,
+    balance).
 
     The first decision falls on the close of row `first`.
     """

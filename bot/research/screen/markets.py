@@ -1,4 +1,6 @@
-"""The kernel's input: what the screen can do at all, the candles as whole numbers, the market's rules, and the orders that signals ask for."""
+"""The kernel's input: what the screen can do at all, the candles as whole numbers, the market's rules, and the
+orders that signals ask for.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,10 @@ from bot.wire import CANDLES_MAX
 
 _PATHS: Final[Mapping[PathPolicy, int]] = {"ohlc": OHLC, "olhc": OLHC, "adaptive": ADAPTIVE, "sl_first": SL_FIRST}
 Part = TypeVar("Part", Prices, Orders, Rules)
-_TIE: Final = 1e-3  # nearer to a rounding's boundary than this, a number is rounded as a decimal
-_MARGIN: Final = 1.02  # A multiple of the maintenance margin: there the kernel stops for a liquidation.
+# nearer to a rounding's boundary than this, a number is rounded as a decimal
+_TIE: Final = 1e-3
+# A multiple of the maintenance margin: there the kernel stops for a liquidation.
+_MARGIN: Final = 1.02
 _HOOKS: Final = ("on_fill", "on_trigger", "on_guardian", "on_timer", "confirm")
 
 
@@ -79,13 +83,17 @@ class Ground:
     prices: Prices
     rules: Rules
     cursor: MarketCursor
-    bars: Candles  # The candles of the strategy's interval.
-    decides: Any  # by row of `bars`: the row of `prices` at whose close it decides; -1: none
+    # The candles of the strategy's interval.
+    bars: Candles
+    # by row of `bars`: the row of `prices` at whose close it decides; -1: none
+    decides: Any
     start_ms: int
     end_ms: int
     balance: int
-    lines: dict[tuple[Any, ...], Any]  # declared indicators that were computed, by function, numbers and first bar
-    plain: tuple[int, Columns] | None = None  # the first bar, and the bars from there on as Python's lists
+    # declared indicators that were computed, by function, numbers and first bar
+    lines: dict[tuple[Any, ...], Any]
+    # the first bar, and the bars from there on as Python's lists
+    plain: tuple[int, Columns] | None = None
 
     @cached_property
     def walked(self) -> Prices:
@@ -151,13 +159,21 @@ def ground_of(
     closes = np.frombuffer(bars.at_ms, dtype=np.int64) + bars.step_ms
     rows = np.searchsorted(at_ms, closes - cursor.step_ms, side="right") - 1
     closed = int(np.searchsorted(closes, timeline.start_ms, side="right"))
-    if closed:  # The daemon decides on the newest closed bar when it starts.
+    # The daemon decides on the newest closed bar when it starts.
+    if closed:
         rows[closed - 1] = cursor.first - 1
     paid = hour_by_hour(rates.get(market, ()), timeline.start_ms, timeline.end_ms)
     return Ground(
-        Prices(at_ms, *columns), _rules(listing, cursor, options, paid, spec), cursor, bars,
-        rows, timeline.start_ms, timeline.end_ms, int(options.balance_usd * E8), {},
-    )  # fmt: skip
+        Prices(at_ms, *columns),
+        _rules(listing, cursor, options, paid, spec),
+        cursor,
+        bars,
+        rows,
+        timeline.start_ms,
+        timeline.end_ms,
+        int(options.balance_usd * E8),
+        {},
+    )
 
 
 def scaled_prices(column: Sequence[float]) -> Any:
@@ -168,19 +184,32 @@ def scaled_prices(column: Sequence[float]) -> Any:
 
 
 def _rules(
-    spec: MarketSpec, cursor: MarketCursor, options: SessionOptions, rates: Sequence[tuple[int, int]], strategy: StrategySpec
-) -> Rules:  # fmt: skip
+    spec: MarketSpec,
+    cursor: MarketCursor,
+    options: SessionOptions,
+    rates: Sequence[tuple[int, int]],
+    strategy: StrategySpec,
+) -> Rules:
     import numpy as np
 
     market = Market(spec, 1, 1, 1)
     recorded = [(0, spec.funding_rate), *rates]
     lowest = min(tier.max_leverage for tier in market.tiers)
     return Rules(
-        step_ms=cursor.step_ms, path=_PATHS[options.path], taker_rate=spec.taker_rate, half_spread=spec.half_spread,
-        first_size=market.level_sizes[0] if market.level_sizes else 0, lot=market.lot, min_notional=spec.min_notional,
-        maintenance=_MARGIN / (2 * lowest), needs_stop=int(strategy.limits.require_protection), budget=int(strategy.limits.budget_usd * E8), ticks=np.array(market.ticks[:20], dtype=np.int64),
-        rate_ms=np.array([at_ms for at_ms, _ in recorded], dtype=np.int64), rates=np.array([rate for _, rate in recorded], dtype=np.int64),
-    )  # fmt: skip
+        step_ms=cursor.step_ms,
+        path=_PATHS[options.path],
+        taker_rate=spec.taker_rate,
+        half_spread=spec.half_spread,
+        first_size=market.level_sizes[0] if market.level_sizes else 0,
+        lot=market.lot,
+        min_notional=spec.min_notional,
+        maintenance=_MARGIN / (2 * lowest),
+        needs_stop=int(strategy.limits.require_protection),
+        budget=int(strategy.limits.budget_usd * E8),
+        ticks=np.array(market.ticks[:20], dtype=np.int64),
+        rate_ms=np.array([at_ms for at_ms, _ in recorded], dtype=np.int64),
+        rates=np.array([rate for _, rate in recorded], dtype=np.int64),
+    )
 
 
 # ── Signals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +262,8 @@ def averages(values: Any, bars: int) -> Any:
 
     found = np.full(len(values), np.nan)
     sums = np.cumsum(np.concatenate([values[:bars], values[bars:] - values[:-bars]]))
-    if len(sums) and sums.min() < FAR_SMALLER * sums.max():  # Its rounding errors may show: bar by bar.
+    # Its rounding errors may show: bar by bar.
+    if len(sums) and sums.min() < FAR_SMALLER * sums.max():
         plain = values.tolist()
         return np.array(Sma(bars).column(Columns(plain, plain, plain, plain, plain)), dtype=np.float64)
     found[bars - 1 :] = sums[bars - 1 :] / bars
@@ -252,7 +282,8 @@ def orders_of(ground: Ground, spec: StrategySpec, signals: Signals, codes: Any, 
     bars[rows[inside]] = inside
     entries = np.flatnonzero(by_row & OPENS)
     bars = bars[entries]
-    if len(bars):  # Raises for numbers that no entry can have.
+    # Raises for numbers that no entry can have.
+    if len(bars):
         signals.open_at(spec.strategy.markets[0], "long", int(bars[0]))
     limits, leverage = spec.limits, signals.leverage or 1
     market = CATALOGUE[spec.strategy.markets[0]].spec
@@ -271,11 +302,18 @@ def orders_of(ground: Ground, spec: StrategySpec, signals: Signals, codes: Any, 
     lot = ground.rules.lot
     size = column(signals.size, E8, ROUND_DOWN)
     return Orders(
-        codes=by_row, entries=entries, usd=column(signals.usd, 100, ROUND_DOWN) * (E8 // 100), size=size - size % lot, budget_size=column(signals.size, E8, ROUND_UP),
-        stop_pct=column(signals.stop_pct, E8, ROUND_HALF_EVEN), stop_px=column(signals.stop_px, E8, ROUND_HALF_EVEN),
-        target_pct=column(signals.target_pct, E8, ROUND_HALF_EVEN), target_px=column(signals.target_px, E8, ROUND_HALF_EVEN),
-        target_r=column(signals.target_r, E8, ROUND_HALF_EVEN), leverage=leverage,
-    )  # fmt: skip
+        codes=by_row,
+        entries=entries,
+        usd=column(signals.usd, 100, ROUND_DOWN) * (E8 // 100),
+        size=size - size % lot,
+        budget_size=column(signals.size, E8, ROUND_UP),
+        stop_pct=column(signals.stop_pct, E8, ROUND_HALF_EVEN),
+        stop_px=column(signals.stop_px, E8, ROUND_HALF_EVEN),
+        target_pct=column(signals.target_pct, E8, ROUND_HALF_EVEN),
+        target_px=column(signals.target_px, E8, ROUND_HALF_EVEN),
+        target_r=column(signals.target_r, E8, ROUND_HALF_EVEN),
+        leverage=leverage,
+    )
 
 
 def rules_for(ground: Ground, signals: Signals) -> Rules:
@@ -285,7 +323,10 @@ def rules_for(ground: Ground, signals: Signals) -> Rules:
 
 
 def scaled(given: Any, unit: int, rounding: str) -> Any:
-    """Numbers as whole multiples of 1 / unit, rounded as the daemon rounds the decimal that a number prints. NaN is 0."""
+    """Numbers as whole multiples of 1 / unit, rounded as the daemon rounds the decimal that a number prints.
+
+    NaN is 0.
+    """
     import numpy as np
 
     values = np.atleast_1d(np.asarray(given, dtype=np.float64))
@@ -304,7 +345,10 @@ def scaled(given: Any, unit: int, rounding: str) -> Any:
 
 
 def plain(columns: Part) -> Part:
-    """The same as lists, which Python reads faster than arrays and whose numbers have no bounds. Not for the compiled kernel."""
+    """The same as lists, which Python reads faster than arrays and whose numbers have no bounds.
+
+    Not for the compiled kernel.
+    """
     return columns if IS_COMPILED else type(columns)(*map(_listed, columns))
 
 

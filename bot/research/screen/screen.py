@@ -15,7 +15,8 @@ from bot.research.screen.markets import Ground, bars_of, first_bar, orders_of, p
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy.signals import BarArrays, SignalRows
 
-SAMPLES: Final = 60  # rows whose signals are compared with those of a window of `lookback` bars
+# rows whose signals are compared with those of a window of `lookback` bars
+SAMPLES: Final = 60
 _OF_INSTANTS: Final = ("entry_row", "exit_row", "exit_step", "exit_kind")
 _OF_CURVE: Final = ("side", "size", "entry_row", "exit_row", "exit_kind")
 _OF_TRADES: Final = ("size", "entry_notional", "exit_notional", "fees", "funding", "stop_px")
@@ -24,7 +25,10 @@ _KINDS: Final = {STOP: "stop_loss", TARGET: "take_profit", CLOSE: "close"}
 
 @dataclass(frozen=True)
 class Screened:
-    """The trades of a screen: a row for each, in the order of kernel.COLUMNS. `why_not`: why the full backtest has to run instead."""
+    """The trades of a screen: a row for each, in the order of kernel.COLUMNS.
+
+    `why_not`: why the full backtest has to run instead.
+    """
 
     ground: Ground
     name: str
@@ -65,7 +69,8 @@ class Screened:
         ]
 
     def curve(self) -> tuple[list[int], list[float]]:
-        """The equity in USD at the closes with the highest and the lowest of each hour, at the end of each UTC day and at the end, and the instants.
+        """The equity in USD at the closes with the highest and the lowest of each hour, at the end of each UTC day and
+        at the end, and the instants.
 
         Half of a trade's fees falls on its entry and half on its exit. Its funding falls on its bars in equal parts.
         """
@@ -88,7 +93,8 @@ class Screened:
         a_bar = funding / np.maximum(out - entry, 1)
         np.add.at(accrued, entry, a_bar)
         np.add.at(accrued, np.maximum(out, entry + 1), -a_bar)
-        cash[-2] += cash[-1]  # Of a trade that is still open at the end.
+        # Of a trade that is still open at the end.
+        cash[-2] += cash[-1]
         equity = (
             ground.balance / E8
             + np.cumsum(cash[:-1] + np.cumsum(accrued[:-1]))
@@ -98,7 +104,10 @@ class Screened:
         return ground.close_ms[kept].tolist(), equity[kept].tolist()
 
     def figures(self) -> tuple[dict[str, Any], list[float]]:
-        """The figures of a report, and the returns of the UTC days. Equity is that of `curve`, so figures of drawdowns and days may differ a little."""
+        """The figures of a report, and the returns of the UTC days.
+
+        Equity is that of `curve`, so figures of drawdowns and days may differ a little.
+        """
         import numpy as np
 
         ground = self.ground
@@ -110,7 +119,8 @@ class Screened:
         risk = np.where(stop > 0, np.maximum(side * (paid - size * stop), 0.0), 0.0)
         columns = (side * (worth - paid), fees, funding, risk)
         trades = list(map(Trade, entries, exits, *(column.tolist() for column in columns)))
-        del trades[int(np.count_nonzero(kind != OPEN_END)) :]  # Only the last one can be open.
+        # Only the last one can be open.
+        del trades[int(np.count_nonzero(kind != OPEN_END)) :]
         prices = {
             ground.cursor.coin: (
                 float(ground.prices.open[ground.cursor.first]) / E8,
@@ -167,6 +177,6 @@ def _check_lookback(rows: SignalRows, bars: BarArrays, codes: Any) -> None:
         window = rows.window(bars, row)
         if window is not None and rows.evaluated_arrays(window)[1][-1] != codes[row]:
             raise StrategyError(
-                f"the signals of bar {row} of {bars.market} change if the strategy sees only the last {lookback} bars, as it does live; "
-                "set lookback to the number of bars that one row reads"
+                f"the signals of bar {row} of {bars.market} change if the strategy sees only the last {lookback} bars,"
+                " as it does live; set lookback to the number of bars that one row reads"
             )

@@ -1,4 +1,6 @@
-"""The account of one run: its state, the owners of its orders and positions, and the profit and loss of each strategy."""
+"""The account of one run: its state, the owners of its orders and positions, and the profit and loss of each
+strategy.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Account:
 
     def __init__(self, journal: Journal, live: Mapping[str, Intent], feed: BarFeed, now_ms: Callable[[], int]) -> None:
         self._feed = feed
-        self.order_rules: dict[str, OrderRules] = {}  # by market; empty until `learn_markets`
+        # by market; empty until `learn_markets`
+        self.order_rules: dict[str, OrderRules] = {}
         self.order_owners = OrderOwners(journal, live)
         self._owners_by_key = self.order_owners.by_key
         # Gets the fills, resting orders and armed guardians whose key is of no strategy of ours.

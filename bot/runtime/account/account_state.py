@@ -19,13 +19,17 @@ from bot.wire import bare_coin
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot, Guardian, Order, Position
 
-KEYS_KEPT: Final = 2_000  # keys of trades; needed for minutes, after that the service is asked
+# keys of trades; needed for minutes, after that the service is asked
+KEYS_KEPT: Final = 2_000
 
-ROUNDING_USD: Final = 0.001  # covers float errors, and margins that the service rounds up at each fill
-WAITING: Final = 1.01  # a market entry that waits may be filled at a worse price than the mark
+# covers float errors, and margins that the service rounds up at each fill
+ROUNDING_USD: Final = 0.001
+# a market entry that waits may be filled at a worse price than the mark
+WAITING: Final = 1.01
 
 
-_DEFAULT_TERMS: Final = EntryTerms()  # The terms for an unknown market.
+# The terms for an unknown market.
+_DEFAULT_TERMS: Final = EntryTerms()
 
 
 def _no_owner(key: str) -> str | None:
@@ -43,8 +47,8 @@ def _no_leverage(key: str) -> int | None:
 class AccountState:
     """`owner_of(key)` names the strategy of an intent; None if the key is not ours.
 
-    `keys_of_trades(trade_ids, epoch)` gives the keys of the trades that are orders of ours. `leverage_of(key)` is the leverage that
-    an entry of ours requested; events do not contain it.
+    `keys_of_trades(trade_ids, epoch)` gives the keys of the trades that are orders of ours. `leverage_of(key)` is the
+    leverage that an entry of ours requested; events do not contain it.
     """
 
     def __init__(
@@ -62,19 +66,24 @@ class AccountState:
         self.trades_by_key: dict[str, str] = {}
         # Keys of closes whose last fill has come.
         self.closed: set[str] = set()
-        self.is_named_by_us = False  # the event being folded got its key from us, by its trade
-        self.keys_proven = False  # True once this service has shown one of our keys on a trade
-        self.events_named = False  # True once an event has shown one of our keys; what has no key is then not ours
-        # While one order reverses a position, by market: the order's trade, and the leverage that the new position takes over.
+        # the event being folded got its key from us, by its trade
+        self.is_named_by_us = False
+        # True once this service has shown one of our keys on a trade
+        self.keys_proven = False
+        # True once an event has shown one of our keys; what has no key is then not ours
+        self.events_named = False
+        # While one order reverses a position, by market: the order's trade, and the leverage that the new position
+        # takes over.
         self.turning: dict[str, tuple[str, float]] = {}
         self.marks: dict[str, float] = {}
-        self.terms: dict[str, EntryTerms] = {}  # by bare coin, once the markets are known
+        # by bare coin, once the markets are known
+        self.terms: dict[str, EntryTerms] = {}
         self.balance_e8 = 0
         self.epoch = 0
-        self.environment: str | None = None  # "sandbox": play money
-        self.value_offset_usd = (
-            0.0  # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
-        )
+        # "sandbox": play money
+        self.environment: str | None = None
+        # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
+        self.value_offset_usd = 0.0
 
     @property
     def balance_usd(self) -> Decimal:
@@ -93,9 +102,13 @@ class AccountState:
         self.keep_key(key, trade_id)
 
     def of_snapshot(self, snapshot: AccountSnapshot) -> None:
-        """Take over a snapshot. Owners and first stops, which the service does not know, stay for positions that are still open."""
+        """Take over a snapshot.
+
+        Owners and first stops, which the service does not know, stay for positions that are still open.
+        """
         if snapshot.epoch != self.epoch:
-            self.positions = {}  # A position from before a reset is not the one that is open in its market now.
+            # A position from before a reset is not the one that is open in its market now.
+            self.positions = {}
         self.epoch = snapshot.epoch
         self.environment = snapshot.environment
         self.balance_e8 = e8_of_decimal(snapshot.balance_usd)
@@ -113,7 +126,10 @@ class AccountState:
         self.guardians = {one.id: _guardian_of(one) for one in listed}
 
     def adopt(self, market: str, owner: str | None, *, is_adopted: bool = False) -> None:
-        """Make this strategy the owner of the position. `is_adopted`: another hand opened it. None: it is nobody's again."""
+        """Make this strategy the owner of the position.
+
+        `is_adopted`: another hand opened it. None: it is nobody's again.
+        """
         self.positions[market] = self.positions[market]._replace(owner=owner, is_adopted=is_adopted)
 
     def date(self, market: str, opened_ms: int) -> MirrorPosition:
@@ -136,7 +152,10 @@ class AccountState:
         return is_stopped or self._is_trailed(market)
 
     def unprotected(self) -> list[MirrorPosition]:
-        """Our own positions without a working stop. Every pass asks this, so each order is looked at once, not once a position."""
+        """Our own positions without a working stop.
+
+        Every pass asks this, so each order is looked at once, not once a position.
+        """
         if not self.positions:
             return []
         bare = {one.market: one.size_e8 for one in self.positions.values() if one.owner is not None}
@@ -174,7 +193,10 @@ class AccountState:
         )
 
     def _has_r(self, market: str) -> bool:
-        """True if the position has had a stop. A trailing stop waits for a profit in units of that stop's distance (r)."""
+        """True if the position has had a stop.
+
+        A trailing stop waits for a profit in units of that stop's distance (r).
+        """
         position = self.positions.get(market)
         return position is not None and position.first_stop_e8 is not None
 
@@ -226,8 +248,8 @@ class AccountState:
     def all_in_usd(self, market: str, leverage: float) -> float:
         """Notional of the largest market entry that the free margin allows, by the service's rule.
 
-        Free margin is cash plus cross positions at their marks, less what waiting entries hold back. An isolated position
-        adds nothing: its margin and its profit belong to the position.
+        Free margin is cash plus cross positions at their marks, less what waiting entries hold back. An isolated
+        position adds nothing: its margin and its profit belong to the position.
         """
         free = self.balance_e8 / E8 - ROUNDING_USD
         for p in self.positions.values():
@@ -245,7 +267,8 @@ class AccountState:
     def is_foreign(self, key: str | None) -> bool:
         """True if an order with this key was placed by somebody else: another agent, daemon or person."""
         if key is None:
-            return self.events_named  # A service that shows no keys does not say who placed an order.
+            # A service that shows no keys does not say who placed an order.
+            return self.events_named
         return self.owner_of(key) is None
 
     def _keys_of_orders(self, orders: Iterable[Order]) -> Mapping[TradeOf, str]:
@@ -272,7 +295,8 @@ def _leg(orders: Mapping[str, MirrorOrder], market: str, kind: str) -> MirrorOrd
 
 def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:
     if known is not None and known.side != one.side:
-        known = None  # Another position in the same market.
+        # Another position in the same market.
+        known = None
     first_stop = None if known is None else known.first_stop_e8
     return MirrorPosition(
         market=one.coin,

@@ -44,7 +44,8 @@ def _split_size(size: int, weights: Weights, step: int) -> dict[str, int]:
     parts = {name: int(part // step) * step for name, part in exact.items()}
     left = size - sum(parts.values())
     by_loss = sorted(weights, key=lambda weight: parts[weight[0]] - exact[weight[0]])
-    for most in (step, size):  # The second time is for a share of an older version that is no whole number of steps.
+    # The second time is for a share of an older version that is no whole number of steps.
+    for most in (step, size):
         for name, weight in by_loss:
             more = min(most, left, weight - parts[name])
             parts[name] += more
@@ -53,7 +54,10 @@ def _split_size(size: int, weights: Weights, step: int) -> dict[str, int]:
 
 
 def split(amount: int, weights: Weights) -> dict[str, int]:
-    """Split an amount in proportion, rounded to UNIT toward zero. The last part takes the rest, so the sum is the amount."""
+    """Split an amount in proportion, rounded to UNIT toward zero.
+
+    The last part takes the rest, so the sum is the amount.
+    """
     whole = sum(weight for _, weight in weights)
     parts: dict[str, int] = {}
     left = amount

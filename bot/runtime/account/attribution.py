@@ -1,7 +1,8 @@
 """Attribution: fills, fees, funding, profit and shares of positions, by strategy. Exact.
 
-A market has one position; each strategy has its share of it. FOREIGN holds what no strategy of ours did. attribution_fold.py changes
-an `Attribution` by events; allocation.py splits sizes and amounts. Nothing here sends or writes; the journal writes `changes`.
+A market has one position; each strategy has its share of it. FOREIGN holds what no strategy of ours did.
+attribution_fold.py changes an `Attribution` by events; allocation.py splits sizes and amounts. Nothing here sends or
+writes; the journal writes `changes`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,7 @@ from typing import TYPE_CHECKING
 
 from bot.clock import DAY_MS, utc_day_start_ms
 from bot.money import E8, decimal_of_e16, e8_rounded, e16_of_decimal
-from bot.runtime.model.shares import (
-    NETTING,
-    NOUGHT,
-    UNIT,
-    AttributionChanges,
-    Share,
-    StrategyTotals,
-    TotalsRow,
-)
+from bot.runtime.model.shares import NETTING, NOUGHT, UNIT, AttributionChanges, Share, StrategyTotals, TotalsRow
 
 if TYPE_CHECKING:
     from bot.runtime.journal.journal import Journal
@@ -29,7 +22,8 @@ if TYPE_CHECKING:
 
 MarkAt = Callable[[str, int | None], Decimal | None]
 StepOf = Callable[[str], Decimal]
-Amount = str | int  # text in a journal on disk, a scaled number in a journal in memory
+# text in a journal on disk, a scaled number in a journal in memory
+Amount = str | int
 Marked = tuple[set[str], set[str], bool]
 Saved = tuple[dict[str, TotalsRow], dict[str, dict[str, Share]], dict[str, int], int, Sequence[tuple[Share, int]]]
 
@@ -38,22 +32,30 @@ totals_row = partial(tuple.__new__, TotalsRow)
 
 
 class Attribution:
-    """`owner_of(key)` names the strategy of a key. `mark_at(market, at_ms)` is the mark price at an instant (None: now).
+    """`owner_of(key)` names the strategy of a key. `mark_at(market, at_ms)` is the mark price at an instant (None:
+    now).
 
     `step_of(market)` is the market's lot: every size is a whole number of lots.
     """
 
     def __init__(
-        self, *, epoch: int, rows: Iterable[TotalsRow], shares: Iterable[Share], owner_of: Callable[[str], str | None], mark_at: MarkAt,
+        self,
+        *,
+        epoch: int,
+        rows: Iterable[TotalsRow],
+        shares: Iterable[Share],
+        owner_of: Callable[[str], str | None],
+        mark_at: MarkAt,
         step_of: StepOf = lambda _market: UNIT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.epoch = epoch
         self.owner_of = owner_of
         self.mark_at = mark_at
         self.step_of = step_of
         self.rows: dict[str, TotalsRow] = {row.strategy: row for row in rows}
         self.shares: dict[str, dict[str, Share]] = {}
-        self.netting: dict[str, int] = {}  # by market, while the position is open: its part of NETTING
+        # by market, while the position is open: its part of NETTING
+        self.netting: dict[str, int] = {}
         for share in shares:
             if share.strategy == NETTING:
                 self.netting[share.market] = share.cost
@@ -65,15 +67,20 @@ class Attribution:
         self.rows_changed: set[str] = set()
         self.markets_changed: set[str] = set()
         self.is_wiped = False
-        self.is_in_page = False  # between `begin_page` and `end_page`
-        self._before: tuple[Saved, Marked] | None = (
-            None  # the state at the start of the page, once the page has changed something
-        )
+        # between `begin_page` and `end_page`
+        self.is_in_page = False
+        # the state at the start of the page, once the page has changed something
+        self._before: tuple[Saved, Marked] | None = None
 
     @classmethod
     def of_journal(
-        cls, journal: Journal, *, owner_of: Callable[[str], str | None], mark_at: MarkAt, step_of: StepOf = lambda _market: UNIT
-    ) -> Attribution:  # fmt: skip
+        cls,
+        journal: Journal,
+        *,
+        owner_of: Callable[[str], str | None],
+        mark_at: MarkAt,
+        step_of: StepOf = lambda _market: UNIT,
+    ) -> Attribution:
         """The attribution that the last run wrote."""
         cursor = journal.events.cursor
         epoch = 0 if cursor is None else cursor.epoch
@@ -96,11 +103,18 @@ class Attribution:
         shares = tuple(self.shares_of(strategy))
         unrealized = self.unrealized(strategy, None)
         return StrategyTotals(
-            strategy=strategy, fills=row.fills, fees_usd=decimal_of_e16(row.fees), funding_usd=decimal_of_e16(row.funding),
-            realized_usd=decimal_of_e16(row.realized), margin_lost_usd=decimal_of_e16(row.margin_lost),
-            unrealized_usd=decimal_of_e16(unrealized), day_usd=decimal_of_e16(row.net + unrealized - row.base),
-            notional_usd=sum((one.notional_usd for one in shares), NOUGHT), is_halted=self.is_halted(strategy), shares=shares,
-        )  # fmt: skip
+            strategy=strategy,
+            fills=row.fills,
+            fees_usd=decimal_of_e16(row.fees),
+            funding_usd=decimal_of_e16(row.funding),
+            realized_usd=decimal_of_e16(row.realized),
+            margin_lost_usd=decimal_of_e16(row.margin_lost),
+            unrealized_usd=decimal_of_e16(unrealized),
+            day_usd=decimal_of_e16(row.net + unrealized - row.base),
+            notional_usd=sum((one.notional_usd for one in shares), NOUGHT),
+            is_halted=self.is_halted(strategy),
+            shares=shares,
+        )
 
     def names(self) -> list[str]:
         """Strategies, FOREIGN and NETTING, as far as they have totals or shares."""
@@ -119,7 +133,8 @@ class Attribution:
 
     def unrealized(self, strategy: str, at_ms: int | None) -> int:
         """Scaled 1e16."""
-        if strategy == NETTING:  # By the shares' own costs, the account's unrealised profit lacks this amount.
+        # By the shares' own costs, the account's unrealised profit lacks this amount.
+        if strategy == NETTING:
             return -sum(self.netting.values())
         shares = self.shares_of(strategy)
         return sum(self.gain_at(share, at_ms) for share in shares)
@@ -131,7 +146,10 @@ class Attribution:
     # -- the day
 
     def roll(self, now_ms: int) -> bool:
-        """Begin a new day, if `now_ms` is in one: each strategy's day counts from its value at 00:00 UTC. True if a day began."""
+        """Begin a new day, if `now_ms` is in one: each strategy's day counts from its value at 00:00 UTC.
+
+        True if a day began.
+        """
         if now_ms - self.day_ms < DAY_MS:
             return False
         self.keep()
@@ -143,7 +161,10 @@ class Attribution:
         return True
 
     def mend_day(self) -> None:
-        """Correct the values at 00:00 UTC by the mark prices of 00:00 that are known now. An event may come before the bar of its instant."""
+        """Correct the values at 00:00 UTC by the mark prices of 00:00 that are known now.
+
+        An event may come before the bar of its instant.
+        """
         day_start: list[tuple[Share, int]] = []
         for share, before in self.day_start:
             gain = self.gain_at(share, self.day_ms)
@@ -161,14 +182,20 @@ class Attribution:
     # -- pages of the feed
 
     def keep(self) -> None:
-        """Save the state at the start of the page, for `end_page`. Call it before each change; most pages change nothing here."""
+        """Save the state at the start of the page, for `end_page`.
+
+        Call it before each change; most pages change nothing here.
+        """
         if self.is_in_page and self._before is None:
             shares = {market: dict(held) for market, held in self.shares.items()}
             marked = set(self.rows_changed), set(self.markets_changed), self.is_wiped
             self._before = (dict(self.rows), shares, dict(self.netting), self.day_ms, self.day_start), marked
 
     def begin_page(self) -> None:
-        """Begin a page of events. `end_page` undoes its changes if the page was not written, because its events come again."""
+        """Begin a page of events.
+
+        `end_page` undoes its changes if the page was not written, because its events come again.
+        """
         self.is_in_page, self._before = True, None
 
     def end_page(self, *, is_written: bool) -> None:
@@ -197,7 +224,10 @@ class Attribution:
     # -- changes of rows and shares, by attribution_fold.py
 
     def reduce(self, market: str, name: str, part: int, px: int, gain: int) -> int:
-        """Take a closed part from a share and return the size that is left. The share's cost falls by the part's proceeds less its gain."""
+        """Take a closed part from a share and return the size that is left.
+
+        The share's cost falls by the part's proceeds less its gain.
+        """
         held = self.shares.get(market, {})
         share = held.get(name)
         if share is None:
@@ -225,7 +255,7 @@ class Attribution:
 
     def add(
         self, name: str, fills: int = 0, fees: int = 0, funding: int = 0, realized: int = 0, margin_lost: int = 0
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add to a strategy's sums. Amounts are scaled 1e16."""
         if not (fills or fees or funding or realized or margin_lost):
             return

@@ -1,10 +1,13 @@
 """Attributes fills, fees, funding payments and profits to strategies. Changes an `Attribution`.
 
-- An opening fill belongs to the strategy whose intent has the fill's key. A closing fill takes from that strategy's share first, and then from
-  the other shares in proportion. A stop, target, guardian, liquidation or settlement takes from all shares in proportion.
-  Funding and lost margin are split in proportion too.
-- A strategy that holds the whole position gets the service's figures. If several share it, the profit of each is computed from the cost of
-  its own fills. The account's profit is computed from one average entry price; NETTING holds the difference until the position is closed.
+- An opening fill belongs to the strategy whose intent has the fill's key. A closing fill takes from that strategy's
+share first, and then from
+  the other shares in proportion. A stop, target, guardian, liquidation or settlement takes from all shares in
+  proportion. Funding and lost margin are split in proportion too.
+- A strategy that holds the whole position gets the service's figures. If several share it, the profit of each is
+computed from the cost of
+  its own fills. The account's profit is computed from one average entry price; NETTING holds the difference until the
+  position is closed.
 
 So the sum over all rows equals the account's figures, to the last unit.
 """
@@ -54,14 +57,16 @@ def name_foreign_entries(attribution: Attribution, events: Iterable[Event], owne
     attribution.keep()
     for event in events:
         if type(event) is not Fill or event.intent != "open":
-            continue  # A close has already reduced the shares.
+            # A close has already reduced the shares.
+            continue
         realized, fee, size = (event.realized or 0) * E8, event.fee * E8, event.size
         attribution.add(FOREIGN, fills=-1, fees=-fee, realized=-realized)
         attribution.add(owner, fills=1, fees=fee, realized=realized)
         held = attribution.shares.get(event.coin or "", {})
         theirs = held.get(FOREIGN)
         if theirs is None or theirs.side != event.side or theirs.size_e8 < size:
-            continue  # A part was closed since; `align` gives the rest to its owner.
+            # A part was closed since; `align` gives the rest to its owner.
+            continue
         cost = theirs.cost if theirs.size_e8 == size else event.px * size
         left = theirs._replace(size_e8=theirs.size_e8 - size, cost=theirs.cost - cost)
         known, mine = held.get(owner), Share(theirs.market, owner, theirs.side, size, cost)
@@ -128,7 +133,8 @@ def _filled(attribution: Attribution, event: Fill, owner: str | None) -> Mapping
         if owner is None and event.idempotency_key is not None:
             taker = FOREIGN
         elif owner is not None and owner.startswith("@"):
-            taker = None  # A repair by the daemon belongs to no strategy.
+            # A repair by the daemon belongs to no strategy.
+            taker = None
         parts = _closed(attribution, market, taker, size=size, px=event.px, fee=fee, realized=gain, fills=1)
         if not event.position_size and not attribution.shares.get(market):
             attribution.drop(market)
@@ -139,7 +145,7 @@ def _filled(attribution: Attribution, event: Fill, owner: str | None) -> Mapping
 
 def _closed(
     attribution: Attribution, market: str, taker: str | None, *, size: int, px: int, fee: int, realized: int, fills: int
-) -> dict[str, Part]:  # fmt: skip
+) -> dict[str, Part]:
     held = attribution.shares.get(market, {})
     # The common case: one strategy holds the whole position, so it gets the service's figures.
     if len(held) == 1 and market not in attribution.netting:
@@ -156,7 +162,8 @@ def _closed(
         rest = realized - sum(gains.values())
         attribution.add(NETTING, realized=rest)
         attribution.netting[market] = attribution.netting.get(market, 0) + rest
-    else:  # More was closed than the shares held, so the cost of the rest is not known.
+    # More was closed than the shares held, so the cost of the rest is not known.
+    else:
         gains = split(realized, takes)
     parts = {}
     for name, part in takes:
@@ -172,7 +179,10 @@ def _funded(attribution: Attribution, event: FundingPaid) -> None:
 
 
 def _liquidated(attribution: Attribution, event: Liquidated) -> None:
-    """Split the lost margin among the strategies. Fills are separate events; the rest of the position is closed at the mark price."""
+    """Split the lost margin among the strategies.
+
+    Fills are separate events; the rest of the position is closed at the mark price.
+    """
     weights = _weights(attribution, event.coin)
     for name, amount in split(event.margin_lost * E8, weights).items():
         attribution.add(name, margin_lost=amount)
@@ -206,7 +216,10 @@ def _weights(attribution: Attribution, market: str) -> Weights:
 
 
 def _fit(attribution: Attribution, market: str, side: str, size: int, entry_px: int | None, owner: str) -> None:
-    """Make the shares of a market add up to its position. `owner` gets a missing size; an excess is taken from FOREIGN first."""
+    """Make the shares of a market add up to its position.
+
+    `owner` gets a missing size; an excess is taken from FOREIGN first.
+    """
     held = attribution.shares.setdefault(market, {})
     if not held and not size:
         attribution.drop(market)
@@ -254,7 +267,9 @@ def _give(attribution: Attribution, share: Share, owner: str) -> None:
 
 
 def _rebase(attribution: Attribution, name: str, share: Share, sign: int) -> None:
-    """Correct the base of the day for a share that came or went without a fill, so that the day's profit stays the same."""
+    """Correct the base of the day for a share that came or went without a fill, so that the day's profit stays the
+    same.
+    """
     row = attribution.row(name)
     attribution.put(row._replace(base=row.base + sign * attribution.gain_at(share, None)))
 

@@ -1,4 +1,7 @@
-"""Compares the account state with a snapshot of the service and names each difference. Repairs belong to `reconciliation`."""
+"""Compares the account state with a snapshot of the service and names each difference.
+
+Repairs belong to `reconciliation`.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from bot.runtime.model.positions import EVENT
 if TYPE_CHECKING:
     from bot.wire import Market
 
-FEE_ROUNDING: Final = 1e-8  # the service gives a rate in basis points with four decimals
+# the service gives a rate in basis points with four decimals
+FEE_ROUNDING: Final = 1e-8
 
 
 class EntryTerms(NamedTuple):
@@ -19,14 +20,18 @@ class EntryTerms(NamedTuple):
     margin_mode: str = "cross"
 
     def margin_usd(self, notional_usd: float, leverage: float) -> float:
-        """The free margin that an entry of this notional needs. An isolated position pays its fee from its own margin."""
+        """The free margin that an entry of this notional needs.
+
+        An isolated position pays its fee from its own margin.
+        """
         return notional_usd * (1 / leverage + (0 if self.margin_mode == "isolated" else self.fee))
 
 
 def entry_terms(market: Market) -> EntryTerms:
     """The terms by the service's list of markets.
 
-    The list gives the fee of an event for a Yes at its present price. A No, or another price, may pay up to the whole rate.
+    The list gives the fee of an event for a Yes at its present price. A No, or another price, may pay up to the whole
+    rate.
     """
     fee = float(market.taker_fee_bps or 0) / 10_000 + FEE_ROUNDING
     if market.coin.startswith(EVENT) and market.mark_px is not None and market.mark_px < 1:

@@ -1,4 +1,7 @@
-"""Folds the service's events into the account state. Each fold sets what the event says, so taking an event twice changes nothing."""
+"""Folds the service's events into the account state.
+
+Each fold sets what the event says, so taking an event twice changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,15 @@ def with_our_keys(state: AccountState, events: Sequence[Event]) -> Sequence[Even
 
 def _named(event: Event, key: str) -> Event:
     return Named.model_construct(
-        id=event.id, type=event.type, subtype=event.subtype, ts=event.ts, coin=event.coin, request_id=event.request_id,
-        idempotency_key=key, data=event.data,
-    )  # fmt: skip
+        id=event.id,
+        type=event.type,
+        subtype=event.subtype,
+        ts=event.ts,
+        coin=event.coin,
+        request_id=event.request_id,
+        idempotency_key=key,
+        data=event.data,
+    )
 
 
 def _see_key(state: AccountState, key: str, trade_id: str) -> None:
@@ -172,7 +181,10 @@ def _guardian_moved(state: AccountState, event: GuardianMoved) -> None:
 
 
 def _gain(state: AccountState, usd: int, balance: int) -> None:
-    """Add `usd` to the account's value. The part that the balance does not show went to an isolated margin, or came from one."""
+    """Add `usd` to the account's value.
+
+    The part that the balance does not show went to an isolated margin, or came from one.
+    """
     state.value_offset_usd += (state.balance_e8 + usd - balance) / E8
     state.balance_e8 = balance
 
@@ -182,7 +194,8 @@ def _funded(state: AccountState, event: FundingPaid) -> None:
 
 
 def _liquidated(state: AccountState, event: Liquidated) -> None:
-    """The fills of a liquidation are events of their own and change the account's value. A takeover by the backstop has no fills.
+    """The fills of a liquidation are events of their own and change the account's value. A takeover by the backstop has
+    no fills.
 
     If the event of a takeover has no amounts, the next snapshot corrects the value.
     """

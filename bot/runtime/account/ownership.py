@@ -1,4 +1,7 @@
-"""Which strategy an order or a position belongs to. The service does not know strategies; the journal knows which strategy sent which key."""
+"""Which strategy an order or a position belongs to.
+
+The service does not know strategies; the journal knows which strategy sent which key.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from bot.runtime.account.attribution_fold import align, give_back
 from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.model.intents import Intent, TradeOf
 
-OWNERS_KEPT: Final = 2_000  # the newest keys that were looked up; the journal has the others
+# the newest keys that were looked up; the journal has the others
+OWNERS_KEPT: Final = 2_000
 
 
 class OrderOwners:
@@ -68,8 +72,9 @@ class PositionOwners:
     def own_positions(self, *, events_skipped: bool = False) -> None:
         """Find the owner of each position after a snapshot, and fit the shares to the positions.
 
-        A position belongs to its opener, which is found by the entries that the journal has of it. `events_skipped`: those entries may
-        be missing, and then the position belongs to the strategy of our newest accepted entry before it.
+        A position belongs to its opener, which is found by the entries that the journal has of it. `events_skipped`:
+        those entries may be missing, and then the position belongs to the strategy of our newest accepted entry before
+        it.
         """
         self.find_owners(events_skipped=events_skipped)
         self.align_shares()
@@ -94,7 +99,8 @@ class PositionOwners:
     def align_shares(self) -> None:
         """Fit the shares of the strategies to the positions.
 
-        Call it only when every event of the positions was read; a fill that is read later would be attributed to FOREIGN.
+        Call it only when every event of the positions was read; a fill that is read later would be attributed to
+        FOREIGN.
         """
         align(self._attribution, self._mirror.positions, self._mirror.epoch, self._now_ms())
         self.write_attribution()

@@ -1,6 +1,8 @@
-"""The alarms: each names a promise that does not hold now. One table gives each alarm its state, notice, metric, alert rule and panel. Pure.
+"""The alarms: each names a promise that does not hold now. One table gives each alarm its state, notice, metric, alert
+rule and panel. Pure.
 
-A daemon that is dead has no alarms; Prometheus notices it (`BracketbotDown`), and its next start tells why (`daemon.failed`).
+A daemon that is dead has no alarms; Prometheus notices it (`BracketbotDown`), and its next start tells why
+(`daemon.failed`).
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ PANEL: Final = "Alarms"
 
 
 class Alarm(NamedTuple):
-    """One alarm. `text` may name `{message}`; `wait` is how long Prometheus waits; `grace_ms` is how long the daemon waits, in real time.
+    """One alarm. `text` may name `{message}`; `wait` is how long Prometheus waits; `grace_ms` is how long the daemon
+    waits, in real time.
 
-    `degrades`: entries stop in the market that is its subject, and the state is DEGRADED. `is_event`: it has happened, and each new
-    message is told again.
+    `degrades`: entries stop in the market that is its subject, and the state is DEGRADED. `is_event`: it has happened,
+    and each new message is told again.
     """
 
     name: str
@@ -49,40 +52,81 @@ class Alarm(NamedTuple):
 
 _ALARMS: Final = (
     Alarm(
-        "prices_lost", "a stop fires at the price of its moment", "error", "{market}: no live prices",
-        "critical", "no live prices of {{ $labels.subject }}: its stops cannot fire until they are back",
-        "bot status shows the source and why; close by hand at the exchange if that is urgent", grace_ms=30_000, degrades=True,
+        "prices_lost",
+        "a stop fires at the price of its moment",
+        "error",
+        "{market}: no live prices",
+        "critical",
+        "no live prices of {{ $labels.subject }}: its stops cannot fire until they are back",
+        "bot status shows the source and why; close by hand at the exchange if that is urgent",
+        grace_ms=30_000,
+        degrades=True,
     ),
     Alarm(
-        "price_jump", "a price that fires something is true", "warning", "{market}: the price has jumped",
-        "warning", "the price of {{ $labels.subject }} has jumped by more than 5 % within the last 15 minutes, and was used",
-        "bot events and bot explain show what fired; compare with the exchange", is_event=True,
+        "price_jump",
+        "a price that fires something is true",
+        "warning",
+        "{market}: the price has jumped",
+        "warning",
+        "the price of {{ $labels.subject }} has jumped by more than 5 % within the last 15 minutes, and was used",
+        "bot events and bot explain show what fired; compare with the exchange",
+        is_event=True,
     ),
     Alarm(
-        "agent_silent", "an agent is asked and answers", "warning", "{strategy} gets no answers",
-        "warning", "{{ $labels.subject }} gets no usable answers of its model", "bot explain shows its newest questions",
+        "agent_silent",
+        "an agent is asked and answers",
+        "warning",
+        "{strategy} gets no answers",
+        "warning",
+        "{{ $labels.subject }} gets no usable answers of its model",
+        "bot explain shows its newest questions",
     ),
     Alarm(
-        "agent_spent", "an agent may ask", "warning", "{strategy} has used up its day",
-        "warning", "{{ $labels.subject }} has used up its questions, tokens or USD of today",
+        "agent_spent",
+        "an agent may ask",
+        "warning",
+        "{strategy} has used up its day",
+        "warning",
+        "{{ $labels.subject }} has used up its questions, tokens or USD of today",
         "bot explain; it asks again after 00:00 UTC, or with higher limits after bot reload",
     ),
     Alarm(
-        "approval_expiring", "an entry that waits for a person is answered", "warning", "{market}: an entry will expire unanswered",
-        "warning", "the entry {{ $labels.subject }} waits for approval and is about to expire", "bot approvals",
+        "approval_expiring",
+        "an entry that waits for a person is answered",
+        "warning",
+        "{market}: an entry will expire unanswered",
+        "warning",
+        "the entry {{ $labels.subject }} waits for approval and is about to expire",
+        "bot approvals",
     ),
     Alarm(
-        "backup_old", "there is a backup of this week", "warning", "The last backup of {bot} is old",
-        "warning", "the last backup is more than 7 days old", "bot backup FOLDER; see why its timer does not run", wait="1h",
+        "backup_old",
+        "there is a backup of this week",
+        "warning",
+        "The last backup of {bot} is old",
+        "warning",
+        "the last backup is more than 7 days old",
+        "bot backup FOLDER; see why its timer does not run",
+        wait="1h",
     ),
     Alarm(
-        "dashboard_down", "the dashboard of the config can be opened", "warning", "The dashboard of {bot} does not answer",
-        "warning", "the dashboard does not answer", "bot logs; bot dashboard --config CONFIG starts one", grace_ms=60_000,
+        "dashboard_down",
+        "the dashboard of the config can be opened",
+        "warning",
+        "The dashboard of {bot} does not answer",
+        "warning",
+        "the dashboard does not answer",
+        "bot logs; bot dashboard --config CONFIG starts one",
+        grace_ms=60_000,
     ),
     Alarm(
-        "target_refused", "each target of a position rests at the service", "error", "{market}: a target was refused",
-        "warning", "a target of the {{ $labels.subject }} position was refused; its stop stands",
+        "target_refused",
+        "each target of a position rests at the service",
+        "error",
+        "{market}: a target was refused",
+        "warning",
+        "a target of the {{ $labels.subject }} position was refused; its stop stands",
         "bot explain shows why; set the target by hand, or close a part",
     ),
-)  # fmt: skip
+)
 ALARMS: Final = {one.name: one for one in _ALARMS}

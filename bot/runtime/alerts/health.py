@@ -1,7 +1,9 @@
-"""Health: why the daemon may only close positions, and the incidents that people get notices of. It repairs nothing and sends nothing.
+"""Health: why the daemon may only close positions, and the incidents that people get notices of. It repairs nothing and
+sends nothing.
 
-`degraded` maps a reason to a sentence. A reason of one market ("market:BTC", "drift:BTC") blocks entries in that market; any other
-blocks all entries. Exits and protection always go on. "orders:BTC" and "clock" are only shown here; other modules enforce them.
+`degraded` maps a reason to a sentence. A reason of one market ("market:BTC", "drift:BTC") blocks entries in that
+market; any other blocks all entries. Exits and protection always go on. "orders:BTC" and "clock" are only shown here;
+other modules enforce them.
 """
 
 from __future__ import annotations
@@ -25,13 +27,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-EXPIRES_SOON_MS: Final = 14 * DAY_MS  # before the end of a key
-ENDING: Final = "the run is ending"  # why the daemon opens nothing more
-ORDERS: Final = "orders:"  # + market: the outcome of an order there is not known yet
-PARTIAL: Final = ("clock", ORDERS)  # shown here, enforced by other modules
-PRICES: Final = "prices:"  # + market: it has no live prices
-LOCAL: Final = ("market:", "drift:", PRICES)  # + market: reasons of one market
-KEPT: Final = (FOREIGN,)  # only a person or an account reset removes these, so they outlive a restart
+# before the end of a key
+EXPIRES_SOON_MS: Final = 14 * DAY_MS
+# why the daemon opens nothing more
+ENDING: Final = "the run is ending"
+# + market: the outcome of an order there is not known yet
+ORDERS: Final = "orders:"
+# shown here, enforced by other modules
+PARTIAL: Final = ("clock", ORDERS)
+# + market: it has no live prices
+PRICES: Final = "prices:"
+# + market: reasons of one market
+LOCAL: Final = ("market:", "drift:", PRICES)
+# only a person or an account reset removes these, so they outlive a restart
+KEPT: Final = (FOREIGN,)
 CODES: Final = {"journal": "journal_fault", FOREIGN: "foreign_writer", "scope": "forbidden"}
 
 
@@ -43,7 +52,8 @@ class Health:
         self.now_ms = now_ms
         self.degraded: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
-        self.bare: dict[str, int] = {}  # market without a stop -> since when, in monotonic ms
+        # market without a stop -> since when, in monotonic ms
+        self.bare: dict[str, int] = {}
         self.key_expiry = KeyExpiry(journal)
         self._incidents = 0
         for reason in KEPT:
@@ -128,12 +138,17 @@ class Health:
 
 
 class KeyExpiry:
-    """Tells once a day that the API key expires, from EXPIRES_SOON_MS before it on. Without a key the daemon can neither open nor close."""
+    """Tells once a day that the API key expires, from EXPIRES_SOON_MS before it on.
+
+    Without a key the daemon can neither open nor close.
+    """
 
     def __init__(self, journal: Journal) -> None:
-        self.at_ms: int | None = None  # None: it does not expire, or the service does not say
+        # None: it does not expire, or the service does not say
+        self.at_ms: int | None = None
         self._journal = journal
-        self._told: int | None = None  # days
+        # days
+        self._told: int | None = None
 
     def see(self, snapshot: AccountSnapshot) -> None:
         self.at_ms = None if snapshot.limits.key is None else snapshot.limits.key.expires_at
@@ -145,7 +160,10 @@ class KeyExpiry:
         if days == self._told:
             return
         self._told = days
-        message = f"the API key expires at {iso(self.at_ms)}, in {many(days, 'day')}: make a new one and start the daemon with it before that"
+        message = (
+            f"the API key expires at {iso(self.at_ms)}, in {many(days, 'day')}: make a new one and start the daemon"
+            " with it before that"
+        )
         log.warning("key.expires", message=message)
         self._journal.notify(
             [notice("key.expires", f"key:{self.at_ms}:{days}", at_ms=now_ms, message=message)], now_ms=now_ms

@@ -1,7 +1,8 @@
-"""Notices to people: which events cause one, and its words. Pure. The journal keeps notices until notifier.py has sent them.
+"""Notices to people: which events cause one, and its words. Pure. The journal keeps notices until notifier.py has sent
+them.
 
-A notice is written in the same transaction as its cause. Its payload holds the fields, not the text, so that a template may
-change while a notice waits.
+A notice is written in the same transaction as its cause. Its payload holds the fields, not the text, so that a template
+may change while a notice waits.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 Level = Literal["info", "warning", "error"]
 LEVELS: Final[tuple[Level, ...]] = ("info", "warning", "error")
-FIELD_MAX: Final = 300  # characters of one field; market names and reasons come from others and may be long
-TEXT_MAX: Final = 3_500  # characters of one message; the targets' services cut longer ones
+# characters of one field; market names and reasons come from others and may be long
+FIELD_MAX: Final = 300
+# characters of one message; the targets' services cut longer ones
+TEXT_MAX: Final = 3_500
 
 
 class Template(NamedTuple):
@@ -34,7 +37,8 @@ class Template(NamedTuple):
     level: Level
     title: str
     text: str
-    fields: tuple[str, ...]  # that `text` may name, besides COMMON
+    # that `text` may name, besides COMMON
+    fields: tuple[str, ...]
 
 
 COMMON: Final = ("kind", "bot", "market", "strategy", "at_ms")
@@ -69,10 +73,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "protection.restored": Template("warning", "{market} has a stop again", "{message}", _WHY),
     "adoption.declined": Template("error", "{market}: a position was not adopted", "{message}", _WHY),
     "strategy.quarantined": Template(
-        "error",
-        "{strategy} is quarantined",
-        "{message}; its positions keep their stops; {resting}",
-        (*_WHY, "resting"),
+        "error", "{strategy} is quarantined", "{message}; its positions keep their stops; {resting}", (*_WHY, "resting")
     ),
     "strategy.paused": Template("info", "{strategy} is paused", "{message}", _WHY),
     "strategy.daily_loss": Template(
@@ -88,13 +89,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "order.approval": Template(
         "warning",
         "{market}: an entry waits for your approval",
-        "{strategy} wants {side} {size} at about {est_px} ({notional_usd} USD), until {until}: bot approvals approve {id}",
+        "{strategy} wants {side} {size} at about {est_px} ({notional_usd} USD), until {until}: bot approvals approve"
+        " {id}",
         ("side", "size", "est_px", "notional_usd", "until", "id"),
     ),
     "order.proposal": Template(
         "warning",
         "{market}: an assistant's proposal waits for your approval",
-        "{proposed_by} proposes {side} {size} at about {est_px} ({notional_usd} USD) for {strategy}, until {until}: {why}. bot approvals approve {id}",
+        "{proposed_by} proposes {side} {size} at about {est_px} ({notional_usd} USD) for {strategy}, until {until}:"
+        " {why}. bot approvals approve {id}",
         ("side", "size", "est_px", "notional_usd", "until", "id", "proposed_by", "why"),
     ),
     **{one.notice: Template(one.level, one.title, "{message}", _WHY) for one in ALARMS.values()},
@@ -112,7 +115,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "daemon.failed": Template(
         "error",
         "{bot} has failed",
-        "{message}; exit code {code}. The account is unattended until the daemon runs again; stops and guardians stay at the service",
+        "{message}; exit code {code}. The account is unattended until the daemon runs again; stops and guardians stay"
+        " at the service",
         _WHY,
     ),
 }
@@ -121,7 +125,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 def of_event(
     event: Event, owner_of: Callable[[str], str | None] = lambda _key: None, owner: str | None = None
 ) -> Iterable[Notice]:
-    """The notice of an event of the service; none for most events. `owner` is its strategy, where more than its key is known."""
+    """The notice of an event of the service; none for most events.
+
+    `owner` is its strategy, where more than its key is known.
+    """
     kind = f"{event.type}.{event.subtype}"
     template = TEMPLATES.get(kind)
     if template is None:

@@ -1,8 +1,9 @@
-"""The notifier sends notices from the journal's outbox to people, through apprise. Each target has a delivery with its own cursor.
+"""The notifier sends notices from the journal's outbox to people, through apprise. Each target has a delivery with its
+own cursor.
 
-A delivery sends in order, at least once: its cursor moves on disk after the target has accepted a message. A failing target delays
-no other target and no pass of the kernel. Repeats within DEDUP_MS are counted, not sent. What exceeds the hourly limit becomes a
-digest. messages.py and the config decide what is sent.
+A delivery sends in order, at least once: its cursor moves on disk after the target has accepted a message. A failing
+target delays no other target and no pass of the kernel. Repeats within DEDUP_MS are counted, not sent. What exceeds the
+hourly limit becomes a digest. messages.py and the config decide what is sent.
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ from bot.runtime.journal.state_store import is_number
 
 log = structlog.get_logger()
 
-BURST: Final = 10  # messages that may be sent at once
-URGENT: Final = 3  # extra messages while an error waits; taken from later hours, so that routine notices delay no alarm
+# messages that may be sent at once
+BURST: Final = 10
+# extra messages while an error waits; taken from later hours, so that routine notices delay no alarm
+URGENT: Final = 3
 DEDUP_MS: Final = 600_000
-SEND_S: Final = 20.0  # for one message to one target
+# for one message to one target
+SEND_S: Final = 20.0
 PAGE: Final = 100
-AGAIN: Final = (
-    50  # notices that are sent again if a target's cursor is damaged: one may be an alarm that was never sent
-)
+# notices that are sent again if a target's cursor is damaged: one may be an alarm that was never sent
+AGAIN: Final = 50
 BACKOFF: Final = Backoff(first_ms=5_000, max_ms=600_000)
-IDLE_MS: Final = 60_000  # between two checks of the outbox when nothing wakes the notifier
-FLUSH_S: Final = 1.0  # at the end of a run, at least
+# between two checks of the outbox when nothing wakes the notifier
+IDLE_MS: Final = 60_000
+# at the end of a run, at least
+FLUSH_S: Final = 1.0
 
 
 class Target(Protocol):
@@ -70,7 +75,8 @@ class _Repeat:
     kind: str
     message: Message
     count: int = 0
-    seq: int = 0  # The number of the newest notice that was counted.
+    # The number of the newest notice that was counted.
+    seq: int = 0
 
 
 class Delivery:
@@ -88,8 +94,10 @@ class Delivery:
         self._filled_ms = now_ms
         self._not_before_ms = 0
         self._repeats: dict[str, _Repeat] = {}
-        self._damaged_seq = 0  # the newest damaged notice that was logged
-        self._searched_seq = self._urgent_seq = 0  # searched for errors up to here; the newest error found
+        # the newest damaged notice that was logged
+        self._damaged_seq = 0
+        # searched for errors up to here; the newest error found
+        self._searched_seq = self._urgent_seq = 0
         newest = journal.newest_notice()
         again = str(max(0, newest - AGAIN))
         journal.state.set_aside_if_damaged(self.note, lambda text: is_number(text, newest), instead=again)
@@ -97,7 +105,8 @@ class Delivery:
         # A new target gets notices from now on, also those that this run cannot send.
         if known is None:
             journal.state.write_note(self.note, known := str(newest))
-        self.cursor = self._kept = int(known)  # in memory, and as the journal has it
+        # in memory, and as the journal has it
+        self.cursor = self._kept = int(known)
 
     async def step(self, now_ms: int) -> int:
         """Send what may be sent now; returns when to call again at the latest."""
@@ -108,7 +117,8 @@ class Delivery:
         if not await self._send_repeats(self._counted(now_ms), now_ms):
             return self._not_before_ms
         while rows := [self._readable(row) for row in self.journal.owed(self.cursor, PAGE)]:
-            if (lost := rows[0].seq - self.cursor - 1) > 0:  # Trimmed while the target was down.
+            # Trimmed while the target was down.
+            if (lost := rows[0].seq - self.cursor - 1) > 0:
                 if self._tokens < 1:
                     return now_ms + self._refill_ms()
                 if not await self._send(dropped(lost, bot=self.wording.bot), now_ms):
@@ -117,12 +127,14 @@ class Delivery:
             again_ms = await self._page(rows, now_ms)
             if again_ms is not None:
                 return again_ms
-            await asyncio.sleep(0)  # A long page of muted notices awaits nothing else.
+            # A long page of muted notices awaits nothing else.
+            await asyncio.sleep(0)
         again_ms = min((one.until_ms for one in self._repeats.values() if one.count), default=now_ms + IDLE_MS)
         return again_ms if again_ms > now_ms else now_ms + self._refill_ms()
 
     async def end(self, now_ms: int) -> int:
-        """Send the rest at the end of a run: try a failing target once more, and send what exceeds the limit as one digest.
+        """Send the rest at the end of a run: try a failing target once more, and send what exceeds the limit as one
+        digest.
 
         Counted repeats are sent too, because the next run does not know of them.
         """
@@ -148,13 +160,13 @@ class Delivery:
             if message is not None and not self._is_repeat(row, now_ms):
                 if self._tokens < 1 and self._tokens < (needed := await self._needed()):
                     return now_ms + self._refill_ms(needed)
-                is_last = place == len(rows) - 1 and not self.journal.owed(
-                    row.seq, 1
-                )  # Asked now, because the outbox grows meanwhile.
+                # Asked now, because the outbox grows meanwhile.
+                is_last = place == len(rows) - 1 and not self.journal.owed(row.seq, 1)
                 counted = self._counted(now_ms)
                 if counted or (
                     self._tokens < 2 and not is_last
-                ):  # The last message of the limit is a digest of all that waits.
+                    # The last message of the limit is a digest of all that waits.
+                ):
                     return None if await self._send_digest(rows[place:], counted, now_ms) else self._not_before_ms
                 if not await self._send(message, now_ms):
                     return self._not_before_ms
@@ -205,7 +217,8 @@ class Delivery:
             last_seq = rows[-1].seq
             await asyncio.sleep(0)
             behind = self.journal.owed(last_seq, PAGE)
-            if behind and behind[0].seq > last_seq + 1:  # Trimmed meanwhile: `step` reports that first.
+            # Trimmed meanwhile: `step` reports that first.
+            if behind and behind[0].seq > last_seq + 1:
                 break
             rows = [self._readable(row) for row in behind]
         again = [(one.kind, one.message) for _, one in counted for _ in range(one.count)]
@@ -306,7 +319,10 @@ class Notifier:
         await asyncio.gather(*(self._run(delivery) for delivery in self.deliveries))
 
     async def flush(self) -> None:
-        """Run one last step of every delivery, within FLUSH_S. Unsent notices wait for the next run; counts of repeats are lost."""
+        """Run one last step of every delivery, within FLUSH_S.
+
+        Unsent notices wait for the next run; counts of repeats are lost.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await asyncio.gather(*(self._step(delivery.end) for delivery in self.deliveries))
@@ -326,7 +342,8 @@ class Notifier:
     async def _step(self, step: Callable[[int], Awaitable[int]]) -> int:
         try:
             return await step(self._mono_ms())
-        except JournalError as error:  # The kernel reports the fault; here it only means a later retry.
+        # The kernel reports the fault; here it only means a later retry.
+        except JournalError as error:
             log.warning("notify.journal", message=str(error))
             return self._mono_ms() + IDLE_MS
 
@@ -343,7 +360,8 @@ class AppriseTarget:
             ) from error
         import logging
 
-        for name in ("apprise", "urllib3"):  # They would log parts of the address.
+        # They would log parts of the address.
+        for name in ("apprise", "urllib3"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         share_certificates()
         # A redirect would carry a notice and its token to an address that nobody has judged.
@@ -361,7 +379,10 @@ class AppriseTarget:
         self._sending: threading.Thread | None = None
 
     async def send(self, message: Message) -> bool:
-        """Send in a thread of its own, which neither the event loop nor the end of the process waits for. While one hangs, no other is started."""
+        """Send in a thread of its own, which neither the event loop nor the end of the process waits for.
+
+        While one hangs, no other is started.
+        """
         if self._sending is not None and self._sending.is_alive():
             return False
         loop = asyncio.get_running_loop()
@@ -380,7 +401,8 @@ class AppriseTarget:
             except Exception as error:  # noqa: BLE001 - its text may contain the address
                 log.warning("notify.failed", target=self.name, error=type(error).__name__)
             finally:
-                with contextlib.suppress(RuntimeError):  # The event loop has closed; nobody waits for the answer.
+                # The event loop has closed; nobody waits for the answer.
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(settle, answer)
 
         self._sending = threading.Thread(target=work, name=f"notify-{self.name}", daemon=True)

@@ -1,7 +1,7 @@
 """Accepts connections on a listening socket, also when the process has no file descriptor left.
 
-When descriptors run out, asyncio's own server gives no answers and logs a hundred tracebacks per second. This one takes a
-descriptor from the process's reserve; if the reserve is empty, it logs that once and tries again later.
+When descriptors run out, asyncio's own server gives no answers and logs a hundred tracebacks per second. This one takes
+a descriptor from the process's reserve; if the reserve is empty, it logs that once and tries again later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from bot.runtime.liveness.instance_lock import close_in_children
 
 log = structlog.get_logger()
 
-AGAIN_S: Final = 1.0  # after a failed `accept`; the event loop reports the same waiting connection at every turn
+# after a failed `accept`; the event loop reports the same waiting connection at every turn
+AGAIN_S: Final = 1.0
 
 HOST: Final = "127.0.0.1"
 
@@ -27,7 +28,10 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def loopback_listener(port: int, named: str) -> socket.socket:
-    """A socket that is bound to a port of this machine only; 0 takes a free one. ConfigError if the port cannot be used; `named` is the port's option or key."""
+    """A socket that is bound to a port of this machine only; 0 takes a free one.
+
+    ConfigError if the port cannot be used; `named` is the port's option or key.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -41,11 +45,15 @@ def loopback_listener(port: int, named: str) -> socket.socket:
 
 
 class Acceptor:
-    """Calls `serve` for each connection in a task of its own. `bytes_max`: how much a reader buffers while it looks for a separator."""
+    """Calls `serve` for each connection in a task of its own.
+
+    `bytes_max`: how much a reader buffers while it looks for a separator.
+    """
 
     def __init__(self, listener: socket.socket, serve: Serve, *, bytes_max: int) -> None:
         listener.settimeout(0)
-        close_in_children(listener)  # A child that outlives this process would keep the socket open without answering.
+        # A child that outlives this process would keep the socket open without answering.
+        close_in_children(listener)
         self._listener = listener
         self._serve = serve
         self._bytes_max = bytes_max
@@ -73,7 +81,8 @@ class Acceptor:
             with reserved():
                 connection, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # The caller has gone.
+            # The caller has gone.
+            return
         except OSError as error:
             self._loop.remove_reader(self._listener)
             self._again = self._loop.call_later(AGAIN_S, self._listen)
@@ -90,7 +99,8 @@ class Acceptor:
         try:
             connection.settimeout(0)
             reader, writer = await asyncio.open_connection(sock=connection, limit=self._bytes_max)
-        except OSError:  # The caller has gone.
+        # The caller has gone.
+        except OSError:
             connection.close()
             return
         await self._serve(reader, writer)

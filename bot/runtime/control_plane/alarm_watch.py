@@ -1,4 +1,6 @@
-"""Which alarms stand: looks at the parts of a run, at most once a second, and sets or ends the alarms of the table in bot/runtime/alerts/alarms.py."""
+"""Which alarms stand: looks at the parts of a run, at most once a second, and sets or ends the alarms of the table
+in bot/runtime/alerts/alarms.py.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,20 @@ if TYPE_CHECKING:
     from bot.runtime.control_plane.price_watch import PriceWatch
     from bot.runtime.kernel import Kernel
 
-LAST_BACKUP: Final = "last_backup.json"  # in the state directory: when `bot backup` has last written a whole backup
+# in the state directory: when `bot backup` has last written a whole backup
+LAST_BACKUP: Final = "last_backup.json"
 BACKUP_AGE_MS_MAX: Final = 7 * DAY_MS
 JUMP_SHOWN_MS: Final = 15 * MINUTE_MS
-EXPIRING_MS: Final = 5 * MINUTE_MS  # before its end; of a shorter wait the last fifth
+# before its end; of a shorter wait the last fifth
+EXPIRING_MS: Final = 5 * MINUTE_MS
 EXPIRING_PART: Final = 5
 LOOK_MS: Final = SECOND_MS
-LOOK_SLOW_MS: Final = 10 * SECOND_MS  # between two looks at files, ports and the journal
+# between two looks at files, ports and the journal
+LOOK_SLOW_MS: Final = 10 * SECOND_MS
 CONNECT_S: Final = 0.2
 
-Found = dict[str, str]  # subject -> message
+# subject -> message
+Found = dict[str, str]
 
 
 @dataclass(slots=True)
@@ -42,7 +48,9 @@ class Standing:
 
 
 class AlarmWatch:
-    """`look` is called at the end of each pass, so it mostly reads memory; files, ports and the journal every LOOK_SLOW_MS."""
+    """`look` is called at the end of each pass, so it mostly reads memory; files, ports and the journal every
+    LOOK_SLOW_MS.
+    """
 
     def __init__(self, kernel: Kernel, prices: PriceWatch, settings: Callable[[], Settings]) -> None:
         self._kernel = kernel
@@ -133,10 +141,10 @@ class AlarmWatch:
         now, ours, now_ms = self._prices.newest, self._markets(), self._kernel.now_ms()
         jumps = [(one.coin, one.jump) for one in (() if now is None else now.markets) if one.jump is not None]
         return {
-            ours[
-                coin
-            ]: f"from {format_decimal(jump.from_px)} to {format_decimal(jump.to_px)} at {iso(jump.at)}; a second witness, or time, has"
-            " confirmed it, and it was used"
+            ours[coin]: (
+                f"from {format_decimal(jump.from_px)} to {format_decimal(jump.to_px)} at {iso(jump.at)}; a second"
+                " witness, or time, has confirmed it, and it was used"
+            )
             for coin, jump in jumps
             if coin in ours and now_ms - jump.at < JUMP_SHOWN_MS
         }

@@ -26,7 +26,10 @@ class CommandRoutes:
         self._access = access
 
     async def pause(self, question: Question) -> Data:
-        """Stop new entries of one strategy or of all; exits go on. The answer's `resting` entries may still fill: cancel them if you want."""
+        """Stop new entries of one strategy or of all; exits go on.
+
+        The answer's `resting` entries may still fill: cancel them if you want.
+        """
         by = question.text("by")
         strategy = self._strategy_of(question)
         daemon = self._access.require_daemon()
@@ -60,9 +63,11 @@ class CommandRoutes:
         daemon = self._access.require_daemon()
         result = await self._access.mailbox.ask(daemon.commands.reload)
         return self._state_of(daemon) | {
-            "changes": [str(one) for one in result.diff], "applied": list(result.applied), "refused": list(result.refused),
+            "changes": [str(one) for one in result.diff],
+            "applied": list(result.applied),
+            "refused": list(result.refused),
             "exit_code": int(result.code),
-        }  # fmt: skip
+        }
 
     async def drifts(self, question: Question) -> Data:
         """What differs between the service and the daemon's account state. Repairs nothing."""
@@ -101,7 +106,10 @@ class CommandRoutes:
             ) from None
 
     async def close(self, question: Question) -> Data:
-        """Close the whole position of a market. `side` and `opened_ms` say which position is meant; another one is not closed."""
+        """Close the whole position of a market.
+
+        `side` and `opened_ms` say which position is meant; another one is not closed.
+        """
         market, side = question.text("market"), question.text("side")
         opened_ms = question.number("opened_ms", 0, at_most=INSTANT_MAX)
         question.nothing_else()
@@ -144,7 +152,9 @@ class CommandRoutes:
         )
 
     async def kill(self, question: Question) -> Data:
-        """Throw the service's kill switch with the daemon's own key, because an embedded service gives out no other key."""
+        """Throw the service's kill switch with the daemon's own key, because an embedded service gives out no other
+        key.
+        """
         flatten, key, by = question.flag("flatten"), question.text("key"), question.text("by")
         question.nothing_else()
         if key is None:
@@ -174,11 +184,14 @@ class CommandRoutes:
     async def stop(self, question: Question) -> Data:
         question.nothing_else()
         log.info("control.stop")
-        asyncio.get_running_loop().call_soon(self._access.stop.set)  # After the answer has been sent.
+        # After the answer has been sent.
+        asyncio.get_running_loop().call_soon(self._access.stop.set)
         return {"state": "STOPPING", "on_exit": self._access.settings.safety.on_exit}
 
     def _state_of(self, daemon: RoutedDaemon) -> Data:
-        """What every answer of a change shows: the state, the strategies, and whether a restart would forget the change."""
+        """What every answer of a change shows: the state, the strategies, and whether a restart would forget the
+        change.
+        """
         state, why = self._access.state()
         strategies = status_documents.strategies(daemon, self._access.settings)
         return {"state": state, "why": why or None, "strategies": strategies, "forgotten": _forgotten(daemon)}

@@ -1,8 +1,8 @@
 """The commands of an operator to a running daemon: pause, resume, show what a reload would change, and reload.
 
-They are called between two passes of the kernel. A reload is all or nothing: everything that can be refused (the file, the code, the
-service's bars, a guardian) is tried before anything changes. The long part after that, the warm-up of strategies, yields to passes.
-Nothing here knows the socket or the command line.
+They are called between two passes of the kernel. A reload is all or nothing: everything that can be refused (the file,
+the code, the service's bars, a guardian) is tried before anything changes. The long part after that, the warm-up of
+strategies, yields to passes. Nothing here knows the socket or the command line.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 T = TypeVar("T")
 
-WARM_S: Final = (
-    5.0  # for the bars of all strategies to be built; no pass runs meanwhile, and without passes the heartbeats stop
-)
+# for the bars of all strategies to be built; no pass runs meanwhile, and without passes the heartbeats stop
+WARM_S: Final = 5.0
 
 # Sections of the config that a running daemon takes over; all others need a restart.
 LIVE: Final = frozenset(
@@ -48,7 +47,8 @@ LIVE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """`diff`: the changes of the config. `applied`: what was done; `refused`: why nothing was done, in sentences. `code`: the exit code.
+    """`diff`: the changes of the config. `applied`: what was done; `refused`: why nothing was done, in sentences.
+    `code`: the exit code.
 
     If the config was applied and `code` is that of a config error, a rebuilt strategy is in quarantine.
     """
@@ -81,8 +81,10 @@ class _Plan:
     settings: Settings
     specs: list[StrategySpec]
     diff: tuple[Change, ...]
-    fresh: list[str] = field(default_factory=list)  # to be built: added, or with other code or params
-    gone: list[str] = field(default_factory=list)  # to be stopped: removed, or replaced by a fresh one
+    # to be built: added, or with other code or params
+    fresh: list[str] = field(default_factory=list)
+    # to be stopped: removed, or replaced by a fresh one
+    gone: list[str] = field(default_factory=list)
 
 
 class Commands:
@@ -113,7 +115,8 @@ class Commands:
     # -- changes
 
     def pause(self, strategy: str | None = None, *, by: str | None = None) -> tuple[str, ...]:
-        """Stop new entries of one strategy or of all; exits and protection go on. Returns the resting entries, which may still fill.
+        """Stop new entries of one strategy or of all; exits and protection go on. Returns the resting entries, which
+        may still fill.
 
         `by` is the person, where the way of the command knows it.
         """
@@ -134,7 +137,8 @@ class Commands:
         return kernel.account.mirror.resting_of(strategy)
 
     async def resume(self, strategy: str | None = None, *, by: str | None = None) -> tuple[str, ...]:
-        """Allow entries again. A named strategy also leaves its quarantine: it is built again from its file, or BotError says why not.
+        """Allow entries again. A named strategy also leaves its quarantine: it is built again from its file, or
+        BotError says why not.
 
         Without a name it also ends the degraded states that wait for a person, and returns them as sentences.
         """
@@ -147,7 +151,8 @@ class Commands:
         if kernel.conditions.pauses.resume(strategy):
             log.warning("strategies.resumed", strategy=strategy, by=by)
         reviewed: list[str] = []
-        if strategy is None:  # The person has reviewed the foreign activity, and the orders that wait because of it.
+        # The person has reviewed the foreign activity, and the orders that wait because of it.
+        if strategy is None:
             reviewed += [kernel.health.degraded[FOREIGN]] if FOREIGN in kernel.health.degraded else []
             reviewed += [
                 f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which no longer waits"
@@ -194,9 +199,8 @@ class Commands:
         kernel = self._run.kernel
         try:
             warm = await self._warmed([one for one in plan.specs if one.strategy.name in plan.fresh])
-            beat_timing_of(
-                plan.settings, self._run.client.clock.speed
-            )  # ConfigError if no heartbeat could keep it from firing.
+            # ConfigError if no heartbeat could keep it from firing.
+            beat_timing_of(plan.settings, self._run.client.clock.speed)
             await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.account.mirror.epoch)
             kernel.health.keep("guardian:", kernel.guardians.refused)
         except (ConfigError, CommandTimeout) as error:
@@ -224,16 +228,17 @@ class Commands:
             settings = reread()
             return settings, place_strategies(settings, anew=True)
 
-        worker = Worker("@reload")  # A thread, so that an import that never ends delays a pass by its limit at most.
+        # A thread, so that an import that never ends delays a pass by its limit at most.
+        worker = Worker("@reload")
         try:
             settings, specs = await _read(worker, read, "the config or a strategy of it cannot be read")
         except StrategyError as error:
             if not worker.given_up:
                 raise
             raise ConfigError(
-                f"the config and its strategies were not read within {LIMIT_S:g} s: the import of a strategy file does not end, or takes"
-                " too long for a running daemon. Nothing was changed; bot check CONFIG names the line. The import may go on in its"
-                " thread until the next start"
+                f"the config and its strategies were not read within {LIMIT_S:g} s: the import of a strategy file does"
+                " not end, or takes too long for a running daemon. Nothing was changed; bot check CONFIG names the"
+                " line. The import may go on in its thread until the next start"
             ) from error
         finally:
             worker.close()
@@ -265,8 +270,8 @@ class Commands:
         except TimeoutError:
             names = ", ".join(one.strategy.name for one in specs)
             raise CommandTimeout(
-                f"the service did not return the bars of {names} within {WARM_S:g} s, and no pass runs while the daemon waits: try again, or"
-                " restart the daemon"
+                f"the service did not return the bars of {names} within {WARM_S:g} s, and no pass runs while the daemon"
+                " waits: try again, or restart the daemon"
             ) from None
         return warm
 
@@ -277,7 +282,8 @@ class Commands:
         rearmed = run.settings.guardians != new.guardians or run.settings.dead_man != new.dead_man
         beats = run.settings.dead_man != new.dead_man
         run.take_settings(new)
-        if rearmed:  # First, because the old switch needs heartbeats with its own timing until it is gone.
+        # First, because the old switch needs heartbeats with its own timing until it is gone.
+        if rearmed:
             applied.append("guardians: " + (", ".join(one.name for one in kernel.guardians.wanted) or "none"))
             try:
                 await kernel.guardians.retire()
@@ -351,20 +357,24 @@ class Commands:
 
 
 async def _read(worker: Worker, read: Callable[[], T], refusal: str) -> T:
-    """Read files and packages in a thread. It changes nothing, so every exception is a refusal; an assertion is a fault of ours."""
+    """Read files and packages in a thread.
+
+    It changes nothing, so every exception is a refusal; an assertion is a fault of ours.
+    """
     try:
         return await worker.call(read)
     except (BotError, AssertionError):
         raise
     except Exception as error:
-        cause = (
-            error if isinstance(error, OSError) else type(error).__name__
-        )  # The text of others may contain a secret.
+        # The text of others may contain a secret.
+        cause = error if isinstance(error, OSError) else type(error).__name__
         raise ConfigError(f"{refusal}: {cause}") from error
 
 
 def _left_by(kernel: Kernel, strategy: str, markets: frozenset[str]) -> str:
-    """Positions and orders of the strategy outside of these markets, where it is no longer called, as part of a sentence."""
+    """Positions and orders of the strategy outside of these markets, where it is no longer called, as part of a
+    sentence.
+    """
     held = [
         p.market for p in kernel.account.mirror.positions.values() if p.owner == strategy and p.market not in markets
     ]

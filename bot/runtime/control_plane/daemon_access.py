@@ -1,4 +1,6 @@
-"""The daemon as the routes of the control socket see it: starting at first, then with a kernel, then with a recovered account."""
+"""The daemon as the routes of the control socket see it: starting at first, then with a kernel, then with a
+recovered account.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,10 @@ class DaemonAccess:
         self.config = config
         self.daemon: RoutedDaemon | None = None
         self.mailbox = Mailbox()
-        self.away = ""  # why the start waits for the service
-        self.starting: asyncio.Task[None] | None = None  # asks the service manager for time
+        # why the start waits for the service
+        self.away = ""
+        # asks the service manager for time
+        self.starting: asyncio.Task[None] | None = None
         self._clock = SystemClock()
         self.started_ms = self._clock.now_ms()
 

@@ -1,4 +1,7 @@
-"""What the control plane uses of a running daemon. The supervisor satisfies it; the control plane does not import the supervisor."""
+"""What the control plane uses of a running daemon.
+
+The supervisor satisfies it; the control plane does not import the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ class DaemonHandle(Protocol):
     progress: ProgressWriter
     prices: PriceWatch
     alarms: AlarmWatch
-    passed_ns: int | None  # monotonic time when the newest pass ended
+    # monotonic time when the newest pass ended
+    passed_ns: int | None
 
     @property
     def stop(self) -> asyncio.Event:

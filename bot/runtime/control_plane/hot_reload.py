@@ -1,8 +1,10 @@
-"""Hot reload: add, remove and replace strategies of a running kernel, between two passes. The service is asked for bars first.
+"""Hot reload: add, remove and replace strategies of a running kernel, between two passes. The service is asked for bars
+first.
 
-A removed strategy keeps its positions in its book, and they keep their stops. A strategy that is built again begins as at a start:
-on_start with its durable state, then the warm-up bars, whose signals are dropped. That may take long, so the passes of the others
-go on meanwhile, and its events wait for it.
+A removed strategy keeps its positions in its book, and they keep their stops. A strategy that is built again begins as
+at a start:
+on_start with its durable state, then the warm-up bars, whose signals are dropped. That may take long, so the passes of
+the others go on meanwhile, and its events wait for it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """The warm-up bars of a strategy that is to be built, and a feed of its own for them. `due` bars are not decided yet."""
+    """The warm-up bars of a strategy that is to be built, and a feed of its own for them.
+
+    `due` bars are not decided yet.
+    """
 
     feed: BarFeed
     past: Sequence[Closed]
@@ -36,7 +41,8 @@ class Warm:
 async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
     """Ask for the bars of one strategy. It changes nothing; an error of the service is raised.
 
-    Of a series that other strategies use, only the decided bars are for warm-up: the next one all strategies decide together.
+    Of a series that other strategies use, only the decided bars are for warm-up: the next one all strategies decide
+    together.
     """
     feed = BarFeed(wanted_series([one]))
     bars = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
@@ -52,18 +58,26 @@ async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
 
 
 async def hot_reload(
-    kernel: Kernel, specs: Sequence[StrategySpec], *, fresh: dict[str, Warm], gone: Sequence[str], renew: Callable[[str], None], yield_to_pass: YieldToPass,
-) -> None:  # fmt: skip
-    """Run these strategies from now on, in this order. `fresh` are to be built; `gone` are to be stopped first, replaced ones included.
+    kernel: Kernel,
+    specs: Sequence[StrategySpec],
+    *,
+    fresh: dict[str, Warm],
+    gone: Sequence[str],
+    renew: Callable[[str], None],
+    yield_to_pass: YieldToPass,
+) -> None:
+    """Run these strategies from now on, in this order. `fresh` are to be built; `gone` are to be stopped first,
+    replaced ones included.
 
-    `renew` gives a strategy a new worker thread before its first call. Each strategy is active as soon as it is built. Due bars of a
-    series that no active strategy uses wait until then.
+    `renew` gives a strategy a new worker thread before its first call. Each strategy is active as soon as it is built.
+    Due bars of a series that no active strategy uses wait until then.
     """
     instances = {instance.name: instance for instance in kernel.strategy_host.instances}
     order = [one.strategy.name for one in specs]
     unready: list[str] = []
     waiting: list[Closed] = []
-    decided: dict[str, dict[Series, int]] = {}  # newest bar that the old instance has decided
+    # newest bar that the old instance has decided
+    decided: dict[str, dict[Series, int]] = {}
     for name in gone:
         instance = instances.pop(name)
         await kernel.strategy_host.stop_one(instance, now_ms=kernel.now_ms())
@@ -81,7 +95,8 @@ async def hot_reload(
             continue
         if name not in gone:
             renew(name)
-            unready.append(name)  # Its events wait from on_start on.
+            # Its events wait from on_start on.
+            unready.append(name)
             kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=unready)
         warm = fresh[name]
         instance = await _built(kernel, one, warm, yield_to_pass)
@@ -105,7 +120,10 @@ async def hot_reload(
 
 
 def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], unready: Sequence[str]) -> list[Closed]:
-    """Make these instances the active ones. Returns the due bars of series that none of them uses; those series are not polled meanwhile."""
+    """Make these instances the active ones.
+
+    Returns the due bars of series that none of them uses; those series are not polled meanwhile.
+    """
     for instance in instances:
         instance.use_feed(kernel.feed)
     used: set[Series] = {series for instance in instances for series in instance.series}
@@ -142,7 +160,8 @@ def _decided(kernel: Kernel, instance: StrategyInstance) -> dict[Series, int]:
 async def _catch_up(
     kernel: Kernel, instance: StrategyInstance, feed: BarFeed, decided: Mapping[Series, int], yield_to_pass: YieldToPass
 ) -> None:
-    """Deliver the events and bars that came while the instance was built. It decides only the newest bar of each series.
+    """Deliver the events and bars that came while the instance was built. It decides only the newest bar of each
+    series.
 
     `decided`: series -> the newest bar that the old instance has decided.
     """

@@ -1,7 +1,8 @@
-"""The tail of the log: the newest lines in memory for `bot logs`, and a bounded file for after the run. bot.logs calls it, without secrets.
+"""The tail of the log: the newest lines in memory for `bot logs`, and a bounded file for after the run. bot.logs calls
+it, without secrets.
 
-A log file that cannot be written stops nothing: it is tried again after RETRY_MS, and a line in memory says so. A file that was renamed or
-removed is made anew, with the newest lines, so that `bot logs` shows them when the daemon is dead.
+A log file that cannot be written stops nothing: it is tried again after RETRY_MS, and a line in memory says so. A file
+that was renamed or removed is made anew, with the newest lines, so that `bot logs` shows them when the daemon is dead.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from bot.files import is_moved
 
 FILE: Final = "daemon.log"
 LINES_MAX: Final = 2_000
-FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # a longer file is renamed to the older one, and replaces it
-RETRY_MS: Final = 60_000  # before a file that could not be written is tried again
-LINES_AGAIN: Final = 100  # in a file that takes the place of one that was moved
+# a longer file is renamed to the older one, and replaces it
+FILE_BYTES_MAX: Final = 8 * 1024 * 1024
+# before a file that could not be written is tried again
+RETRY_MS: Final = 60_000
+# in a file that takes the place of one that was moved
+LINES_AGAIN: Final = 100
 LINE_CHARS_MAX: Final = 16_000
-VALUE_CHARS_MAX: Final = 4_000  # The characters of one field of a line.
+# The characters of one field of a line.
+VALUE_CHARS_MAX: Final = 4_000
 # Fields of an event that have the name of a line's own field, renamed: `at_ms` of a bar is when it closed.
 _RENAMED: Final = {"at_ms": "of_ms", "seq": "of_seq"}
 
@@ -50,10 +55,13 @@ class Tail:
         self._file: int | None = None
         self._size = 0
         self._retry_ms = 0
-        self._is_lost = False  # the file was moved, or could not be written
-        self._is_torn = False  # the disk took only a part of the last line
+        # the file was moved, or could not be written
+        self._is_lost = False
+        # the disk took only a part of the last line
+        self._is_torn = False
         self._clock = SystemClock()
-        self._lock = threading.RLock()  # Reentrant, because a garbage collection meanwhile may log too.
+        # Reentrant, because a garbage collection meanwhile may log too.
+        self._lock = threading.RLock()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         fields = {_RENAMED.get(name, name): _short(value) for name, value in event.items() if name != "timestamp"}
@@ -123,7 +131,8 @@ class Tail:
             was_lost, self._is_lost = self._is_lost, True
             self._retry_ms = at_ms + RETRY_MS
             if was_lost and not raw:
-                return  # It has been said.
+                # It has been said.
+                return
             note = {"level": "warning", "event": "log.unwritten", "path": str(path), "message": error.strerror}
             self.seq += 1
             self.lines.append(Line(self.seq, at_ms, note))

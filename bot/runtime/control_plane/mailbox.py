@@ -11,7 +11,8 @@ from bot.runtime.control_plane.server import Problem
 
 T = TypeVar("T")
 
-WAITING_MAX: Final = 16  # requests that wait for the next pass; one operator never has so many
+# requests that wait for the next pass; one operator never has so many
+WAITING_MAX: Final = 16
 
 
 class _Request(NamedTuple):
@@ -28,7 +29,10 @@ class Mailbox:
         self._waiting: list[_Request] = []
 
     async def ask(self, work: Callable[[], Awaitable[T]], *, is_urgent: bool = False) -> T:
-        """The result of the work once it was done between two passes, or its exception. Urgent work is also done while strategies warm up."""
+        """The result of the work once it was done between two passes, or its exception.
+
+        Urgent work is also done while strategies warm up.
+        """
         if len(self._waiting) >= WAITING_MAX:
             raise Problem(503, "busy", f"{WAITING_MAX} requests wait for the next pass already; ask again")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -37,7 +41,8 @@ class Mailbox:
         return await answer
 
     async def do_next(self) -> None:
-        """Do one request between two passes, because each may wait for the service. If more wait, the next pass comes at once.
+        """Do one request between two passes, because each may wait for the service. If more wait, the next pass comes
+        at once.
 
         Lost access and a journal that cannot be used are raised here too, because they end the run.
         """
@@ -48,7 +53,10 @@ class Mailbox:
             self.wake()
 
     async def do_urgent(self) -> None:
-        """Do the urgent requests at the head of the queue, before a pass within a start or a reload. They overtake no earlier request."""
+        """Do the urgent requests at the head of the queue, before a pass within a start or a reload.
+
+        They overtake no earlier request.
+        """
         while self._waiting and self._waiting[0].is_urgent:
             await self._do(self._waiting.pop(0))
 

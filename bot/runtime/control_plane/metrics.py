@@ -1,7 +1,8 @@
-"""Metrics for Prometheus, read from the daemon at each scrape. The kernel's own figures are the source; nothing is counted twice.
+"""Metrics for Prometheus, read from the daemon at each scrape. The kernel's own figures are the source; nothing is
+counted twice.
 
-`Meter` counts passes (a few attribute writes per pass, no library). `Figures` collects it with the figures of account state,
-attribution, heartbeat and journal. prometheus-client is imported when the port is opened.
+`Meter` counts passes (a few attribute writes per pass, no library). `Figures` collects it with the figures of account
+state, attribution, heartbeat and journal. prometheus-client is imported when the port is opened.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "bracketbot"
 PASS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-STUCK_S: Final = 20.0  # without a pass for this long the kernel counts as stuck, as for the watchdog and the heartbeat
+# without a pass for this long the kernel counts as stuck, as for the watchdog and the heartbeat
+STUCK_S: Final = 20.0
 
 
 @dataclass(slots=True)
@@ -42,10 +44,14 @@ class Meter:
     failed: int = 0
     seconds_sum: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(PASS_BUCKETS_S) + 1))
-    lag_s: float = 0.0  # The lag of the newest pass.
-    lag_max_s: float = 0.0  # since the last scrape
-    ended_ns: int | None = None  # boot time of the end of the newest pass
-    restarts: int = 0  # The restarts of the heartbeat process.
+    # The lag of the newest pass.
+    lag_s: float = 0.0
+    # since the last scrape
+    lag_max_s: float = 0.0
+    # boot time of the end of the newest pass
+    ended_ns: int | None = None
+    # The restarts of the heartbeat process.
+    restarts: int = 0
 
     def passed(self, *, seconds: float, lag_s: float, now_ns: int) -> None:
         self.passes += 1
@@ -63,7 +69,10 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the figures come from. `state` is the daemon's state word; `is_recovered` is True once it knows the account."""
+    """Where the figures come from.
+
+    `state` is the daemon's state word; `is_recovered` is True once it knows the account.
+    """
 
     meter: Meter
     kernel: Kernel
@@ -173,7 +182,10 @@ def is_ready(sources: Sources, now_ns: int) -> bool:
 
 
 def registry_of(sources: Sources) -> CollectorRegistry:
-    """A registry with the daemon's figures and this process's memory, CPU and files. ConfigError without the package."""
+    """A registry with the daemon's figures and this process's memory, CPU and files.
+
+    ConfigError without the package.
+    """
     try:
         from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
     except ImportError as error:
@@ -220,7 +232,8 @@ class Figures:
         meter.lag_max_s = 0.0
         age_s = meter.age_s(now_ns)
         yield _family("pass_age_seconds", [] if age_s is None else [((), age_s)])
-        if self._of.is_recovered():  # Before that a 0 would be taken for the account's figure.
+        # Before that a 0 would be taken for the account's figure.
+        if self._of.is_recovered():
             yield from self._trading()
             yield from self._strategies()
         yield from self._guards(now_ns)
@@ -255,7 +268,8 @@ class Figures:
 
     def _guards(self, now_ns: int) -> Iterator[Metric]:
         kernel = self._of.kernel
-        if self._of.is_recovered():  # Before that nobody knows which of them are armed.
+        # Before that nobody knows which of them are armed.
+        if self._of.is_recovered():
             fallen = {one.name for one in kernel.guardians.fallen()}
             stands = [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted]
             yield _family("guardian_stands", stands)

@@ -1,7 +1,8 @@
-"""An operator's orders: close the position of a market, cancel a resting entry. Called between two passes of the kernel.
+"""An operator's orders: close the position of a market, cancel a resting entry. Called between two passes of the
+kernel.
 
-A close is an intent in the journal before it is sent, as every order is. Asking twice while it is on its way sends nothing new. A stop
-or a target cannot be canceled, so that no position loses its stop.
+A close is an intent in the journal before it is sent, as every order is. Asking twice while it is on its way sends
+nothing new. A stop or a target cannot be canceled, so that no position loses its stop.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-CAUSE: Final = "operator"  # The cause of the close, in its key and for `bot explain`.
+# The cause of the close, in its key and for `bot explain`.
+CAUSE: Final = "operator"
 
 
 async def close_position(kernel: Kernel, market: str, *, side: str | None = None, opened_ms: int | None = None) -> bool:
-    """Close the whole position of a market, reduce-only. True if it is closed; False while the close is on its way or in doubt.
+    """Close the whole position of a market, reduce-only. True if it is closed; False while the close is on its way or
+    in doubt.
 
-    `side` and `opened_ms` say which position is meant. BotError if there is no position or it is another one; Declined if the service refuses the close. The strategy may open again: pause it first.
+    `side` and `opened_ms` say which position is meant. BotError if there is no position or it is another one; Declined
+    if the service refuses the close. The strategy may open again: pause it first.
     """
     position = kernel.account.mirror.positions.get(market)
     if position is None:
@@ -35,7 +39,8 @@ async def close_position(kernel: Kernel, market: str, *, side: str | None = None
         )
     if side not in (None, position.side) or opened_ms not in (None, position.opened_ms):
         raise BotError(
-            f"the position in {market} is another one now: {position.side} {format_decimal(position.size)}; nothing was closed"
+            f"the position in {market} is another one now: {position.side} {format_decimal(position.size)}; nothing was"
+            " closed"
         )
     log.warning("position.closed_by_operator", market=market)
     kernel.budget.begin()
@@ -50,7 +55,10 @@ async def close_position(kernel: Kernel, market: str, *, side: str | None = None
 
 
 async def cancel_entry(kernel: Kernel, oid: str) -> None:
-    """Cancel an entry that rests. BotError if no such entry rests; Declined if the service refuses; CommandTimeout without an answer."""
+    """Cancel an entry that rests.
+
+    BotError if no such entry rests; Declined if the service refuses; CommandTimeout without an answer.
+    """
     order = kernel.account.mirror.orders.get(oid)
     if order is None or not order.could_open:
         raise BotError(f"no entry {oid} rests; stops and targets cannot be canceled, and bot orders lists all orders")
@@ -60,7 +68,8 @@ async def cancel_entry(kernel: Kernel, oid: str) -> None:
         await kernel.port.cancel(oid)
     except (TryLater, OutcomeUnknown) as error:
         raise CommandTimeout(f"the service has not answered ({error.code}): {error.message}") from None
-    except Refused as error:  # Most likely it was filled or canceled meanwhile.
+    # Most likely it was filled or canceled meanwhile.
+    except Refused as error:
         raise Declined(f"the service has not canceled {oid} ({error.code}): {error.message}") from None
     await kernel.events.drain()
     kernel.journal.flush()
@@ -79,6 +88,10 @@ async def decide(kernel: Kernel, name: str, *, approve: bool, decider: str, reas
     kernel.journal.flush()
     known = kernel.journal.intents.find(intent.id) or intent
     return {
-        "id": intent.id, "strategy": intent.strategy, "market": intent.market, "answer": "approved" if approve else "refused",
-        "state": known.state, "message": known.message or "",
-    }  # fmt: skip
+        "id": intent.id,
+        "strategy": intent.strategy,
+        "market": intent.market,
+        "answer": "approved" if approve else "refused",
+        "state": known.state,
+        "message": known.message or "",
+    }

@@ -16,15 +16,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ASK_S: Final = 5.0  # between two requests
+# between two requests
+ASK_S: Final = 5.0
 
 
 class PriceWatch:
     """Asks the service every few seconds, and logs each change."""
 
     def __init__(self, client: Client) -> None:
-        self.newest: LivePriceStatus | None = None  # None: the service names no source
-        self.changed_ms: int | None = None  # when this daemon saw the source connect or disconnect; the service's clock
+        # None: the service names no source
+        self.newest: LivePriceStatus | None = None
+        # when this daemon saw the source connect or disconnect; the service's clock
+        self.changed_ms: int | None = None
         self._client = client
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
@@ -37,7 +40,8 @@ class PriceWatch:
         try:
             answer = await self._client.status()
         except ApiError:
-            return True  # The service is away, which the passes report.
+            # The service is away, which the passes report.
+            return True
         before, now = self.newest, answer.prices
         if now is None:
             self.newest = None
@@ -59,14 +63,26 @@ class PriceWatch:
         if now is None:
             return None
         return {
-            "source": now.source, "connected": now.connected, "since_ms": self.changed_ms, "trouble": now.trouble, "transport": now.transport,
-            "clock_difference_ms": now.clock_difference_ms, "missing": dict(now.missing),
+            "source": now.source,
+            "connected": now.connected,
+            "since_ms": self.changed_ms,
+            "trouble": now.trouble,
+            "transport": now.transport,
+            "clock_difference_ms": now.clock_difference_ms,
+            "missing": dict(now.missing),
             "markets": [
-                {"market": one.coin, "symbol": one.symbol, "open": one.open, "reason": one.reason, "since_ms": one.since, "age_s": self.age_s(one),
-                 "refused": dict(one.refused)}
+                {
+                    "market": one.coin,
+                    "symbol": one.symbol,
+                    "open": one.open,
+                    "reason": one.reason,
+                    "since_ms": one.since,
+                    "age_s": self.age_s(one),
+                    "refused": dict(one.refused),
+                }
                 for one in now.markets
             ],
-        }  # fmt: skip
+        }
 
 
 def _log_changes(before: LivePriceStatus | None, now: LivePriceStatus) -> None:

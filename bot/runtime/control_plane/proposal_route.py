@@ -1,6 +1,8 @@
-"""POST /propose: an assistant proposes an entry for a strategy. The daemon checks and plans the entry, and a person must approve it.
+"""POST /propose: an assistant proposes an entry for a strategy. The daemon checks and plans the entry, and a person
+must approve it.
 
-The route places nothing. It enters one intent in the journal between two passes; the order sender plans it and `Approvals` holds it.
+The route places nothing. It enters one intent in the journal between two passes; the order sender plans it and
+`Approvals` holds it.
 """
 
 from __future__ import annotations
@@ -27,15 +29,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-KEY: Final = re.compile(
-    r"[A-Za-z][A-Za-z0-9_-]{0,63}"
-)  # begins with a letter, because digits alone would be read as an instant
+# begins with a letter, because digits alone would be read as an instant
+KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 HOUR_MS: Final = 60 * MINUTE_MS
-HOUR_MAX: Final = (
-    30  # proposals in an hour of the service's clock; a person who is asked more often approves without reading
-)
+# proposals in an hour of the service's clock; a person who is asked more often approves without reading
+HOUR_MAX: Final = 30
 LOOK_S: Final = 0.05
-LOOKS: Final = 200  # for 10 s; a healthy service plans in less than a second
+# for 10 s; a healthy service plans in less than a second
+LOOKS: Final = 200
 BRACKET: Final = ("stop_pct", "stop_px", "target_pct", "target_px")
 
 
@@ -55,7 +56,10 @@ class ProposalRoute:
         self._access = access
 
     async def propose(self, question: Question) -> Data:
-        """Enter a proposal, and answer when it waits for a person or is refused. The same key enters one proposal once."""
+        """Enter a proposal, and answer when it waits for a person or is refused.
+
+        The same key enters one proposal once.
+        """
         asked = _read(question)
         kernel = self._access.require_kernel()
         refusal = await self._access.mailbox.ask(lambda: _enter(kernel, asked))
@@ -104,7 +108,10 @@ def _read(question: Question) -> Asked:
 
 
 async def _enter(kernel: Kernel, asked: Asked) -> Refusal | None:
-    """Write the proposal and begin to plan it, between two passes. Nothing is entered for a key that the journal has."""
+    """Write the proposal and begin to plan it, between two passes.
+
+    Nothing is entered for a key that the journal has.
+    """
     instances = {one.name: one for one in kernel.strategy_host.instances}
     instance = instances.get(asked.strategy)
     if instance is None:
@@ -144,12 +151,8 @@ def _answer(kernel: Kernel, asked: Asked) -> Data | None:
         return None
     if intent.state in ("rejected", "expired", "void"):
         return _refused(intent.code or intent.state, intent.message or intent.state) | {"id": intent.id}
-    return {
-        "state": intent.state,
-        "id": intent.id,
-        "strategy": intent.strategy,
-        "market": intent.market,
-    }  # approved before
+    # approved before
+    return {"state": intent.state, "id": intent.id, "strategy": intent.strategy, "market": intent.market}
 
 
 def _refused(code: str, message: str) -> Data:

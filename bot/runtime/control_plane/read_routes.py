@@ -1,7 +1,7 @@
 """The routes that only read: status, positions, orders, strategies, guardians, events, intents, logs, explain.
 
-What is in memory is answered at once. The journal is read in a thread, on a connection that cannot write. While the journal's file
-fails, its rows in memory are read instead.
+What is in memory is answered at once. The journal is read in a thread, on a connection that cannot write. While the
+journal's file fails, its rows in memory are read instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a run reports: notices of its start and end to people, log lines, and the port for metrics. If a part fails, the run trades on.
+"""What a run reports: notices of its start and end to people, log lines, and the port for metrics. If a part fails, the
+run trades on.
 
-The port for metrics is bound to this machine only and answers three GETs. It runs on the event loop's thread, so an answer proves
-that the loop runs.
+The port for metrics is bound to this machine only and answers three GETs. It runs on the event loop's thread, so an
+answer proves that the loop runs.
 """
 
 from __future__ import annotations
@@ -45,10 +46,14 @@ ASKERS_MAX: Final = 16
 PORT_FILE: Final = "metrics.port"
 TEXT: Final = "text/plain; charset=utf-8"
 EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
-UNENDED: Final = "unended"  # the note of a run that has not ended yet: the boot id of the machine when it began
-END_S: Final = 3.5  # for notices, from the stop on; a run ends within 5 s, and the rest takes time on a busy machine
-FAILED_START: Final = "failed-start"  # in the state directory: the notice of a start that had no journal
-FAILED_AGAIN_MS: Final = 600_000  # runs that fail in the same way cause one notice in this time
+# the note of a run that has not ended yet: the boot id of the machine when it began
+UNENDED: Final = "unended"
+# for notices, from the stop on; a run ends within 5 s, and the rest takes time on a busy machine
+END_S: Final = 3.5
+# in the state directory: the notice of a start that had no journal
+FAILED_START: Final = "failed-start"
+# runs that fail in the same way cause one notice in this time
+FAILED_AGAIN_MS: Final = 600_000
 
 
 def notifier_of(settings: Settings, journal: Journal) -> notify.Notifier | None:
@@ -79,7 +84,8 @@ def write_notice(kernel: Kernel, kind: str, message: str) -> None:
 def notices_of(kernel: Kernel, event: Event, parts: Mapping[str, Part]) -> Iterable[Notice]:
     """The notices of an event of the service. `parts` are the shares of a fill, by owner.
 
-    A service that shows no keys does not say whose fill it is. Then a fill without an owner counts as the market's strategy's.
+    A service that shows no keys does not say whose fill it is. Then a fill without an owner counts as the market's
+    strategy's.
     """
     instance = kernel.strategy_host.instance_for(event.coin or "")
     is_owner_known = kernel.account.mirror.events_named or any(not name.startswith("@") for name in parts)
@@ -93,9 +99,13 @@ def log_heartbeat(process: HeartbeatProcess | None) -> None:
     lease = process.lease()
     left_ns = None if lease.deadline_boot_ns is None else lease.deadline_boot_ns - boot_ns()
     log.debug(
-        "heartbeat.status", armed=lease.armed, deadline_s=None if left_ns is None else round(left_ns / 1e9, 1), beats=lease.beats,
-        next_deadline_ms=lease.next_deadline_ms, error=lease.error or None,
-    )  # fmt: skip
+        "heartbeat.status",
+        armed=lease.armed,
+        deadline_s=None if left_ns is None else round(left_ns / 1e9, 1),
+        beats=lease.beats,
+        next_deadline_ms=lease.next_deadline_ms,
+        error=lease.error or None,
+    )
 
 
 def log_account_value(mirror: AccountState) -> None:
@@ -112,7 +122,8 @@ def failure(error: Exception) -> tuple[str, Exit]:
 
 
 async def write_failure(settings: Settings, journal: Journal, message: str, code: Exit, *, now_ms: int) -> None:
-    """Write the notice of a run that ends in a failure. The notifier sends it at the end of this run, or at the start of the next.
+    """Write the notice of a run that ends in a failure. The notifier sends it at the end of this run, or at the start
+    of the next.
 
     If the journal cannot store it, it is sent now.
     """
@@ -124,12 +135,15 @@ async def write_failure(settings: Settings, journal: Journal, message: str, code
 
 
 async def send_failure_of_start(settings: Settings, error: BotError, *, now_ms: int) -> None:
-    """Send the notice of a start that fails before it has opened its journal, by the journal of an earlier run if one can be used.
+    """Send the notice of a start that fails before it has opened its journal, by the journal of an earlier run if one
+    can be used.
 
-    Without a journal a file keeps the newest notice, so that a start that is tried again and again is told once in FAILED_AGAIN_MS.
+    Without a journal a file keeps the newest notice, so that a start that is tried again and again is told once in
+    FAILED_AGAIN_MS.
     """
     failed = _failed(*failure(error), now_ms=now_ms)
-    with contextlib.suppress(BotError, OSError):  # The caller raises the error of the start.
+    # The caller raises the error of the start.
+    with contextlib.suppress(BotError, OSError):
         journal = _earlier_journal(settings)
         if journal is None:
             told = settings.state_dir / FAILED_START
@@ -145,7 +159,8 @@ def _earlier_journal(settings: Settings) -> Journal | None:
         with queries.opened(settings.state_dir) as db:
             address = queries.address_of(db)
         return None if address is None else open_journal(settings.state_dir / queries.FILE, address=address)
-    except BotError:  # There is none, or it cannot be used.
+    # There is none, or it cannot be used.
+    except BotError:
         return None
 
 
@@ -166,7 +181,10 @@ def _failed(message: str, code: Exit, *, now_ms: int) -> Notice:
 
 
 def last_sign(journal: Journal, folder: Path) -> str | None:
-    """The last sign of life of an earlier run that did not end in order; None if it did. Call it before this run's first progress stamp."""
+    """The last sign of life of an earlier run that did not end in order;
+
+    None if it did. Call it before this run's first progress stamp.
+    """
     boot = journal.state.note(UNENDED)
     if boot is None:
         return None
@@ -179,17 +197,21 @@ def last_sign(journal: Journal, folder: Path) -> str | None:
             reader.close()
         if stamp is not None and stamp.boot_ns and boot == boot_id() != "":
             return iso(SystemClock().now_ms() - (boot_ns() - stamp.boot_ns) // 1_000_000)
-        return iso(path.stat().st_mtime_ns // 1_000_000)  # Boot time of another boot cannot be compared.
+        # Boot time of another boot cannot be compared.
+        return iso(path.stat().st_mtime_ns // 1_000_000)
     return "an unknown instant"
 
 
 def note_begin(journal: Journal, last_sign: str | None, *, now_ms: int) -> None:
-    """Note that this run has begun. If `last_sign` says that the run before did not end in order, write a notice of it."""
+    """Note that this run has begun.
+
+    If `last_sign` says that the run before did not end in order, write a notice of it.
+    """
     with contextlib.suppress(JournalError), journal.together():
         if last_sign is not None:
             message = (
-                f"its last sign of life was at {last_sign}: it was killed (kill -9, out of memory, a loop that hung), or the machine stopped."
-                " This run continues from its journal"
+                f"its last sign of life was at {last_sign}: it was killed (kill -9, out of memory, a loop that hung),"
+                " or the machine stopped. This run continues from its journal"
             )
             log.warning("daemon.killed", last_sign=last_sign, message=message)
             ref = f"killed:{SystemClock().now_ms() // FAILED_AGAIN_MS}"
@@ -205,7 +227,8 @@ def note_end(journal: Journal) -> None:
 
 async def _send_by(journal: Journal, settings: Settings, failed: Notice, *, now_ms: int) -> None:
     with contextlib.closing(journal):
-        notifier = notifier_of(settings, journal)  # First, because a new target gets only later notices.
+        # First, because a new target gets only later notices.
+        notifier = notifier_of(settings, journal)
         journal.notify([failed], now_ms=now_ms)
         if notifier is not None:
             await notifier.flush()
@@ -213,7 +236,10 @@ async def _send_by(journal: Journal, settings: Settings, failed: Notice, *, now_
 
 @contextlib.asynccontextmanager
 async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Send notices while the block runs, and the waiting ones at its end until END_S after `stop` was set. Unsent ones stay in the outbox."""
+    """Send notices while the block runs, and the waiting ones at its end until END_S after `stop` was set.
+
+    Unsent ones stay in the outbox.
+    """
     if notifier is None:
         yield
         return
@@ -236,7 +262,8 @@ async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> As
 
 @contextlib.asynccontextmanager
 async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> AsyncIterator[None]:
-    """Answer /metrics, /livez and /readyz while the block runs. The file PORT_FILE in the state directory contains the port.
+    """Answer /metrics, /livez and /readyz while the block runs. The file PORT_FILE in the state directory contains the
+    port.
 
     ConfigError if the port is in use or the package is missing, because somebody relies on the metrics.
     """
@@ -252,7 +279,8 @@ async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> 
     server = Acceptor(listener, scraped.accept, bytes_max=HEAD_BYTES_MAX)
     try:
         path.write_text(f"{taken}\n")
-    except OSError as error:  # A full disk. The port works all the same, and the log names it.
+    # A full disk. The port works all the same, and the log names it.
+    except OSError as error:
         log.warning("metrics.port_not_noted", path=str(path), message=error.strerror or str(error))
     log.info("metrics.exposed", url=f"http://{HOST}:{taken}/metrics")
     try:

@@ -1,8 +1,9 @@
-"""The control socket: HTTP over `control.sock` in the state directory, for its owner only. It knows requests and answers, no rule of the daemon.
+"""The control socket: HTTP over `control.sock` in the state directory, for its owner only. It knows requests and
+answers, no rule of the daemon.
 
-Each connection carries one request; every size and every wait has a limit. The socket runs on the daemon's event loop, so a route
-answers from memory or leaves slow work to a thread, and no request can delay an order. The caller must be the same user (or root);
-the operating system says who it is.
+Each connection carries one request; every size and every wait has a limit. The socket runs on the daemon's event loop,
+so a route answers from memory or leaves slow work to a thread, and no request can delay an order. The caller must be
+the same user (or root); the operating system says who it is.
 """
 
 from __future__ import annotations
@@ -32,21 +33,26 @@ from bot.runtime.liveness.instance_lock import KEPT_LOOK_S, kept
 
 log = structlog.get_logger()
 
-INSTANT_MAX: Final = 2**53  # milliseconds or line numbers in a query; JSON carries whole numbers up to here exactly
+# milliseconds or line numbers in a query; JSON carries whole numbers up to here exactly
+INSTANT_MAX: Final = 2**53
 SOCKET: Final = "control.sock"
 HEAD_BYTES_MAX: Final = 16_384
 BODY_BYTES_MAX: Final = 65_536
 CONNECTIONS_MAX: Final = 32
-READ_S: Final = 5.0  # for a whole request; the bot commands need milliseconds
+# for a whole request; the bot commands need milliseconds
+READ_S: Final = 5.0
 WRITE_S: Final = 10.0
-ANSWER_S: Final = 60.0  # for a route; commands that wait for the end of a pass are the slow ones
-WARM_ANSWER_S: Final = 3_600.0  # for a route that warms up strategies, however many there are
+# for a route; commands that wait for the end of a pass are the slow ones
+ANSWER_S: Final = 60.0
+# for a route that warms up strategies, however many there are
+WARM_ANSWER_S: Final = 3_600.0
 WARMING: Final = frozenset({"/reload", "/resume"})
-FROM_MEMORY: Final = frozenset(
-    {"/status", "/positions", "/orders", "/strategies", "/guardians", "/logs"}
-)  # answered at the event loop's next turn
-NUMBER_MAX: Final = 40  # characters of a number; an order's have far fewer
-NAME_BYTES_MAX: Final = 107  # The bytes of a Unix socket's name.
+# answered at the event loop's next turn
+FROM_MEMORY: Final = frozenset({"/status", "/positions", "/orders", "/strategies", "/guardians", "/logs"})
+# characters of a number; an order's have far fewer
+NUMBER_MAX: Final = 40
+# The bytes of a Unix socket's name.
+NAME_BYTES_MAX: Final = 107
 _UCRED: Final = struct.Struct("3i")
 
 JSON: Final = "application/json"
@@ -110,7 +116,10 @@ class Question:
         raise Problem(400, "invalid_input", f"{name} is true or false")
 
     def nothing_else(self) -> None:
-        """Problem for a value that the route does not know. A route calls this after it has asked for its values and before it acts."""
+        """Problem for a value that the route does not know.
+
+        A route calls this after it has asked for its values and before it acts.
+        """
         for name in self.values:
             if name not in self._asked:
                 near = difflib.get_close_matches(name, self._asked, n=1)
@@ -121,14 +130,16 @@ class Question:
 
 
 Route = Callable[[Question], Awaitable[Data]]
-Routes = Mapping[tuple[str, str], Route]  # (method, path)
+# (method, path)
+Routes = Mapping[tuple[str, str], Route]
 
 
 @contextlib.asynccontextmanager
 async def serving(
     folder: Path, routes: Routes, base: Callable[[], Data], *, look_s: float = KEPT_LOOK_S
 ) -> AsyncIterator[None]:
-    """Serve the routes until the block ends. `base` is part of every answer. If no socket can be made, the daemon trades on and logs it.
+    """Serve the routes until the block ends. `base` is part of every answer. If no socket can be made, the daemon
+    trades on and logs it.
 
     Every `look_s` a socket that was removed is made again, and one that could not be made is tried again.
     """
@@ -154,13 +165,15 @@ class _ControlSocket:
     async def open(self) -> None:
         """Make a new socket and listen. Accepted connections still get their answers."""
         before, self._running = self._running, None
-        if before is not None:  # Close it first, because the new socket may replace its file.
+        # Close it first, because the new socket may replace its file.
+        if before is not None:
             before.close()
         try:
             listener = _listener(self.path)
         except OSError as error:
             trouble = error.strerror or str(error)
-            if trouble != self._trouble:  # Log it once, however often it is tried.
+            # Log it once, however often it is tried.
+            if trouble != self._trouble:
                 log.error("control.unavailable", path=str(self.path), message=trouble)
             self._trouble = trouble
             return
@@ -179,7 +192,8 @@ class _ControlSocket:
             self._running.close()
         await self._server.close()
         if self._made is not None and _file_of(self.path) == self._made:
-            with contextlib.suppress(OSError):  # On a disk that has become read-only: the next run removes it.
+            # On a disk that has become read-only: the next run removes it.
+            with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
 
 
@@ -245,7 +259,8 @@ class Server:
             status, data = await self._serve(reader, writer.get_extra_info("socket"))
             await _answer(writer, status, data)
         except asyncio.CancelledError:
-            writer.close()  # The run ends.
+            # The run ends.
+            writer.close()
         finally:
             self._tasks.discard(task)
 
@@ -263,7 +278,8 @@ class Server:
         if peer_uid(peer) not in (
             self._user,
             0,
-        ):  # After reading, because a caller that still writes would not read the answer.
+            # After reading, because a caller that still writes would not read the answer.
+        ):
             return 403, _error("forbidden", "this socket is for the user who runs the daemon")
         return await self._routed(method, path, values)
 
@@ -286,7 +302,8 @@ class Server:
             status = 400 if isinstance(error, ConfigError) else 504 if error.exit_code is Exit.TIMEOUT else 409
             code = error.code if isinstance(error, ApiError) else type(error).__name__
             return status, _error(code, str(error), exit_code=int(error.exit_code))
-        except Exception:  # A fault of ours: the caller gets an error, and the run goes on.
+        # A fault of ours: the caller gets an error, and the run goes on.
+        except Exception:
             log.exception("control.failed", path=path)
             return 500, _error("internal_error", f"{path} failed; the daemon's log says why, and it goes on")
         return 200, self._base() | data
@@ -317,7 +334,8 @@ def peer_uid(connection: Any) -> int | None:
     """The caller's user id, from the operating system. None if it is unknown; the server then refuses the request."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return os.geteuid()  # Here only the folder's permissions protect the socket.
+        # Here only the folder's permissions protect the socket.
+        return os.geteuid()
     try:
         _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _UCRED.size))
     except OSError:
@@ -326,7 +344,10 @@ def peer_uid(connection: Any) -> int | None:
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:
-    """Method, path and values (of query and body) of one request. Problem if it is malformed or does not come within READ_S."""
+    """Method, path and values (of query and body) of one request.
+
+    Problem if it is malformed or does not come within READ_S.
+    """
     try:
         async with asyncio.timeout(READ_S):
             return await _read(reader)

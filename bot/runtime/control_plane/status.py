@@ -1,4 +1,7 @@
-"""The state of the daemon in one word, and why. The control socket, `bot status`, metrics, systemd and the log all use this rule."""
+"""The state of the daemon in one word, and why.
+
+The control socket, `bot status`, metrics, systemd and the log all use this rule.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class State(NamedTuple):
 def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> State:
     """The first state that applies: STOPPING, STARTING, DEGRADED, PAUSED, RUNNING.
 
-    STARTING: the account is not recovered, strategies warm up, or the start waits for the service. DEGRADED: entries are blocked, here or
-    at the service, or a strategy is in quarantine. PAUSED: a person has paused every strategy. `is_stopping`: the daemon was asked to stop.
-    `away`: why the start waits for the service, or "".
+    STARTING: the account is not recovered, strategies warm up, or the start waits for the service. DEGRADED: entries
+    are blocked, here or at the service, or a strategy is in quarantine. PAUSED: a person has paused every strategy.
+    `is_stopping`: the daemon was asked to stop. `away`: why the start waits for the service, or "".
     """
     if is_stopping or kernel.state.paused == ENDING:
         return State("STOPPING", "asked to stop")
@@ -33,8 +36,7 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> St
         return State("STARTING", "; ".join(kernel.health.degraded.values()) or away or "recovering")
     if kernel.state.warming is not None:
         return State(
-            "STARTING",
-            f"the strategies warm up, and the account is managed meanwhile: {kernel.state.warming}",
+            "STARTING", f"the strategies warm up, and the account is managed meanwhile: {kernel.state.warming}"
         )
     if away:
         return State("STARTING", away)

@@ -1,4 +1,7 @@
-"""The answers of the control socket that describe the daemon: functions from the daemon in memory to JSON documents. They change nothing."""
+"""The answers of the control socket that describe the daemon: functions from the daemon in memory to JSON documents.
+
+They change nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,16 @@ def status(access: DaemonAccess) -> Data:
     state, why = access.state()
     settings, daemon = access.settings, access.recovered()
     started: Data = {
-        "state": state, "why": why or None, "name": settings.name, "version": __version__, "base_url": access.base_url,
-        "state_dir": str(settings.state_dir), "config": None if access.config is None else str(access.config),
-        "started_ms": access.started_ms, "managed_by": "systemd" if systemd.is_managed() else None,
-    }  # fmt: skip
+        "state": state,
+        "why": why or None,
+        "name": settings.name,
+        "version": __version__,
+        "base_url": access.base_url,
+        "state_dir": str(settings.state_dir),
+        "config": None if access.config is None else str(access.config),
+        "started_ms": access.started_ms,
+        "managed_by": "systemd" if systemd.is_managed() else None,
+    }
     return started if daemon is None else started | recovered_status(daemon, settings)
 
 
@@ -52,15 +61,23 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
     return {
         "address": kernel.journal.address,
         "service": {
-            "now_ms": clock.now_ms(), "speed": clock.speed, "environment": mirror.environment,
-            "skew_ms": None if clock.is_sandbox else clock.skew_ms,  # The daemon follows a sandbox's clock.
+            "now_ms": clock.now_ms(),
+            "speed": clock.speed,
+            "environment": mirror.environment,
+            # The daemon follows a sandbox's clock.
+            "skew_ms": None if clock.is_sandbox else clock.skew_ms,
         },
-        "account": {"value_usd": round(mirror.equity_usd, 2), "free_usd": round(mirror.free_margin_usd, 2),
-                    "balance_usd": format_decimal(mirror.balance_usd)},
+        "account": {
+            "value_usd": round(mirror.equity_usd, 2),
+            "free_usd": round(mirror.free_margin_usd, 2),
+            "balance_usd": format_decimal(mirror.balance_usd),
+        },
         "positions": len(mirror.positions),
         "orders": len(mirror.orders),
         "unprotected": [p.market for p in mirror.unprotected()],
-        "foreign_unprotected": [p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)],
+        "foreign_unprotected": [
+            p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)
+        ],
         "is_safe": not problems,
         "unsafe": problems,
         "intents": intents(kernel),
@@ -79,7 +96,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "strategies": strategies(daemon, settings),
         "other_books": other_books(kernel, settings),
         "reload": newest_reload(daemon),
-    }  # fmt: skip
+    }
 
 
 def unsafe(kernel: Kernel, settings: Settings) -> list[str]:
@@ -100,9 +117,14 @@ def intents(kernel: Kernel) -> Data:
     live = [intent for intent in kernel.execution.live.values() if intent.state not in FINAL]
     waiting = [one for one in live if one.state == "quarantined"]
     return {
-        "open": len(live), "in_doubt": sum(one.state in IN_DOUBT for one in live), "quarantined": len(waiting),
-        "waiting": [{"id": one.id, "strategy": one.strategy, "action": one.action, "market": one.market, "message": one.message} for one in waiting],
-    }  # fmt: skip
+        "open": len(live),
+        "in_doubt": sum(one.state in IN_DOUBT for one in live),
+        "quarantined": len(waiting),
+        "waiting": [
+            {"id": one.id, "strategy": one.strategy, "action": one.action, "market": one.market, "message": one.message}
+            for one in waiting
+        ],
+    }
 
 
 def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
@@ -125,18 +147,29 @@ def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
     return documents
 
 
-def _strategy(one: StrategySettings, instance: StrategyInstance | None, *, paused: str | None, is_starting: bool) -> Data:  # fmt: skip
+def _strategy(
+    one: StrategySettings, instance: StrategyInstance | None, *, paused: str | None, is_starting: bool
+) -> Data:
     quarantined = None if instance is None else instance.quarantined
     why = quarantined or paused
     state = "QUARANTINED" if quarantined else "PAUSED" if why else "STARTING" if is_starting else "RUNNING"
     return {
-        "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
-        "budget_usd": format_decimal(one.budget_usd), "max_leverage": one.max_leverage, "state": state, "why": why,
-    }  # fmt: skip
+        "name": one.name,
+        "use": one.use,
+        "markets": list(one.markets),
+        "interval": one.interval,
+        "budget_usd": format_decimal(one.budget_usd),
+        "max_leverage": one.max_leverage,
+        "state": state,
+        "why": why,
+    }
 
 
 def other_books(kernel: Kernel, settings: Settings) -> list[Data]:
-    """Profit and loss outside the configured strategies: of removed ones, FOREIGN and NETTING. With these, all rows add up to the account."""
+    """Profit and loss outside the configured strategies: of removed ones, FOREIGN and NETTING.
+
+    With these, all rows add up to the account.
+    """
     configured = {one.name for one in settings.strategies}
     books = {name: book(kernel, name) for name in kernel.account.attribution.names() if name not in configured}
     return [{"name": name, "book": amounts} for name, amounts in books.items() if any(map(Decimal, amounts.values()))]
@@ -157,10 +190,17 @@ def heartbeat(daemon: RoutedDaemon) -> Data | None:
     lease = process.lease()
     left_ns = None if lease.deadline_boot_ns is None else lease.deadline_boot_ns - boot_ns()
     return {
-        "alive": lease.alive, "armed": lease.armed, "may_open": lease.may_open, "lapsed": lease.lapsed, "beats": lease.beats,
-        "failures": lease.failures, "error": lease.error or None, "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
-        "next_deadline_ms": lease.next_deadline_ms, "age_s": None if left_ns is None else round((process.lengths.deadline_ns - left_ns) / 1e9, 1),
-    }  # fmt: skip
+        "alive": lease.alive,
+        "armed": lease.armed,
+        "may_open": lease.may_open,
+        "lapsed": lease.lapsed,
+        "beats": lease.beats,
+        "failures": lease.failures,
+        "error": lease.error or None,
+        "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
+        "next_deadline_ms": lease.next_deadline_ms,
+        "age_s": None if left_ns is None else round((process.lengths.deadline_ns - left_ns) / 1e9, 1),
+    }
 
 
 def health(daemon: RoutedDaemon) -> Data:
@@ -202,13 +242,22 @@ def guardians(kernel: Kernel) -> list[Data]:
 def armed_guardians(kernel: Kernel) -> list[Data]:
     """Every guardian of the account at the service, as the daemon knows it."""
     return [
-        {"id": one.id, "type": one.type, "market": one.market, "latched": one.latched, "blocks_opens": one.blocks_opens, "active": one.active}
+        {
+            "id": one.id,
+            "type": one.type,
+            "market": one.market,
+            "latched": one.latched,
+            "blocks_opens": one.blocks_opens,
+            "active": one.active,
+        }
         for one in kernel.account.mirror.guardians.values()
-    ]  # fmt: skip
+    ]
 
 
 def newest_reload(daemon: RoutedDaemon) -> Data | None:
-    """The newest reload and its result: a SIGHUP gets no answer, and the caller of a reload may not have waited for one."""
+    """The newest reload and its result: a SIGHUP gets no answer, and the caller of a reload may not have waited for
+    one.
+    """
     newest = daemon.commands.newest
     if newest is None:
         return None
@@ -216,9 +265,11 @@ def newest_reload(daemon: RoutedDaemon) -> Data | None:
     return {
         "began_s": (now_ns - newest.began_ns) // 1_000_000_000,
         "ended_s": None if ended_ns is None else (now_ns - ended_ns) // 1_000_000_000,
-        "changes": [str(one) for one in result.diff], "applied": list(result.applied), "refused": list(result.refused),
+        "changes": [str(one) for one in result.diff],
+        "applied": list(result.applied),
+        "refused": list(result.refused),
         "exit_code": int(result.code),
-    }  # fmt: skip
+    }
 
 
 def position(kernel: Kernel, one: MirrorPosition) -> Data:
@@ -226,25 +277,50 @@ def position(kernel: Kernel, one: MirrorPosition) -> Data:
     mirror = kernel.account.mirror
     stop, target = mirror.stop_of(one.market), mirror.target_of(one.market)
     return {
-        "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px),
-        "mark_px": mirror.marks.get(one.market), "unrealized_usd": round(mirror.unrealized_usd(one), 2),
-        "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
-        "shares": {name: format_decimal(share.size) for name, share in kernel.account.attribution.shares.get(one.market, {}).items()},
-        "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
+        "market": one.market,
+        "side": one.side,
+        "size": format_decimal(one.size),
+        "entry_px": _amount(one.entry_px),
+        "mark_px": mirror.marks.get(one.market),
+        "unrealized_usd": round(mirror.unrealized_usd(one), 2),
+        "notional_usd": format_decimal(one.notional_usd),
+        "leverage": one.leverage,
+        "strategy": one.owner,
+        "shares": {
+            name: format_decimal(share.size)
+            for name, share in kernel.account.attribution.shares.get(one.market, {}).items()
+        },
+        "stop_px": None if stop is None else _amount(stop.trigger_px),
+        "target_px": None if target is None else _amount(target.trigger_px),
         "first_stop_px": _amount(one.first_stop_px),
-        "trailing_stops": [{"id": g.id, "active": g.active} for g in mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
-        "protected": mirror.is_protected(one.market), "needs_stop": kernel.context.requires_protection(one), "opened_ms": one.opened_ms,
-    }  # fmt: skip
+        "trailing_stops": [
+            {"id": g.id, "active": g.active}
+            for g in mirror.guardians.values()
+            if (g.type, g.market) == ("trailing_stop", one.market)
+        ],
+        "protected": mirror.is_protected(one.market),
+        "needs_stop": kernel.context.requires_protection(one),
+        "opened_ms": one.opened_ms,
+    }
 
 
 def order(kernel: Kernel, one: MirrorOrder) -> Data:
     """A resting entry, or an armed stop or target."""
     return {
-        "oid": one.oid, "market": one.market, "kind": one.kind, "side": one.side, "action": one.action, "size": format_decimal(one.size),
-        "filled": format_decimal(one.filled), "limit_px": _amount(one.limit_px), "trigger_px": _amount(one.trigger_px),
-        "trade_id": one.trade_id, "intent": one.key, "created_ms": one.created_ms,
+        "oid": one.oid,
+        "market": one.market,
+        "kind": one.kind,
+        "side": one.side,
+        "action": one.action,
+        "size": format_decimal(one.size),
+        "filled": format_decimal(one.filled),
+        "limit_px": _amount(one.limit_px),
+        "trigger_px": _amount(one.trigger_px),
+        "trade_id": one.trade_id,
+        "intent": one.key,
+        "created_ms": one.created_ms,
         "strategy": _owner(kernel, one),
-    }  # fmt: skip
+    }
 
 
 def _owner(kernel: Kernel, one: MirrorOrder) -> str | None:

@@ -10,9 +10,8 @@ from bot.runtime.model.intents import Intent
 from bot.runtime.strategy_host.host import StrategyHost, StrategySpec
 from bot.strategy.history import HISTORY_BARS
 
-SETTLED_PERIODS: Final = (
-    40  # After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
-)
+# After so many periods nothing is left of a recursive average's first value: e^-40 is below a float's last bit.
+SETTLED_PERIODS: Final = 40
 
 
 class BarQueue:
@@ -52,7 +51,9 @@ class BarQueue:
         return due
 
     def ready(self, awaited: Sequence[Intent]) -> list[Closed]:
-        """The due bars that may be decided now: those whose strategies do not wait for the reply to one of these intents."""
+        """The due bars that may be decided now: those whose strategies do not wait for the reply to one of these
+        intents.
+        """
         if not awaited:
             return self.due
         markets, names = {one.market for one in awaited}, {one.strategy for one in awaited}

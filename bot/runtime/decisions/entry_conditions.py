@@ -16,7 +16,8 @@ from bot.runtime.risk.pauses import Pauses
 from bot.strategy import Close, Open
 from bot.strategy import Intent as Signal
 
-SCHEDULED: Final = ("bar:", "timer:", "timer.")  # triggers that are only as right as the clock
+# triggers that are only as right as the clock
+SCHEDULED: Final = ("bar:", "timer:", "timer.")
 
 Why = Callable[[], Refusal | None]
 
@@ -25,8 +26,16 @@ class EntryConditions:
     """`lease` says why the dead-man's deadline is uncertain, `schedule` why bars and timers cannot be trusted."""
 
     def __init__(
-        self, state: RunState, journal: Journal, mirror: AccountState, health: Health, guardians: Guardians, losses: LossLimits, lease: Why, schedule: Why,
-    ) -> None:  # fmt: skip
+        self,
+        state: RunState,
+        journal: Journal,
+        mirror: AccountState,
+        health: Health,
+        guardians: Guardians,
+        losses: LossLimits,
+        lease: Why,
+        schedule: Why,
+    ) -> None:
         self.pauses = Pauses(journal)
         self.losses = losses
         self.lease = lease

@@ -1,4 +1,7 @@
-"""The event consumer reads the account's events, page after page. One page and all that it changes is one transaction of the journal."""
+"""The event consumer reads the account's events, page after page.
+
+One page and all that it changes is one transaction of the journal.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,16 @@ class EventConsumer:
 
     def __init__(self, context: RepairContext, builder: IntentBuilder, notices_of: NoticesOf | None = None) -> None:
         self.notices_of = notices_of
-        self.source: EventSource | None = None  # a venue in this process, whose events need no pages
+        # a venue in this process, whose events need no pages
+        self.source: EventSource | None = None
         self._context = context
         self._account = context.account
         self._builder = builder
         self._account.see_foreign = context.foreign_activity.see
 
     async def drain(self) -> bool:
-        """Read every event there is. False if the service did not answer, or if the strategies took the time of the pass.
+        """Read every event there is. False if the service did not answer, or if the strategies took the time of the
+        pass.
 
         After False nothing is opened until the events could be read. Lost access is raised.
         """
@@ -107,14 +112,17 @@ class EventConsumer:
             context.foreign_activity.clear()
 
     def attach_events(self, accepted: Intent) -> None:
-        """Give the events of an order to its strategy: on a service that shows no keys, they may come before the reply that names the trade."""
+        """Give the events of an order to its strategy: on a service that shows no keys, they may come before the
+        reply that names the trade.
+        """
         context, account = self._context, self._account
         events = context.journal.events.attach_key(accepted)
         name_foreign_entries(account.attribution, map(_model_event_of_row, events), accepted.strategy)
         account.position_owners.write_attribution()
         if events:
             context.foreign_activity.known_markets.discard(accepted.market)
-            context.comparison.in_next_pass()  # It finds the owner of the position and of its orders.
+            # It finds the owner of the position and of its orders.
+            context.comparison.in_next_pass()
 
     async def _read_pages(self) -> bool:
         """Read page after page. False: the pass had no time for all of them."""
@@ -125,7 +133,8 @@ class EventConsumer:
             events = (await self._context.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
             for event in events:
                 if event.type == "account" and _begins_epoch(event, cursor.epoch):
-                    # Nothing of the page is applied: if the cursor were past it and the snapshot lost, the reset would be forgotten.
+                    # Nothing of the page is applied: if the cursor were past it and the snapshot lost, the reset would
+                    # be forgotten.
                     await self.restart()
                     return True
             # The cursor moves to the last applied event, even if the page names a later one.
@@ -190,9 +199,15 @@ class EventConsumer:
             for backlog in context.strategy_host.backlogs.values():
                 backlog.write(epoch)
             opened = self.approvals.take(
-                fresh, last_id, epoch=epoch, states=made.states, intents=made.intents, notices=made.notices,
-                attribution=account.attribution.changes(), now_ms=context.now_ms(),
-            )  # fmt: skip
+                fresh,
+                last_id,
+                epoch=epoch,
+                states=made.states,
+                intents=made.intents,
+                notices=made.notices,
+                attribution=account.attribution.changes(),
+                now_ms=context.now_ms(),
+            )
         self._open(made.intents, opened)
         return len(fresh) == count
 
@@ -243,7 +258,8 @@ class EventConsumer:
         mirror, foreign_activity = self._account.mirror, self._context.foreign_activity
         for position in mirror.positions.values():
             if position.owner is None and foreign_activity.must_judge(position, mirror):
-                self._context.comparison.in_next_pass()  # Somebody else trades on the account.
+                # Somebody else trades on the account.
+                self._context.comparison.in_next_pass()
 
 
 _NO_PARTS: Final[Mapping[str, Part]] = {}

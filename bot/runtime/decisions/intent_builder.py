@@ -1,4 +1,6 @@
-"""From a strategy's signals to intents: the risk engine judges each signal, and an approved order becomes an intent with its key."""
+"""From a strategy's signals to intents: the risk engine judges each signal, and an approved order becomes an intent
+with its key.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,28 @@ if TYPE_CHECKING:
 
 log = logs.FastLogger()
 
-PROPOSAL_MS: Final = 30 * MINUTE_MS  # life of an assistant's proposal, as long as its plan can be made anew (replan.py)
+# life of an assistant's proposal, as long as its plan can be made anew (replan.py)
+PROPOSAL_MS: Final = 30 * MINUTE_MS
 
 
 class IntentBuilder:
-    """Makes intents and keeps the refusals. Nothing is written or sent here, except refusals and traces to the journal."""
+    """Makes intents and keeps the refusals.
+
+    Nothing is written or sent here, except refusals and traces to the journal.
+    """
 
     def __init__(
-        self, journal: Journal, account: Account, risk: RiskEngine, conditions: EntryConditions, execution: ExecutionEngine, budget: PassBudget,
+        self,
+        journal: Journal,
+        account: Account,
+        risk: RiskEngine,
+        conditions: EntryConditions,
+        execution: ExecutionEngine,
+        budget: PassBudget,
         now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
-        self.signals = 0  # The signals of this run, refused ones included.
+    ) -> None:
+        # The signals of this run, refused ones included.
+        self.signals = 0
         self._journal = journal
         self._mirror = account.mirror
         self._order_owners = account.order_owners
@@ -48,7 +61,10 @@ class IntentBuilder:
         self._now_ms = now_ms
 
     def build(self, signals: Sequence[OwnedSignal], *, trigger: str, at_ms: int) -> list[Intent]:
-        """The intents of these signals, without those that are refused. `trigger` and `at_ms` say what the strategies decided on, and when."""
+        """The intents of these signals, without those that are refused.
+
+        `trigger` and `at_ms` say what the strategies decided on, and when.
+        """
         self.signals += len(signals)
         intents: list[Intent] = []
         ordinals: dict[str, int] = {}
@@ -57,7 +73,8 @@ class IntentBuilder:
         for instance, signal in signals:
             ordinal = ordinals[instance.name] = ordinals.get(instance.name, -1) + 1
             market = signal.market or ""
-            # A session's clock stands in the millisecond before the bar, so that the bar of midnight would be of the day before.
+            # A session's clock stands in the millisecond before the bar, so that the bar of midnight would be of the
+            # day before.
             request = RiskRequest(signal, at_ms, max(now_ms, at_ms), self._price(market), frozenset(closing))
             answer = self._conditions.no_signal(signal, trigger) or self._risk.judge(instance.name, request)
             if isinstance(answer, Refusal):
@@ -72,16 +89,23 @@ class IntentBuilder:
                 self._journal.trace(intent.id, "wish", json.dumps({"wish": str(signal)}), at_ms=now_ms)
             if logs.is_shown(logs.INFO):
                 log.info(
-                    "intent.decided", intent=intent.id, strategy=instance.name, market=market, action=intent.action, signal=str(signal)
-                )  # fmt: skip
+                    "intent.decided",
+                    intent=intent.id,
+                    strategy=instance.name,
+                    market=market,
+                    action=intent.action,
+                    signal=str(signal),
+                )
         return intents
 
     def propose(
         self, instance: StrategyInstance, signal: Open, *, trigger: str, origin: Mapping[str, object]
     ) -> Intent | Refusal:
-        """The intent of an entry that an assistant proposes for a strategy, after the checks of the strategy's own entries.
+        """The intent of an entry that an assistant proposes for a strategy, after the checks of the strategy's own
+        entries.
 
-        `origin` says who proposes it and why. The entry is planned, whatever the config says, so that there is something to approve.
+        `origin` says who proposes it and why. The entry is planned, whatever the config says, so that there is
+        something to approve.
         """
         now_ms = self._now_ms()
         request = RiskRequest(signal, now_ms, now_ms, self._price(signal.market))
@@ -108,18 +132,42 @@ class IntentBuilder:
         log.warning("intent.refused", strategy=instance.name, market=market, code=refusal.code, message=refusal.message)
 
     def _intent(
-        self, instance: StrategyInstance, approved: ApprovedOrder, *, trigger: str, ordinal: int, now_ms: int, fresh_ms: int | None = None
-    ) -> Intent:  # fmt: skip
+        self,
+        instance: StrategyInstance,
+        approved: ApprovedOrder,
+        *,
+        trigger: str,
+        ordinal: int,
+        now_ms: int,
+        fresh_ms: int | None = None,
+    ) -> Intent:
         if fresh_ms is None:
             fresh_ms = FRESH_INTERVALS * INTERVAL_MS[instance.interval]
         epoch, leg = self._mirror.epoch, FIRST_LEG[approved.action]
         key = intent_key(
-            address=self._journal.address, epoch=epoch, strategy=instance.name, market=approved.market, trigger=trigger, ordinal=ordinal, leg=leg
-        )  # fmt: skip
+            address=self._journal.address,
+            epoch=epoch,
+            strategy=instance.name,
+            market=approved.market,
+            trigger=trigger,
+            ordinal=ordinal,
+            leg=leg,
+        )
         self._order_owners.by_key[key] = instance.name
         return Intent(
-            id=key, strategy=instance.name, market=approved.market, action=approved.action, path=approved.path, trigger=trigger, ordinal=ordinal,
-            leg=leg, epoch=epoch, body=approved.request.body() if self._journal.keeps_bodies else b"", request=approved.request,
-            not_after_ms=now_ms + self._budget.hold_ms(fresh_ms), opened_ms=now_ms,
-            notional_usd=approved.notional_usd, targets=approved.targets,
-        )  # fmt: skip
+            id=key,
+            strategy=instance.name,
+            market=approved.market,
+            action=approved.action,
+            path=approved.path,
+            trigger=trigger,
+            ordinal=ordinal,
+            leg=leg,
+            epoch=epoch,
+            body=approved.request.body() if self._journal.keeps_bodies else b"",
+            request=approved.request,
+            not_after_ms=now_ms + self._budget.hold_ms(fresh_ms),
+            opened_ms=now_ms,
+            notional_usd=approved.notional_usd,
+            targets=approved.targets,
+        )

@@ -26,8 +26,13 @@ class WarmUp:
     """`yield_to_pass` runs a pass if one is due. A warm-up may take long, so it calls `yield_to_pass` often."""
 
     def __init__(
-        self, context: RepairContext, feed: BarFeed, bars: BarQueue, builder: IntentBuilder, yield_to_pass: Callable[[], Awaitable[None]],
-    ) -> None:  # fmt: skip
+        self,
+        context: RepairContext,
+        feed: BarFeed,
+        bars: BarQueue,
+        builder: IntentBuilder,
+        yield_to_pass: Callable[[], Awaitable[None]],
+    ) -> None:
         self._context = context
         self._host = context.strategy_host
         self._feed = feed
@@ -49,7 +54,8 @@ class WarmUp:
             return
         context, host = self._context, self._host
         instances, names = host.instances, [instance.name for instance in host.instances]
-        others = [name for name in host.backlogs if name not in names]  # The strategies of a reload under way.
+        # The strategies of a reload under way.
+        others = [name for name in host.backlogs if name not in names]
         host.set_instances(instances, unready=[*others, *names])
         context.state.warming = "fetching bars"
         try:
@@ -64,10 +70,10 @@ class WarmUp:
             context.budget.begin()
             for instance in instances:
                 await self.deliver_waiting(instance, self._yield_to_pass)
-                del host.backlogs[
-                    instance.name
-                ]  # It gets events at once from here, because signals of the next strategy may concern it.
-        except ApiError:  # The next try delivers the rest; if the run ends here, the next run does.
+                # It gets events at once from here, because signals of the next strategy may concern it.
+                del host.backlogs[instance.name]
+        # The next try delivers the rest; if the run ends here, the next run does.
+        except ApiError:
             host.set_instances(instances, unready=others)
             raise
         finally:
@@ -76,7 +82,10 @@ class WarmUp:
         self._bars.due = warm.due
 
     async def catch_up(self) -> None:
-        """Give the strategies the past bars of a market that had no candles at the start. This may take many passes; other markets do not wait."""
+        """Give the strategies the past bars of a market that had no candles at the start.
+
+        This may take many passes; other markets do not wait.
+        """
         bars = self._bars
         past = [closed for closed in bars.catching_up if self._feed.is_past(closed)]
         after = [closed for closed in bars.catching_up if not self._feed.is_past(closed)]
@@ -88,14 +97,17 @@ class WarmUp:
             bars.join(after)
 
     async def deliver_waiting(self, instance: StrategyInstance, yield_to_pass: YieldToPass = at_once) -> None:
-        """Deliver the events that happened while the strategy was being built, and send the orders that it decides on them."""
+        """Deliver the events that happened while the strategy was being built, and send the orders that it decides
+        on them.
+        """
         backlog = self._host.backlogs.get(instance.name)
         while backlog:
             await self._context.execution.send_all(*await self._deliver_next(instance, backlog))
             await yield_to_pass()
 
     async def deliver_left(self) -> None:
-        """Deliver the events that the last run had not delivered to strategies under construction. Their intents are sent later.
+        """Deliver the events that the last run had not delivered to strategies under construction. Their intents are
+        sent later.
 
         If the delivery takes long, the rest follows after the warm-up.
         """
@@ -103,7 +115,8 @@ class WarmUp:
         began_ms = context.pacer.mono_ms()
         left: dict[str, EventBacklog] = {}
         for instance in host.working():
-            host.backlogs.pop(instance.name, None)  # Left by a start that failed; the journal still has it.
+            # Left by a start that failed; the journal still has it.
+            host.backlogs.pop(instance.name, None)
             backlog = EventBacklog.of_journal(context.journal, instance.name, context.mirror.epoch)
             for name, why in backlog.damaged.items():
                 with context.journal.together():
@@ -121,7 +134,10 @@ class WarmUp:
     async def _deliver_next(
         self, instance: StrategyInstance, backlog: EventBacklog
     ) -> tuple[list[Intent], list[Intent]]:
-        """Deliver the oldest waiting event and remove it, in one transaction. Returns the intents on it, and the new ones among them."""
+        """Deliver the oldest waiting event and remove it, in one transaction.
+
+        Returns the intents on it, and the new ones among them.
+        """
         journal, epoch = self._context.journal, self._context.mirror.epoch
         event, parts = backlog.first
         decision = Decision()

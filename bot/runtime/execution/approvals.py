@@ -1,10 +1,11 @@
 """Agreement to entries: a planned entry is held until a person or a policy has agreed. Exits and protection never wait.
 
-The plan is the proposal: it has a single-use token, it expires, and an expired plan is made anew while the decision is fresh. An answer is
-in the journal before the token is used. Where nobody has answered, nothing is sent.
+The plan is the proposal: it has a single-use token, it expires, and an expired plan is made anew while the decision is
+fresh. An answer is in the journal before the token is used. Where nobody has answered, nothing is sent.
 
-Two answers never open twice. An entry that waits ends in the transaction that writes what ends it: a newer entry of its strategy in its
-market (`write_decision`), or an event that changes the position or the entries that it was decided on (`end_outdated`).
+Two answers never open twice. An entry that waits ends in the transaction that writes what ends it: a newer entry of its
+strategy in its market (`write_decision`), or an event that changes the position or the entries that it was decided on
+(`end_outdated`).
 """
 
 from __future__ import annotations
@@ -31,20 +32,27 @@ from bot.wire import Event, Plan
 
 log = logs.FastLogger()
 
-DRIFT: Final = Decimal("0.005")  # A part of the price that was shown. Beyond it a person is asked again.
+# A part of the price that was shown. Beyond it a person is asked again.
+DRIFT: Final = Decimal("0.005")
 ID_LETTERS_MIN: Final = 6
 SHOWN_LETTERS: Final = 12
-TEXT_MAX: Final = 200  # characters of a reason
-A_PERSON: Final = Approval()  # the rule for what an assistant proposes, whatever the config says
+# characters of a reason
+TEXT_MAX: Final = 200
+# the rule for what an assistant proposes, whatever the config says
+A_PERSON: Final = Approval()
 
 REPLACED: Final = "a newer decision of the strategy in this market replaced it"
 OUTDATED: Final = "the position or the orders in {market} have changed since the strategy decided it"
 UNSEEN: Final = "the service no longer has the events since the strategy decided it"
-UNSENT: Final = frozenset({"opened", "planned"})  # states of an entry of which no order can exist
-CHANGES_POSITION: Final = frozenset({"fill", "liquidation", "settlement"})  # types of events
+# states of an entry of which no order can exist
+UNSENT: Final = frozenset({"opened", "planned"})
+# types of events
+CHANGES_POSITION: Final = frozenset({"fill", "liquidation", "settlement"})
 
-Write = Callable[..., list[Intent]]  # the new intents
-RunPolicy = Callable[[str, Callable[[], object]], Awaitable[object]]  # strategy and call -> the policy's answer
+# the new intents
+Write = Callable[..., list[Intent]]
+# strategy and call -> the policy's answer
+RunPolicy = Callable[[str, Callable[[], object]], Awaitable[object]]
 
 
 async def run_policy_inline(_strategy: str, call: Callable[[], object]) -> object:
@@ -59,13 +67,22 @@ class Waiting(NamedTuple):
 
 
 class Approvals:
-    """Which entries need an agreement, and who gave it. `unattended` is the answer of a backtest, where nobody can be asked (`leave_to`)."""
+    """Which entries need an agreement, and who gave it.
+
+    `unattended` is the answer of a backtest, where nobody can be asked (`leave_to`).
+    """
 
     def __init__(
-        self, journal: Journal, limits: Mapping[str, StrategyLimits], live: Mapping[str, Intent], marks: Mapping[str, float],
-        now_ms: Callable[[], int], run_policy: RunPolicy = run_policy_inline,
-    ) -> None:  # fmt: skip
-        self.counts: Counter[str] = Counter()  # asked, approved, refused, policy_failed, ...
+        self,
+        journal: Journal,
+        limits: Mapping[str, StrategyLimits],
+        live: Mapping[str, Intent],
+        marks: Mapping[str, float],
+        now_ms: Callable[[], int],
+        run_policy: RunPolicy = run_policy_inline,
+    ) -> None:
+        # asked, approved, refused, policy_failed, ...
+        self.counts: Counter[str] = Counter()
         self.unattended: Literal["all", "none"] | None = None
         self._journal = journal
         self._limits = limits
@@ -75,10 +92,13 @@ class Approvals:
         self._run_policy = run_policy
         # strategy and trigger -> orders that this decision cancels
         self._canceled: dict[tuple[str, str], set[str]] = {}
-        # Writes a decision as `Journal.decided` does. Once entries may wait, it also ends those that the decision replaces.
+        # Writes a decision as `Journal.decided` does. Once entries may wait, it also ends those that the decision
+        # replaces.
         self.write_decision: Write = journal.decided
-        self.take: Write = journal.take  # writes a page of events, and ends the entries that it changes
-        self.is_used = False  # True once entries may wait; until then a run pays nothing for them
+        # writes a page of events, and ends the entries that it changes
+        self.take: Write = journal.take
+        # True once entries may wait; until then a run pays nothing for them
+        self.is_used = False
         if any(one.approval is not None for one in limits.values()) or journal.approvals.is_any_pending():
             self._use()
 
@@ -114,7 +134,10 @@ class Approvals:
         return self.of(intent) is not None if row is None else row.state != "approved"
 
     def ending(self, intent: Intent) -> Ending | None:
-        """Why an unsent entry ends: refused, superseded, or the price has left what was shown. The last one is planned again."""
+        """Why an unsent entry ends: refused, superseded, or the price has left what was shown.
+
+        The last one is planned again.
+        """
         row = None if self.unattended is not None else self._journal.approvals.of(intent.id)
         if row is None or (intent.state == "opened" and row.state != "superseded"):
             return None
@@ -131,7 +154,10 @@ class Approvals:
         return Ending("expired", "plan_stale", f"the price has drifted from {shown} to {now} while it waited")
 
     async def ask_policy(self, intent: Intent, plan: Plan) -> Ending | None:
-        """Ask the strategy's policy, or the rule of a backtest. None: it agrees, or a person must be asked. Whatever fails is a refusal."""
+        """Ask the strategy's policy, or the rule of a backtest.
+
+        None: it agrees, or a person must be asked. Whatever fails is a refusal.
+        """
         approval = self.of(intent)
         if approval is None:
             return None
@@ -162,13 +188,15 @@ class Approvals:
         return Ending("rejected", "not_approved", f"refused by the policy {approval.policy_name}{why}")
 
     def propose(self, intent: Intent, plan: Plan) -> None:
-        """Write that this plan waits for a person, or that the policy has agreed, in the transaction that writes the plan.
+        """Write that this plan waits for a person, or that the policy has agreed, in the transaction that writes the
+        plan.
 
         A plan of the same decision at about the same price is the same question, so it causes no second notice.
         """
         approval = self.of(intent)
         if approval is None or self.unattended is not None or self._journal.approvals.of(intent.id) is not None:
-            return  # The row of a new plan says that it was superseded while the service made it.
+            # The row of a new plan says that it was superseded while the service made it.
+            return
         now_ms, px = self._now_ms(), self._price(intent.market) or plan.est_px or Decimal(0)
         figures = _figures(plan, intent) | self._origin(intent)
         if approval.policy is not None:
@@ -184,9 +212,15 @@ class Approvals:
                 name: figures.get(name) for name in ("side", "size", "est_px", "notional_usd", "proposed_by", "why")
             }
             made = notice(
-                "order.proposal" if intent.is_proposed else "order.approval", intent.id, at_ms=now_ms, market=intent.market, strategy=intent.strategy, id=intent.id[:SHOWN_LETTERS],
-                until=iso(intent.not_after_ms), **text,
-            )  # fmt: skip
+                "order.proposal" if intent.is_proposed else "order.approval",
+                intent.id,
+                at_ms=now_ms,
+                market=intent.market,
+                strategy=intent.strategy,
+                id=intent.id[:SHOWN_LETTERS],
+                until=iso(intent.not_after_ms),
+                **text,
+            )
             self._journal.notify([made], now_ms=now_ms)
 
     # -- what ends an entry that waits
@@ -205,7 +239,9 @@ class Approvals:
         return new
 
     def _take(self, events: Sequence[Event], last_id: str, **changes: Any) -> list[Intent]:
-        """`Journal.take`, and in the same transaction the end of the waiting entries that the events or new entries end."""
+        """`Journal.take`, and in the same transaction the end of the waiting entries that the events or new entries
+        end.
+        """
         with self._journal.together():
             new = self._journal.take(events, last_id, **changes)
             self.end_outdated(events)
@@ -213,7 +249,10 @@ class Approvals:
         return new
 
     def end_replaced(self, new: Sequence[Intent]) -> None:
-        """End the waiting entries that these new entries replace. Call it in the transaction that writes the new ones."""
+        """End the waiting entries that these new entries replace.
+
+        Call it in the transaction that writes the new ones.
+        """
         places = {_place(one): one for one in new if one.action == "open"}
         for old in self._unsent() if places else ():
             newer = places.get(_place(old))
@@ -226,13 +265,12 @@ class Approvals:
     def end_outdated(self, events: Sequence[Event]) -> None:
         """End the waiting entries that were decided before these events changed their position or their orders.
 
-        Call it in the transaction that writes the events. What the entry's own decision does, such as the close of a reversal, is
-        no change.
+        Call it in the transaction that writes the events. What the entry's own decision does, such as the close of a
+        reversal, is no change.
         """
         changes = [(n, event) for n, event in enumerate(events) if _changes_account(event)]
-        seen = {
-            self._journal.events.trigger_of(event): n for n, event in enumerate(events)
-        }  # what a hook has seen that decided on one of them
+        # what a hook has seen that decided on one of them
+        seen = {self._journal.events.trigger_of(event): n for n, event in enumerate(events)}
         for intent in self._unsent() if changes else ():
             first = seen.get(intent.trigger, -1) + 1
             if any(n >= first and self._is_outdated_by(event, intent) for n, event in changes):
@@ -244,7 +282,9 @@ class Approvals:
             self._supersede(intent, UNSEEN)
 
     def _unsent(self) -> list[Intent]:
-        """The entries that need an answer and of which no order can exist: planned or not, asked or not, also approved ones that are held."""
+        """The entries that need an answer and of which no order can exist: planned or not, asked or not, also
+        approved ones that are held.
+        """
         unsent = [one for one in self._live.values() if one.action == "open" and one.state in UNSENT]
         found = []
         for one in unsent:
@@ -256,7 +296,9 @@ class Approvals:
         return found
 
     def _on_its_way(self, intent: Intent) -> Intent | None:
-        """An approved entry of another decision of this strategy in this market whose fill or order the events have not shown."""
+        """An approved entry of another decision of this strategy in this market whose fill or order the events have
+        not shown.
+        """
         for one in self._live.values():
             is_rival = (one.strategy, one.market, one.action) == (intent.strategy, intent.market, "open")
             if is_rival and one.trigger != intent.trigger and one.state not in ("rejected", "expired", "void"):
@@ -289,21 +331,25 @@ class Approvals:
         return [Waiting(intent, row) for intent, row in found if row is not None and row.state == "pending"]
 
     def decide(self, name: str, *, approve: bool, decider: str, reason: str | None = None) -> Intent:
-        """Write the answer to the proposal with this id (or its first letters). BotError says why there is nothing to answer."""
+        """Write the answer to the proposal with this id (or its first letters).
+
+        BotError says why there is nothing to answer.
+        """
         intent, row = self._found(name)
         if approve and self._now_ms() >= intent.fence_ms:
             raise BotError(
-                f"the plan of {name} has just expired; the daemon plans the entry again while it is fresh: bot approvals"
+                f"the plan of {name} has just expired; the daemon plans the entry again while it is fresh: bot"
+                " approvals"
             )
         if approve and _has_drifted(row.px, self._price(intent.market) or row.px):
             raise BotError(
-                f"the price of {intent.market} has drifted more than {DRIFT:.1%} from the {format_decimal(row.px)} that was shown;"
-                " the daemon plans the entry again and asks again: bot approvals"
+                f"the price of {intent.market} has drifted more than {DRIFT:.1%} from the {format_decimal(row.px)} that"
+                " was shown; the daemon plans the entry again and asks again: bot approvals"
             )
         if approve and (other := self._on_its_way(intent)) is not None:
             raise BotError(
-                f"{other.id[:SHOWN_LETTERS]} of the same strategy and market is approved and not settled yet; what it opens may end this"
-                " one: bot approvals shows what still waits then"
+                f"{other.id[:SHOWN_LETTERS]} of the same strategy and market is approved and not settled yet; what it"
+                " opens may end this one: bot approvals shows what still waits then"
             )
         answer: ApprovalState = "approved" if approve else "refused"
         reason = plain_text(reason) if reason else None
@@ -332,7 +378,8 @@ class Approvals:
             if one.intent.id == row.intent_id:
                 return one
             if asked is not None and _decision(one.intent) == _decision(asked):
-                if one.row.px == row.px:  # A newer plan at the price that the person saw.
+                # A newer plan at the price that the person saw.
+                if one.row.px == row.px:
                     return one
                 raise BotError(
                     f"{name} was replaced by {one.intent.id[:SHOWN_LETTERS]}, at another price: bot approvals shows it"
@@ -362,19 +409,31 @@ def document(one: Waiting, now_ms: int) -> dict[str, Any]:
     """A waiting proposal for people and programs, without its token."""
     intent = one.intent
     return {
-        "id": intent.id, "strategy": intent.strategy, "market": intent.market, **one.row.figures, "shown_px": format_decimal(one.row.px),
-        "asked_ms": one.row.asked_ms, "plan_expires_ms": intent.token_expires_ms, "not_after_ms": intent.not_after_ms,
+        "id": intent.id,
+        "strategy": intent.strategy,
+        "market": intent.market,
+        **one.row.figures,
+        "shown_px": format_decimal(one.row.px),
+        "asked_ms": one.row.asked_ms,
+        "plan_expires_ms": intent.token_expires_ms,
+        "not_after_ms": intent.not_after_ms,
         "left_s": max(0, intent.not_after_ms - now_ms) // 1000,
-    }  # fmt: skip
+    }
 
 
 def _changes_account(event: Event) -> bool:
-    """True for an event that changes a position or the resting entries. Stops and targets that are armed change neither."""
+    """True for an event that changes a position or the resting entries.
+
+    Stops and targets that are armed change neither.
+    """
     return event.type in CHANGES_POSITION or (event.type == "order" and event.data.intent == "open")
 
 
 def _place(intent: Intent) -> tuple[str, str, bool]:
-    """A newer entry replaces one that waits at the same place. A strategy and an assistant do not replace each other's entries."""
+    """A newer entry replaces one that waits at the same place.
+
+    A strategy and an assistant do not replace each other's entries.
+    """
     return intent.strategy, intent.market, intent.is_proposed
 
 

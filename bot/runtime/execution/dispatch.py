@@ -1,8 +1,10 @@
-"""Dispatch order: which waiting intents may be sent now, beside those in flight. Pure; the execution engine asks again at each reply.
+"""Dispatch order: which waiting intents may be sent now, beside those in flight. Pure; the execution engine asks again
+at each reply.
 
-Exits go before entries, but after what their own strategy wanted before them in that market. Entries wait for the replies of exits,
-because an exit frees margin. An exit whose reply is slow holds up the entries of its own market alone. Each market has at most one entry
-in flight, and none beside an exit. So a request without a reply holds up its own market and no other.
+Exits go before entries, but after what their own strategy wanted before them in that market. Entries wait for the
+replies of exits, because an exit frees margin. An exit whose reply is slow holds up the entries of its own market
+alone. Each market has at most one entry in flight, and none beside an exit. So a request without a reply holds up its
+own market and no other.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from typing import Final
 from bot.runtime.bar_feed import Closed
 from bot.runtime.model.intents import Intent
 
-# Orders in flight, and as many requests for bars. The client has 128 connections; the rest is for the requests of a pass itself.
+# Orders in flight, and as many requests for bars. The client has 128 connections; the rest is for the requests of a
+# pass itself.
 ABREAST: Final = 50
 
-Place = tuple[str, str]  # strategy and market
+# strategy and market
+Place = tuple[str, str]
 
 
 def place_of(intent: Intent) -> Place:
@@ -33,7 +37,8 @@ def next_batch(
 ) -> list[Intent]:
     """The intents to send next, in order: exits if any may go, else the first entry of each market.
 
-    `at_most` intents may be in flight, those of `in_flight` included. `slow`: ids of intents whose late reply no other market waits for.
+    `at_most` intents may be in flight, those of `in_flight` included. `slow`: ids of intents whose late reply no other
+    market waits for.
     """
     taken = {place_of(one) for one in in_flight}
     exits: list[Intent] = []
@@ -63,14 +68,16 @@ def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
         return intents
     waiting, found = intents, list[Intent]()
     while waiting:
-        found += next_batch(waiting, at_most=2 * len(waiting))  # no bound: one at a time is in flight
+        # no bound: one at a time is in flight
+        found += next_batch(waiting, at_most=2 * len(waiting))
         gone = {one.id for one in found}
         waiting = [one for one in intents if one.id not in gone]
     return found
 
 
 def side_by_side(due: Sequence[Closed], listeners: dict[str, frozenset[str]]) -> int:
-    """How many of the first bars may be decided together: bars of one instant and of different markets that share no strategy.
+    """How many of the first bars may be decided together: bars of one instant and of different markets that share no
+    strategy.
 
     `listeners` names the strategies of each market.
     """

@@ -16,13 +16,15 @@ from bot.wire import Plan
 
 log = logs.FastLogger()
 
-# Real time after which an unsent entry ends when only its own strategy must not send it. As long as a plan lives. Until then it keeps
-# entries of other strategies out of its market.
+# Real time after which an unsent entry ends when only its own strategy must not send it. As long as a plan lives. Until
+# then it keeps entries of other strategies out of its market.
 BLOCKED_MS: Final = 60_000
 
 
 class EntryChecks(Protocol):
-    """The checks of an entry right before it is sent, because the account may have changed since the entry was written."""
+    """The checks of an entry right before it is sent, because the account may have changed since the entry was
+    written.
+    """
 
     def refusal(self, intent: Intent) -> Refusal | None:
         """Why this entry must not be sent now, whatever the reason."""
@@ -35,11 +37,19 @@ class EntryChecks(Protocol):
 
 
 class EntryWait:
-    """Asks the checks, the rate limit and the journal whether an entry may be sent, and measures how long its own strategy blocks it."""
+    """Asks the checks, the rate limit and the journal whether an entry may be sent, and measures how long its own
+    strategy blocks it.
+    """
 
     def __init__(
-        self, checks: EntryChecks, port: VenuePort, journal: Journal, search: OrderSearch, states: SendStates, pacer: Pacer
-    ) -> None:  # fmt: skip
+        self,
+        checks: EntryChecks,
+        port: VenuePort,
+        journal: Journal,
+        search: OrderSearch,
+        states: SendStates,
+        pacer: Pacer,
+    ) -> None:
         self._checks = checks
         self._port = port
         self._journal = journal
@@ -52,7 +62,8 @@ class EntryWait:
         if intent.action != "open":
             return False
         no = self._checks.refusal(intent)
-        if no is None and (wait_ms := self._port.entry_wait_ms()) > 0:  # The rest of the rate limit is for exits.
+        # The rest of the rate limit is for exits.
+        if no is None and (wait_ms := self._port.entry_wait_ms()) > 0:
             self._states.of(intent.id).next_try_ms = self._mono_ms() + wait_ms
             no = Refusal("rate_limited", f"the rate limit allows no entry for {wait_ms} ms")
         self._measure_block(intent, is_blocked=no is not None and self._checks.own_refusal(intent) is not None)
@@ -68,7 +79,10 @@ class EntryWait:
         return self._checks.own_refusal(intent) if intent.state == "opened" or self.is_postponed(intent) else None
 
     def is_postponed(self, intent: Intent) -> bool:
-        """True if the entry has a plan or was refused for now, and no request of it can have reached the service. Then check it again."""
+        """True if the entry has a plan or was refused for now, and no request of it can have reached the service.
+
+        Then check it again.
+        """
         if intent.action != "open" or intent.state == "opened":
             return False
         return self._journal.intents.is_unsent(intent) and (
@@ -76,7 +90,10 @@ class EntryWait:
         )
 
     def lacks_journal(self, intent: Intent) -> bool:
-        """True if the intent is an entry and the journal cannot be written to disk now. An exit goes on: its key stays the same."""
+        """True if the intent is an entry and the journal cannot be written to disk now.
+
+        An exit goes on: its key stays the same.
+        """
         return intent.action == "open" and self._journal.fault is not None
 
     def _measure_block(self, intent: Intent, *, is_blocked: bool) -> None:

@@ -23,9 +23,11 @@ from bot.runtime.ports import ServiceClock
 
 log = logs.FastLogger()
 
-REPLIES_MAX: Final = 50  # intents of event hooks that one pass sends, because a hook may order on each of its own fills
-# Real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less, and
-# later decisions know what the order did. After that time other markets go on, and the orders of this market are in doubt.
+# intents of event hooks that one pass sends, because a hook may order on each of its own fills
+REPLIES_MAX: Final = 50
+# Real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies
+# in less, and later decisions know what the order did. After that time other markets go on, and the orders of this
+# market are in doubt.
 SLOW_MS: Final = 1_000
 
 
@@ -41,7 +43,8 @@ class EventReader(Protocol):
 
 
 class ExecutionEngine:
-    """Sends the intents and settles them. `live` holds those that are not final, or accepted and not seen in the events yet.
+    """Sends the intents and settles them. `live` holds those that are not final, or accepted and not seen in the events
+    yet.
 
     `events` and `sender` are set right after the engine is built, because both need the engine.
     """
@@ -50,14 +53,23 @@ class ExecutionEngine:
     sender: OrderSender
 
     def __init__(
-        self, live: dict[str, Intent], in_flight: InFlight, journal: Journal, mirror: AccountState, order_owners: OrderOwners,
-        budget: PassBudget, clock: ServiceClock,
-    ) -> None:  # fmt: skip
+        self,
+        live: dict[str, Intent],
+        in_flight: InFlight,
+        journal: Journal,
+        mirror: AccountState,
+        order_owners: OrderOwners,
+        budget: PassBudget,
+        clock: ServiceClock,
+    ) -> None:
         self.live = live
-        self.replies: list[Intent] = []  # intents of event hooks, written and not sent yet
-        self.with_targets: dict[str, Intent] = {}  # accepted entries whose target orders are not all made, by id
+        # intents of event hooks, written and not sent yet
+        self.replies: list[Intent] = []
+        # accepted entries whose target orders are not all made, by id
+        self.with_targets: dict[str, Intent] = {}
         self.in_flight = in_flight
-        self.reads_later = False  # the caller reads the events after the last of the orders that it sends
+        # the caller reads the events after the last of the orders that it sends
+        self.reads_later = False
         self._journal = journal
         self._mirror = mirror
         self._order_owners = order_owners
@@ -74,7 +86,10 @@ class ExecutionEngine:
         return self.in_flight.cancel()
 
     async def settle(self, *, at_once: bool = False) -> None:
-        """Try every intent that is not final once more, if its time has come. `at_once`: also one whose request may have left."""
+        """Try every intent that is not final once more, if its time has come.
+
+        `at_once`: also one whose request may have left.
+        """
         await self.dispatch(
             intent
             for intent in sorted(self.live.values(), key=_entries_last)
@@ -84,11 +99,15 @@ class ExecutionEngine:
             await self.send_replies()
 
     async def settle_replies(self, may_go_on: Callable[[], bool]) -> None:
-        """Settle the intents whose replies have come. Call it before the events are read, because those say what the orders did."""
+        """Settle the intents whose replies have come.
+
+        Call it before the events are read, because those say what the orders did.
+        """
         if self.in_flight:
             try:
                 await self.in_flight.settle(self._is_open, may_go_on)
-            finally:  # Also when a reply ends the run: an order that is known to be accepted is not left in doubt.
+            # Also when a reply ends the run: an order that is known to be accepted is not left in doubt.
+            finally:
                 self._write_accepted()
 
     async def settle_in_flight(self, within_ms: int) -> None:
@@ -113,13 +132,18 @@ class ExecutionEngine:
         return [one for one in self.in_flight.intents if self._is_open(one)] if self.in_flight else []
 
     def awaited(self) -> list[Intent]:
-        """The intents whose replies bars and entries wait for. A slow reply holds up the orders of its own market alone."""
+        """The intents whose replies bars and entries wait for.
+
+        A slow reply holds up the orders of its own market alone.
+        """
         requests = self.requests()
         slow = self._slow() if requests else ()
         return [one for one in requests if one.id not in slow]
 
     def _slow(self) -> set[str]:
-        """Ids of the intents that no other market waits for: their request is slow, or a request before it got no reply."""
+        """Ids of the intents that no other market waits for: their request is slow, or a request before it got no
+        reply.
+        """
         return self.in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
 
     def without_outcome(self) -> dict[str, str]:
@@ -147,17 +171,24 @@ class ExecutionEngine:
     def _accept_seen(self) -> None:
         """Accept the intents whose events came before their replies, which may never come."""
         if seen := [intent for intent in self.requests() if self.sender.is_seen(intent)]:
-            with self._journal.together():  # One wait for the disk.
+            # One wait for the disk.
+            with self._journal.together():
                 accepted = [self.sender.accept_seen(self.live[intent.id]) for intent in seen]
             self.live |= {intent.id: intent for intent in accepted}
 
     def give_up_entries(self) -> None:
-        """Void the entries that have not been sent, because the run ends. An entry that may have been sent stays in doubt."""
+        """Void the entries that have not been sent, because the run ends.
+
+        An entry that may have been sent stays in doubt.
+        """
         for intent in list(self.live.values()):
             self.live[intent.id] = self.sender.give_up(intent)
 
     def release(self) -> None:
-        """Void the intents that wait for a person, because a person has looked at them. None of them can become an order any more."""
+        """Void the intents that wait for a person, because a person has looked at them.
+
+        None of them can become an order any more.
+        """
         for intent in list(self.live.values()):
             if intent.state == "quarantined":
                 self.live[intent.id] = self._journal.intents.end(
@@ -185,16 +216,18 @@ class ExecutionEngine:
             await self.send_replies()
 
     async def dispatch(self, waiting: Iterable[Intent], *, learns: bool = False) -> None:
-        """Send what may be sent now; the rest waits for a later pass. The journal has each attempt before its request is sent.
+        """Send what may be sent now; the rest waits for a later pass. The journal has each attempt before its request
+        is sent.
 
-        With a pool of one, as in a backtest, each intent waits for its reply. With `learns` it also waits for its events, because a
-        reversal opens against what its close has left.
+        With a pool of one, as in a backtest, each intent waits for its reply. With `learns` it also waits for its
+        events, because a reversal opens against what its close has left.
         """
         if self.in_flight.abreast == 1:
             is_first = True
             for intent in waiting:
                 if not self._budget.has_time():
-                    break  # It is written, and the next pass goes on with it.
+                    # It is written, and the next pass goes on with it.
+                    break
                 if learns and not is_first:
                     await self.events.drain()
                 await self._send(intent)
@@ -214,7 +247,8 @@ class ExecutionEngine:
             if batch[0].action == "open" and not self._budget.takes_entries:
                 self._budget.is_cut_short = True
                 return
-            with self._journal.together():  # One wait for the disk.
+            # One wait for the disk.
+            with self._journal.together():
                 marked = self.sender.mark_sending(batch)
             for one in batch:
                 await self.in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
@@ -267,7 +301,8 @@ class ExecutionEngine:
                 if not self.replies or not self._budget.has_time():
                     break
                 await self.dispatch([self.replies.pop(0)], learns=True)
-        self.replies.clear()  # They are written, and the next pass goes on with them.
+        # They are written, and the next pass goes on with them.
+        self.replies.clear()
 
     def forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """Replace the intents that the journal already had with the journal's version."""
@@ -283,16 +318,22 @@ class ExecutionEngine:
                     self.live[intent.id] = known
 
     def in_doubt(self, market: str, besides: str | None = None) -> bool:
-        """True if an order of ours with an unknown outcome may exist in the market. `besides`: the id of an intent that does not count."""
-        for intent in self.live.values():  # Runs three times an order; a generator would cost more.
+        """True if an order of ours with an unknown outcome may exist in the market.
+
+        `besides`: the id of an intent that does not count.
+        """
+        # Runs three times an order; a generator would cost more.
+        for intent in self.live.values():
             if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
                 return True
         return False
 
     def is_doubtful(self, market: str, besides: str | None = None) -> bool:
-        """True if nothing may be opened in the market because an outcome is unknown. A reply that may still come in time does not count.
+        """True if nothing may be opened in the market because an outcome is unknown. A reply that may still come in
+        time does not count.
 
-        A target order that is not settled always counts: it could arrive when its position is gone, and grow the new one.
+        A target order that is not settled always counts: it could arrive when its position is gone, and grow the new
+        one.
         """
         if not self.live:
             return False
@@ -308,13 +349,20 @@ class ExecutionEngine:
         )
 
     def is_closing(self, market: str) -> bool:
-        """True if a close of the whole position is on its way. A close that waits for a person, or for too long, does not count."""
+        """True if a close of the whole position is on its way.
+
+        A close that waits for a person, or for too long, does not count.
+        """
         now_ms, hold_ms = self._clock.now_ms(), self._budget.hold_ms(0)
         return any(
-            i.market == market and i.action == "close" and i.state not in FINAL and i.state != "quarantined" and i.is_whole
+            i.market == market
+            and i.action == "close"
+            and i.state not in FINAL
+            and i.state != "quarantined"
+            and i.is_whole
             and abs(now_ms - i.opened_ms) <= hold_ms
             for i in self.live.values()
-        )  # fmt: skip
+        )
 
     def reload_live(self) -> None:
         """Read the open intents from the journal again."""

@@ -1,8 +1,9 @@
-"""In-flight pool: intents whose requests are on their way. The work on each intent is a task; only its requests run beside a pass.
+"""In-flight pool: intents whose requests are on their way. The work on each intent is a task; only its requests run
+beside a pass.
 
-Between two requests the work reads and writes what the pass reads and writes, so it runs while the pass waits: `start` and `settle`
-return when the work has sent a request or has ended. A reply waits for the next `settle`, and `wake` asks for a pass that calls it.
-dispatch.py decides which intents may be sent.
+Between two requests the work reads and writes what the pass reads and writes, so it runs while the pass waits: `start`
+and `settle` return when the work has sent a request or has ended. A reply waits for the next `settle`, and `wake` asks
+for a pass that calls it. dispatch.py decides which intents may be sent.
 """
 
 from __future__ import annotations
@@ -22,24 +23,33 @@ class Work:
     def __init__(self, intent: Intent) -> None:
         self.intent = intent
         self.task: asyncio.Task[None] | None = None
-        self.turn: asyncio.Future[None] | None = None  # set when a pass continues the work
-        self.stopped: asyncio.Future[None] | None = None  # set when the work has sent a request
-        self.is_slow = False  # its request has had no reply for `slow_s`
+        # set when a pass continues the work
+        self.turn: asyncio.Future[None] | None = None
+        # set when the work has sent a request
+        self.stopped: asyncio.Future[None] | None = None
+        # its request has had no reply for `slow_s`
+        self.is_slow = False
 
 
 class InFlight:
-    """`live` holds the open intents. `wake` is called at each reply, and when a request has had no reply for `slow_s`."""
+    """`live` holds the open intents.
+
+    `wake` is called at each reply, and when a request has had no reply for `slow_s`.
+    """
 
     def __init__(
         self, live: MutableMapping[str, Intent], wake: Callable[[], None], slow_s: float, abreast: int = 1
     ) -> None:
-        self.abreast = abreast  # requests that may be on their way at once; with 1 no event loop is needed
+        # requests that may be on their way at once; with 1 no event loop is needed
+        self.abreast = abreast
         self._live = live
         self._wake = wake
         self._slow_s = slow_s
         self._all: list[Work] = []
-        self._back: list[Work] = []  # work that has a reply
-        self._runs: Work | None = None  # the work whose code runs now
+        # work that has a reply
+        self._back: list[Work] = []
+        # the work whose code runs now
+        self._runs: Work | None = None
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -96,7 +106,10 @@ class InFlight:
         return reply  # type: ignore[return-value]  # The reply of the request that has not failed.
 
     async def settle(self, is_wanted: Callable[[Intent], bool], may_go_on: Callable[[], bool]) -> None:
-        """Continue the work whose replies have come. Raises an error that ends work. Work whose intent is not wanted any more ends here."""
+        """Continue the work whose replies have come.
+
+        Raises an error that ends work. Work whose intent is not wanted any more ends here.
+        """
         for _ in range(len(self._back)):
             if not may_go_on():
                 return
@@ -143,7 +156,8 @@ class InFlight:
         try:
             await asyncio.wait({work.task, work.stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if self._runs is work:  # It has ended, or the pass was cut while it ran.
+            # It has ended, or the pass was cut while it ran.
+            if self._runs is work:
                 self._runs = None
                 self._end(work)
         if work.task.done() and not work.task.cancelled():

@@ -1,7 +1,8 @@
 """Finds the order of an intent when no reply says whether there is one.
 
-Two cases need it. The reply to a request is lost or unclear. Or an earlier journal was lost with its disk, while its orders are still
-on the account. This journal then decides the same bar again under the same key, and the lost one may have sent that order already.
+Two cases need it. The reply to a request is lost or unclear. Or an earlier journal was lost with its disk, while its
+orders are still on the account. This journal then decides the same bar again under the same key, and the lost one may
+have sent that order already.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from bot.runtime.ports import VenuePort
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.wire import TRADES_PAGE_MAX, Trade
 
-PLAN_TTL_MS: Final = 60_000  # lifetime of a plan if the service does not say it
+# lifetime of a plan if the service does not say it
+PLAN_TTL_MS: Final = 60_000
 # Our clock may be this far ahead of the service's. A trade of ours then looks older than its intent.
 CLOCK_AHEAD_MS: Final = 5_000
-TRADES_PAGES_MAX: Final = 10  # a search that needs more pages proves nothing
+# a search that needs more pages proves nothing
+TRADES_PAGES_MAX: Final = 10
 
 
 class SearchResult(NamedTuple):
@@ -40,7 +43,8 @@ class OrderSearch:
         self._mirror = mirror
         self._risk = risk
         self._in_flight = in_flight
-        # Service time when this journal was begun. An earlier journal may have sent what was decided for an instant before.
+        # Service time when this journal was begun. An earlier journal may have sent what was decided for an instant
+        # before.
         self.begun_ms = 0
         # The account was not empty then, so an earlier run may have been killed with requests on their way.
         self.lost_requests_may_arrive = False
@@ -56,14 +60,16 @@ class OrderSearch:
         trade_id = self.seen(intent)
         if trade_id is not None:
             return SearchResult(trade_id, is_proof=True)
-        if intent.action == "cancel":  # It never makes a trade.
+        # It never makes a trade.
+        if intent.action == "cancel":
             return SearchResult(None, is_proof=True)
         before: int | None = None
         maybe_ours = False
         for _ in range(TRADES_PAGES_MAX):
             question = self._port.trades(limit=TRADES_PAGE_MAX, before=before, coin=intent.market)
             page = await self._in_flight.ask(intent, question)
-            accepted = self._mirror.keys_of(trade.id for trade in page.trades)  # trades that belong to other intents
+            # trades that belong to other intents
+            accepted = self._mirror.keys_of(trade.id for trade in page.trades)
             for trade in page.trades:
                 if trade.idempotency_key == intent.id:
                     self._mirror.see_trade(intent.id, trade.id)
@@ -77,15 +83,18 @@ class OrderSearch:
         return SearchResult(None, is_proof=False)
 
     def is_needed(self, intent: Intent) -> bool:
-        """True if an intent that this run has not sent may be an order all the same, so that it must not end without a search.
+        """True if an intent that this run has not sent may be an order all the same, so that it must not end without a
+        search.
 
-        A lost journal may have sent the intent. The run before may have sent a close, because closes go out even while the journal
-        cannot be written.
+        A lost journal may have sent the intent. The run before may have sent a close, because closes go out even while
+        the journal cannot be written.
         """
         return self._is_older_than_journal(intent) or (intent.action == "close" and intent.id in self.inherited)
 
     def may_arrive_late(self, intent: Intent) -> bool:
-        """True if a lost journal may have sent the same request, so that it may still reach the service before its fence."""
+        """True if a lost journal may have sent the same request, so that it may still reach the service before its
+        fence.
+        """
         return self.lost_requests_may_arrive and self._is_older_than_journal(intent)
 
     def must_wait_for_late(self, intent: Intent, now_ms: int) -> bool:
@@ -104,7 +113,10 @@ class OrderSearch:
         return _decided_for_ms(intent) <= self.begun_ms
 
     def _late_fence_ms(self, intent: Intent) -> int:
-        """When the service begins to refuse requests and plans of a lost journal. They are older than this intent, so they expire earlier."""
+        """When the service begins to refuse requests and plans of a lost journal.
+
+        They are older than this intent, so they expire earlier.
+        """
         limits = self._risk.strategy_limits.get(intent.strategy)
         if intent.action == "open" and limits is not None and limits.path == "plan":
             return min(intent.not_after_ms, self.begun_ms + PLAN_TTL_MS)

@@ -1,7 +1,8 @@
 """Takes one intent as far as it goes: plan, confirm, request, and what each reply means. No other module sends orders.
 
-Each step is in the journal before its request is sent. If a reply does not settle the intent, the journal keeps it open and a later pass
-tries again. Live, requests and waits run beside the pass (`in_flight.py`), and a later pass takes on the reply.
+Each step is in the journal before its request is sent. If a reply does not settle the intent, the journal keeps it open
+and a later pass tries again. Live, requests and waits run beside the pass (`in_flight.py`), and a later pass takes on
+the reply.
 """
 
 from __future__ import annotations
@@ -28,18 +29,23 @@ log = logs.FastLogger()
 T = TypeVar("T")
 
 # Times are real milliseconds.
-TRIES: Final = 3  # in one `send`; the next `send` has as many again
-WINDOW_MS: Final = 2_000  # from the first request of one `send`; a try after that is left to a later pass
-EXIT_AGAIN_MS: Final = 10_000  # longest wait before an exit is tried again, whatever Retry-After says
-SEARCH_AGAIN_MS: Final = 5_000  # between two searches for an order that a lost journal may have sent
-SEARCH_REFUSED_MS: Final = 30_000  # if the service refuses to show its trades for so long, a person must look
-# Without an outcome for so long, the run reports that it cannot order in that market. A healthy service answers in less than a second,
-# and the rate limiter delays an exit by at most 2 s.
+# in one `send`; the next `send` has as many again
+TRIES: Final = 3
+# from the first request of one `send`; a try after that is left to a later pass
+WINDOW_MS: Final = 2_000
+# longest wait before an exit is tried again, whatever Retry-After says
+EXIT_AGAIN_MS: Final = 10_000
+# between two searches for an order that a lost journal may have sent
+SEARCH_AGAIN_MS: Final = 5_000
+# if the service refuses to show its trades for so long, a person must look
+SEARCH_REFUSED_MS: Final = 30_000
+# Without an outcome for so long, the run reports that it cannot order in that market. A healthy service answers in less
+# than a second, and the rate limiter delays an exit by at most 2 s.
 UNSETTLED_MS: Final = 3_000
 
 KEY_USED_OTHERWISE: Final = (
-    "the service has answered another request under its key, of which there is no order: an earlier run whose journal was lost, or another"
-    " host, asked for the same with another plan or other numbers"
+    "the service has answered another request under its key, of which there is no order: an earlier run whose journal"
+    " was lost, or another host, asked for the same with another plan or other numbers"
 )
 NO_EVIDENCE: Final = "nothing at the service can tell whether it became an order"
 
@@ -55,13 +61,21 @@ class _PassOver(Exception):
 class OrderSender:
     """Sends intents and settles them. Every method takes the newest version of an intent and returns the next one.
 
-    `checks` are asked before an entry is sent. `budget` limits what this pass may start. `search` finds orders without a reply.
+    `checks` are asked before an entry is sent. `budget` limits what this pass may start. `search` finds orders without
+    a reply.
     """
 
     def __init__(
-        self, port: VenuePort, journal: Journal, checks: EntryChecks, search: OrderSearch, outcomes: OutcomeWriter, budget: PassBudget,
-        in_flight: InFlight, approvals: Approvals,
-    ) -> None:  # fmt: skip
+        self,
+        port: VenuePort,
+        journal: Journal,
+        checks: EntryChecks,
+        search: OrderSearch,
+        outcomes: OutcomeWriter,
+        budget: PassBudget,
+        in_flight: InFlight,
+        approvals: Approvals,
+    ) -> None:
         self.port = port
         self.journal = journal
         self.checks = checks
@@ -74,11 +88,15 @@ class OrderSender:
         self._now_ms = port.clock.now_ms
         self._states = SendStates()
         self._entry_wait = EntryWait(checks, port, journal, search, self._states, self.pacer)
-        self._replies: list[tuple[Intent, str]] = []  # accepted by the service, not written yet: intent and trade id
-        # True if no request or reply can be lost: the venue and the journal are in this process, and no time passes in a request.
+        # accepted by the service, not written yet: intent and trade id
+        self._replies: list[tuple[Intent, str]] = []
+        # True if no request or reply can be lost: the venue and the journal are in this process, and no time passes in
+        # a request.
         self.is_atomic = False
-        self.judged: Intent | None = None  # the risk engine has just approved it, and nothing has happened since
-        self._last_dry_run: tuple[OrderRequest, OrderRequest] | None = None  # the last planned entry and its dry run
+        # the risk engine has just approved it, and nothing has happened since
+        self.judged: Intent | None = None
+        # the last planned entry and its dry run
+        self._last_dry_run: tuple[OrderRequest, OrderRequest] | None = None
 
     # -- what the execution engine calls
 
@@ -102,7 +120,10 @@ class OrderSender:
         return {intent.id: intent for intent in self.journal.intents.sending_all(ready, now_ms=self._now_ms())}
 
     async def send_marked(self, intent: Intent) -> Intent:
-        """Send an intent that `mark_sending` has written. If the service accepts it, `write_accepted` writes that later."""
+        """Send an intent that `mark_sending` has written.
+
+        If the service accepts it, `write_accepted` writes that later.
+        """
         intent = await self._try(intent, is_marked=True)
         return intent if any(waits is intent for waits, _ in self._replies) else self._moved(intent, "opened")
 
@@ -114,7 +135,10 @@ class OrderSender:
         return [self._moved(intent, "sending") for intent in self.outcomes.accept_all(replies)]
 
     def is_due(self, intent: Intent) -> bool:
-        """True if the intent may be tried now. A quarantined intent is due only if the events show that it is an order after all."""
+        """True if the intent may be tried now.
+
+        A quarantined intent is due only if the events show that it is an order after all.
+        """
         if intent.state == "quarantined":
             return self.search.seen(intent) is not None
         state = self._states.get(intent.id)
@@ -155,7 +179,8 @@ class OrderSender:
     async def _advance(self, intent: Intent) -> Intent:
         """Plan the intent if it needs a plan, end it if it came too late, and else send it if it may be sent now."""
         trade_id = self.search.seen(intent)
-        if trade_id is not None:  # The event came before the reply.
+        # The event came before the reply.
+        if trade_id is not None:
             return self.outcomes.accept(intent, trade_id)
         if (no := self._entry_wait.blocked_too_long(intent)) is not None:
             why = f"{no.message} (it could not be sent for a minute)"
@@ -211,7 +236,8 @@ class OrderSender:
                 result = await self._ask(intent, self.port.plan(request, key=intent.id))
             except Refused as error:
                 return await self._end_unsent(intent, Ending("rejected", error.code, error.message))
-            except (TryLater, OutcomeUnknown) as error:  # A dry run orders nothing, so nothing is in doubt.
+            # A dry run orders nothing, so nothing is in doubt.
+            except (TryLater, OutcomeUnknown) as error:
                 self._states.of(intent.id).failed(error)
                 if not await self._wait(intent, n, started_ms, getattr(error, "after_ms", None)):
                     return intent
@@ -224,7 +250,8 @@ class OrderSender:
             why = "the strategy withdrew it when it saw the plan"
             return await self._end_unsent(intent, Ending("rejected", "vetoed", why))
         needs_approval = self.approvals.of(intent) is not None
-        if needs_approval:  # A policy takes its time beside the pass.
+        # A policy takes its time beside the pass.
+        if needs_approval:
             no = await self.in_flight.ask(intent, self.approvals.ask_policy(intent, result.plan))
             if no is not None:
                 return await self._end_unsent(intent, no)
@@ -234,7 +261,8 @@ class OrderSender:
             self.journal.trace(intent.id, "plan", result.plan.model_dump_json(exclude_none=True), at_ms=now_ms)
         if not needs_approval:
             return self.journal.intents.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
-        with self.journal.together():  # After a crash there is no plan whose question is not written.
+        # After a crash there is no plan whose question is not written.
+        with self.journal.together():
             planned = self.journal.intents.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
             self.approvals.propose(planned, result.plan)
         return planned
@@ -246,7 +274,8 @@ class OrderSender:
         return self._last_dry_run[1]
 
     async def _end_unsent(self, intent: Intent, ending: Ending) -> Intent:
-        """End an intent that this run has not sent, unless a search finds its order: a lost journal or an earlier run may have sent it.
+        """End an intent that this run has not sent, unless a search finds its order: a lost journal or an earlier run
+        may have sent it.
 
         While a request of a lost journal may still arrive, the end waits and nothing is sent.
         """
@@ -255,7 +284,8 @@ class OrderSender:
                 found = await self.search.find(intent)
             except AccessLost:
                 raise
-            except ApiError:  # The next pass searches again; nothing is sent meanwhile.
+            # The next pass searches again; nothing is sent meanwhile.
+            except ApiError:
                 return intent
             if found.trade_id is not None:
                 return self.outcomes.accept(intent, found.trade_id)
@@ -269,11 +299,15 @@ class OrderSender:
     # -- requests and replies
 
     async def _send_at_once(self, intent: Intent) -> Intent:
-        """Send a request that cannot be lost. The journal gets one record, the outcome; an error that settles nothing takes the ordinary way."""
+        """Send a request that cannot be lost.
+
+        The journal gets one record, the outcome; an error that settles nothing takes the ordinary way.
+        """
         try:
             if intent.action == "cancel":
                 trade_id = await self._cancel(intent)
-            else:  # Nothing waits beside it, so there is no wait to measure.
+            # Nothing waits beside it, so there is no wait to measure.
+            else:
                 trade_id = (await _order_request(self.port, intent)).trade.id
         except ApiError as error:
             move = settle_move(error, ambiguous_before=False, now_ms=self._now_ms(), fences=self.search.fences(intent))
@@ -285,7 +319,8 @@ class OrderSender:
     async def _try(self, intent: Intent, *, is_marked: bool = False) -> Intent:
         """Send the request, up to TRIES times, until a reply settles the intent or a later pass must go on.
 
-        `is_marked`: `mark_sending` has written the first attempt. If that attempt is accepted, `write_accepted` writes it.
+        `is_marked`: `mark_sending` has written the first attempt. If that attempt is accepted, `write_accepted` writes
+        it.
         """
         started_ms = self.pacer.mono_ms()
         for n in range(1, TRIES + 1):
@@ -295,7 +330,8 @@ class OrderSender:
             )
             if not is_written:
                 intent = self.journal.intents.sending(intent, now_ms=self._now_ms())
-            if self._entry_wait.lacks_journal(intent):  # This very write has failed, so nothing is sent.
+            # This very write has failed, so nothing is sent.
+            if self._entry_wait.lacks_journal(intent):
                 self.journal.intents.attempt_ended(intent, "no", code="journal_fault", order_submitted=False)
                 return intent
             try:
@@ -339,21 +375,28 @@ class OrderSender:
         try:
             reply = await self.in_flight.ask(intent, request)
         except ApiError as error:
-            if error.code == "rate_limited":  # The service works; only the limit is used up.
+            # The service works; only the limit is used up.
+            if error.code == "rate_limited":
                 state.no_outcome_since_ms = None
             raise
         state.no_outcome_since_ms = None
         return reply
 
     async def _cancel(self, intent: Intent) -> str:
-        """Cancel each order of the intent and return the id of the first. Raises _PassOver if this pass has no time for all of them."""
+        """Cancel each order of the intent and return the id of the first.
+
+        Raises _PassOver if this pass has no time for all of them.
+        """
         oids = intent.cancel().oids
         canceled = self._states.of(intent.id).canceled
         await self._ask(intent, self._cancel_each([oid for oid in oids if oid not in canceled], canceled))
         return oids[0]
 
     async def _cancel_each(self, oids: Sequence[str], canceled: set[str]) -> None:
-        """Cancel the orders one after another, and note each in `canceled`. An order that is gone counts as canceled."""
+        """Cancel the orders one after another, and note each in `canceled`.
+
+        An order that is gone counts as canceled.
+        """
         takes_time_of_pass = self.in_flight.abreast == 1
         for n, oid in enumerate(oids):
             if n and takes_time_of_pass and not self.budget.may_go_on():
@@ -392,7 +435,8 @@ class OrderSender:
             found = await self.search.find(intent)
         except AccessLost:
             raise
-        except ApiError as no:  # Away: search again later. Refused for SEARCH_REFUSED_MS: the service will not tell.
+        # Away: search again later. Refused for SEARCH_REFUSED_MS: the service will not tell.
+        except ApiError as no:
             found = SearchResult(None, is_proof=False)
             is_past = is_past and self._is_search_refused_for_long(intent, no)
         else:

@@ -1,7 +1,7 @@
 """What a reply means for an intent: one pure function over every error code. It sends nothing and writes nothing.
 
-The rule (docs/reliability.md): evidence settles an order, never age or a number of tries. An order that is not found is evidence only
-after the fence, when the service refuses every copy of the request that may still arrive.
+The rule (docs/reliability.md): evidence settles an order, never age or a number of tries. An order that is not found is
+evidence only after the fence, when the service refuses every copy of the request that may still arrive.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from typing import Final, Literal
 
 from bot.errors import CODES, AccessLost, ApiError, OutcomeUnknown, TryLater
 
-SETTLE_MS: Final = 5_000  # after the fence, so that a search finds an order that was accepted at the last instant
+# after the fence, so that a search finds an order that was accepted at the last instant
+SETTLE_MS: Final = 5_000
 
 # Refusals that the service stores under the key: a late copy of the request gets the same reply.
 STORED: Final = frozenset(
     {
-        "insufficient_funds", "limit_exceeded", "below_min_notional", "leverage_too_high", "market_closed", "key_limit_exceeded",
-        "trade_failed", "plan_stale",
+        "insufficient_funds",
+        "limit_exceeded",
+        "below_min_notional",
+        "leverage_too_high",
+        "market_closed",
+        "key_limit_exceeded",
+        "trade_failed",
+        "plan_stale",
     }
-)  # fmt: skip
+)
 
 Final_ = Literal["rejected", "expired", "void"]
 
@@ -64,7 +71,10 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Search the trades for the key. If a trade has it, the order exists. `absent`: what it proves if no trade has it (None: nothing yet)."""
+    """Search the trades for the key.
+
+    If a trade has it, the order exists. `absent`: what it proves if no trade has it (None: nothing yet).
+    """
 
     absent: End | Literal["quarantined"] | None
     doubt: bool = True
@@ -99,7 +109,9 @@ def settle_move(error: ApiError, *, ambiguous_before: bool, now_ms: int, fences:
 
 
 def _is_unknown(error: ApiError) -> bool:
-    """True if this attempt may have had an effect: the error says so, or neither the error nor its code says that it had none."""
+    """True if this attempt may have had an effect: the error says so, or neither the error nor its code says that it
+    had none.
+    """
     if isinstance(error, OutcomeUnknown) or error.order_submitted == "unknown":
         return True
     if error.order_submitted is False:
@@ -110,18 +122,21 @@ def _is_unknown(error: ApiError) -> bool:
 
 def _conflict(error: ApiError, reason: object, trade_id: object, *, now_ms: int, fences: Fences) -> Move:
     if trade_id:
-        return Accept(str(trade_id))  # used_token: the token's one use was ours.
+        # used_token: the token's one use was ours.
+        return Accept(str(trade_id))
     if reason == "account_reset":
         return End("void", error.code, error.message)
     if reason == "fingerprint":
-        # Another host made the same decision with other numbers, or we made a mistake. If there is no order, a person must look.
+        # Another host made the same decision with other numbers, or we made a mistake. If there is no order, a person
+        # must look.
         return Look(absent="quarantined")
     if reason == "used_token" or error.order_submitted is True:
         return Look(absent=None)
     if reason == "expired":
         return End("expired", error.code, error.message)
     move = _doubt(error, now_ms=now_ms, fences=fences)
-    # While the service says in_flight, a copy is being executed, so an order that is not among the trades yet proves nothing.
+    # While the service says in_flight, a copy is being executed, so an order that is not among the trades yet proves
+    # nothing.
     return Look(absent=None) if reason == "in_flight" and isinstance(move, Look) else move
 
 
@@ -145,4 +160,5 @@ def _no(error: ApiError, *, ambiguous_before: bool, now_ms: int, fences: Fences)
         return end
     if fences.passed(now_ms):
         return Look(absent=end, doubt=False)
-    return Again(doubt=False)  # The earlier copy may still arrive; after the fence it cannot.
+    # The earlier copy may still arrive; after the fence it cannot.
+    return Again(doubt=False)

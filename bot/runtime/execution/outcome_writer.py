@@ -1,4 +1,6 @@
-"""Writes how an intent ended to the journal, with what belongs to it: late events, the notice for the operator, the log line."""
+"""Writes how an intent ended to the journal, with what belongs to it: late events, the notice for the operator, the
+log line.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ log = logs.FastLogger()
 
 WAY_OUT: Final = "look at the account, then bot resume"
 SMALL_SHARE: Final = (
-    "This is all that the strategy has of a shared position, and it is worth too little to be closed by itself. The way out: an entry"
-    " that makes it worth the minimum again, then the close; or the others close theirs first. The stop takes it too, and bot kill --flatten"
+    "This is all that the strategy has of a shared position, and it is worth too little to be closed by itself. The way"
+    " out: an entry that makes it worth the minimum again, then the close; or the others close theirs first. The stop"
+    " takes it too, and bot kill --flatten"
 )
 
 
@@ -33,7 +36,10 @@ class LateEvents(Protocol):
 
 
 class OutcomeWriter:
-    """Moves an intent to accepted, or to an end. Each call has committed when it returns, unless the caller opened a transaction."""
+    """Moves an intent to accepted, or to an end.
+
+    Each call has committed when it returns, unless the caller opened a transaction.
+    """
 
     def __init__(
         self, journal: Journal, mirror: AccountState, risk: RiskEngine, clock: ServiceClock, late_events: LateEvents
@@ -48,7 +54,8 @@ class OutcomeWriter:
         """Write that the intent is an order."""
         if (
             not self._mirror.events_named
-        ):  # Its events show no keys: they may have come before the reply that names the trade.
+            # Its events show no keys: they may have come before the reply that names the trade.
+        ):
             return self.accept_all([(intent, trade_id)])[0]
         return self._journal.intents.accept(intent, trade_id, now_ms=self._now_ms())
 
@@ -62,7 +69,10 @@ class OutcomeWriter:
         return accepted
 
     def end(self, intent: Intent, state: State, code: str, message: str) -> Intent:
-        """Write that the intent ended without an order, or (quarantined) that a person must look. A quarantine notifies the operator."""
+        """Write that the intent ended without an order, or (quarantined) that a person must look.
+
+        A quarantine notifies the operator.
+        """
         assert state in ("rejected", "expired", "void", "quarantined")
         now_ms = self._now_ms()
         if code == "below_min_notional" and self._is_small_share(intent):
@@ -70,8 +80,14 @@ class OutcomeWriter:
         if state != "quarantined":
             return self._journal.intents.end(intent, state, code, message, now_ms=now_ms)
         alert = notice(
-            "intent.quarantined", intent.id, at_ms=now_ms, market=intent.market, strategy=intent.strategy, code=code, message=message,
-        )  # fmt: skip
+            "intent.quarantined",
+            intent.id,
+            at_ms=now_ms,
+            market=intent.market,
+            strategy=intent.strategy,
+            code=code,
+            message=message,
+        )
         with self._journal.together():
             self._journal.notify([alert], now_ms=now_ms)
             return self._journal.intents.end(intent, state, code, message, now_ms=now_ms)
@@ -94,9 +110,14 @@ def log_state(intent: Intent) -> None:
     if is_error:
         fields["way_out"] = WAY_OUT
     (log.error if is_error else log.info)(
-        f"intent.{intent.state}", intent=intent.id, strategy=intent.strategy, market=intent.market, action=intent.action,
-        trade=intent.trade_id, **fields,
-    )  # fmt: skip
+        f"intent.{intent.state}",
+        intent=intent.id,
+        strategy=intent.strategy,
+        market=intent.market,
+        action=intent.action,
+        trade=intent.trade_id,
+        **fields,
+    )
 
 
 def log_plan(intent: Intent, plan: Plan) -> None:

@@ -24,15 +24,23 @@ class Ending(NamedTuple):
 class SendState:
     """Memory of one intent. Times are of the pacer, in real milliseconds."""
 
-    next_try_ms: int = 0  # no try before this time
+    # no try before this time
+    next_try_ms: int = 0
     tries: int = 0
-    last_error: str | None = None  # why the last request failed
-    last_code: str | None = None  # its code
-    no_outcome_since_ms: int | None = None  # the first request after the last known outcome
-    blocked_since_ms: int | None = None  # when a rule of its own strategy began to block the entry
-    search_refused_since_ms: int | None = None  # when the service began to refuse the search for its trades
-    ending: Ending | None = None  # how it ends, unless the search finds an order that a lost journal sent
-    canceled: set[str] = field(default_factory=set)  # for a cancel of several orders: those that are canceled so far
+    # why the last request failed
+    last_error: str | None = None
+    # its code
+    last_code: str | None = None
+    # the first request after the last known outcome
+    no_outcome_since_ms: int | None = None
+    # when a rule of its own strategy began to block the entry
+    blocked_since_ms: int | None = None
+    # when the service began to refuse the search for its trades
+    search_refused_since_ms: int | None = None
+    # how it ends, unless the search finds an order that a lost journal sent
+    ending: Ending | None = None
+    # for a cancel of several orders: those that are canceled so far
+    canceled: set[str] = field(default_factory=set)
 
     def failed(self, error: ApiError) -> None:
         """Keep why the last request failed."""

@@ -18,7 +18,10 @@ from bot.runtime.model.intents import Intent
 ApprovalState = Literal["pending", "approved", "refused", "superseded"]
 COLUMNS: Final = ("intent_id", "state", "px", "figures", "asked_ms", "decided_ms", "decider", "reason")
 _SELECT: Final = f"SELECT {', '.join(f'a.{name}' for name in COLUMNS)} FROM approvals AS a "  # noqa: S608 - constants only
-_OF_DECISION: Final = "JOIN intents AS i ON i.id = a.intent_id WHERE i.strategy=? AND i.market=? AND i.cause=? AND i.ordinal=? AND i.epoch=?"
+_OF_DECISION: Final = (
+    "JOIN intents AS i ON i.id = a.intent_id WHERE i.strategy=? AND i.market=? AND i.cause=? AND i.ordinal=? AND"
+    " i.epoch=?"
+)
 
 
 class ApprovalRow(NamedTuple):
@@ -50,7 +53,8 @@ class ApprovalLog:
         with self._database.transaction():
             self._database.execute(
                 f"INSERT INTO approvals ({', '.join(COLUMNS)}, seal) VALUES (?,?,?,?,?,?,?,?,?)"  # noqa: S608 - constants only
-                " ON CONFLICT (intent_id) DO UPDATE SET state=excluded.state, decided_ms=excluded.decided_ms, decider=excluded.decider,"
+                " ON CONFLICT (intent_id) DO UPDATE SET state=excluded.state, decided_ms=excluded.decided_ms,"
+                " decider=excluded.decider,"
                 " reason=excluded.reason, seal=excluded.seal",
                 (*columns, seal(*columns)),
             )
@@ -70,7 +74,10 @@ class ApprovalLog:
         return found[0] if found else None
 
     def origin_of(self, intent: Intent) -> Mapping[str, Any]:
-        """Who proposed this entry, why, and what was asked for. Empty if no assistant proposed it. All its plans have one origin."""
+        """Who proposed this entry, why, and what was asked for.
+
+        Empty if no assistant proposed it. All its plans have one origin.
+        """
         found = self._database.read(
             "SELECT t.payload FROM intents AS i JOIN traces AS t ON t.intent_id = i.id AND t.kind = 'wish'"
             " WHERE i.market=? AND i.strategy=? AND i.cause=? AND i.epoch=? ORDER BY i.seq LIMIT 1",

@@ -12,7 +12,8 @@ from bot.errors import BotError
 from bot.files import sync
 from bot.runtime.journal.failover import copy_into, disk_hint
 
-BUSY_MS: Final = 5_000  # wait for a process that locks the file against reading
+# wait for a process that locks the file against reading
+BUSY_MS: Final = 5_000
 
 
 class NotCopied(BotError):
@@ -20,7 +21,8 @@ class NotCopied(BotError):
 
 
 def write_copy(source: Path, target: Path) -> None:
-    """Copy a database file as one state, while other processes may write to it. The copy is one file, for its owner only, checked and on disk.
+    """Copy a database file as one state, while other processes may write to it. The copy is one file, for its owner
+    only, checked and on disk.
 
     NotCopied if that fails; then there is no `target`.
     """
@@ -35,7 +37,8 @@ def write_copy(source: Path, target: Path) -> None:
             contextlib.closing(sqlite3.connect(part)) as copy,
         ):
             copy_into(rows, copy)
-            copy.execute("PRAGMA journal_mode=DELETE")  # So that the copy needs no file beside it.
+            # So that the copy needs no file beside it.
+            copy.execute("PRAGMA journal_mode=DELETE")
             if (found := faults(copy)) is not None:
                 raise NotCopied(f"{source} is damaged: {found}")
         sync(part)

@@ -3,10 +3,10 @@
 `synchronous=FULL`: with NORMAL, replayed power cuts lost intents that had been sent (reliability.md §0). Writes are raw
 statements on the prepared-statement cache, because orders wait for them.
 
-A file that cannot be written (full, read-only, locked, I/O error) does not end the run. `fault` says why, writes go to a
-copy in memory, and `mend` moves them into the file when it works again. Rows that are only in memory are lost with the process,
-so the daemon opens nothing during a fault; exits go on. A write to a removed file does not fail: `check_file` finds that.
-A damaged file raises JournalDamaged.
+A file that cannot be written (full, read-only, locked, I/O error) does not end the run. `fault` says why, writes go to
+a copy in memory, and `mend` moves them into the file when it works again. Rows that are only in memory are lost with
+the process, so the daemon opens nothing during a fault; exits go on. A write to a removed file does not fail:
+`check_file` finds that. A damaged file raises JournalDamaged.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ from bot.runtime.journal.retention import PAGES_FREE, PAGES_GIVEN
 
 log = structlog.get_logger()
 
-BUSY_TIMEOUT_MS: Final = (
-    500  # wait for another process's lock; bars and exits wait too, and the memory copy is the fallback
-)
-LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # The size of the write-ahead log after a checkpoint.
-LOG_PAGES_MAX: Final = 2_000  # the same in pages: from here on a commit checkpoints if `checkpoint` did not
-LOG_WRITES: Final = 500  # statements after which `checkpoint` is worth its wait for the disk
+# wait for another process's lock; bars and exits wait too, and the memory copy is the fallback
+BUSY_TIMEOUT_MS: Final = 500
+# The size of the write-ahead log after a checkpoint.
+LOG_BYTES_MAX: Final = 8 * 1024 * 1024
+# the same in pages: from here on a commit checkpoints if `checkpoint` did not
+LOG_PAGES_MAX: Final = 2_000
+# statements after which `checkpoint` is worth its wait for the disk
+LOG_WRITES: Final = 500
 
 WAY_OUT: Final = (
-    "Move the file away and start again: positions and orders are read from the service, and a decision made twice has the same"
-    " key, so nothing is ordered twice."
+    "Move the file away and start again: positions and orders are read from the service, and a decision made twice has"
+    " the same key, so nothing is ordered twice."
 )
 NOTHING_SENT: Final = "Nothing more is sent; guardians and stops stay active at the service."
 _MEANWHILE: Final = "nothing is opened; exits, stops and guardians continue; the file is written as soon as that works"
@@ -75,15 +77,19 @@ class JournalDatabase:
     def __init__(self, db: Database, *, path: Path | None, pending: Pending) -> None:
         self.db = db
         self.path = path
-        self.fault: str | None = None  # why the file cannot be written now
+        # why the file cannot be written now
+        self.fault: str | None = None
         self._pending = pending
-        self._ids: FileIds | None = None if path is None else file_ids(path)  # None: could not be read
+        # None: could not be read
+        self._ids: FileIds | None = None if path is None else file_ids(path)
         self._raw: Execute = db.conn.execute
         # The statements of the open transaction, for a repeat.
         self._statements: list[tuple[str, Sequence[object]]] | None = None
-        self._is_joined = False  # the open transaction is `together`'s, and inner ones are part of it
+        # the open transaction is `together`'s, and inner ones are part of it
+        self._is_joined = False
         self._after_commit: list[Callable[[], None]] = []
-        self._in_log = 0  # statements since the last checkpoint
+        # statements since the last checkpoint
+        self._in_log = 0
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -100,7 +106,10 @@ class JournalDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """BEGIN IMMEDIATE to COMMIT, including pending rows. An error rolls back; a file that cannot be written falls back to memory."""
+        """BEGIN IMMEDIATE to COMMIT, including pending rows.
+
+        An error rolls back; a file that cannot be written falls back to memory.
+        """
         if self._is_joined:
             yield
             return
@@ -141,7 +150,10 @@ class JournalDatabase:
         return done
 
     def read(self, sql: str, values: Sequence[object] = ()) -> Rows:
-        """All rows of a query. They are read here, so that an unreadable file raises here and not at the caller's loop."""
+        """All rows of a query.
+
+        They are read here, so that an unreadable file raises here and not at the caller's loop.
+        """
         try:
             try:
                 return Rows(self._raw(sql, values))
@@ -177,7 +189,10 @@ class JournalDatabase:
                 self.db.conn.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
 
     def check_file(self, *, now_ms: int) -> None:
-        """Treat a removed or replaced file as a fault: what is written to it would be lost with the process. A file in its place is kept."""
+        """Treat a removed or replaced file as a fault: what is written to it would be lost with the process.
+
+        A file in its place is kept.
+        """
         if self.path is None:
             return
         before, now = self._ids, file_ids(self.path)
@@ -258,7 +273,10 @@ class JournalDatabase:
             self._raw("COMMIT")
 
     def _fall_back(self, error: sqlite3.Error) -> None:
-        """Go on in memory, with all committed rows and the open transaction so far. Raises `error` if that is not possible."""
+        """Go on in memory, with all committed rows and the open transaction so far.
+
+        Raises `error` if that is not possible.
+        """
         if self.path is None or self.fault is not None or not may_pass(error):
             raise error
         with suppress(sqlite3.Error):
@@ -284,7 +302,8 @@ class JournalDatabase:
     def _use(self, db: Database) -> None:
         old, self.db, self._raw = self.db, db, db.conn.execute
         with suppress(sqlite3.Error):
-            old.conn.execute("PRAGMA busy_timeout=0")  # Closing must not wait for a checkpoint.
+            # Closing must not wait for a checkpoint.
+            old.conn.execute("PRAGMA busy_timeout=0")
             old.close()
 
 
@@ -296,7 +315,8 @@ def configure(db: Database, shown: str) -> None:
     """Set the pragmas of the file and of the connection."""
     execute = db.conn.execute
     if not execute("PRAGMA page_count").fetchone()[0]:
-        execute("PRAGMA auto_vacuum=INCREMENTAL")  # It has an effect on an empty file only.
+        # It has an effect on an empty file only.
+        execute("PRAGMA auto_vacuum=INCREMENTAL")
     mode = execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode not in ("wal", "memory"):
         raise JournalError(

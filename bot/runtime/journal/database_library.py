@@ -1,6 +1,7 @@
 """The names of `sqlite_utils` that a journal uses.
 
-`sqlite_utils` imports pandas and numpy where they are installed: 0.3 s and 40 MB at each start. No row of a journal holds values of theirs.
+`sqlite_utils` imports pandas and numpy where they are installed: 0.3 s and 40 MB at each start. No row of a journal
+holds values of theirs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any
 
 _modules: Any = sys.modules
 _hidden = [name for name in ("pandas", "numpy") if name not in _modules]
-_modules.update(dict.fromkeys(_hidden))  # None makes the import fail, as where they are not installed.
+# None makes the import fail, as where they are not installed.
+_modules.update(dict.fromkeys(_hidden))
 try:
     from sqlite_utils import Database, Migrations
 finally:

@@ -28,7 +28,10 @@ class Cursor(NamedTuple):
 
 
 def next_cursor(old: Cursor | None, events: Sequence[Event], last_id: str, epoch: int) -> Cursor:
-    """The cursor after these events. `prev_id` is known if the last of them is `last_id`: the event before it, or else the old cursor's."""
+    """The cursor after these events.
+
+    `prev_id` is known if the last of them is `last_id`: the event before it, or else the old cursor's.
+    """
     prev_id = None
     if events and events[-1].id == last_id:
         prev_id = events[-2].id if len(events) > 1 else None if old is None else old.last_id
@@ -40,7 +43,8 @@ class EventLog:
 
     def __init__(self, database: JournalDatabase) -> None:
         self._database = database
-        self.reused_ids: set[str] = set()  # ids that another event had before the service was restored
+        # ids that another event had before the service was restored
+        self.reused_ids: set[str] = set()
 
     def write(self, events: Sequence[Event], last_id: str, *, epoch: int) -> None:
         """Write a page of events and the cursor after it. The primary key refuses an event that was counted before."""
@@ -49,7 +53,8 @@ class EventLog:
             if event.id in self.reused_ids:
                 self._forget_old_event(event)
             self._database.execute(
-                "INSERT INTO events (id, epoch, type, subtype, ts, coin, idempotency_key, payload) VALUES (?,?,?,?,?,?,?,?)",
+                "INSERT INTO events (id, epoch, type, subtype, ts, coin, idempotency_key, payload) VALUES"
+                " (?,?,?,?,?,?,?,?)",
                 (event.id, epoch, event.type, event.subtype, event.ts, event.coin, event.idempotency_key, payload),
             )
         self.move_cursor(last_id, events, epoch)
@@ -67,7 +72,10 @@ class EventLog:
         )
 
     def trigger_of(self, event: Event) -> str:
-        """The trigger of what a strategy wants on an event. A restored service may give an id twice, so the second one carries its time."""
+        """The trigger of what a strategy wants on an event.
+
+        A restored service may give an id twice, so the second one carries its time.
+        """
         return f"event:{event.id}:{event.ts}" if event.id in self.reused_ids else f"event:{event.id}"
 
     def unseen(self, events: Sequence[Event]) -> list[Event]:
@@ -87,7 +95,10 @@ class EventLog:
         return list(found.values())
 
     def _forget_old_event(self, event: Event) -> None:
-        """Remove the event that had this id before the service was restored. Its notices get another name, because the outbox accepts an event's id once."""
+        """Remove the event that had this id before the service was restored.
+
+        Its notices get another name, because the outbox accepts an event's id once.
+        """
         self._database.execute("DELETE FROM events WHERE id=? AND ts<>?", (event.id, event.ts))
         self._database.execute("UPDATE outbox SET event_id=event_id||':'||seq WHERE event_id=?", (event.id,))
         log.warning("event.id_reused", event_id=event.id, message="the service was restored and gives this id again")
@@ -98,7 +109,10 @@ class EventLog:
         return None if row is None else Cursor(*row)
 
     def last_taken(self) -> tuple[Cursor | None, int | None]:
-        """The cursor and the instant of its event; None if that event is not in the journal, because the feed began after it."""
+        """The cursor and the instant of its event;
+
+        None if that event is not in the journal, because the feed began after it.
+        """
         row = self._database.read(
             "SELECT last_id, prev_id, epoch, (SELECT ts FROM events WHERE id=last_id) FROM cursor"
         ).fetchone()
@@ -127,9 +141,9 @@ class EventLog:
     def entry_fills(self, key: str, *, epoch: int) -> list[tuple[Decimal, Decimal, int]]:
         """Size, price and instant of each fill with which an order opened or grew a position, oldest first."""
         rows = self._database.read(
-            "SELECT json_extract(payload, '$.data.size'), json_extract(payload, '$.data.px'), ts FROM events"
-            " WHERE coin=(SELECT market FROM intents WHERE id=?) AND type='fill' AND subtype='entry' AND epoch=? AND idempotency_key=?"
-            " ORDER BY seq",
+            "SELECT json_extract(payload, '$.data.size'), json_extract(payload, '$.data.px'), ts FROM events WHERE"
+            " coin=(SELECT market FROM intents WHERE id=?) AND type='fill' AND subtype='entry' AND epoch=? AND"
+            " idempotency_key=? ORDER BY seq",
             (key, epoch, key),
         )
         return [(Decimal(size), Decimal(px), ts) for size, px, ts in rows]
@@ -140,25 +154,30 @@ class EventLog:
         If the newest event left no position: just after that event. If the journal has neither: 0.
         """
         newest = self._database.read(
-            "SELECT ts, type='fill' AND CAST(json_extract(payload, '$.data.positionSize') AS REAL)!=0 FROM events WHERE coin=? AND epoch=?"
-            " AND (type IN ('fill', 'settlement') OR (type='liquidation' AND subtype!='partial')) ORDER BY seq DESC LIMIT 1",
+            "SELECT ts, type='fill' AND CAST(json_extract(payload, '$.data.positionSize') AS REAL)!=0 FROM events WHERE"
+            " coin=? AND epoch=? AND (type IN ('fill', 'settlement') OR (type='liquidation' AND subtype!='partial'))"
+            " ORDER BY seq DESC LIMIT 1",
             (coin, epoch),
         ).fetchone()
         if newest is not None and not newest[1]:
             return int(newest[0]) + 1
         began = self._database.read(
-            "SELECT ts FROM events WHERE coin=? AND epoch=? AND type='fill' AND subtype='entry'"
-            " AND CAST(json_extract(payload, '$.data.size') AS REAL)=abs(CAST(json_extract(payload, '$.data.positionSize') AS REAL))"
-            " ORDER BY seq DESC LIMIT 1",
+            "SELECT ts FROM events WHERE coin=? AND epoch=? AND type='fill' AND subtype='entry' AND"
+            " CAST(json_extract(payload, '$.data.size') AS REAL)=abs(CAST(json_extract(payload, '$.data.positionSize')"
+            " AS REAL)) ORDER BY seq DESC LIMIT 1",
             (coin, epoch),
         ).fetchone()
         return 0 if began is None else int(began[0])
 
     def has_seen_own_key(self) -> bool:
-        """True if an event came with one of our keys, so this service returns keys. Keys that `attach_key` added do not count."""
+        """True if an event came with one of our keys, so this service returns keys.
+
+        Keys that `attach_key` added do not count.
+        """
         row = self._database.read(
-            "SELECT EXISTS (SELECT 1 FROM (SELECT idempotency_key AS seen, payload FROM events WHERE idempotency_key IS NOT NULL"
-            " ORDER BY seq DESC LIMIT 1000) JOIN intents ON intents.id=seen WHERE json_extract(payload, '$.keyFrom') IS NULL)"
+            "SELECT EXISTS (SELECT 1 FROM (SELECT idempotency_key AS seen, payload FROM events WHERE idempotency_key IS"
+            " NOT NULL ORDER BY seq DESC LIMIT 1000) JOIN intents ON intents.id=seen WHERE json_extract(payload,"
+            " '$.keyFrom') IS NULL)"
         ).fetchone()
         return bool(row[0])
 
@@ -174,8 +193,9 @@ class EventLog:
     def attach_key(self, intent: Intent) -> list[dict[str, Any]]:
         """Give an accepted intent's key to the events of its trade that came before its answer; returns them."""
         rows = self._database.read(
-            "SELECT id, payload FROM events WHERE coin=? AND epoch=? AND type IN ('fill', 'order') AND idempotency_key IS NULL"
-            " AND json_extract(payload, '$.data.tradeId')=? AND json_extract(payload, '$.data.intent')=? ORDER BY seq",
+            "SELECT id, payload FROM events WHERE coin=? AND epoch=? AND type IN ('fill', 'order') AND idempotency_key"
+            " IS NULL AND json_extract(payload, '$.data.tradeId')=? AND json_extract(payload, '$.data.intent')=? ORDER"
+            " BY seq",
             (intent.market, intent.epoch, intent.trade_id, intent.action),
         )
         if not rows:

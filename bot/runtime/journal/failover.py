@@ -1,7 +1,7 @@
 """Failover of the journal's file: temporary faults, the copy in memory, the way back into the file, and damaged files.
 
-SQL and files only; database.py decides when. After a temporary fault (a full or read-only disk, a lock, an I/O error) the daemon
-goes on with the copy and opens nothing. A damaged file is never copied.
+SQL and files only; database.py decides when. After a temporary fault (a full or read-only disk, a lock, an I/O error)
+the daemon goes on with the copy and opens nothing. A damaged file is never copied.
 """
 
 from __future__ import annotations
@@ -16,18 +16,28 @@ from typing import Final, NamedTuple
 from bot.clock import iso
 from bot.errors import JournalError
 
-MEND_BUSY_MS: Final = 250  # wait of a write-back for another process's lock; the kernel waits with it
-ROOM_BYTES: Final = 16 * 1024 * 1024  # less free space than this is the likely cause of a fault
-ASIDE_MAX: Final = 100  # damaged files of one second
+# wait of a write-back for another process's lock; the kernel waits with it
+MEND_BUSY_MS: Final = 250
+# less free space than this is the likely cause of a fault
+ROOM_BYTES: Final = 16 * 1024 * 1024
+# damaged files of one second
+ASIDE_MAX: Final = 100
 
 PASSING: Final = frozenset(
     {
-        sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOMEM,
     }
-)  # fmt: skip
+)
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_PRIMARY: Final = 0xFF  # The part of an extended result code that is the primary one.
+# The part of an extended result code that is the primary one.
+_PRIMARY: Final = 0xFF
 
 
 class FileIds(NamedTuple):
@@ -79,17 +89,23 @@ def copied(conn: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def copy_into(conn: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """Copy all committed rows in one read transaction, so that the copy is one state while others write. sqlite3.Error if that fails."""
+    """Copy all committed rows in one read transaction, so that the copy is one state while others write.
+    sqlite3.Error if that fails.
+    """
 
     def check(status: int, _left: int, _pages: int) -> None:
-        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # The library itself would retry for ever.
+        # The library itself would retry for ever.
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise sqlite3.OperationalError("the file is locked against reading")
 
     conn.backup(target, progress=check)
 
 
 def copied_file(path: Path, busy_ms: int) -> sqlite3.Connection:
-    """`copied` of a file that is not open. On a full disk the shared index cannot be created, so the file is then read exclusively."""
+    """`copied` of a file that is not open.
+
+    On a full disk the shared index cannot be created, so the file is then read exclusively.
+    """
     try:
         return _copied_by(path, busy_ms, "NORMAL")
     except sqlite3.Error as error:
@@ -117,7 +133,9 @@ def disk_hint(path: Path) -> str:
 
 
 def write_back(memory: sqlite3.Connection, path: Path) -> None:
-    """Write the memory into the file, in one transaction of changed rows only. sqlite3.Error leaves the file as it was."""
+    """Write the memory into the file, in one transaction of changed rows only. sqlite3.Error leaves the file as it
+    was.
+    """
     if not path.exists():
         _write_anew(memory, path)
         return
@@ -152,7 +170,10 @@ def _tables(memory: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _move_rows(memory: sqlite3.Connection, table: str) -> None:
-    """Make a table of the file equal to the copy in memory: delete rows that the copy lacks, replace rows that differ. The rowid identifies a row."""
+    """Make a table of the file equal to the copy in memory: delete rows that the copy lacks, replace rows that differ.
+
+    The rowid identifies a row.
+    """
     named = memory.execute(f'PRAGMA main.table_info("{table}")').fetchall()
     columns = ", ".join(f'"{row[1]}"' for row in named)
     has_own_rowid = any(row[5] == 1 and str(row[2]).upper() == "INTEGER" for row in named)
@@ -175,7 +196,8 @@ def _write_anew(memory: sqlite3.Connection, path: Path) -> None:
         memory.backup(target)
     finally:
         target.close()
-    remove_log(path)  # The removed file's log would be read as the new file's.
+    # The removed file's log would be read as the new file's.
+    remove_log(path)
     fresh.rename(path)
 
 
@@ -185,7 +207,10 @@ def remove_log(path: Path) -> None:
 
 
 def set_aside(path: Path, now_ms: int) -> Path:
-    """Rename a damaged file and its log, so that nothing is deleted; returns the new name. JournalError if that fails."""
+    """Rename a damaged file and its log, so that nothing is deleted; returns the new name.
+
+    JournalError if that fails.
+    """
     stamp = iso(now_ms)[:19].replace("-", "").replace(":", "")
     names = (path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{n}" if n else "")) for n in range(ASIDE_MAX))
     aside = next((name for name in names if not name.exists()), None)
@@ -197,7 +222,8 @@ def set_aside(path: Path, now_ms: int) -> Path:
                 path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     except OSError as error:
         raise JournalError(
-            f"journal {path} is damaged and cannot be moved away: {error.strerror or error}. Move it away and start again."
+            f"journal {path} is damaged and cannot be moved away: {error.strerror or error}. Move it away and start"
+            " again."
         ) from error
     return aside
 

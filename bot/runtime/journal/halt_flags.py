@@ -1,7 +1,8 @@
-"""Halt flags: what a person or a fault has stopped. A copy beside the journal keeps them if the journal must be replaced.
+"""Halt flags: what a person or a fault has stopped. A copy beside the journal keeps them if the journal must be
+replaced.
 
-They are notes of the journal, as JSON; `journal.safety.json` has the copy, which is written atomically. If the two differ after a
-fault or crash, what is stopped in either stays stopped: only a person may resume it.
+They are notes of the journal, as JSON; `journal.safety.json` has the copy, which is written atomically. If the two
+differ after a fault or crash, what is stopped in either stays stopped: only a person may resume it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from bot.runtime.journal.failover import seal
 
 log = structlog.get_logger()
 
-PAUSES: Final = "pauses"  # a list of strategies
-ALL: Final = "*"  # in that list: every strategy. No strategy can have this name.
-HALTED: Final = "halted"  # strategy -> [epoch, the day on which its daily loss was reached]
-FOREIGN: Final = (
-    "foreign_writer"  # a sentence on what another client did on the account, until `bot resume` or an account reset
-)
-QUARANTINE: Final = "quarantine:"  # + strategy; an empty note means that the quarantine was lifted
-BYTES_MAX: Final = 1_000_000  # far above any real copy
+# a list of strategies
+PAUSES: Final = "pauses"
+# in that list: every strategy. No strategy can have this name.
+ALL: Final = "*"
+# strategy -> [epoch, the day on which its daily loss was reached]
+HALTED: Final = "halted"
+# a sentence on what another client did on the account, until `bot resume` or an account reset
+FOREIGN: Final = "foreign_writer"
+# + strategy; an empty note means that the quarantine was lifted
+QUARANTINE: Final = "quarantine:"
+# far above any real copy
+BYTES_MAX: Final = 1_000_000
 
 Notes = Mapping[str, str]
 
@@ -67,7 +72,10 @@ def _is_quarantine(found: Any) -> bool:
 
 
 class HaltFlagsFile:
-    """The copy of one account's halt flags. A file that cannot be read, or belongs to another account, counts as missing."""
+    """The copy of one account's halt flags.
+
+    A file that cannot be read, or belongs to another account, counts as missing.
+    """
 
     def __init__(self, journal: Path, *, address: str) -> None:
         self.path = journal.with_suffix(".safety.json")

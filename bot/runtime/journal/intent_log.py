@@ -32,14 +32,16 @@ from bot.runtime.model.intents import (
 Outcome = Literal["done", "unknown", "no"]
 
 _INTENT_COLUMNS = (
-    "id, strategy, market, action, path, cause, ordinal, leg, epoch, body, not_after_ms, opened_ms, notional_usd, state,"
-    " attempts, confirm_token, token_expires_ms, trade_id, code, message, targets"
+    "id, strategy, market, action, path, cause, ordinal, leg, epoch, body, not_after_ms, opened_ms, notional_usd,"
+    " state, attempts, confirm_token, token_expires_ms, trade_id, code, message, targets"
 )
 _INSERT = (
-    "INSERT INTO intents (id, strategy, market, action, path, cause, ordinal, leg, epoch, body, body_sha256, not_after_ms,"
-    " opened_ms, notional_usd, state, moved_ms, targets, seal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,'opened',?,?,?) ON CONFLICT (id) DO NOTHING"
+    "INSERT INTO intents (id, strategy, market, action, path, cause, ordinal, leg, epoch, body, body_sha256,"
+    " not_after_ms, opened_ms, notional_usd, state, moved_ms, targets, seal) VALUES"
+    " (?,?,?,?,?,?,?,?,?,?,?,?,?,?,'opened',?,?,?) ON CONFLICT (id) DO NOTHING"
 )
-UNREADABLE: Final = "unreadable-token"  # stands for a token that another key has encrypted
+# stands for a token that another key has encrypted
+UNREADABLE: Final = "unreadable-token"
 _SELECT: Final = f"SELECT {_INTENT_COLUMNS}, body_sha256, seal FROM intents "  # noqa: S608 - constants only
 
 
@@ -48,15 +50,31 @@ class IntentLog:
 
     def __init__(self, database: JournalDatabase, tokens: Cipher) -> None:
         self._database = database
-        self._tokens = tokens  # encrypts the confirm tokens of plans, which are not stored in clear
+        # encrypts the confirm tokens of plans, which are not stored in clear
+        self._tokens = tokens
 
     def insert(self, i: Intent) -> bool:
         """Write a new intent in the open transaction; False if it is there already."""
         assert i.state == "opened", i.state
         values = (
-            i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.sha256, i.not_after_ms,
-            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, i.targets, _checksum(i, None),
-        )  # fmt: skip
+            i.id,
+            i.strategy,
+            i.market,
+            i.action,
+            i.path,
+            i.trigger,
+            i.ordinal,
+            i.leg,
+            i.epoch,
+            i.body,
+            i.sha256,
+            i.not_after_ms,
+            i.opened_ms,
+            format_decimal(i.notional_usd),
+            i.opened_ms,
+            i.targets,
+            _checksum(i, None),
+        )
         return self._database.execute(_INSERT, values).rowcount == 1
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
@@ -76,7 +94,10 @@ class IntentLog:
             return [self._write_sending(intent, now_ms) for intent in intents]
 
     def attempt_ended(self, intent: Intent, outcome: Outcome, *, code: str, order_submitted: object) -> None:
-        """Write the outcome of an attempt that does not settle the intent. An attempt without an outcome counts as unknown."""
+        """Write the outcome of an attempt that does not settle the intent.
+
+        An attempt without an outcome counts as unknown.
+        """
         with self._database.transaction():
             self._end_attempt(intent, outcome, code, order_submitted=order_submitted)
 
@@ -85,7 +106,10 @@ class IntentLog:
             return self._write_accepted(intent, trade_id, now_ms)
 
     def accept_all(self, answered: Sequence[tuple[Intent, str]], *, now_ms: int) -> list[Intent]:
-        """`accept` for several intents, each with its trade id, in one transaction. Until it commits they are in doubt, which sends nothing twice."""
+        """`accept` for several intents, each with its trade id, in one transaction.
+
+        Until it commits they are in doubt, which sends nothing twice.
+        """
         with self._database.transaction():
             return [self._write_accepted(intent, trade_id, now_ms) for intent, trade_id in answered]
 
@@ -117,7 +141,9 @@ class IntentLog:
         return bool(row[0])
 
     def is_unsent(self, intent: Intent) -> bool:
-        """True if the service never received it: it was not sent, or each attempt failed before it was sent (a refused connection)."""
+        """True if the service never received it: it was not sent, or each attempt failed before it was sent (a
+        refused connection).
+        """
         return intent.state in ("opened", "planned") or (intent.state == "sending" and not self.is_ambiguous(intent))
 
     def live(self) -> list[Intent]:
@@ -163,9 +189,13 @@ class IntentLog:
         return int(self._database.read(sql, (at_ms, len(PROPOSED), PROPOSED)).fetchone()[0])
 
     def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
-        """The intents of those trades that are our orders. After a reset the service may give the same trade id to another order."""
+        """The intents of those trades that are our orders.
+
+        After a reset the service may give the same trade id to another order.
+        """
         rows = self._database.read(
-            "SELECT market, trade_id, action, id FROM intents WHERE epoch=? AND trade_id IN (SELECT value FROM json_each(?))",
+            "SELECT market, trade_id, action, id FROM intents WHERE epoch=? AND trade_id IN (SELECT value FROM"
+            " json_each(?))",
             (epoch, json.dumps(list(trade_ids))),
         )
         return {(market, trade_id, action): intent_id for market, trade_id, action, intent_id in rows}
@@ -176,8 +206,8 @@ class IntentLog:
     def _readable(self, intent: Intent) -> Intent:
         """The intent with its token in clear. If another key has encrypted the token, it is spent.
 
-        Then a plan that was not sent counts as expired, so it is made anew. An order in doubt is found by its own key, or proven absent
-        after its fence, because the service knows no such token.
+        Then a plan that was not sent counts as expired, so it is made anew. An order in doubt is found by its own key,
+        or proven absent after its fence, because the service knows no such token.
         """
         if intent.confirm_token is None:
             return intent
@@ -214,13 +244,22 @@ class IntentLog:
         to, token = after.state, self._stored_token(after)
         assert to in INTENT_MOVES[before], f"{after.id}: {before} -> {to}"
         done = self._database.execute(
-            "UPDATE intents SET state=?, attempts=?, confirm_token=?, token_expires_ms=?, trade_id=?, code=?, message=?, moved_ms=?,"
-            " seal=? WHERE id=? AND state=?",
+            "UPDATE intents SET state=?, attempts=?, confirm_token=?, token_expires_ms=?, trade_id=?, code=?,"
+            " message=?, moved_ms=?, seal=? WHERE id=? AND state=?",
             (
-                to, after.attempts, token, after.token_expires_ms, after.trade_id, after.code, after.message, now_ms,
-                _checksum(after, token), after.id, before,
+                to,
+                after.attempts,
+                token,
+                after.token_expires_ms,
+                after.trade_id,
+                after.code,
+                after.message,
+                now_ms,
+                _checksum(after, token),
+                after.id,
+                before,
             ),
-        )  # fmt: skip
+        )
         assert done.rowcount == 1, f"{after.id} is not {before} in the journal"
         return after
 
@@ -254,10 +293,28 @@ def _intent_of(row: tuple[Any, ...]) -> Intent:
     ) = values
     state, attempts, token, token_expires_ms, trade_id, code, message, targets = rest
     intent = Intent(
-        id=id_, strategy=strategy, market=market, action=action, path=path, trigger=cause, ordinal=ordinal, leg=leg, epoch=epoch,
-        body=body, not_after_ms=not_after_ms, opened_ms=opened_ms, notional_usd=notional, state=state, attempts=attempts,
-        confirm_token=token, token_expires_ms=token_expires_ms, trade_id=trade_id, code=code, message=message, targets=targets,
-    )  # fmt: skip
+        id=id_,
+        strategy=strategy,
+        market=market,
+        action=action,
+        path=path,
+        trigger=cause,
+        ordinal=ordinal,
+        leg=leg,
+        epoch=epoch,
+        body=body,
+        not_after_ms=not_after_ms,
+        opened_ms=opened_ms,
+        notional_usd=notional,
+        state=state,
+        attempts=attempts,
+        confirm_token=token,
+        token_expires_ms=token_expires_ms,
+        trade_id=trade_id,
+        code=code,
+        message=message,
+        targets=targets,
+    )
     if checksum is not None and checksum != _checksum(intent, token):
         raise JournalDamaged(
             f"the journal's intent {intent.id} does not match its checksum: the file is damaged. {WAY_OUT}"
@@ -268,7 +325,22 @@ def _intent_of(row: tuple[Any, ...]) -> Intent:
 def _checksum(i: Intent, token: str | None) -> int:
     """`token` as it is stored."""
     return seal(
-        i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.not_after_ms, i.opened_ms,
-        format_decimal(i.notional_usd), i.state, i.attempts, token, i.token_expires_ms, i.trade_id,
+        i.id,
+        i.strategy,
+        i.market,
+        i.action,
+        i.path,
+        i.trigger,
+        i.ordinal,
+        i.leg,
+        i.epoch,
+        i.not_after_ms,
+        i.opened_ms,
+        format_decimal(i.notional_usd),
+        i.state,
+        i.attempts,
+        token,
+        i.token_expires_ms,
+        i.trade_id,
         *(() if i.targets is None else (i.targets,)),
-    )  # fmt: skip
+    )

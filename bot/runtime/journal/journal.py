@@ -1,7 +1,9 @@
-"""The journal: decisions, requests and events, written to disk before the daemon takes the next step. One file, one writer, one thread.
+"""The journal: decisions, requests and events, written to disk before the daemon takes the next step. One file, one
+writer, one thread.
 
-`intents`, `events` and `state` hold the methods of their tables; this class holds the outbox and the transactions that cross the parts.
-`database.py` writes, and continues in memory while the file cannot be written. This class decides nothing.
+`intents`, `events` and `state` hold the methods of their tables; this class holds the outbox and the transactions that
+cross the parts. `database.py` writes, and continues in memory while the file cannot be written. This class decides
+nothing.
 """
 
 from __future__ import annotations
@@ -34,19 +36,27 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-EVENTS_KEPT: Final = 100_000  # as many as the service keeps
+# as many as the service keeps
+EVENTS_KEPT: Final = 100_000
 REFUSALS_KEPT: Final = 10_000
-NOTICES_KEPT: Final = 10_000  # a target that was down for longer gets the newest
-INTENTS_KEPT: Final = 20_000  # with their attempts and traces; retention.py says which older ones may go
+# a target that was down for longer gets the newest
+NOTICES_KEPT: Final = 10_000
+# with their attempts and traces; retention.py says which older ones may go
+INTENTS_KEPT: Final = 20_000
 
-TOKENS: Final = "journal token"  # what the cipher of confirm tokens is for
-OF_THIS_PROCESS: Final = Cipher(secrets.token_bytes(32), TOKENS)  # no later process can read what it encrypts
+# what the cipher of confirm tokens is for
+TOKENS: Final = "journal token"
+# no later process can read what it encrypts
+OF_THIS_PROCESS: Final = Cipher(secrets.token_bytes(32), TOKENS)
 
 TraceKind = Literal["bar", "wish", "plan"]
 
 
 class Notice(NamedTuple):
-    """An outgoing notice. `event_id` names its cause (an event, or a name of our own); `payload` is its fields as JSON."""
+    """An outgoing notice.
+
+    `event_id` names its cause (an event, or a name of our own); `payload` is its fields as JSON.
+    """
 
     event_id: str
     kind: str
@@ -61,7 +71,8 @@ class Owed(NamedTuple):
     payload: str
 
 
-# Rows that decide the next step, and the columns that their `seal` (a checksum) covers. An intent's checksum is checked at each read.
+# Rows that decide the next step, and the columns that their `seal` (a checksum) covers. An intent's checksum is checked
+# at each read.
 SEALED: Final[Mapping[str, Sequence[str]]] = {
     "cursor": ("last_id", "prev_id", "epoch"),
     "progress": ("market", "interval", "at_ms"),
@@ -72,7 +83,10 @@ SEALED: Final[Mapping[str, Sequence[str]]] = {
 
 
 class Journal:
-    """Use `open_journal` (opening.py). Every method that writes has committed when it returns, except `refused` and `trace`."""
+    """Use `open_journal` (opening.py).
+
+    Every method that writes has committed when it returns, except `refused` and `trace`.
+    """
 
     def __init__(
         self, db: Database, *, address: str, path: Path | None = None, tokens: Cipher = OF_THIS_PROCESS
@@ -85,8 +99,10 @@ class Journal:
         self.approvals = approval_log.ApprovalLog(self.database)
         self.events = EventLog(self.database)
         self.state = StateStore(self.database, self._pending)
-        self.keeps_bodies = True  # False for a journal that no later run reads
-        self.keeps_traces = True  # False for a journal in memory
+        # False for a journal that no later run reads
+        self.keeps_bodies = True
+        # False for a journal in memory
+        self.keeps_traces = True
 
     @property
     def db(self) -> Database:
@@ -115,7 +131,8 @@ class Journal:
         states: Mapping[str, str] | None = None,
         bars: Sequence[tuple[str, str, int]] = (),
     ) -> list[Intent]:
-        """Write a whole decision: its intents, the strategies' states, and that its bars (market, interval, at_ms) are done.
+        """Write a whole decision: its intents, the strategies' states, and that its bars (market, interval, at_ms) are
+        done.
 
         All or nothing, so that a crash cannot leave half a decision. Returns the intents that were not written before.
         """
@@ -145,7 +162,8 @@ class Journal:
         attribution: AttributionChanges | None = None,
         now_ms: int = 0,
     ) -> list[Intent]:
-        """Write a page of events in ONE transaction: the events, the cursor, and all that they changed. Returns the new intents.
+        """Write a page of events in ONE transaction: the events, the cursor, and all that they changed. Returns the new
+        intents.
 
         `events` are those that `events.unseen` returned.
         """
@@ -158,7 +176,10 @@ class Journal:
             return [intent for intent in intents if self.intents.insert(intent)]
 
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
-        """Begin the feed anew (first start, account reset, lost cursor). Returns the intents of earlier epochs, which become void."""
+        """Begin the feed anew (first start, account reset, lost cursor).
+
+        Returns the intents of earlier epochs, which become void.
+        """
         old = [intent for intent in self.intents.live() if intent.epoch != epoch]
         with self.database.transaction():
             void = self.intents.void(old, now_ms=now_ms)
@@ -178,7 +199,10 @@ class Journal:
             self._pending.traces.append((intent_id, kind, at_ms, payload))
 
     def keep_ask(self, strategy: str, record: AskRecord) -> None:
-        """Keep a question to a model with what came of it. It is written with the decision on its reply, or at the end of the pass."""
+        """Keep a question to a model with what came of it.
+
+        It is written with the decision on its reply, or at the end of the pass.
+        """
         self._pending.asks.append((strategy, record))
 
     def flush(self) -> None:
@@ -215,12 +239,14 @@ class Journal:
     def newest_ms(self) -> int:
         """The latest instant of any decision. A correct clock cannot be before it."""
         row = self._read(
-            "SELECT max(coalesce((SELECT max(moved_ms) FROM intents), 0), coalesce((SELECT max(at_ms) FROM progress), 0))"
+            "SELECT max(coalesce((SELECT max(moved_ms) FROM intents), 0), coalesce((SELECT max(at_ms) FROM"
+            " progress), 0))"
         )
         return int(row.fetchone()[0])
 
     def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
-        """Remove old rows that nothing needs, and give some free pages back to the disk. Returns how many intents were removed.
+        """Remove old rows that nothing needs, and give some free pages back to the disk. Returns how many intents were
+        removed.
 
         `held` is called only if there are more rows than are kept; `now_ms` is the service's time.
         """
@@ -248,10 +274,14 @@ class Journal:
         self.database.check_file(now_ms=now_ms)
 
     def mend(self) -> bool:
-        """Move what was written in memory into the file; False while that fails. JournalDamaged if the file is damaged."""
+        """Move what was written in memory into the file;
+
+        False while that fails. JournalDamaged if the file is damaged.
+        """
         was_faulty = self.fault is not None
         is_mended = self.database.mend()
-        if is_mended and was_faulty:  # The copy is on the same disk, so its writes may have failed too.
+        # The copy is on the same disk, so its writes may have failed too.
+        if is_mended and was_faulty:
             self.state.copy_halt_flags()
         return is_mended
 

@@ -1,4 +1,6 @@
-"""Opening a journal: checks of the file, migrations, a rebuild after damage, and a start in memory while the file cannot be written."""
+"""Opening a journal: checks of the file, migrations, a rebuild after damage, and a start in memory while the file
+cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +24,34 @@ from bot.runtime.journal.schema import migrations
 
 log = structlog.get_logger()
 
-OPEN_BUSY_MS: Final = 5_000  # wait for another process's lock at a start, when nothing else waits
+# wait for another process's lock at a start, when nothing else waits
+OPEN_BUSY_MS: Final = 5_000
 
 
 def open_or_rebuild(
     path: Path, *, address: str, now_ms: int, was_used: bool = False, secret: str | None = None
 ) -> tuple[Journal, str | None]:
-    """Open the journal of one account; a damaged file is set aside, and a new journal begun. Then the second value says what was wrong.
+    """Open the journal of one account; a damaged file is set aside, and a new journal begun. Then the second value says
+    what was wrong.
 
-    A new journal loses no orders: the account is read from the service, and a decision made twice has the same key. Strategies that were
-    paused, halted or quarantined stay so; if that is not known, every strategy is paused. If the file cannot be written, the journal
-    has a `fault`: the daemon looks after the account and opens nothing.
-    `was_used`: the account had a journal here before, so a missing file counts as damaged. `secret`: as in `open_journal`.
+    A new journal loses no orders: the account is read from the service, and a decision made twice has the same key.
+    Strategies that were paused, halted or quarantined stay so; if that is not known, every strategy is paused. If the
+    file cannot be written, the journal has a `fault`: the daemon looks after the account and opens nothing. `was_used`:
+    the account had a journal here before, so a missing file counts as damaged. `secret`: as in `open_journal`.
     """
     is_lost = was_used and (not path.exists() or path.stat().st_size == 0)
     why: str | None = None
     try:
         if is_lost:
-            set_aside(path, now_ms)  # A log without its file would be read as the new file's log.
+            # A log without its file would be read as the new file's log.
+            set_aside(path, now_ms)
         journal = _opened(path, address, secret)
         if is_lost:
             log.error("journal.rebuilt", path=str(path), message="the file was missing")
-            why = f"journal {path} is missing, and this account had one: positions and orders are read from the service again."
+            why = (
+                f"journal {path} is missing, and this account had one: positions and orders are read from the service"
+                " again."
+            )
     except JournalDamaged as error:
         aside = set_aside(path, now_ms)
         log.error("journal.rebuilt", path=str(path), kept_as=str(aside), message=str(error))
@@ -80,7 +88,8 @@ def _in_memory(path: Path, address: str, why: JournalBlocked, secret: str | None
                     f"{shown} is of another version and cannot be written{disk_hint(path)}. {NOTHING_SENT}"
                 )
         else:
-            db.conn.execute("PRAGMA auto_vacuum=INCREMENTAL")  # Written back whole, the file can shrink as any other.
+            # Written back whole, the file can shrink as any other.
+            db.conn.execute("PRAGMA auto_vacuum=INCREMENTAL")
             migrations.apply(db)
         db.conn.commit()
         db.conn.execute("PRAGMA foreign_keys=ON")
@@ -98,7 +107,10 @@ def _in_memory(path: Path, address: str, why: JournalBlocked, secret: str | None
 
 
 def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
-    """Take over the halt flags of the file beside the journal. Returns a sentence for people on what is stopped in a new journal."""
+    """Take over the halt flags of the file beside the journal.
+
+    Returns a sentence for people on what is stopped in a new journal.
+    """
     assert journal.path is not None
     copy = HaltFlagsFile(journal.path, address=journal.address)
     kept, known = copy.read(), journal.state.halt_flags()
@@ -120,10 +132,10 @@ def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
 def open_journal(path: Path | None, *, address: str, secret: str | None = None) -> Journal:
     """Open or create the journal of one account; None: in memory.
 
-    Confirm tokens are encrypted with a key derived from `secret`, the account's API key, so that the file alone reveals none of them.
-    Without a `secret` a later process cannot read the tokens, and makes the plans anew.
-    Raises JournalDamaged for a file that cannot be trusted, with what to do; JournalBlocked for one that cannot be used just now;
-    ConfigError for one of a newer version.
+    Confirm tokens are encrypted with a key derived from `secret`, the account's API key, so that the file alone reveals
+    none of them. Without a `secret` a later process cannot read the tokens, and makes the plans anew. Raises
+    JournalDamaged for a file that cannot be trusted, with what to do; JournalBlocked for one that cannot be used just
+    now; ConfigError for one of a newer version.
     """
     shown = "the journal in memory" if path is None else f"journal {path}"
     try:
@@ -164,7 +176,10 @@ def _cipher(secret: str | None) -> Cipher:
 
 
 def _copy_before_migration(db: Database, path: Path | None, shown: str) -> None:
-    """Keep a copy of a journal of an older version, because a migration cannot be undone. JournalBlocked if the copy cannot be written."""
+    """Keep a copy of a journal of an older version, because a migration cannot be undone.
+
+    JournalBlocked if the copy cannot be written.
+    """
     if path is None or not db.table_names() or _migrations_applied(db) == _migrations_known():
         return
     kept = path.with_name(f"{path.name}.format-{_format_of(db)}")
@@ -206,7 +221,8 @@ def _refuse_newer(db: Database, shown: str) -> None:
     except sqlite3.Error as error:
         if may_pass(error):
             raise
-        return  # The file is damaged, and `_check` reports how.
+        # The file is damaged, and `_check` reports how.
+        return
     if newer:
         raise ConfigError(f"{shown} was written by a newer version of Bracketbot ({newer}): run that version")
 
@@ -240,5 +256,6 @@ def _check_owner(journal: Journal, shown: str) -> None:
         journal.state.write_note("address", journal.address)
     elif owner != journal.address:
         raise JournalError(
-            f"{shown} belongs to account {owner}, and this is account {journal.address}. Give each account its own state_dir."
+            f"{shown} belongs to account {owner}, and this is account {journal.address}. Give each account its own"
+            " state_dir."
         )

@@ -1,4 +1,5 @@
-"""Explaining one order or trade as a causal chain: bar, decision, intent, plan, request, events, fill, and the way out. From the journal alone.
+"""Explaining one order or trade as a causal chain: bar, decision, intent, plan, request, events, fill, and the way out.
+From the journal alone.
 
 Each step says what happened, when (the service's clock), and the figures that decided it. Nothing here asks a service.
 """
@@ -17,15 +18,21 @@ from bot.runtime.journal.queries import NotFound, Row
 from bot.runtime.model.intents import FINAL
 from bot.words import many
 
-PREFIX_MIN: Final = 6  # characters of an intent's id that may stand for it
-AGENT: Final = "agent:"  # begins the cause of an intent that a model's answer decided
-ASKS_SHOWN: Final = 20  # The number for one strategy.
-EVENTS_MAX: Final = 200  # The events of one position. A longer list is cut, and a last step says so.
+# characters of an intent's id that may stand for it
+PREFIX_MIN: Final = 6
+# begins the cause of an intent that a model's answer decided
+AGENT: Final = "agent:"
+# The number for one strategy.
+ASKS_SHOWN: Final = 20
+# The events of one position. A longer list is cut, and a last step says so.
+EVENTS_MAX: Final = 200
 _RUNTIME: Final = {
-    "naked": "the position had no stop, and none could be armed", "foreign": "safety.foreign_positions: flatten",
-    "exit": "safety.on_exit: flatten", "left_over": "the position that the order was to reduce is gone",
+    "naked": "the position had no stop, and none could be armed",
+    "foreign": "safety.foreign_positions: flatten",
+    "exit": "safety.on_exit: flatten",
+    "left_over": "the position that the order was to reduce is gone",
     "operator": "an operator closed the position",
-}  # fmt: skip
+}
 
 # What a person wants to see of an event, in this order.
 _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -41,7 +48,11 @@ _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One link: `what` is bar, event, ask, reply, proposal, decision, refused, intent, plan, request, answer, or `<type>` of an event."""
+    """One link:
+
+    `what` is bar, event, ask, reply, proposal, decision, refused, intent, plan, request, answer, or `<type>` of an
+    event.
+    """
 
     what: str
     at_ms: int | None
@@ -53,8 +64,9 @@ class Step:
 
 
 def explain(db: sqlite3.Connection, name: str) -> list[Step]:
-    """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian; the newest questions of an agent for
-    the name of a strategy. NotFound otherwise."""
+    """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian; the
+    newest questions of an agent for the name of a strategy. NotFound otherwise.
+    """
     intent = _intent_of(db, name)
     if intent is not None:
         return _chain(db, intent)
@@ -63,8 +75,8 @@ def explain(db: sqlite3.Connection, name: str) -> list[Step]:
     events = [event for event in queries.events_like(db, name) if _is_about(event, name)]
     if not events:
         raise NotFound(
-            f"the journal has nothing with the id {name}: give the id of an intent, a trade (trd_...), an order (its digits) or an"
-            " event, as `bot events` and `bot orders` show them"
+            f"the journal has nothing with the id {name}: give the id of an intent, a trade (trd_...), an order (its"
+            " digits) or an event, as `bot events` and `bot orders` show them"
         )
     return _of_events(db, events)
 
@@ -81,9 +93,11 @@ def _intent_of(db: sqlite3.Connection, name: str) -> Row | None:
 
 def _is_about(event: Row, name: str) -> bool:
     data = event["data"]
-    return name in (event["id"], event.get("idempotencyKey"), *(data.get(one) for one in ("tradeId", "oid", "guardianId"))) or name in (
-        data.get("tradeIds") or ()
-    )  # fmt: skip
+    return name in (
+        event["id"],
+        event.get("idempotencyKey"),
+        *(data.get(one) for one in ("tradeId", "oid", "guardianId")),
+    ) or name in (data.get("tradeIds") or ())
 
 
 # -- an intent's chain
@@ -126,9 +140,11 @@ def _ask(one: Row, ordinal: int | None) -> list[Step]:
     """A question to a model and its answer. `ordinal`: only the decision that became this intent; None: all of them."""
     tokens = one["tokens_in"] + one["tokens_out"]
     asked = Step(
-        "ask", one["asked_ms"], f"{one['strategy']} asks {one['model']} on {one['cause']}, prompt {one['key'][:12]}",
+        "ask",
+        one["asked_ms"],
+        f"{one['strategy']} asks {one['model']} on {one['cause']}, prompt {one['key'][:12]}",
         {name: one[name] for name in ("strategy", "cause", "key", "model", "setup", "prompt")},
-    )  # fmt: skip
+    )
     text = f"{tokens:,} tokens, {one['usd']} USD, {one['took_ms'] / 1000:.1f} s"
     if one["problem"] is not None:
         text = f"no answer: {one['problem']} ({text})"
@@ -137,7 +153,10 @@ def _ask(one: Row, ordinal: int | None) -> list[Step]:
     for outcome in one["outcomes"]:
         if ordinal is None or outcome.get("ordinal") == ordinal:
             refused = f"; refused: {outcome['refused']}" if "refused" in outcome else ""
-            said = f"{outcome['action']} {outcome['market']}, confidence {outcome['confidence']:g}: {outcome['reason']}{refused}"
+            said = (
+                f"{outcome['action']} {outcome['market']}, confidence {outcome['confidence']:g}:"
+                f" {outcome['reason']}{refused}"
+            )
             steps.append(Step("proposal", None, said, outcome))
     return steps
 
@@ -188,7 +207,8 @@ def _refusal(one: Row) -> Step:
     return Step(
         "refused",
         one["at_ms"],
-        f"{one['strategy']} also asked for an order in {one['market'] or 'a market'}, which was refused: {one['message']} ({one['code']})",
+        f"{one['strategy']} also asked for an order in {one['market'] or 'a market'}, which was refused:"
+        f" {one['message']} ({one['code']})",
         one,
     )
 
@@ -242,9 +262,10 @@ def _answer(intent: Row) -> Step:
     else:
         why = intent["message"] or intent["code"] or "its outcome is unknown"
         words = {
-            "opened": "not sent yet", "planned": "planned, not sent yet",
+            "opened": "not sent yet",
+            "planned": "planned, not sent yet",
             "quarantined": f"waits for a person: {why}; look at the account, then bot resume",
-        }  # fmt: skip
+        }
         text = f"{state}: {words.get(state, 'in doubt: the order may exist, and no new entry goes to this market')}"
     return Step("answer", intent["moved_ms"], text, data)
 
@@ -256,8 +277,12 @@ def _consequences(db: sqlite3.Connection, intent: Row) -> list[Step]:
     """The events of this order; from its first fill on, all events of its market until the position is flat."""
     if intent["action"] == "cancel":
         wanted = set(map(str, intent["body"]["oids"]))
-        return [event_step(one) for oid in wanted for one in queries.events_like(db, oid)
-                if one["data"].get("oid") == oid and one["ts"] >= intent["opened_ms"]][:EVENTS_MAX]  # fmt: skip
+        return [
+            event_step(one)
+            for oid in wanted
+            for one in queries.events_like(db, oid)
+            if one["data"].get("oid") == oid and one["ts"] >= intent["opened_ms"]
+        ][:EVENTS_MAX]
     life: list[Row] = []
     is_filled = False
     for event in queries.events_of_coin(db, intent["market"]):
@@ -275,14 +300,17 @@ def _consequences(db: sqlite3.Connection, intent: Row) -> list[Step]:
 
 
 def _of_events(db: sqlite3.Connection, events: list[Row]) -> list[Step]:
-    """Events without an intent of ours, such as a stop or a guardian's close: the chain of their position, if it is ours."""
+    """Events without an intent of ours, such as a stop or a guardian's close: the chain of their position, if it is
+    ours.
+    """
     coin = events[0].get("coin")
     if coin is None:
         return _events(events)
     ids = {one["id"] for one in events}
     life: list[Row] = []
     for event in queries.events_of_coin(db, coin):
-        if life and event["epoch"] != life[0]["epoch"]:  # A reset wiped the position.
+        # A reset wiped the position.
+        if life and event["epoch"] != life[0]["epoch"]:
             if ids & {one["id"] for one in life}:
                 break
             life = []

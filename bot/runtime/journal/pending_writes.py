@@ -1,4 +1,7 @@
-"""Rows that wait for the journal's next transaction. They may be lost in a crash: deciding again gives the same keys."""
+"""Rows that wait for the journal's next transaction.
+
+They may be lost in a crash: deciding again gives the same keys.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +78,11 @@ def _write_ask(execute: Execute, strategy: str, record: AskRecord) -> None:
     # A text of a model may hold lone surrogates, which cannot be encoded.
     values = [one.encode(errors="backslashreplace").decode() if isinstance(one, str) else one for one in given]
     execute(
-        "INSERT INTO asks (strategy, cause, asked_ms, key, setup, prompt, model, answer, problem, outcomes, tokens_in, tokens_out, usd, took_ms)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (strategy, cause) DO UPDATE SET key=excluded.key, setup=excluded.setup,"
-        " prompt=excluded.prompt, model=excluded.model, answer=excluded.answer, problem=excluded.problem, outcomes=excluded.outcomes,"
-        " tokens_in=excluded.tokens_in, tokens_out=excluded.tokens_out, usd=excluded.usd, took_ms=excluded.took_ms",
+        "INSERT INTO asks (strategy, cause, asked_ms, key, setup, prompt, model, answer, problem, outcomes, tokens_in,"
+        " tokens_out, usd, took_ms) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (strategy, cause) DO UPDATE SET"
+        " key=excluded.key, setup=excluded.setup, prompt=excluded.prompt, model=excluded.model, answer=excluded.answer,"
+        " problem=excluded.problem, outcomes=excluded.outcomes, tokens_in=excluded.tokens_in,"
+        " tokens_out=excluded.tokens_out, usd=excluded.usd, took_ms=excluded.took_ms",
         (strategy, *values),
     )
     execute(

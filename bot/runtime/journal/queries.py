@@ -1,7 +1,7 @@
 """Reading the journal from outside its daemon: rows for people, on a connection of its own that cannot write.
 
-Callers get plain data. journal.py makes the daemon's own reads and every write; order_trace.py and round_trips.py explain rows to
-people.
+Callers get plain data. journal.py makes the daemon's own reads and every write; order_trace.py and round_trips.py
+explain rows to people.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from bot.files import is_file
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 
 FILE: Final = "journal.db"
-RUN: Final = "run"  # the note of the journal that says what the last run was
+# the note of the journal that says what the last run was
+RUN: Final = "run"
 BUSY_TIMEOUT_S: Final = 5.0
 PAGE_MAX: Final = 1_000
 
 Row = dict[str, Any]
 
+# Never the confirm token: it is a secret until it is used.
 INTENT_COLUMNS: Final = (
-    "id, strategy, market, action, path, cause, ordinal, leg, epoch, body, not_after_ms, opened_ms, notional_usd, state, attempts,"
-    " token_expires_ms, trade_id, code, message, moved_ms"
-)  # Never the confirm token: it is a secret until it is used.
+    "id, strategy, market, action, path, cause, ordinal, leg, epoch, body, not_after_ms, opened_ms, notional_usd,"
+    " state, attempts, token_expires_ms, trade_id, code, message, moved_ms"
+)
 
 
 class Closed(BotError):
@@ -54,15 +56,20 @@ class LastState(NamedTuple):
     address: str | None
     epoch: int | None
     last_event_id: str | None
-    last_event_ms: int | None  # the service's clock
-    written_ms: int  # the machine's clock: when the file was last changed
+    # the service's clock
+    last_event_ms: int | None
+    # the machine's clock: when the file was last changed
+    written_ms: int
     last_bars: list[Row]
     open_intents: list[Row]
     positions: list[Row]
 
 
 def is_there(path: Path) -> bool:
-    """True if the file exists. Closed if this user may not enter the folder: a state directory is for its owner alone."""
+    """True if the file exists.
+
+    Closed if this user may not enter the folder: a state directory is for its owner alone.
+    """
     try:
         return is_file(path)
     except PermissionError:
@@ -71,7 +78,10 @@ def is_there(path: Path) -> bool:
 
 @contextlib.contextmanager
 def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
-    """Open the journal of a state directory. NotFound if there is none, Closed if this user may not enter, JournalError if it cannot be read."""
+    """Open the journal of a state directory.
+
+    NotFound if there is none, Closed if this user may not enter, JournalError if it cannot be read.
+    """
     path = state_dir / FILE
     if not is_there(path):
         raise NotFound(f"{state_dir} has no journal: no daemon has run there yet")
@@ -102,7 +112,8 @@ def is_damaged(path: Path) -> bool:
 def _connected(path: Path) -> sqlite3.Connection:
     """Open a file read-only.
 
-    On a full disk the index that readers share cannot be created. If the file has no log beside it, it can be read without that index.
+    On a full disk the index that readers share cannot be created. If the file has no log beside it, it can be read
+    without that index.
     """
     name = f"file:{quote(str(path))}?mode=ro"
     connection = sqlite3.connect(name, uri=True, timeout=BUSY_TIMEOUT_S)
@@ -121,7 +132,10 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def in_rows(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Let a connection of the daemon return rows as `opened` does. Nothing inside may await, or the daemon would read such rows too."""
+    """Let a connection of the daemon return rows as `opened` does.
+
+    Nothing inside may await, or the daemon would read such rows too.
+    """
     before, connection.row_factory = connection.row_factory, sqlite3.Row
     try:
         yield connection
@@ -162,8 +176,11 @@ def events(
     types: Sequence[str] = (),
     limit: int = 100,
 ) -> list[Row]:
-    """Events as they came, oldest first: those after `since_id`, `since_ms` or of the last `back_ms`, from there on; else the newest."""
-    if back_ms is not None:  # The service's clock may be ahead of ours.
+    """Events as they came, oldest first: those after `since_id`, `since_ms` or of the last `back_ms`, from there on;
+    else the newest.
+    """
+    # The service's clock may be ahead of ours.
+    if back_ms is not None:
         since_ms = max(SystemClock().now_ms(), newest_event_ms(db) or 0) - back_ms
     where, values = ["1"], list[object]()
     if since_id is not None:
@@ -330,7 +347,10 @@ def asks(db: sqlite3.Connection, *, strategy: str, cause: str | None = None, lim
     """The newest questions of a strategy to a model, newest first, or the one on this cause."""
     if not has_table(db, "asks"):
         return []
-    columns = "strategy, cause, asked_ms, key, setup, prompt, model, answer, problem, outcomes, tokens_in, tokens_out, usd, took_ms"
+    columns = (
+        "strategy, cause, asked_ms, key, setup, prompt, model, answer, problem, outcomes, tokens_in, tokens_out, usd,"
+        " took_ms"
+    )
     where, values = ("", [strategy]) if cause is None else (" AND cause=?", [strategy, cause])
     sql = f"SELECT {columns} FROM asks WHERE strategy=?{where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
     return [one | {"outcomes": _list_in(one["outcomes"])} for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
@@ -354,7 +374,10 @@ def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
 
 
 def refusals(db: sqlite3.Connection, *, strategy: str, cause: str) -> list[Row]:
-    sql = "SELECT at_ms, strategy, market, ordinal, code, message FROM refusals WHERE strategy=? AND cause=? ORDER BY ordinal"
+    sql = (
+        "SELECT at_ms, strategy, market, ordinal, code, message FROM refusals WHERE strategy=? AND cause=? ORDER BY"
+        " ordinal"
+    )
     return rows(db, sql, (strategy, cause))
 
 
@@ -385,8 +408,10 @@ def last_state(state_dir: Path) -> LastState:
             last_event_ms=newest_event_ms(db),
             written_ms=max(one.st_mtime_ns // 1_000_000 for one in files),
             last_bars=rows(
-                db, "SELECT market, interval, at_ms FROM progress WHERE market NOT LIKE '@%' ORDER BY market, interval"
-            ),  # What begins with @ is a timer.
+                db,
+                "SELECT market, interval, at_ms FROM progress WHERE market NOT LIKE '@%' ORDER BY market, interval",
+                # What begins with @ is a timer.
+            ),
             open_intents=intents(db, states=("opened", "planned", "sending", "quarantined")),
             positions=_positions(db, epoch),
         )
@@ -414,6 +439,13 @@ def _positions(db: sqlite3.Connection, epoch: int | None) -> list[Row]:
         data = json.loads(one["payload"])
         size = data["data"].get("positionSize", "0")
         if one["type"] == "fill" and size.strip("-0."):
-            found.append({"market": one["coin"], "side": data["data"]["side"], "size": size.lstrip("-"),
-                          "entry_px": data["data"].get("entryPx"), "at_ms": data["ts"]})  # fmt: skip
+            found.append(
+                {
+                    "market": one["coin"],
+                    "side": data["data"]["side"],
+                    "size": size.lstrip("-"),
+                    "entry_px": data["data"].get("entryPx"),
+                    "at_ms": data["ts"],
+                }
+            )
     return found

@@ -1,11 +1,14 @@
-"""Retention: which old rows of the journal may be removed. The journal runs this SQL in a transaction; the kernel names the keys that are still in use.
+"""Retention: which old rows of the journal may be removed. The journal runs this SQL in a transaction; the kernel names
+the keys that are still in use.
 
 A key is removed only if nothing can ask for it again:
 
 - its intent is final, so no request of it is in flight;
-- its decision cannot be made again: it is older than KEYS_MS, and a bar, timer or event of that age is refused before its key is
+- its decision cannot be made again: it is older than KEYS_MS, and a bar, timer or event of that age is refused before
+its key is
   looked up (limits.FRESH_INTERVALS); the journal's progress and cursor are past it too;
-- nothing uses it: no resting order and no entry of an open position has it, it is no repair and no target order in the market of an
+- nothing uses it: no resting order and no entry of an open position has it, it is no repair and no target order in the
+market of an
   open position, and a newer entry of its market has been accepted;
 - it is not among the newest, which people ask about.
 
@@ -23,10 +26,14 @@ from bot.runtime.model.intents import RUNTIME, TARGET_LEG
 from bot.runtime.model.limits import FRESH_INTERVALS
 from bot.wire import INTERVAL_MS
 
-KEYS_MS: Final = FRESH_INTERVALS * max(INTERVAL_MS.values())  # two days of the service's time
-ROWS_MAX: Final = 500  # intents that one trim removes at most, so that none delays a pass; the next trim goes on
-PAGES_FREE: Final = 256  # pages of 4 kB that stay free for new rows
-PAGES_GIVEN: Final = 2_000  # pages that one trim gives back to the disk at most
+# two days of the service's time
+KEYS_MS: Final = FRESH_INTERVALS * max(INTERVAL_MS.values())
+# intents that one trim removes at most, so that none delays a pass; the next trim goes on
+ROWS_MAX: Final = 500
+# pages of 4 kB that stay free for new rows
+PAGES_FREE: Final = 256
+# pages that one trim gives back to the disk at most
+PAGES_GIVEN: Final = 2_000
 
 Execute = Callable[[str, Sequence[object]], Any]
 Read = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
@@ -74,7 +81,9 @@ def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: i
 
 
 def trim_rest(execute: Execute, held: Held, kept: Kept) -> None:
-    """Remove the oldest events (except those that name the owner of an open position), refusals and notices, and guardians that are gone."""
+    """Remove the oldest events (except those that name the owner of an open position), refusals and notices, and
+    guardians that are gone.
+    """
     execute(
         "DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?"
         " AND (idempotency_key IS NULL OR idempotency_key NOT IN (SELECT value FROM json_each(?)))",

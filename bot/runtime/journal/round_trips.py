@@ -1,8 +1,9 @@
-"""Round trips: trades as a person counts them, from flat to flat in one market, out of the journal's events. Pure; money is exact.
+"""Round trips: trades as a person counts them, from flat to flat in one market, out of the journal's events. Pure;
+money is exact.
 
-A fill that reduces belongs to the open trip; a reversal ends one trip and begins the next. A size that a liquidation or settlement took
-without a fill is an exit too. If the journal begins in the middle of a trip, the trip is not `complete`. A reset ends open trips, whether
-the journal has its event or only later events of another `epoch`.
+A fill that reduces belongs to the open trip; a reversal ends one trip and begins the next. A size that a liquidation or
+settlement took without a fill is an exit too. If the journal begins in the middle of a trip, the trip is not
+`complete`. A reset ends open trips, whether the journal has its event or only later events of another `epoch`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,38 @@ from typing import Any, Final
 from bot.clock import iso
 from bot.money import format_decimal
 
-PX_PLACES: Final = Decimal("0.00000001")  # The rounding of an average price. The sums are exact.
+# The rounding of an average price. The sums are exact.
+PX_PLACES: Final = Decimal("0.00000001")
 TYPES: Final = ("fill", "funding", "liquidation", "settlement", "account", "trigger", "guardian")
-EXACT: Final = Context(prec=60)  # wider than any sum of amounts here
+# wider than any sum of amounts here
+EXACT: Final = Context(prec=60)
 
 Event = Mapping[str, Any]
 Owners = Callable[[list[str]], list[str]]
 
 COLUMNS: Final = (
-    "market", "side", "strategy", "status", "opened_at", "closed_at", "size", "open_size", "entry_px", "exit_px", "entry_usd", "exit_usd",
-    "fees_usd", "funding_usd", "realized_usd", "net_usd", "exit_reason", "entry_kind", "entry_trade_id", "exit_trade_id", "complete",
-)  # fmt: skip
+    "market",
+    "side",
+    "strategy",
+    "status",
+    "opened_at",
+    "closed_at",
+    "size",
+    "open_size",
+    "entry_px",
+    "exit_px",
+    "entry_usd",
+    "exit_usd",
+    "fees_usd",
+    "funding_usd",
+    "realized_usd",
+    "net_usd",
+    "exit_reason",
+    "entry_kind",
+    "entry_trade_id",
+    "exit_trade_id",
+    "complete",
+)
 
 
 @dataclass(slots=True)
@@ -48,8 +70,10 @@ class Trip:
     entry_kind: str | None = None
     entry_trade_id: str | None = None
     exit_trade_id: str | None = None
-    complete: bool = True  # False: its beginning is not in the journal
-    ended_by: str | None = None  # "reset": the account was wiped with the position open
+    # False: its beginning is not in the journal
+    complete: bool = True
+    # "reset": the account was wiped with the position open
+    ended_by: str | None = None
     keys: list[str] = field(default_factory=list)
 
     @property
@@ -65,26 +89,42 @@ class Trip:
         open_size = Decimal(0) if self.closed_ms is not None else max(self.size - self.exited, Decimal(0))
         entry_px, exit_px = _average(self.entry_usd, self.size), _average(self.exit_usd, self.exited)
         return {
-            "market": self.market, "side": self.side, "strategy": "+".join(owners(self.keys)) or None, "status": self.status,
+            "market": self.market,
+            "side": self.side,
+            "strategy": "+".join(owners(self.keys)) or None,
+            "status": self.status,
             "opened_at": None if self.opened_ms is None else iso(self.opened_ms),
             "closed_at": None if self.closed_ms is None else iso(self.closed_ms),
-            "size": _text(self.size), "open_size": _text(open_size), "entry_px": entry_px, "exit_px": exit_px,
-            "entry_usd": _text(self.entry_usd), "exit_usd": _text(self.exit_usd), "fees_usd": _text(self.fees_usd),
-            "funding_usd": _text(self.funding_usd), "realized_usd": _text(self.realized_usd), "net_usd": _text(self.net_usd),
-            "exit_reason": self.exit_reason, "entry_kind": self.entry_kind, "entry_trade_id": self.entry_trade_id,
-            "exit_trade_id": self.exit_trade_id, "complete": self.complete,
-        }  # fmt: skip
+            "size": _text(self.size),
+            "open_size": _text(open_size),
+            "entry_px": entry_px,
+            "exit_px": exit_px,
+            "entry_usd": _text(self.entry_usd),
+            "exit_usd": _text(self.exit_usd),
+            "fees_usd": _text(self.fees_usd),
+            "funding_usd": _text(self.funding_usd),
+            "realized_usd": _text(self.realized_usd),
+            "net_usd": _text(self.net_usd),
+            "exit_reason": self.exit_reason,
+            "entry_kind": self.entry_kind,
+            "entry_trade_id": self.entry_trade_id,
+            "exit_trade_id": self.exit_trade_id,
+            "complete": self.complete,
+        }
 
 
 def trips(events: Iterable[Event]) -> Iterator[Trip]:
     """Every trip in the order of its end; open trips come last."""
     open_now: dict[str, Trip] = {}
-    filled: dict[str, Decimal] = {}  # trade id -> size of its fills; a liquidation repeats their sum
-    causes: dict[str, str] = {}  # trade id -> trigger or guardian that caused it, which comes before its fills
+    # trade id -> size of its fills; a liquidation repeats their sum
+    filled: dict[str, Decimal] = {}
+    # trade id -> trigger or guardian that caused it, which comes before its fills
+    causes: dict[str, str] = {}
     epoch: int | None = None
     for event in events:
         kind, coin, data = event["type"], event.get("coin"), event["data"]
-        if event.get("epoch", epoch) != epoch:  # A reset whose event is not in the journal.
+        # A reset whose event is not in the journal.
+        if event.get("epoch", epoch) != epoch:
             epoch = event["epoch"]
             yield from _wiped(open_now)
         if kind == "account":
@@ -114,9 +154,13 @@ def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) 
     if event["subtype"] == "entry":
         if trip is None:
             trip = open_now[coin] = Trip(
-                coin, data["side"], event["ts"], entry_kind=data["kind"], entry_trade_id=data["tradeId"],
+                coin,
+                data["side"],
+                event["ts"],
+                entry_kind=data["kind"],
+                entry_trade_id=data["tradeId"],
                 complete=abs(Decimal(data["positionSize"])) == size,
-            )  # fmt: skip
+            )
         trip.size += size
         trip.entry_usd = EXACT.add(trip.entry_usd, EXACT.multiply(size, px))
         if event.get("idempotencyKey"):
@@ -141,7 +185,8 @@ def _ended(open_now: dict[str, Trip], event: Event, filled: Mapping[str, Decimal
     trip = open_now.get(coin)
     size = Decimal(data["size"]) - filled.get(data["tradeId"], Decimal(0))
     if trip is None:
-        return  # Its fills have closed the trip.
+        # Its fills have closed the trip.
+        return
     trip.exit_reason, trip.exit_trade_id = event["type"], data["tradeId"]
     trip.lost_margin_usd += Decimal(data.get("marginLostUsd") or 0)
     if size > 0:

@@ -13,7 +13,9 @@ migrations = Migrations("journal")
 
 
 def _one_of(column: str, *values: str) -> str:
-    """One comparison per value: for an IN list of more than two, SQLite allocates a table of 20 pages at every write."""
+    """One comparison per value: for an IN list of more than two, SQLite allocates a table of 20 pages at every
+    write.
+    """
     return " OR ".join(f"{column} = '{value}'" for value in values)
 
 
@@ -69,33 +71,35 @@ def m001_tables(db: Database) -> None:
 
 @migrations()
 def m002_traces(db: Database) -> None:
-    """The reason for an intent, for people: the bar of its decision, the strategy's signal, the plan that was confirmed."""
-    db.execute(
-        f"""CREATE TABLE traces (
+    """The reason for an intent, for people: the bar of its decision, the strategy's signal, the plan that was
+    confirmed.
+    """
+    db.execute(f"""CREATE TABLE traces (
         seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK ({_one_of("kind", "bar", "wish", "plan")}),
-        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT"""
-    )
+        at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT""")
 
 
 @migrations()
 def m003_books(db: Database) -> None:
-    """Totals of each strategy and its share of each open position (attribution.py). They have tables of their own, because old events are removed."""
-    db.execute(
-        """CREATE TABLE books (
+    """Totals of each strategy and its share of each open position (attribution.py).
+
+    They have tables of their own, because old events are removed.
+    """
+    db.execute("""CREATE TABLE books (
         strategy TEXT PRIMARY KEY, epoch INTEGER NOT NULL, fills INTEGER NOT NULL, fees_usd TEXT NOT NULL, funding_usd TEXT NOT NULL,
         realized_usd TEXT NOT NULL, margin_lost_usd TEXT NOT NULL, day_ms INTEGER NOT NULL, base_usd TEXT NOT NULL,
-        halted_day_ms INTEGER NOT NULL) STRICT"""
-    )
-    db.execute(
-        """CREATE TABLE shares (
+        halted_day_ms INTEGER NOT NULL) STRICT""")
+    db.execute("""CREATE TABLE shares (
         seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, market TEXT NOT NULL, strategy TEXT NOT NULL, side TEXT NOT NULL,
-        size TEXT NOT NULL, cost_usd TEXT NOT NULL, UNIQUE (market, strategy)) STRICT"""
-    )
+        size TEXT NOT NULL, cost_usd TEXT NOT NULL, UNIQUE (market, strategy)) STRICT""")
 
 
 @migrations()
 def m004_seals(db: Database) -> None:
-    """A checksum for rows that decide the next step. It finds a changed byte that every constraint accepts. NULL: written before this migration."""
+    """A checksum for rows that decide the next step.
+
+    It finds a changed byte that every constraint accepts. NULL: written before this migration.
+    """
     for table in ("intents", "cursor", "progress", "strategy_state", "arms"):
         db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")
 
@@ -108,24 +112,26 @@ def m005_targets(db: Database) -> None:
 
 @migrations()
 def m006_approvals(db: Database) -> None:
-    """The answers to plans that needed a person or a policy. `px` is the price that was shown. The token stays in `intents` alone."""
-    db.execute(
-        f"""CREATE TABLE approvals (
+    """The answers to plans that needed a person or a policy.
+
+    `px` is the price that was shown. The token stays in `intents` alone.
+    """
+    db.execute(f"""CREATE TABLE approvals (
         seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL UNIQUE,
         state TEXT NOT NULL CHECK ({_one_of("state", "pending", "approved", "refused", "superseded")}),
         px TEXT NOT NULL, figures TEXT NOT NULL, asked_ms INTEGER NOT NULL, decided_ms INTEGER, decider TEXT, reason TEXT,
-        seal INTEGER) STRICT"""
-    )
+        seal INTEGER) STRICT""")
     db.execute("CREATE INDEX approvals_pending ON approvals (seq) WHERE state = 'pending'")
 
 
 @migrations()
 def m007_asks(db: Database) -> None:
-    """The questions to language models and what came of them. `setup` is JSON: model, instructions, settings, tools and schema of the answer."""
-    db.execute(
-        """CREATE TABLE asks (
+    """The questions to language models and what came of them.
+
+    `setup` is JSON: model, instructions, settings, tools and schema of the answer.
+    """
+    db.execute("""CREATE TABLE asks (
         seq INTEGER PRIMARY KEY, strategy TEXT NOT NULL, cause TEXT NOT NULL, asked_ms INTEGER NOT NULL, key TEXT NOT NULL,
         setup TEXT NOT NULL, prompt TEXT NOT NULL, model TEXT NOT NULL, answer TEXT, problem TEXT, outcomes TEXT NOT NULL,
         tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL, usd TEXT NOT NULL, took_ms INTEGER NOT NULL,
-        UNIQUE (strategy, cause)) STRICT"""
-    )
+        UNIQUE (strategy, cause)) STRICT""")

@@ -1,6 +1,7 @@
 """The journal's durable state: strategies' states, finished bars, attribution, guardians, and named notes.
 
-`Journal.state` is one of these. Every method that writes has committed when it returns, except `bar_done` and `put_attribution`.
+`Journal.state` is one of these. Every method that writes has committed when it returns, except `bar_done` and
+`put_attribution`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-NUMBER_DIGITS_MAX: Final = 20  # The digits of a number in a note: Python refuses to read thousands.
-DAMAGED: Final = "damaged:"  # prefix of the name under which a damaged note is kept for people
+# The digits of a number in a note: Python refuses to read thousands.
+NUMBER_DIGITS_MAX: Final = 20
+# prefix of the name under which a damaged note is kept for people
+DAMAGED: Final = "damaged:"
 
 
 class Arm(NamedTuple):
@@ -40,12 +43,16 @@ class StateStore:
     def __init__(self, database: JournalDatabase, pending: PendingWrites) -> None:
         self._database = database
         self._pending = pending
-        self.halt_flags_file: HaltFlagsFile | None = None  # the second copy of the halt flags
+        # the second copy of the halt flags
+        self.halt_flags_file: HaltFlagsFile | None = None
 
     # -- finished bars and strategies' states
 
     def bar_done(self, market: str, interval: str, at_ms: int) -> None:
-        """Note a bar that led to no order. The next transaction or `flush` writes it: deciding the bar again gives the same keys."""
+        """Note a bar that led to no order.
+
+        The next transaction or `flush` writes it: deciding the bar again gives the same keys.
+        """
         self._pending.add({}, [(market, interval, at_ms)])
 
     def done_until(self, market: str, interval: str) -> int | None:
@@ -79,24 +86,42 @@ class StateStore:
             amounts = (row.fees, row.funding, row.realized, row.margin_lost, row.base)
             fees, funding, realized, lost, base = map(format_e16, amounts)
             execute(
-                "INSERT OR REPLACE INTO books (strategy, epoch, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd, day_ms,"
-                " base_usd, halted_day_ms) VALUES (?,?,?,?,?,?,?,?,?,?)",
-                (row.strategy, changes.epoch, row.fills, fees, funding, realized, lost, row.day_ms, base, row.halted_day_ms),
-            )  # fmt: skip
+                "INSERT OR REPLACE INTO books (strategy, epoch, fills, fees_usd, funding_usd, realized_usd,"
+                " margin_lost_usd, day_ms, base_usd, halted_day_ms) VALUES (?,?,?,?,?,?,?,?,?,?)",
+                (
+                    row.strategy,
+                    changes.epoch,
+                    row.fills,
+                    fees,
+                    funding,
+                    realized,
+                    lost,
+                    row.day_ms,
+                    base,
+                    row.halted_day_ms,
+                ),
+            )
         for market in changes.markets:
             execute("DELETE FROM shares WHERE market=?", (market,))
         for share in changes.shares:
             execute(
                 "INSERT INTO shares (epoch, market, strategy, side, size, cost_usd) VALUES (?,?,?,?,?,?)",
-                (changes.epoch, share.market, share.strategy, share.side, format_e8(share.size_e8), format_e16(share.cost)),
-            )  # fmt: skip
+                (
+                    changes.epoch,
+                    share.market,
+                    share.strategy,
+                    share.side,
+                    format_e8(share.size_e8),
+                    format_e16(share.cost),
+                ),
+            )
 
     def attribution_rows(self, epoch: int) -> list[tuple[Any, ...]]:
         """Rows for `shares.TotalsRow`."""
         return list(
             self._database.read(
-                "SELECT strategy, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd, day_ms, base_usd, halted_day_ms"
-                " FROM books WHERE epoch=? ORDER BY strategy",
+                "SELECT strategy, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd, day_ms, base_usd,"
+                " halted_day_ms FROM books WHERE epoch=? ORDER BY strategy",
                 (epoch,),
             )
         )
@@ -123,8 +148,9 @@ class StateStore:
     def write_arm(self, arm: Arm) -> None:
         with self._database.transaction():
             self._database.execute(
-                "INSERT INTO arms (name, serial, guardian_id, body, seal) VALUES (?,?,?,?,?) ON CONFLICT (name) DO UPDATE"
-                " SET serial=excluded.serial, guardian_id=excluded.guardian_id, body=excluded.body, seal=excluded.seal",
+                "INSERT INTO arms (name, serial, guardian_id, body, seal) VALUES (?,?,?,?,?) ON CONFLICT (name) DO"
+                " UPDATE SET serial=excluded.serial, guardian_id=excluded.guardian_id, body=excluded.body,"
+                " seal=excluded.seal",
                 (*arm, seal(*arm)),
             )
 
@@ -179,7 +205,9 @@ class StateStore:
         return {name: value for name, value in rows if halt_flags.is_halt_flag(name)}
 
     def keeps_halt_flags(self) -> bool:
-        """True if the halt flags outlive the process: in the file or, while it cannot be written, in the copy beside it."""
+        """True if the halt flags outlive the process: in the file or, while it cannot be written, in the copy beside
+        it.
+        """
         if self._database.fault is None:
             return True
         copy = self.halt_flags_file

@@ -1,6 +1,8 @@
-"""The clock watch notices that the host was suspended, that the wall clock jumped, or that it differs from the service's clock.
+"""The clock watch notices that the host was suspended, that the wall clock jumped, or that it differs from the
+service's clock.
 
-It only compares and remembers; the daemon calls it and reads the account again after a lapse. No deadline depends on the wall clock.
+It only compares and remembers; the daemon calls it and reads the account again after a lapse. No deadline depends on
+the wall clock.
 """
 
 from __future__ import annotations
@@ -17,18 +19,23 @@ from bot.runtime.journal.state_store import is_number
 
 log = structlog.get_logger()
 
-SUSPEND_MS: Final = 1_000  # if boot time gained more on monotonic time, the host was suspended
-JUMP_MS: Final = 2_000  # change of the wall clock against boot time between two checks; NTP slews far slower
+# if boot time gained more on monotonic time, the host was suspended
+SUSPEND_MS: Final = 1_000
+# change of the wall clock against boot time between two checks; NTP slews far slower
+JUMP_MS: Final = 2_000
 SKEW_WARN_MS: Final = 2_000
 SKEW_STOP_MS: Final = 30_000
-BOOT_ID: Final = "boot_id"  # notes of the journal
+# notes of the journal
+BOOT_ID: Final = "boot_id"
 WALL_HIGH: Final = "wall_high_ms"
-WALL_MAX_MS: Final = 10**13  # in the year 2286
+# in the year 2286
+WALL_MAX_MS: Final = 10**13
 
 
 class ClockWatch:
-    """`skew_ms`: lead of the service's clock over ours; None if unknown, or if our clock follows it. `stale` counts answers of the service
-    without a usable time, because they came from a cache."""
+    """`skew_ms`: lead of the service's clock over ours; None if unknown, or if our clock follows it. `stale` counts
+    answers of the service without a usable time, because they came from a cache.
+    """
 
     def __init__(
         self,
@@ -64,15 +71,24 @@ class ClockWatch:
 
     @property
     def lapsed(self) -> bool:
-        """True if the known account, guardians and events may be out of date. They are read again before anything is opened."""
+        """True if the known account, guardians and events may be out of date.
+
+        They are read again before anything is opened.
+        """
         return self.lapses > self._acknowledged
 
     def acknowledge(self, lapses: int) -> None:
-        """Mark lapses as handled. `lapses` is what `look` returned before the account was read, so that a later lapse counts."""
+        """Mark lapses as handled.
+
+        `lapses` is what `look` returned before the account was read, so that a later lapse counts.
+        """
         self._acknowledged = max(self._acknowledged, lapses)
 
     def lease(self) -> Refusal | None:
-        """Why nothing may be sent after a lapse. Compares the clocks first, because the host may have woken up just now."""
+        """Why nothing may be sent after a lapse.
+
+        Compares the clocks first, because the host may have woken up just now.
+        """
         self.look()
         if not self.lapsed:
             return None
@@ -110,8 +126,10 @@ class ClockWatch:
             self._has_logged_stale = True
             log.warning(
                 "clock.stale_answers",
-                message="a proxy on the way to the service answers from a cache, so its answers may be out of date. The daemon does not take"
-                " their Date for the time. Remove the cache between the daemon and its service",
+                message=(
+                    "a proxy on the way to the service answers from a cache, so its answers may be out of date. The"
+                    " daemon does not take their Date for the time. Remove the cache between the daemon and its service"
+                ),
             )
 
     def _read(self) -> tuple[float, float, float]:
@@ -126,8 +144,8 @@ def _in_words(skew_ms: int) -> str:
 def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     """Expire unsent entries at a start after a reboot if the wall clock is behind a stored instant; returns how many.
 
-    Their age is unknown then. An entry that may have been sent stays in doubt: the service's fence decides on it. A boot without
-    an id counts as a reboot.
+    Their age is unknown then. An entry that may have been sent stays in doubt: the service's fence decides on it. A
+    boot without an id counts as a reboot.
     """
     before = journal.state.note(BOOT_ID)
     is_damaged = _is_high_damaged(journal)
@@ -143,9 +161,8 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     else:
         message = "the wall clock is behind the time stored before this boot"
     log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
-    journal.state.write_note(
-        WALL_HIGH, str(wall_ms)
-    )  # A clock that was once far ahead has this effect at one start only.
+    # A clock that was once far ahead has this effect at one start only.
+    journal.state.write_note(WALL_HIGH, str(wall_ms))
     held = [one for one in journal.intents.live() if one.action == "open" and journal.intents.is_unsent(one)]
     for one in held:
         journal.intents.end(

@@ -1,7 +1,8 @@
-"""The daemon's side of the heartbeat: starts the heartbeat process, reads its lease, stops it. Run as a module it IS that process.
+"""The daemon's side of the heartbeat: starts the heartbeat process, reads its lease, stops it. Run as a module it IS
+that process.
 
-heartbeat_rule.py holds the rule, heartbeat_process.py the process's loop, progress_stamp.py the proof of progress. The process
-imports this module, so it imports the standard library and those three only.
+heartbeat_rule.py holds the rule, heartbeat_process.py the process's loop, progress_stamp.py the proof of progress. The
+process imports this module, so it imports the standard library and those three only.
 """
 
 from __future__ import annotations
@@ -22,29 +23,38 @@ from bot.runtime.liveness.heartbeat_rule import BeatTiming, Heart
 if TYPE_CHECKING:
     import subprocess
 
-END_S: Final = 0.5  # the process gets this long to end; it has nothing to save, so it is killed afterwards
+# the process gets this long to end; it has nothing to save, so it is killed afterwards
+END_S: Final = 0.5
 
 
 class Lease(NamedTuple):
     """The dead-man switch as the daemon knows it now. Instants ending in _boot_ns are CLOCK_BOOTTIME."""
 
-    deadline_boot_ns: int | None  # when the newest good heartbeat was sent + D; None if no switch is known to be armed
+    # when the newest good heartbeat was sent + D; None if no switch is known to be armed
+    deadline_boot_ns: int | None
     armed: bool
-    lapsed: (
-        bool  # the switch may have fired unnoticed: read account, guardians and events again, then call acknowledge()
-    )
-    past: bool  # the deadline less the margin has passed without a heartbeat; the next good one makes it a lapse
-    may_open: bool  # armed, not lapsed, not within the margin of the deadline
+    # the switch may have fired unnoticed: read account, guardians and events again, then call acknowledge()
+    lapsed: bool
+    # the deadline less the margin has passed without a heartbeat; the next good one makes it a lapse
+    past: bool
+    # armed, not lapsed, not within the margin of the deadline
+    may_open: bool
     lapses: int
     guardians: int
-    failures: int  # in a row
-    beats: int  # attempts
-    boot_beats: int  # heartbeats of starts that are not complete, of any run
+    # in a row
+    failures: int
+    # attempts
+    beats: int
+    # heartbeats of starts that are not complete, of any run
+    boot_beats: int
     # The error of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one.
     error: str
-    next_deadline_ms: int | None  # from the service's last answer, on its clock
-    alive: bool  # the process runs
-    overdue: bool = False  # two periods have passed without a good heartbeat; nothing is opened until the next one
+    # from the service's last answer, on its clock
+    next_deadline_ms: int | None
+    # the process runs
+    alive: bool
+    # two periods have passed without a good heartbeat; nothing is opened until the next one
+    overdue: bool = False
 
 
 class HeartbeatProcess:
@@ -61,9 +71,12 @@ class HeartbeatProcess:
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._file = LeaseFile(lease_path)
-        self.may_beat = False  # False: the running process only watches the daemon and sends nothing
-        self.acknowledged = 0  # lapses after which the daemon has read everything again
-        self._noted = 0, 0  # the process's last note, and since when, in monotonic time
+        # False: the running process only watches the daemon and sends nothing
+        self.may_beat = False
+        # lapses after which the daemon has read everything again
+        self.acknowledged = 0
+        # the process's last note, and since when, in monotonic time
+        self._noted = 0, 0
 
     def __repr__(self) -> str:
         return f"HeartbeatProcess(pid={self.pid}, base_url={self._base_url!r})"
@@ -92,13 +105,15 @@ class HeartbeatProcess:
         assert not self.alive
         self.may_beat = may_beat
         self._noted = 0, monotonic_ns()
-        import subprocess  # Imported here, because the child imports this module and starts no process.
+        # Imported here, because the child imports this module and starts no process.
+        import subprocess
 
         from bot.descriptors import reserved
 
         with reserved():
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-m", "bot.runtime.liveness.heartbeat"],  # -S: it needs no site-packages.
+                # -S: it needs no site-packages.
+                [sys.executable, "-S", "-m", "bot.runtime.liveness.heartbeat"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env=_environment(),
@@ -133,7 +148,8 @@ class HeartbeatProcess:
         )
 
     def is_stuck(self) -> bool:
-        """True if the process runs but does nothing: no note for STUCK_NS, or no attempt although a heartbeat is overdue. Call it in every pass.
+        """True if the process runs but does nothing: no note for STUCK_NS, or no attempt although a heartbeat is
+        overdue. Call it in every pass.
 
         A suspend of the host does not count, because monotonic time stops in it.
         """
@@ -152,7 +168,10 @@ class HeartbeatProcess:
         return heartbeat_rule.does_not_try(self.lengths, record.heart, now_ns=boot_ns())
 
     def kill(self) -> None:
-        """Kill a process that does not answer. Call `start` next, unless it is still `alive` because the kernel cannot end it yet."""
+        """Kill a process that does not answer.
+
+        Call `start` next, unless it is still `alive` because the kernel cannot end it yet.
+        """
         import subprocess
 
         if self._process is not None:
@@ -161,7 +180,10 @@ class HeartbeatProcess:
                 self._process.wait(END_S)
 
     def acknowledge(self, lapses: int) -> None:
-        """Mark lapses as handled after a resync. `lapses` is the count from BEFORE it began, so that a later lapse counts."""
+        """Mark lapses as handled after a resync.
+
+        `lapses` is the count from BEFORE it began, so that a later lapse counts.
+        """
         self.acknowledged = max(self.acknowledged, lapses)
 
     def stop(self, timeout_s: float = END_S) -> None:
@@ -184,8 +206,12 @@ class HeartbeatProcess:
 
 
 def _orders(base_url: str, api_key: str) -> Orders:
-    """The address, path and headers of the heartbeat request. It checks the host and its certificate as the client does."""
-    import httpx  # These are megabytes, and the child imports this module.
+    """The address, path and headers of the heartbeat request.
+
+    It checks the host and its certificate as the client does.
+    """
+    # These are megabytes, and the child imports this module.
+    import httpx
 
     from bot.client.http import checked_base_url
     from bot.errors import ConfigError
@@ -217,7 +243,8 @@ def _environment() -> dict[str, str]:
     from pathlib import Path
 
     kept = ("PATH", "PYTHONHOME", "LANG", "LC_ALL")
-    code = str(Path(__file__).resolve().parents[3])  # The same package as the daemon's.
+    # The same package as the daemon's.
+    code = str(Path(__file__).resolve().parents[3])
     return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
 
 

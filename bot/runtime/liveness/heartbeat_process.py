@@ -1,8 +1,9 @@
 """The heartbeat process reads the daemon's progress stamp, sends heartbeats and writes the lease.
 
-It is a separate process, so that no strategy can delay a heartbeat and no heartbeat outlives the daemon's progress. It is small:
-standard library only, and a new connection for every attempt. heartbeat_rule.py decides; here are clocks, sockets and the exit.
-The credential comes over stdin, never in argv or environment, and is sent in the request only.
+It is a separate process, so that no strategy can delay a heartbeat and no heartbeat outlives the daemon's progress. It
+is small:
+standard library only, and a new connection for every attempt. heartbeat_rule.py decides; here are clocks, sockets and
+the exit. The credential comes over stdin, never in argv or environment, and is sent in the request only.
 """
 
 from __future__ import annotations
@@ -31,15 +32,19 @@ from bot.runtime.liveness.shared_record import SharedRecord
 if TYPE_CHECKING:
     import ssl
 
-LEASE: Final = "belief"  # the lease file's name in the state directory
+# the lease file's name in the state directory
+LEASE: Final = "belief"
 LAYOUT: Final = "QQqqqqIIIIQBQ32s"
 MAGIC: Final = b"BBHB"
 VERSION: Final = 1
 
-TICK_S: Final = 0.25  # How often stamp, parent and clocks are checked between heartbeats.
+# How often stamp, parent and clocks are checked between heartbeats.
+TICK_S: Final = 0.25
 BODY_BYTES_MAX: Final = 64 * 1024
-STAGGER_S: Final = 0.25  # as the client's, between tries of a name's addresses: one that swallows packets holds up none
-ATTEMPTS_AT_ONCE_MAX: Final = 8  # Threads that hang in name resolution cannot be stopped, so their number is limited.
+# as the client's, between tries of a name's addresses: one that swallows packets holds up none
+STAGGER_S: Final = 0.25
+# Threads that hang in name resolution cannot be stopped, so their number is limited.
+ATTEMPTS_AT_ONCE_MAX: Final = 8
 NICE: Final = -5
 EXIT_ACCESS_LOST: Final = 7
 PR_SET_PDEATHSIG: Final = 1
@@ -47,7 +52,10 @@ PR_SET_DUMPABLE: Final = 4
 
 
 class Orders(NamedTuple):
-    """The one line on stdin. `lengths` are a BeatTiming's; `fence` names the run of the daemon to send heartbeats for."""
+    """The one line on stdin.
+
+    `lengths` are a BeatTiming's; `fence` names the run of the daemon to send heartbeats for.
+    """
 
     host: str
     port: int
@@ -60,8 +68,10 @@ class Orders(NamedTuple):
     lengths: list[int]
     parent_pid: int
     fence: int
-    may_beat: bool = True  # False: it sends nothing and only records that the daemon is alive
-    ca_files: Sequence[str] = ()  # trusted certificates, as the client's
+    # False: it sends nothing and only records that the daemon is alive
+    may_beat: bool = True
+    # trusted certificates, as the client's
+    ca_files: Sequence[str] = ()
 
 
 class Record(NamedTuple):
@@ -130,7 +140,8 @@ class LeaseFile:
 def first_heart(before: Record | None, orders: Orders) -> Heart:
     """The state to start with: the previous one after a restart under the same daemon, else only its boot heartbeats.
 
-    The previous deadline is dropped, because a reload may have set a nearer one, which must not look like one that does not move.
+    The previous deadline is dropped, because a reload may have set a nearer one, which must not look like one that does
+    not move.
     """
     if before is None:
         return Heart()
@@ -161,7 +172,8 @@ class HeartbeatLoop:
             self.progress.renew()
             self.lease.renew()
             self.write()
-            stamp = self.stamp = self.progress.read() or self.stamp  # If it cannot be read, the old stamp grows old.
+            # If it cannot be read, the old stamp grows old.
+            stamp = self.stamp = self.progress.read() or self.stamp
             now = boot_ns()
             verdict: heartbeat_rule.Verdict = "wait"
             if self.orders.may_beat:
@@ -186,7 +198,8 @@ class HeartbeatLoop:
         self.lease.write(self.orders.fence, boot_ns(), self.heart)
 
     def attempt(self) -> tuple[int, Answer]:
-        """One attempt of at most two seconds; a second connection joins after one, to another address where there is one.
+        """One attempt of at most two seconds; a second connection joins after one, to another address where there is
+        one.
 
         The first good answer counts, with ITS sending.
         """
@@ -215,12 +228,14 @@ class HeartbeatLoop:
                 return got
             worst, failed = got, failed + 1
             if failed == tried:
-                return worst  # Every connection has failed; a retry is faster than the rest of the wait.
+                # Every connection has failed; a retry is faster than the rest of the wait.
+                return worst
         return worst
 
     def connect(self, answers: queue.SimpleQueue[tuple[int, Answer]], *, from_last: bool = False) -> None:
         def work() -> None:
-            sent = boot_ns()  # Before connecting, because the lease counts from the earliest instant.
+            # Before connecting, because the lease counts from the earliest instant.
+            sent = boot_ns()
             answers.put((sent, post(self.orders, from_last=from_last)))
 
         thread = threading.Thread(target=work, daemon=True)
@@ -252,15 +267,13 @@ def post(orders: Orders, *, from_last: bool = False) -> Answer:
 def exchange(
     orders: Orders, request: bytes, end_ns: int, *, from_last: bool = False
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request and its answer on a new connection, all of it by `end_ns`. TimeoutError, OSError, ValueError (no HTTP).
+    """One request and its answer on a new connection, all of it by `end_ns`. TimeoutError, OSError, ValueError (no
+    HTTP).
 
     A dozen lines instead of http.client: that one costs more memory than the rest of this process, and has no deadline
     for the whole of an answer.
     """
-    with (
-        _connected(orders, end_ns, from_last=from_last) as plain,
-        _secured(orders, plain, end_ns) as connection,
-    ):
+    with _connected(orders, end_ns, from_last=from_last) as plain, _secured(orders, plain, end_ns) as connection:
         connection.sendall(request)
         raw = bytearray()
         while b"\r\n\r\n" not in raw:
@@ -284,7 +297,9 @@ def exchange(
 
 
 def _connected(orders: Orders, end_ns: int, *, from_last: bool) -> socket.socket:
-    """The first of the name's addresses that connects; the next begins when one before has failed, or STAGGER_S after it."""
+    """The first of the name's addresses that connects; the next begins when one before has failed, or STAGGER_S
+    after it.
+    """
     waiting = socket.getaddrinfo(orders.host, orders.port, type=socket.SOCK_STREAM)
     if from_last:
         waiting.reverse()
@@ -299,10 +314,12 @@ def _connected(orders: Orders, end_ns: int, *, from_last: bool) -> socket.socket
                     try:
                         tries.append(socket.socket(family, kind, protocol))
                         tries[-1].settimeout(0)
-                        with contextlib.suppress(BlockingIOError):  # The connection is in progress.
+                        # The connection is in progress.
+                        with contextlib.suppress(BlockingIOError):
                             tries[-1].connect(address)
                         under_way.register(tries[-1], selectors.EVENT_WRITE, tries[-1])
-                    except OSError as error:  # Also for an address family that this host lacks.
+                    # Also for an address family that this host lacks.
+                    except OSError as error:
                         failed = error
                         continue
                 left_s = _left_s(end_ns)
@@ -331,7 +348,8 @@ def _secured(orders: Orders, plain: socket.socket, end_ns: int) -> socket.socket
 @functools.cache
 def _trust(*ca_files: str) -> ssl.SSLContext:
     """Read the certificates once, as the client does, so that a later change of the file stops no heartbeat."""
-    import ssl  # It takes megabytes, so only https imports it.
+    # It takes megabytes, so only https imports it.
+    import ssl
 
     context = ssl.create_default_context(cafile=ca_files[0])
     for file in ca_files[1:]:
@@ -407,8 +425,10 @@ def main() -> int:
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # No core file and no ptrace: the credential is in this memory.
+        # No core file and no ptrace: the credential is in this memory.
+        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which stops this process at its end.
+    # Ctrl-C is for the daemon, which stops this process at its end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return HeartbeatLoop(orders).run()

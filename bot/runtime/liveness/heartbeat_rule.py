@@ -13,25 +13,27 @@ from bot.runtime.liveness.progress_stamp import Stamp
 
 SECOND: Final = 1_000_000_000
 
-D_SECONDS_MIN: Final = 20.0  # A shorter D has no room for a period, one lost attempt and the margin.
-ATTEMPT_NS: Final = 2 * SECOND  # One attempt, both connections included.
-HEDGE_NS: Final = 1 * SECOND  # A second connection starts then; two heartbeats do no harm.
-MARGIN_NS: Final = 5 * SECOND  # Longer than an attempt, so that a heartbeat in flight at the deadline counts as late.
-RETRY_NS: Final = (
-    SECOND // 4,
-    SECOND // 2,
-    SECOND,
-    SECOND,
-)  # After 1, 2, 3, ... failures in a row; later the last value.
-UNARMED_NS: Final = (
-    2 * SECOND
-)  # Between heartbeats that the service answered with "nothing armed": the daemon arms the switch meanwhile.
-BOOT_BEATS_MAX: Final = 3  # Heartbeats without a completed pass, across restarts. Without this limit, a crash loop would keep the switch from firing for ever.
-STUCK_NS: Final = (
-    5 * SECOND
-)  # A working process notes the time four times a second, and at least every two seconds during an attempt.
-SUSPEND_NS: Final = 1 * SECOND  # If boot time advances more than this beyond monotonic time, the host was suspended.
-JITTER: Final = 0.1  # A period is longer or shorter by up to this part of it.
+# A shorter D has no room for a period, one lost attempt and the margin.
+D_SECONDS_MIN: Final = 20.0
+# One attempt, both connections included.
+ATTEMPT_NS: Final = 2 * SECOND
+# A second connection starts then; two heartbeats do no harm.
+HEDGE_NS: Final = 1 * SECOND
+# Longer than an attempt, so that a heartbeat in flight at the deadline counts as late.
+MARGIN_NS: Final = 5 * SECOND
+# After 1, 2, 3, ... failures in a row; later the last value.
+RETRY_NS: Final = (SECOND // 4, SECOND // 2, SECOND, SECOND)
+# Between heartbeats that the service answered with "nothing armed": the daemon arms the switch meanwhile.
+UNARMED_NS: Final = 2 * SECOND
+# Heartbeats without a completed pass, across restarts. Without this limit, a crash loop would keep the switch from
+# firing for ever.
+BOOT_BEATS_MAX: Final = 3
+# A working process notes the time four times a second, and at least every two seconds during an attempt.
+STUCK_NS: Final = 5 * SECOND
+# If boot time advances more than this beyond monotonic time, the host was suspended.
+SUSPEND_NS: Final = 1 * SECOND
+# A period is longer or shorter by up to this part of it.
+JITTER: Final = 0.1
 
 Verdict: TypeAlias = Literal["beat", "wait", "stale", "boot_spent", "stopped"]
 
@@ -39,27 +41,39 @@ Verdict: TypeAlias = Literal["beat", "wait", "stale", "boot_spent", "stopped"]
 class BeatTiming(NamedTuple):
     """The lengths that follow from D, in nanoseconds."""
 
-    deadline_ns: int  # D: from sending to the switch
-    period_ns: int  # P = clamp(D/6, 5 s, 60 s)
-    stale_ns: int  # L = min(D/3, 20 s): a daemon without progress for this long counts as dead
+    # D: from sending to the switch
+    deadline_ns: int
+    # P = clamp(D/6, 5 s, 60 s)
+    period_ns: int
+    # L = min(D/3, 20 s): a daemon without progress for this long counts as dead
+    stale_ns: int
 
 
 class Heart(NamedTuple):
     """State of the sending side. Replaced, never changed."""
 
-    next_ns: int = 0  # no attempt before
-    sent_ns: int = 0  # when the newest good heartbeat was SENT; 0: none
-    guardians: int = 0  # armed dead-man switches in the newest answer
-    deadline_ms: int = 0  # the earliest nextDeadline of it, on the service's clock
-    server_ms: int = 0  # serverTime of it
-    failures: int = 0  # in a row
-    boot_beats: int = (
-        0  # heartbeats of starts that are not complete, across restarts; a long start with passes counts once
-    )
-    lapses: int = 0  # times the switch may have fired unnoticed; each asks the daemon for a resync
-    beats: int = 0  # attempts
-    error: str = ""  # The error of the newest attempt; "" after a good one.
-    stopped: bool = False  # for good: the credential is no longer valid
+    # no attempt before
+    next_ns: int = 0
+    # when the newest good heartbeat was SENT; 0: none
+    sent_ns: int = 0
+    # armed dead-man switches in the newest answer
+    guardians: int = 0
+    # the earliest nextDeadline of it, on the service's clock
+    deadline_ms: int = 0
+    # serverTime of it
+    server_ms: int = 0
+    # in a row
+    failures: int = 0
+    # heartbeats of starts that are not complete, across restarts; a long start with passes counts once
+    boot_beats: int = 0
+    # times the switch may have fired unnoticed; each asks the daemon for a resync
+    lapses: int = 0
+    # attempts
+    beats: int = 0
+    # The error of the newest attempt; "" after a good one.
+    error: str = ""
+    # for good: the credential is no longer valid
+    stopped: bool = False
 
 
 class Answer(NamedTuple):
@@ -70,14 +84,19 @@ class Answer(NamedTuple):
     guardians: int = 0
     deadline_ms: int = 0
     server_ms: int = 0
-    after_ns: int = 0  # Retry-After
+    # Retry-After
+    after_ns: int = 0
 
 
 def beat_timing(d_seconds: float) -> BeatTiming:
-    """`d_seconds` is heartbeat_seconds / speed. ValueError under 20 s, because heartbeats cannot keep such a switch from firing."""
+    """`d_seconds` is heartbeat_seconds / speed.
+
+    ValueError under 20 s, because heartbeats cannot keep such a switch from firing.
+    """
     if not d_seconds >= D_SECONDS_MIN:
         raise ValueError(
-            f"the dead-man switch has {d_seconds:g} s of real time and needs {D_SECONDS_MIN:g}: raise heartbeat_seconds or slow the clock"
+            f"the dead-man switch has {d_seconds:g} s of real time and needs {D_SECONDS_MIN:g}: raise heartbeat_seconds"
+            " or slow the clock"
         )
     deadline = int(d_seconds * SECOND)
     return BeatTiming(deadline, min(max(deadline // 6, 5 * SECOND), 60 * SECOND), min(deadline // 3, 20 * SECOND))
@@ -91,7 +110,8 @@ def judge(lengths: BeatTiming, heart: Heart, *, now_ns: int, stamp: Stamp | None
         if now_ns - stamp.boot_ns >= lengths.stale_ns:
             return "stale"
         if stamp.is_of_start and heart.boot_beats >= BOOT_BEATS_MAX and not heart.beats:
-            return "boot_spent"  # By the starts before this one.
+            # By the starts before this one.
+            return "boot_spent"
     elif heart.boot_beats >= BOOT_BEATS_MAX:
         return "boot_spent"
     return "beat" if now_ns >= heart.next_ns else "wait"
@@ -102,7 +122,8 @@ def sending(heart: Heart, *, stamp: Stamp | None, fence: int) -> Heart:
     boot_beats = heart.boot_beats + 1
     if stamp is not None and stamp.fence == fence and stamp.cycles > 0:
         boot_beats = 0
-        if stamp.is_of_start:  # A long start keeps sending and counts once.
+        # A long start keeps sending and counts once.
+        if stamp.is_of_start:
             boot_beats = heart.boot_beats + (heart.beats == 0)
     return heart._replace(beats=heart.beats + 1, boot_beats=boot_beats)
 
@@ -146,7 +167,10 @@ def answered(lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int,
 
 
 def suspended(heart: Heart, *, boot_ns: int, monotonic_ns: int) -> Heart:
-    """`boot_ns`, `monotonic_ns`: progress of each clock since the last check. A difference is a suspend, so the deadline may have passed."""
+    """`boot_ns`, `monotonic_ns`: progress of each clock since the last check.
+
+    A difference is a suspend, so the deadline may have passed.
+    """
     return heart._replace(lapses=heart.lapses + 1) if boot_ns - monotonic_ns > SUSPEND_NS else heart
 
 
@@ -162,7 +186,10 @@ def is_past(lengths: BeatTiming, heart: Heart, *, now_ns: int) -> bool:
 
 
 def is_overdue(lengths: BeatTiming, heart: Heart, *, now_ns: int) -> bool:
-    """True if two periods and an attempt have passed since the newest good heartbeat. This is before the margin for every D."""
+    """True if two periods and an attempt have passed since the newest good heartbeat.
+
+    This is before the margin for every D.
+    """
     return bool(heart.sent_ns) and now_ns - heart.sent_ns >= 2 * lengths.period_ns + ATTEMPT_NS
 
 
@@ -172,7 +199,10 @@ def does_not_try(lengths: BeatTiming, heart: Heart, *, now_ns: int) -> bool:
 
 
 def may_open(lengths: BeatTiming, heart: Heart, *, now_ns: int, acknowledged: int) -> bool:
-    """May an entry be sent now? `acknowledged`: lapses after which the daemon has read account, guardians and events again."""
+    """May an entry be sent now?
+
+    `acknowledged`: lapses after which the daemon has read account, guardians and events again.
+    """
     return (
         bool(heart.sent_ns and heart.guardians)
         and heart.lapses <= acknowledged

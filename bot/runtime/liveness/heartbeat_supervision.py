@@ -1,4 +1,6 @@
-"""The daemon's care for its heartbeat: start, replace and stop the process, and answer whether the dead-man deadline is certain."""
+"""The daemon's care for its heartbeat: start, replace and stop the process, and answer whether the dead-man deadline
+is certain.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-FIRST_ANSWER_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
-FIRST_ANSWER_POLL_S: Final = 0.01  # the lease is a file, which cannot wake its reader
+# an attempt takes no longer; without an answer by then entries wait, exits do not
+FIRST_ANSWER_S: Final = 2.0
+# the lease is a file, which cannot wake its reader
+FIRST_ANSWER_POLL_S: Final = 0.01
 
 
 class HeartbeatPort(Protocol):
@@ -45,18 +49,27 @@ def beat_timing_of(settings: Settings, speed: float) -> BeatTiming | None:
 
 
 class HeartbeatSupervision:
-    """`process` is None without a dead-man switch, and under a clock that is advanced by hand: then the passes send the heartbeats."""
+    """`process` is None without a dead-man switch, and under a clock that is advanced by hand: then the passes send
+    the heartbeats.
+    """
 
-    def __init__(self, settings: Settings, port: HeartbeatPort, new_process: Callable[[BeatTiming], HeartbeatProcess]) -> None:  # fmt: skip
+    def __init__(
+        self, settings: Settings, port: HeartbeatPort, new_process: Callable[[BeatTiming], HeartbeatProcess]
+    ) -> None:
         self.settings = settings
         self._port = port
         self._new_process = new_process
         self.process = self._made()
-        self.is_start_complete = False  # set once; a resync is no start
-        self._beaten_ms = 0  # the service's time of the newest heartbeat that a pass has sent
+        # set once; a resync is no start
+        self.is_start_complete = False
+        # the service's time of the newest heartbeat that a pass has sent
+        self._beaten_ms = 0
 
     def start(self, *, may_beat: bool) -> None:
-        """`may_beat`: an earlier run has armed the switch. Otherwise the process only watches the daemon until the first pass."""
+        """`may_beat`: an earlier run has armed the switch.
+
+        Otherwise the process only watches the daemon until the first pass.
+        """
         if self.process is not None:
             self.process.start(may_beat=may_beat)
 
@@ -71,7 +84,9 @@ class HeartbeatSupervision:
             self.process.start()
 
     async def first_answer(self, stop: asyncio.Event) -> None:
-        """Wait for the first heartbeat's answer, so that the first bar is not decided while the deadline is uncertain."""
+        """Wait for the first heartbeat's answer, so that the first bar is not decided while the deadline is
+        uncertain.
+        """
         waited_s = 0.0
         while (
             self.process is not None
@@ -83,17 +98,22 @@ class HeartbeatSupervision:
             waited_s += FIRST_ANSWER_POLL_S
 
     def replace(self) -> None:
-        """Start a process with new timing: the config's switch or the clock's speed has changed. It sends heartbeats if the old one did."""
+        """Start a process with new timing: the config's switch or the clock's speed has changed.
+
+        It sends heartbeats if the old one did.
+        """
         old, self.process = self.process, self._made()
         if old is not None:
             old.close()
         if self.process is not None:
-            if old is not None:  # The new process continues with the old one's lapses.
+            # The new process continues with the old one's lapses.
+            if old is not None:
                 self.process.acknowledge(old.acknowledged)
             self.process.start(may_beat=self.is_start_complete or (old is not None and old.may_beat))
 
     def follow_clock(self) -> str | None:
-        """Replace the process if the service's clock now runs faster. Returns why no heartbeat could be fast enough; None if one can.
+        """Replace the process if the service's clock now runs faster. Returns why no heartbeat could be fast enough;
+        None if one can.
 
         After a slowdown the process stays: heartbeats that come too often do no harm.
         """
@@ -114,14 +134,18 @@ class HeartbeatSupervision:
         return None
 
     async def beat_by_hand(self) -> None:
-        """Send a heartbeat from the pass if the service's clock is advanced by hand and has moved. The process knows real seconds only."""
+        """Send a heartbeat from the pass if the service's clock is advanced by hand and has moved.
+
+        The process knows real seconds only.
+        """
         is_moved_by_hand = self.process is None or self._port.clock.speed <= 0
         if self.settings.dead_man is None or not is_moved_by_hand or self._port.clock.now_ms() == self._beaten_ms:
             return
         moved_ms = self._port.clock.now_ms()
         try:
             await self._port.heartbeat()
-        except ApiError as error:  # The next pass tries again.
+        # The next pass tries again.
+        except ApiError as error:
             if is_access_lost(error):
                 raise
             log.warning("heartbeat.missed", code=error.code, message=error.message)

@@ -34,24 +34,25 @@ from bot.files import DISK_FAULTS
 log = structlog.get_logger()
 
 LOCK: Final = "lock"
-OWN: Final = frozenset(
-    {LOCK, "journal.db", "sandbox.db"}
-)  # every daemon's folder contains one of these, also a copied one
-UNUSED: Final = frozenset({"lost+found"})  # that a new disk contains
-LOOKERS_S: Final = (
-    5.0  # a start waits this long for processes that only test the lock (`is_free`), which takes microseconds
-)
-LOOK_S: Final = 0.001  # between two attempts
-KEPT_LOOK_S: Final = 2.0  # between two checks that the files of a run still exist
+# every daemon's folder contains one of these, also a copied one
+OWN: Final = frozenset({LOCK, "journal.db", "sandbox.db"})
+# that a new disk contains
+UNUSED: Final = frozenset({"lost+found"})
+# a start waits this long for processes that only test the lock (`is_free`), which takes microseconds
+LOOKERS_S: Final = 5.0
+# between two attempts
+LOOK_S: Final = 0.001
+# between two checks that the files of a run still exist
+KEPT_LOOK_S: Final = 2.0
 HOLDER_BYTES_MAX: Final = 4_096
-LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)  # in /proc/PID/fdinfo
+# in /proc/PID/fdinfo
+LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES: Final = 64 * 1024
-LOOKS_MAX: Final = (
-    5  # young collections before `collect_at_rest` runs a full one; Python itself runs one after more than 10
-)
+# young collections before `collect_at_rest` runs a full one; Python itself runs one after more than 10
+LOOKS_MAX: Final = 5
 
 
 class Kept(Protocol):
@@ -69,7 +70,8 @@ class Lock:
         self.path = path
         self._mine = mine
         self._file: IO[bytes] | None = None
-        self._is_lost_logged = False  # that another process has the file's name
+        # that another process has the file's name
+        self._is_lost_logged = False
 
     def take(self) -> Mapping[str, Any] | None:
         """Take the lock. Returns None if that worked, else what its holder wrote."""
@@ -83,7 +85,8 @@ class Lock:
     async def look(self) -> None:
         """Restore a removed file: a lock on a file without a name keeps nobody out."""
         assert self._file is not None
-        with contextlib.suppress(OSError):  # The folder is gone or the disk is full; the next check tries again.
+        # The folder is gone or the disk is full; the next check tries again.
+        with contextlib.suppress(OSError):
             if _is_at(self._file, self.path):
                 return
             file = self.path.open("a+b")
@@ -110,7 +113,8 @@ class Lock:
         self.close()
         self._file, self._is_lost_logged = file, False
         self.path.chmod(0o600)
-        with contextlib.suppress(OSError):  # On a full disk the lock works but does not name its holder.
+        # On a full disk the lock works but does not name its holder.
+        with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), json.dumps(self._mine).encode() + b"\n")
 
@@ -147,21 +151,26 @@ class Held(NamedTuple):
 
 
 def private_dir(path: Path) -> Path:
-    """Make the state directory accessible to its owner only. ConfigError for an existing folder with another purpose (`/tmp`, a home)."""
+    """Make the state directory accessible to its owner only.
+
+    ConfigError for an existing folder with another purpose (`/tmp`, a home).
+    """
     os.umask(0o077)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077 and _is_for_something_else(path):
             raise ConfigError(
-                f"state_dir {path} exists, is open to others (mode {mode:04o}), and its files are not a daemon's. Name another folder,"
-                f" or make this one private: chmod 700 {quote(str(path))}"
+                f"state_dir {path} exists, is open to others (mode {mode:04o}), and its files are not a daemon's. Name"
+                f" another folder, or make this one private: chmod 700 {quote(str(path))}"
             )
         path.chmod(0o700)
     except OSError as error:
-        if error.errno in DISK_FAULTS:  # No config error, so that a service manager retries.
+        # No config error, so that a service manager retries.
+        if error.errno in DISK_FAULTS:
             raise JournalError(
-                f"state_dir {path} cannot be written: {error.strerror}. Repair the disk; guardians and stops stay at the service."
+                f"state_dir {path} cannot be written: {error.strerror}. Repair the disk; guardians and stops stay at"
+                " the service."
             ) from error
         raise ConfigError(
             f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may write."
@@ -175,9 +184,12 @@ def _is_for_something_else(folder: Path) -> bool:
 
 
 def harden() -> None:
-    """Make the process private: files for the owner only, no core file, no debugger, because its memory contains a key."""
+    """Make the process private: files for the owner only, no core file, no debugger, because its memory contains a
+    key.
+    """
     os.umask(0o077)
-    with contextlib.suppress(OSError, ValueError):  # A service manager may have set a limit that cannot be changed.
+    # A service manager may have set a limit that cannot be changed.
+    with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -185,25 +197,33 @@ def harden() -> None:
 
 
 def keep_heap_whole() -> None:
-    """Return large, short-lived memory to the system at once. Otherwise glibc's heap fragments and grows by megabytes in weeks.
+    """Return large, short-lived memory to the system at once. Otherwise glibc's heap fragments and grows by megabytes
+    in weeks.
 
     See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD.
     """
-    with contextlib.suppress(OSError, AttributeError):  # Another C library does not have it.
+    # Another C library does not have it.
+    with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             libc.mallopt(option, LARGE_BYTES)
 
 
 def collect_at_rest() -> None:
-    """Run a full garbage collection now, while nothing is due. Otherwise it may run amid orders and delay them (65 ms with 200 strategies)."""
+    """Run a full garbage collection now, while nothing is due.
+
+    Otherwise it may run amid orders and delay them (65 ms with 200 strategies).
+    """
     if gc.get_count()[2] >= LOOKS_MAX:
         gc.collect()
 
 
 @contextlib.contextmanager
 def hold_state(folder: Path) -> Iterator[Held]:
-    """Lock the folder before anything in it is changed: a second start must not take the first one's key. BotError if another daemon has it."""
+    """Lock the folder before anything in it is changed: a second start must not take the first one's key.
+
+    BotError if another daemon has it.
+    """
     with contextlib.closing(Lock(folder / LOCK, {"pid": os.getpid()})) as lock:
         other = lock.take()
         if other is not None:
@@ -237,7 +257,8 @@ async def kept(*things: Kept, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None
 
 @contextlib.contextmanager
 def noted(held: Held, places: Path | None = None) -> Iterator[None]:
-    """Note the folder for `folders_held` while the block runs. `places`: the folder of such notes; by default `runtime_dir`.
+    """Note the folder for `folders_held` while the block runs. `places`: the folder of such notes; by default
+    `runtime_dir`.
 
     A note locks nothing. The note of a killed daemon names a folder that no process has locked.
     """
@@ -246,7 +267,8 @@ def noted(held: Held, places: Path | None = None) -> Iterator[None]:
         yield
         return
     note = place / f"state-{hashlib.sha256(os.fsencode(held.folder)).hexdigest()}.json"
-    with contextlib.suppress(OSError):  # On a full disk only --state-dir finds this daemon.
+    # On a full disk only --state-dir finds this daemon.
+    with contextlib.suppress(OSError):
         note.write_text(json.dumps({"state_dir": str(held.folder)}), encoding="utf-8")
     try:
         yield
@@ -257,8 +279,9 @@ def noted(held: Held, places: Path | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_account(address: str, folder: Path, places: Path | None = None) -> Iterator[Lock | None]:
-    """Lock the account, so that this user runs one daemon per account on this machine. `places`: the folder of such locks; by default
-    `runtime_dir`. None if there is no such folder."""
+    """Lock the account, so that this user runs one daemon per account on this machine. `places`: the folder of such
+    locks; by default `runtime_dir`. None if there is no such folder.
+    """
     place = runtime_dir() if places is None else places
     if place is None:
         log.warning(
@@ -304,7 +327,10 @@ def holder_pid(folder: Path) -> int | None:
 
 
 def _left_behind(path: Path, written: Mapping[str, Any]) -> str:
-    """Which process still has the lock of a daemon that has ended, in words; "" while the daemon runs. A child that C code forked can have it."""
+    """Which process still has the lock of a daemon that has ended, in words;
+
+    "" while the daemon runs. A child that C code forked can have it.
+    """
     pid, pids = written.get("pid"), lockers(path)
     if not isinstance(pid, int) or pid in pids or (not pids and _is_alive(pid)):
         return ""
@@ -323,13 +349,17 @@ def _is_alive(pid: int) -> bool:
 
 
 def lockers(path: Path) -> list[int]:
-    """The processes that have locked the file exclusively, of those that this user may inspect. Only Linux shows them."""
+    """The processes that have locked the file exclusively, of those that this user may inspect.
+
+    Only Linux shows them.
+    """
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             wanted = path.stat()
             for file in (process / "fd").iterdir():
-                with contextlib.suppress(OSError):  # Closed meanwhile.
+                # Closed meanwhile.
+                with contextlib.suppress(OSError):
                     is_it = os.path.samestat(file.stat(), wanted)
                     if is_it and LOCKED.search((process / "fdinfo" / file.name).read_text()):
                         pids.append(int(process.name))
@@ -355,7 +385,8 @@ def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
     given = environ.get("XDG_RUNTIME_DIR", "")
     places = [Path(given)] if given.startswith("/") else []
     places += [Path(f"/run/user/{user}")]
-    for place in places:  # A folder that does not exist, or that a unit's ProtectHome= hides, is skipped.
+    # A folder that does not exist, or that a unit's ProtectHome= hides, is skipped.
+    for place in places:
         if (made := _private(place / "bot", user)) is not None:
             return made
     return _private(Path(tempfile.gettempdir()) / f"bot-{user}", user)
@@ -380,7 +411,10 @@ def _file_name(address: str) -> str:
 
 
 def take(lock: IO[Any]) -> bool:
-    """Lock the file exclusively; False if another process has done so. Processes that only test the lock are waited for."""
+    """Lock the file exclusively;
+
+    False if another process has done so. Processes that only test the lock are waited for.
+    """
     end_ns = monotonic_ns() + int(LOOKERS_S * 1e9)
     while not _taken(lock, exclusive=True):
         if not is_free(lock):
@@ -393,7 +427,10 @@ def take(lock: IO[Any]) -> bool:
 
 
 def is_free(lock: IO[Any]) -> bool:
-    """True if no process has locked the file exclusively. Until the file is closed no process can; tests do not block one another."""
+    """True if no process has locked the file exclusively.
+
+    Until the file is closed no process can; tests do not block one another.
+    """
     return _taken(lock, exclusive=False)
 
 

@@ -1,4 +1,5 @@
-"""The progress stamp proves that the daemon makes progress. It is written at the END of each completed pass, never by a timer.
+"""The progress stamp proves that the daemon makes progress. It is written at the END of each completed pass, never by a
+timer.
 
 The heartbeat process sends heartbeats only while the stamp is recent. Standard library only: that process imports this.
 """
@@ -9,18 +10,24 @@ from typing import Final, NamedTuple
 
 from bot.runtime.liveness.shared_record import SharedRecord
 
-_LAYOUT = "QQQq"  # fence, cycles, boot_ns, last_bar_at_ms
+# fence, cycles, boot_ns, last_bar_at_ms
+_LAYOUT = "QQQq"
 _MAGIC, _VERSION = b"BBPS", 1
-STARTING: Final = -2  # in place of a bar: the start is not complete
+# in place of a bar: the start is not complete
+STARTING: Final = -2
 
 
 class Stamp(NamedTuple):
-    """`fence` names one run of the daemon; `boot_ns` is CLOCK_BOOTTIME at the end of the pass; `cycles` counts passes from 1."""
+    """`fence` names one run of the daemon;
+
+    `boot_ns` is CLOCK_BOOTTIME at the end of the pass; `cycles` counts passes from 1.
+    """
 
     fence: int
     cycles: int
     boot_ns: int
-    last_bar_at_ms: int  # -1: no bar yet
+    # -1: no bar yet
+    last_bar_at_ms: int
 
     @property
     def is_of_start(self) -> bool:
@@ -36,11 +43,13 @@ class ProgressWriter:
         self.fence = fence
         self.cycles = 0
         self._record = SharedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION, write=True)
-        self._record.write(fence, 0, 0, -1)  # An earlier run's stamp must not count.
+        # An earlier run's stamp must not count.
+        self._record.write(fence, 0, 0, -1)
 
     def cycle_done(self, *, boot_ns: int, last_bar_at_ms: int | None) -> None:
         """Stamp a completed pass: events taken, due bars decided, orders settled."""
-        self._record.renew()  # A restarted heartbeat process finds the stamp by its path.
+        # A restarted heartbeat process finds the stamp by its path.
+        self._record.renew()
         self.cycles += 1
         self._record.write(self.fence, self.cycles, boot_ns, -1 if last_bar_at_ms is None else last_bar_at_ms)
 

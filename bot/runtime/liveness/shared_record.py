@@ -13,7 +13,8 @@ import struct
 import zlib
 
 _CHECK = struct.Struct("<I")
-READ_TRIES = 50  # A write takes about a microsecond; fifty torn reads in a row mean a damaged file.
+# A write takes about a microsecond; fifty torn reads in a row mean a damaged file.
+READ_TRIES = 50
 
 
 class SharedRecord:
@@ -26,9 +27,11 @@ class SharedRecord:
         self._struct = struct.Struct("<" + layout)
         self._size = len(self._head) + self._struct.size + _CHECK.size
         self._write = write
-        self._newest = b""  # what was written last
+        # what was written last
+        self._newest = b""
         self._fd: int | None = None
-        self._file: tuple[int, int] | None = None  # the device and inode of the open file
+        # the device and inode of the open file
+        self._file: tuple[int, int] | None = None
         if write:
             self._fd = self._open()
             assert self._fd is not None
@@ -64,7 +67,8 @@ class SharedRecord:
         return None
 
     def renew(self) -> None:
-        """Follow the path after its file was removed or replaced: a writer writes its newest record there, a reader opens the new file.
+        """Follow the path after its file was removed or replaced: a writer writes its newest record there, a reader
+        opens the new file.
 
         If the disk fails, the old file stays open and the next call tries again.
         """
@@ -105,8 +109,10 @@ class SharedRecord:
             if found.st_size < self._size:
                 if not self._write:
                     os.close(fd)
-                    return None  # Its writer is creating it now.
-                os.posix_fallocate(fd, 0, self._size)  # So a full disk raises here, at the start.
+                    # Its writer is creating it now.
+                    return None
+                # So a full disk raises here, at the start.
+                os.posix_fallocate(fd, 0, self._size)
         except OSError:
             os.close(fd)
             raise

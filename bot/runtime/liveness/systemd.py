@@ -1,4 +1,5 @@
-"""Notifications to the service manager over $NOTIFY_SOCKET: READY, STATUS, WATCHDOG, STOPPING. Without the socket nothing is sent.
+"""Notifications to the service manager over $NOTIFY_SOCKET: READY, STATUS, WATCHDOG, STOPPING. Without the socket
+nothing is sent.
 
 Completed passes feed the watchdog, never a timer. A long start asks for more time as long as the process runs.
 """
@@ -14,13 +15,15 @@ from typing import Final
 
 from bot.clock import monotonic_ns
 
-STATUS_MAX: Final = 400  # characters of the line in `systemctl status`
-SEND_S: Final = 0.25  # longest wait for a busy manager; the event loop waits with it
-EXTEND_S: Final = 30  # extra time per request
+# characters of the line in `systemctl status`
+STATUS_MAX: Final = 400
+# longest wait for a busy manager; the event loop waits with it
+SEND_S: Final = 0.25
+# extra time per request
+EXTEND_S: Final = 30
 EXTEND_EVERY_S: Final = 10.0
-FEED_NS: Final = (
-    1_000_000_000  # shortest time between two watchdog messages; longer would cut into the time of a long pass
-)
+# shortest time between two watchdog messages; longer would cut into the time of a long pass
+FEED_NS: Final = 1_000_000_000
 
 
 def notify(message: str) -> bool:
@@ -49,8 +52,9 @@ def is_managed(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_us(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The watchdog interval in microseconds; None if this process has no watchdog. The manager names the process, so that a child
-    with the same environment is not meant."""
+    """The watchdog interval in microseconds; None if this process has no watchdog. The manager names the process, so
+    that a child with the same environment is not meant.
+    """
     text = environ.get("WATCHDOG_USEC", "")
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         return None
@@ -58,7 +62,9 @@ def watchdog_us(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 class Watchdog:
-    """Feeds the manager's watchdog after completed passes: once a second at most, or every quarter of a shorter interval."""
+    """Feeds the manager's watchdog after completed passes: once a second at most, or every quarter of a shorter
+    interval.
+    """
 
     def __init__(self, now_ns: Callable[[], int] = monotonic_ns, environ: Mapping[str, str] = os.environ) -> None:
         us = watchdog_us(environ)

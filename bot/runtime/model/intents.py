@@ -1,4 +1,5 @@
-"""Intents: what a strategy wants, under an id that is a function of the decision, and the moves that an intent may make.
+"""Intents: what a strategy wants, under an id that is a function of the decision, and the moves that an intent may
+make.
 
 Plain values and one hash. Nothing here writes, checks risk or sends.
 """
@@ -18,37 +19,48 @@ from bot.wire import CloseRequest, OrderRequest
 T = TypeVar("T")
 State = Literal["opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"]
 Action = Literal["open", "close", "cancel"]
-Path = Literal["plan", "direct"]  # dry run and confirm; or one request
-TradeOf = tuple[str, str, str]  # market, id of the trade, action
-# Part of the key. After a lost journal a bar may be decided differently; a close must not get the key of an earlier open.
+# dry run and confirm; or one request
+Path = Literal["plan", "direct"]
+# market, id of the trade, action
+TradeOf = tuple[str, str, str]
+# Part of the key. After a lost journal a bar may be decided differently; a close must not get the key of an earlier
+# open.
 FIRST_LEG: Final[Mapping[Action, str]] = {"open": "order", "close": "close", "cancel": "cancel"}
-TARGET_LEG: Final = "target"  # a close that rests: its request is a reduce-only limit order
-PROPOSED: Final = "proposal:"  # trigger of an entry that a person's assistant proposes; it always waits for a person
+# a close that rests: its request is a reduce-only limit order
+TARGET_LEG: Final = "target"
+# trigger of an entry that a person's assistant proposes; it always waits for a person
+PROPOSED: Final = "proposal:"
 
 INTENT_MOVES: Final[Mapping[str, frozenset[str]]] = {
-    # accepted from opened or planned: the order exists under our key, though this run did not send it (another host, a lost file).
+    # accepted from opened or planned: the order exists under our key, though this run did not send it (another host, a
+    # lost file).
     "opened": frozenset({"planned", "sending", "accepted", "rejected", "expired", "void"}),
     "planned": frozenset({"sending", "accepted", "rejected", "expired", "void"}),
     "sending": frozenset({"accepted", "rejected", "expired", "void", "quarantined"}),
-    "quarantined": frozenset({"accepted", "rejected", "expired", "void"}),  # by a person
+    # by a person
+    "quarantined": frozenset({"accepted", "rejected", "expired", "void"}),
     "accepted": frozenset(),
     "rejected": frozenset(),
     "expired": frozenset(),
     "void": frozenset(),
 }
 FINAL: Final = frozenset(state for state, moves in INTENT_MOVES.items() if not moves)
-IN_DOUBT: Final = frozenset({"sending", "quarantined"})  # an order may exist that we have not seen
+# an order may exist that we have not seen
+IN_DOUBT: Final = frozenset({"sending", "quarantined"})
 
-RUNTIME: Final = "@runtime"  # owner of repair intents; no strategy can have this name
+# owner of repair intents; no strategy can have this name
+RUNTIME: Final = "@runtime"
 
-_SEPARATOR: Final = "\x1f"  # no name, market or trigger contains it, so no two decisions give the same text
+# no name, market or trigger contains it, so no two decisions give the same text
+_SEPARATOR: Final = "\x1f"
 
 
 def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger: str, ordinal: int, leg: str) -> str:
-    """The id of a decision, and its Idempotency-Key: base32(SHA-256(...))[:32], the same on every host and after every crash.
+    """The id of a decision, and its Idempotency-Key: base32(SHA-256(...))[:32], the same on every host and after every
+    crash.
 
-    `trigger` is the cause ("bar:1748736060000", "event:evt_..."), `ordinal` counts the intents of one cause, `leg` tells
-    apart the requests of one intent. Keys are scoped to the account, so nothing in them need be secret.
+    `trigger` is the cause ("bar:1748736060000", "event:evt_..."), `ordinal` counts the intents of one cause, `leg`
+    tells apart the requests of one intent. Keys are scoped to the account, so nothing in them need be secret.
     """
     parts = (address, str(epoch), strategy, market, trigger, str(ordinal), leg)
     text = _SEPARATOR.join(parts)
@@ -57,7 +69,10 @@ def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger:
 
 
 def _base32(bits: int) -> str:
-    """160 bits as 32 letters. Spreads the bits to five a byte, in five steps: base64.b32encode takes four times as long."""
+    """160 bits as 32 letters.
+
+    Spreads the bits to five a byte, in five steps: base64.b32encode takes four times as long.
+    """
     bits = (bits & _LOW_80) | (bits >> 80) << 128
     bits = (bits & _LOW_40) | (bits & _HIGH_40) << 24
     bits = (bits & _LOW_20) | (bits & _HIGH_20) << 12
@@ -94,7 +109,9 @@ Request = OrderRequest | CloseRequest | CancelOrders
 
 @dataclass_transform(frozen_default=True)
 def _record(cls: type[T]) -> type[T]:
-    """A slots dataclass that is frozen for the type checker only, because a frozen one takes four times as long to build."""
+    """A slots dataclass that is frozen for the type checker only, because a frozen one takes four times as long to
+    build.
+    """
     return dataclass(slots=True)(cls)
 
 
@@ -114,7 +131,8 @@ class Intent:
     body: bytes
     not_after_ms: int
     opened_ms: int
-    notional_usd: Decimal = Decimal(0)  # its part of the strategy's budget
+    # its part of the strategy's budget
+    notional_usd: Decimal = Decimal(0)
     state: State = "opened"
     attempts: int = 0
     confirm_token: str | None = field(default=None, repr=False)
@@ -122,8 +140,10 @@ class Intent:
     trade_id: str | None = None
     code: str | None = None
     message: str | None = None
-    targets: str | None = None  # The targets of an entry that become limit orders after its fill, as JSON.
-    request: Request | None = field(default=None, repr=False, compare=False)  # the parsed `body`, if this run made it
+    # The targets of an entry that become limit orders after its fill, as JSON.
+    targets: str | None = None
+    # the parsed `body`, if this run made it
+    request: Request | None = field(default=None, repr=False, compare=False)
 
     @property
     def sha256(self) -> str:
@@ -173,16 +193,41 @@ class Intent:
 
 
 def moved(
-    i: Intent, state: State, *, attempts: int | None = None, token: str | None = None, token_expires_ms: int | None = None,
-    trade_id: str | None = None, code: str | None = None, message: str | None = None,
-) -> Intent:  # fmt: skip
+    i: Intent,
+    state: State,
+    *,
+    attempts: int | None = None,
+    token: str | None = None,
+    token_expires_ms: int | None = None,
+    trade_id: str | None = None,
+    code: str | None = None,
+    message: str | None = None,
+) -> Intent:
     """The intent after a move. dataclasses.replace would be slower, and an intent moves four times."""
     return Intent(
-        i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.not_after_ms, i.opened_ms,
-        i.notional_usd, state, i.attempts if attempts is None else attempts, i.confirm_token if token is None else token,
-        i.token_expires_ms if token_expires_ms is None else token_expires_ms, i.trade_id if trade_id is None else trade_id,
-        i.code if code is None else code, i.message if message is None else message, i.targets, i.request,
-    )  # fmt: skip
+        i.id,
+        i.strategy,
+        i.market,
+        i.action,
+        i.path,
+        i.trigger,
+        i.ordinal,
+        i.leg,
+        i.epoch,
+        i.body,
+        i.not_after_ms,
+        i.opened_ms,
+        i.notional_usd,
+        state,
+        i.attempts if attempts is None else attempts,
+        i.confirm_token if token is None else token,
+        i.token_expires_ms if token_expires_ms is None else token_expires_ms,
+        i.trade_id if trade_id is None else trade_id,
+        i.code if code is None else code,
+        i.message if message is None else message,
+        i.targets,
+        i.request,
+    )
 
 
 def check_body(intent: Intent, sha256: str) -> Intent:

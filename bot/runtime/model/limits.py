@@ -11,12 +11,16 @@ from bot.runtime.model.intents import Action, Path, Request
 from bot.strategy import Intent as Signal
 from bot.strategy import Proposal
 
-FRESH_INTERVALS: Final = 2  # intervals; an older bar is not a reason to trade
+# intervals; an older bar is not a reason to trade
+FRESH_INTERVALS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Which entries need an agreement: those above `above_usd`. A person gives it, or the function `policy`, whose name is `policy_name`."""
+    """Which entries need an agreement: those above `above_usd`.
+
+    A person gives it, or the function `policy`, whose name is `policy_name`.
+    """
 
     above_usd: Decimal = Decimal(0)
     policy: Callable[[Proposal], object] | None = None
@@ -35,8 +39,10 @@ class StrategyLimits:
     require_protection: bool = True
     path: Path = "plan"
     daily_loss_usd: Decimal | None = None
-    approval: Approval | None = None  # None: nobody needs to agree
-    nets: bool = False  # True: it may share a market, so it holds a share and not the whole position
+    # None: nobody needs to agree
+    approval: Approval | None = None
+    # True: it may share a market, so it holds a share and not the whole position
+    nets: bool = False
 
 
 class RiskRequest(NamedTuple):
@@ -46,7 +52,8 @@ class RiskRequest(NamedTuple):
     at_ms: int
     now_ms: int
     price: Decimal | None = None
-    closing: frozenset[str] = frozenset()  # markets that an earlier signal of the same decision closes
+    # markets that an earlier signal of the same decision closes
+    closing: frozenset[str] = frozenset()
 
 
 class ApprovedOrder(NamedTuple):

@@ -11,12 +11,17 @@ from bot.wire import bare_coin
 if TYPE_CHECKING:
     from bot.wire import Market
 
-SIZE_DECIMALS: Final = 8  # The decimals for a market whose own are not known yet.
-LEAST_USD: Final = Decimal(10)  # the interface's minimum of an order, where the list does not say another
+# The decimals for a market whose own are not known yet.
+SIZE_DECIMALS: Final = 8
+# the interface's minimum of an order, where the list does not say another
+LEAST_USD: Final = Decimal(10)
 
 
 class OrderRules(NamedTuple):
-    """`tick` None: prices follow the interface's rule on size decimals. `least_usd`: of an order, and of a part of a position that is closed."""
+    """`tick` None: prices follow the interface's rule on size decimals.
+
+    `least_usd`: of an order, and of a part of a position that is closed.
+    """
 
     size_decimals: int
     size_step: Decimal

@@ -1,4 +1,6 @@
-"""Values of the account state: a position, an order, a guardian, and the kinds of drift between account state and service."""
+"""Values of the account state: a position, an order, a guardian, and the kinds of drift between account state and
+service.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ DriftKind = Literal[
 PROTECTIVE: Final = ("stop_loss", "take_profit")
 
 
-EVENT: Final = "event:"  # prefix of event markets: long is a Yes, short is a No
+# prefix of event markets: long is a Yes, short is a No
+EVENT: Final = "event:"
 
 
 Px = TypeVar("Px", Decimal, float)
@@ -34,7 +37,10 @@ def unit_px(market: str, side: str, px: Px) -> Px:
 
 
 class MirrorPosition(NamedTuple):
-    """An open position. `owner` is the strategy whose order opened it, or that has adopted it; None if it is not ours."""
+    """An open position.
+
+    `owner` is the strategy whose order opened it, or that has adopted it; None if it is not ours.
+    """
 
     market: str
     side: str
@@ -45,7 +51,8 @@ class MirrorPosition(NamedTuple):
     first_stop_e8: int | None = None
     opened_ms: int = 0
     owner: str | None = None
-    is_adopted: bool = False  # another hand opened it, and no order of ours has added to it
+    # another hand opened it, and no order of ours has added to it
+    is_adopted: bool = False
 
     @property
     def size(self) -> Decimal:
@@ -60,7 +67,10 @@ class MirrorPosition(NamedTuple):
         return None if self.first_stop_e8 is None else decimal_of_e8(self.first_stop_e8)
 
     def can_fire(self, stop_px: Decimal | None, liquidation_px: Decimal | None) -> bool:
-        """False for a stop at or beyond the liquidation price, which the price reaches first. True if one of the two is not known."""
+        """False for a stop at or beyond the liquidation price, which the price reaches first.
+
+        True if one of the two is not known.
+        """
         if stop_px is None or liquidation_px is None:
             return True
         return stop_px > liquidation_px if self.side == "long" else stop_px < liquidation_px
@@ -74,7 +84,9 @@ class MirrorPosition(NamedTuple):
 
 
 class MirrorOrder(NamedTuple):
-    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`); in a market with trading hours also an order that waits for the next open (`market`, `close`)."""
+    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`); in a market with trading
+    hours also an order that waits for the next open (`market`, `close`).
+    """
 
     oid: str
     market: str
@@ -88,7 +100,8 @@ class MirrorOrder(NamedTuple):
     trade_id: str | None
     key: str | None
     created_ms: int = 0
-    leverage: float = 1  # that an entry of ours requested
+    # that an entry of ours requested
+    leverage: float = 1
 
     @property
     def size(self) -> Decimal:
@@ -107,7 +120,9 @@ class MirrorOrder(NamedTuple):
         return None if self.trigger_e8 is None else decimal_of_e8(self.trigger_e8)
 
     def resting_usd(self, mark: float | None) -> Decimal:
-        """Notional of the unfilled rest of an entry: at its limit, or at the mark for a market entry that waits for the next price."""
+        """Notional of the unfilled rest of an entry: at its limit, or at the mark for a market entry that waits for
+        the next price.
+        """
         px = self.limit_px
         if px is None:
             px = None if mark is None else Decimal(repr(mark))
@@ -129,7 +144,8 @@ class MirrorGuardian:
     market: str | None
     latched: bool = False
     blocks_opens: bool = False
-    active: bool | None = True  # False: a trailing stop that waits and does not protect yet; None: not known
+    # False: a trailing stop that waits and does not protect yet; None: not known
+    active: bool | None = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +154,16 @@ class Drift:
 
     kind: DriftKind
     market: str | None = None
-    subject: str = ""  # the order's or guardian's id, or a guardian's name in the config
+    # the order's or guardian's id, or a guardian's name in the config
+    subject: str = ""
     message: str = ""
 
 
 class Named(Event):
-    """An event that came without a key and has got the key of our order by its trade id. It does not prove that the service shows keys."""
+    """An event that came without a key and has got the key of our order by its trade id.
 
-    key_from: str = "trade"  # so the journal can distinguish it from an event that the service gave a key
+    It does not prove that the service shows keys.
+    """
+
+    # so the journal can distinguish it from an event that the service gave a key
+    key_from: str = "trade"

@@ -5,28 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-EXITS_WAIT_MS: Final = 6_000  # Real time without events after which bars are decided for their exits alone.
+# Real time without events after which bars are decided for their exits alone.
+EXITS_WAIT_MS: Final = 6_000
 
 
 @dataclass(slots=True)
 class RunState:
     """The kernel and the event consumer write it; the risk rules, the loss limits and the reports read it."""
 
-    ready: bool = False  # recovered: positions, guardians and open intents are known
-    paused: str | None = None  # why nothing may be opened: the run ends
-    warming: str | None = None  # progress of the warm-up at a start
-    behind: bool = False  # the last read did not reach the end of the feed
-    behind_since_ms: int | None = None  # real time
+    # recovered: positions, guardians and open intents are known
+    ready: bool = False
+    # why nothing may be opened: the run ends
+    paused: str | None = None
+    # progress of the warm-up at a start
+    warming: str | None = None
+    # the last read did not reach the end of the feed
+    behind: bool = False
+    # real time
+    behind_since_ms: int | None = None
     # A strategy took the time of the pass, so only a part of a page was applied. Nothing is repaired on such a state.
     is_page_cut: bool = False
-    began_ms: int = 0  # service time when this run began
+    # service time when this run began
+    began_ms: int = 0
     # Service time from which an order that is not in the journal is foreign, even with a key like ours.
     alone_since_ms: int = 0
-    # The last pass had no time left after it had asked for events and bars, because such questions hang. The next pass asks for none
-    # before exits and stops, which would wait for ever.
+    # The last pass had no time left after it had asked for events and bars, because such questions hang. The next pass
+    # asks for none before exits and stops, which would wait for ever.
     is_starved: bool = False
-    pass_ended_ms: int = 0  # real time at the end of the newest pass
-    last_bar_ms: int | None = None  # close of the newest decided bar
+    # real time at the end of the newest pass
+    pass_ended_ms: int = 0
+    # close of the newest decided bar
+    last_bar_ms: int | None = None
 
     @property
     def is_uncertain(self) -> bool:

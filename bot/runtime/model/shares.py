@@ -1,4 +1,7 @@
-"""A strategy's share of a position, and its totals: fills, fees, funding, realized profit. Amounts are exact (USD, coins)."""
+"""A strategy's share of a position, and its totals: fills, fees, funding, realized profit.
+
+Amounts are exact (USD, coins).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Final, NamedTuple
 from bot.money import decimal_of_e8, decimal_of_e16
 from bot.runtime.model.positions import is_no
 
-FOREIGN: Final = "@foreign"  # placed by somebody else or by the service, or before this journal began
+# placed by somebody else or by the service, or before this journal began
+FOREIGN: Final = "@foreign"
 
 
-NETTING: Final = "@netting"  # the difference between the account's average entry price and those of the shares
+# the difference between the account's average entry price and those of the shares
+NETTING: Final = "@netting"
 
 
 UNIT: Final = Decimal("0.00000001")
@@ -21,11 +26,15 @@ UNIT: Final = Decimal("0.00000001")
 NOUGHT: Final = Decimal(0)
 
 
-EXACT: Final = Context(prec=64)  # price times size has up to 40 digits; the default of 28 would round
+# price times size has up to 40 digits; the default of 28 would round
+EXACT: Final = Context(prec=64)
 
 
 class TotalsRow(NamedTuple):
-    """One strategy's sums since the journal began, in 1e-16 USD. `base`: their value at 00:00 UTC, at the mark price."""
+    """One strategy's sums since the journal began, in 1e-16 USD.
+
+    `base`: their value at 00:00 UTC, at the mark price.
+    """
 
     strategy: str
     fills: int = 0
@@ -35,7 +44,8 @@ class TotalsRow(NamedTuple):
     margin_lost: int = 0
     day_ms: int = 0
     base: int = 0
-    halted_day_ms: int = 0  # the day on which its daily loss was reached
+    # the day on which its daily loss was reached
+    halted_day_ms: int = 0
 
     @property
     def net(self) -> int:
@@ -49,7 +59,8 @@ class Share(NamedTuple):
     strategy: str
     side: str
     size_e8: int
-    cost: int  # scaled 1e16
+    # scaled 1e16
+    cost: int
 
     @property
     def size(self) -> Decimal:
@@ -98,12 +109,16 @@ class Part(NamedTuple):
     size_e8: int
     fee: int
     realized: int | None
-    left_e8: int  # size of its share afterwards
+    # size of its share afterwards
+    left_e8: int
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyTotals:
-    """One strategy's account, for people. Funding is negative when paid; `day_usd` counts from 00:00 UTC, all in, at mark."""
+    """One strategy's account, for people.
+
+    Funding is negative when paid; `day_usd` counts from 00:00 UTC, all in, at mark.
+    """
 
     strategy: str
     fills: int

@@ -1,9 +1,10 @@
 """Take over a position that another hand opened (`foreign_positions: adopt`), or decline it and say why.
 
-A position is adopted only when a stop stands under it that fires before the liquidation price. If it has none, the daemon first arms a
-trailing stop at `adopted_stop_pct`. Without that distance, if it reaches beyond the liquidation price, or if the service refuses the stop,
-the position stays as it is: open, without an owner, in a market where nothing is opened. The same holds for an adopted position that loses
-its stop. The daemon never closes it for that reason, because no order of ours opened it.
+A position is adopted only when a stop stands under it that fires before the liquidation price. If it has none, the
+daemon first arms a trailing stop at `adopted_stop_pct`. Without that distance, if it reaches beyond the liquidation
+price, or if the service refuses the stop, the position stays as it is: open, without an owner, in a market where
+nothing is opened. The same holds for an adopted position that loses its stop. The daemon never closes it for that
+reason, because no order of ours opened it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ async def adopt(context: RepairContext, position: MirrorPosition, strategy: str)
     if context.requires_protection_of(strategy):
         theirs = next((one for one in (await context.port.account()).positions if one.coin == market), None)
         if theirs is None or theirs.side != position.side:
-            return  # It was closed just now. The next comparison judges what is there then.
+            # It was closed just now. The next comparison judges what is there then.
+            return
         why = await _why_uncovered(context, position, theirs)
         if why is not None:
             decline(context, market, why)
             return
     if market not in context.mirror.positions or context.mirror.positions[market].owner is not None:
-        return  # The events that were read meanwhile have closed it, or have named its owner.
+        # The events that were read meanwhile have closed it, or have named its owner.
+        return
     context.mirror.adopt(market, strategy, is_adopted=True)
     context.foreign_activity.known_markets.discard(market)
     context.foreign_activity.declined_markets.discard(market)
@@ -51,19 +54,24 @@ def decline(context: RepairContext, market: str, why: str) -> None:
     context.health.forget_bare(market)
     context.foreign_activity.known_markets.add(market)
     if market in context.foreign_activity.declined_markets:
-        return  # Told already. A stop that cannot fire is judged again in each comparison.
+        # Told already. A stop that cannot fire is judged again in each comparison.
+        return
     context.foreign_activity.declined_markets.add(market)
     message = (
-        f"the {market} position was not opened by us and has no working stop: {why}. It stays open and is not adopted; nothing is opened in"
-        f" {market}. Give it a stop, close it, or set safety.adopted_stop_pct"
+        f"the {market} position was not opened by us and has no working stop: {why}. It stays open and is not adopted;"
+        f" nothing is opened in {market}. Give it a stop, close it, or set safety.adopted_stop_pct"
     )
     context.health.incident("adoption.declined", market, market=market, message=message)
 
 
 async def _why_uncovered(context: RepairContext, position: MirrorPosition, theirs: Position) -> str | None:
-    """Why no stop can close this position, although the stop of the config's distance was asked for. None if one can."""
+    """Why no stop can close this position, although the stop of the config's distance was asked for.
+
+    None if one can.
+    """
     market, trail_pct, liquidation_px = position.market, context.adopted_stop_pct, theirs.liquidation_px
-    listed = await context.guardians.listed()  # Only the list says if a trailing stop is active, and where it is.
+    # Only the list says if a trailing stop is active, and where it is.
+    listed = await context.guardians.listed()
     trails = [one for one in listed if one.type == "trailing_stop" and one.coin == market and one.status != "latched"]
     is_trailed = any(one.active and position.can_fire(one.stop_px, liquidation_px) for one in trails)
     if is_trailed or context.mirror.is_stopped(position, liquidation_px):

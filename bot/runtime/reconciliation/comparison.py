@@ -1,4 +1,7 @@
-"""One comparison: align a snapshot with the events, compare, repair. Between comparisons, `repair` keeps stops and guardians in every pass."""
+"""One comparison: align a snapshot with the events, compare, repair.
+
+Between comparisons, `repair` keeps stops and guardians in every pass.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-TRIES_MAX: Final = 4  # to get a snapshot as new as the events; on a busier feed the next comparison tries again
+# to get a snapshot as new as the events; on a busier feed the next comparison tries again
+TRIES_MAX: Final = 4
 
 
 class Reconciliation:
@@ -25,7 +29,8 @@ class Reconciliation:
 
     def __init__(self, context: RepairContext) -> None:
         self.context = context
-        self.repairs_were_long = False  # the last repairs took all time of their pass
+        # the last repairs took all time of their pass
+        self.repairs_were_long = False
 
     async def reconcile(self) -> list[Drift] | None:
         """Compare with the service and repair. Returns what differed; None if nothing could be compared.
@@ -52,7 +57,10 @@ class Reconciliation:
         return drifts
 
     async def reconcile_if_due(self) -> None:
-        """As `reconcile`, if it is time and the pass has time. A refusal degrades the run until a comparison succeeds."""
+        """As `reconcile`, if it is time and the pass has time.
+
+        A refusal degrades the run until a comparison succeeds.
+        """
         context = self.context
         if not (context.comparison.is_due and context.budget.has_time()):
             return
@@ -62,7 +70,8 @@ class Reconciliation:
             if is_access_lost(error):
                 raise
             log.warning("reconcile.postponed", code=error.code, message=error.message)
-            if isinstance(error, Refused):  # The service is there, so the account may differ from what we believe.
+            # The service is there, so the account may differ from what we believe.
+            if isinstance(error, Refused):
                 context.health.degrade("reconcile", f"the service refuses a comparison ({error.code}): {error.message}")
             context.comparison.soon()
 
@@ -81,7 +90,9 @@ class Reconciliation:
         return protection.nothing_to_do(self.context) and not target_orders.is_due(self.context)
 
     async def repair(self) -> None:
-        """Put back missing stops and guardians and place target orders, before a decision and right after orders were sent."""
+        """Put back missing stops and guardians and place target orders, before a decision and right after orders
+        were sent.
+        """
         context = self.context
         if not context.budget.has_time() or context.state.is_page_cut or self.has_nothing_to_do():
             return
@@ -107,7 +118,8 @@ class Reconciliation:
             if is_access_lost(error):
                 raise
             log.warning("foreign_activity.postponed", code=error.code, message=error.message)
-            if isinstance(error, Refused):  # Who else trades here stays unknown.
+            # Who else trades here stays unknown.
+            if isinstance(error, Refused):
                 context.health.degrade(
                     "foreign_activity", f"the service refuses its trades ({error.code}): {error.message}"
                 )
@@ -115,14 +127,18 @@ class Reconciliation:
             context.health.restore("foreign_activity")
 
     def compare_strategies_anew(self) -> None:
-        """Compare in the next pass, because the strategies have changed: a position without an owner may belong to one of them now."""
+        """Compare in the next pass, because the strategies have changed: a position without an owner may belong to
+        one of them now.
+        """
         self.context.foreign_activity.judge_anew()
         self.context.comparison.in_next_pass()
 
     async def _aligned_snapshot(self, *, needs_all_events: bool = True) -> AccountSnapshot | None:
-        """A snapshot that is as new as the events that were read. None if there is none: events keep coming, or could not be read.
+        """A snapshot that is as new as the events that were read. None if there is none: events keep coming, or could
+        not be read.
 
-        `needs_all_events`: give up when the events cannot be read to their end. Raises CursorLost when events are missing.
+        `needs_all_events`: give up when the events cannot be read to their end. Raises CursorLost when events are
+        missing.
         """
         context = self.context
         if not await reconciler.overlaps(context):

@@ -55,12 +55,14 @@ class RepairContext:
     foreign_activity: ForeignActivity
     comparison: ComparisonSchedule
     strategy_limits: Mapping[str, StrategyLimits]
-    foreign_positions: str  # what the config says about positions of others: adopt, ignore or flatten
-    adopted_stop_pct: (
-        Decimal | None
-    )  # distance of the stop of an adopted position that has none; None: it is not adopted
-    require_protection: bool  # For a position whose strategy no longer runs.
-    now_ms: Callable[[], int]  # service time
+    # what the config says about positions of others: adopt, ignore or flatten
+    foreign_positions: str
+    # distance of the stop of an adopted position that has none; None: it is not adopted
+    adopted_stop_pct: Decimal | None
+    # For a position whose strategy no longer runs.
+    require_protection: bool
+    # service time
+    now_ms: Callable[[], int]
     risk: RiskEngine
     events: EventReader = field(init=False)
 

@@ -1,7 +1,7 @@
 """Orders and dead-man switches on the account that are not in our journal, until somebody has looked at them.
 
-The daemon expects to be the only writer on its account. A person at the dashboard is no writer in this sense, and what the service does by
-itself has no source. What another writer has done is treated as foreign_positions says.
+The daemon expects to be the only writer on its account. A person at the dashboard is no writer in this sense, and what
+the service does by itself has no source. What another writer has done is treated as foreign_positions says.
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ if TYPE_CHECKING:
     from bot.runtime.account.account_state import AccountState
     from bot.runtime.model.positions import MirrorPosition
 
-BY_REQUEST: Final = frozenset(
-    {"market", "limit", "close"}
-)  # kinds of order that somebody asks for; stops fire by themselves
-WAITING_MAX: Final = 100  # orders that are looked at together; of a flood the first ones tell enough
+# kinds of order that somebody asks for; stops fire by themselves
+BY_REQUEST: Final = frozenset({"market", "limit", "close"})
+# orders that are looked at together; of a flood the first ones tell enough
+WAITING_MAX: Final = 100
 
 
 class ForeignActivity:
-    """Foreign activity that is not reviewed yet: trades of orders, id -> (market, key, instant), and armed dead-man switches, id -> instant."""
+    """Foreign activity that is not reviewed yet: trades of orders, id -> (market, key, instant), and armed dead-man
+    switches, id -> instant.
+    """
 
     def __init__(self, owner_of: Callable[[str], str | None]) -> None:
         self._owner_of = owner_of
         self.waiting: dict[str, tuple[str, str | None, int]] = {}
         self.switches: dict[str, int] = {}
-        self.known_markets: set[str] = set()  # The markets of positions that are not ours and that were reported.
-        self.declined_markets: set[str] = set()  # those of them that are not adopted, because they have no stop
-        self.has_late_switch = False  # One that a lost journal had asked for has come late; there is one at most.
+        # The markets of positions that are not ours and that were reported.
+        self.known_markets: set[str] = set()
+        # those of them that are not adopted, because they have no stop
+        self.declined_markets: set[str] = set()
+        # One that a lost journal had asked for has come late; there is one at most.
+        self.has_late_switch = False
 
     def clear(self) -> None:
         """The account was reset."""
@@ -57,7 +62,9 @@ class ForeignActivity:
         self.declined_markets.clear()
 
     def see(self, event: Fill | OrderChanged | GuardianMoved) -> None:
-        """Note a fill or an order that rests, when its key is not in our journal; and a dead-man, whose request may be one of ours."""
+        """Note a fill or an order that rests, when its key is not in our journal; and a dead-man, whose request may
+        be one of ours.
+        """
         if isinstance(event, GuardianMoved):
             is_switch = event.subtype == "armed" and event.guardian_type == SWITCH
             if is_switch and len(self.switches) < WAITING_MAX:

@@ -1,8 +1,9 @@
-"""Find out who made the orders and dead-man switches that are not in our journal, and stop entries if it was another writer.
+"""Find out who made the orders and dead-man switches that are not in our journal, and stop entries if it was another
+writer.
 
-Another daemon may have our config, and then its keys are those of our decisions. A lost journal explains such an order only if it was made
-before `RunState.alone_since_ms`. The same holds for a dead-man switch: each daemon arms its own, so a daemon that starts beside us is
-noticed before it trades.
+Another daemon may have our config, and then its keys are those of our decisions. A lost journal explains such an order
+only if it was made before `RunState.alone_since_ms`. The same holds for a dead-man switch: each daemon arms its own, so
+a daemon that starts beside us is noticed before it trades.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
     from bot.runtime.reconciliation.context import RepairContext
     from bot.runtime.reconciliation.foreign_activity import ForeignActivity
 
-SOURCES: Final = frozenset(
-    {"agent", "api"}
-)  # a person at the dashboard and the service itself do not count as another writer
+# a person at the dashboard and the service itself do not count as another writer
+SOURCES: Final = frozenset({"agent", "api"})
 
 
 async def look_closer(foreign_activity: ForeignActivity, context: RepairContext) -> None:
@@ -31,7 +31,8 @@ async def look_closer(foreign_activity: ForeignActivity, context: RepairContext)
         return
     for market in sorted({market for market, _, _ in foreign_activity.waiting.values()}):
         if not context.budget.has_time():
-            return  # The next pass goes on.
+            # The next pass goes on.
+            return
         page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=market)
         trades = {trade.id: trade for trade in page.trades}
         for trade_id, (of_market, key, at_ms) in list(foreign_activity.waiting.items()):
@@ -42,7 +43,8 @@ async def look_closer(foreign_activity: ForeignActivity, context: RepairContext)
             if trade is None or trade.source not in SOURCES:
                 continue
             made_ms = at_ms if trade.ts is None else min(at_ms, trade.ts)
-            shown, key = key, key or trade.idempotency_key  # Events may show none where trades do.
+            # Events may show none where trades do.
+            shown, key = key, key or trade.idempotency_key
             if (key is None and not context.mirror.keys_proven) or (
                 key is not None and _is_ours(context, key, market, made_ms, was_unknown=shown is not None)
             ):
@@ -67,7 +69,8 @@ async def _look_at_switches(foreign_activity: ForeignActivity, context: RepairCo
     for guardian_id, at_ms in list(foreign_activity.switches.items()):
         if at_ms < context.state.began_ms or guardians.is_ours(
             guardian_id
-        ):  # Guardians.retire handles those from before.
+            # Guardians.retire handles those from before.
+        ):
             del foreign_activity.switches[guardian_id]
     if not foreign_activity.switches or guardians.awaits_dead_man():
         return

@@ -1,15 +1,17 @@
-"""Arm the guardians of the config: list what is armed, compare, arm what is missing, list again. No guardian is armed twice.
+"""Arm the guardians of the config: list what is armed, compare, arm what is missing, list again. No guardian is armed
+twice.
 
-A guardian's key is made from its name and a serial that the journal has before the request is sent. Each new request has a new serial,
-because the service answers a known key with the guardian that it made then. The daemon draws serials at random, so that a serial of a
-lost or restored journal is not used again.
+A guardian's key is made from its name and a serial that the journal has before the request is sent. Each new request
+has a new serial, because the service answers a known key with the guardian that it made then. The daemon draws serials
+at random, so that a serial of a lost or restored journal is not used again.
 
-Only a dead-man switch that this journal has armed counts as ours. An equal one that was armed when the run began is left from an earlier
-run, and is disarmed once ours is armed. An equal one that is armed later belongs to another daemon (foreign_review.py).
+Only a dead-man switch that this journal has armed counts as ours. An equal one that was armed when the run began is
+left from an earlier run, and is disarmed once ours is armed. An equal one that is armed later belongs to another daemon
+(foreign_review.py).
 
-If a request got no reply and its guardian is no longer wanted, the daemon sends the request once more under its key. Only the key tells
-which guardian it made, and after a reply no copy of the request can make another. The same holds for a request that had no reply when
-the account was reset, because it may arrive after the reset.
+If a request got no reply and its guardian is no longer wanted, the daemon sends the request once more under its key.
+Only the key tells which guardian it made, and after a reply no copy of the request can make another. The same holds for
+a request that had no reply when the account was reset, because it may arrive after the reset.
 """
 
 from __future__ import annotations
@@ -35,11 +37,15 @@ from bot.wire import Guardian, GuardianRequest
 log = structlog.get_logger()
 
 DEAD_MAN: Final = "dead_man"
-COVER: Final = "cover:"  # prefix of the name of a trailing stop that a repair armed for one position
-OLD: Final = "old:"  # prefix of the name of a guardian that the config no longer wants
+# prefix of the name of a trailing stop that a repair armed for one position
+COVER: Final = "cover:"
+# prefix of the name of a guardian that the config no longer wants
+OLD: Final = "old:"
 SWITCH: Final = "dead_man_switch"
-LOST: Final = "lost:"  # prefix of the name of a request that got no reply
-ARM_TRIES: Final = 20  # serials that are tried in a row when a request is accepted and no guardian appears; the next comparison goes on
+# prefix of the name of a request that got no reply
+LOST: Final = "lost:"
+# serials that are tried in a row when a request is accepted and no guardian appears; the next comparison goes on
+ARM_TRIES: Final = 20
 
 
 def cover_name(market: str, opened_ms: int) -> str:
@@ -64,19 +70,31 @@ class Guardians:
     """`new_serial` makes the serial of a new request from the serial before it, which is 0 for the first."""
 
     def __init__(
-        self, *, port: VenuePort, journal: Journal, mirror: AccountState, wanted: Sequence[WantedGuardian], new_serial: Callable[[int], int] = counted
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        port: VenuePort,
+        journal: Journal,
+        mirror: AccountState,
+        wanted: Sequence[WantedGuardian],
+        new_serial: Callable[[int], int] = counted,
+    ) -> None:
         self.port = port
         self.journal = journal
         self.mirror = mirror
         self.wanted = tuple(wanted)
         self.new_serial = new_serial
-        self.made: set[str] = set()  # ids of guardians that this run has armed
-        self._stood: frozenset[str] | None = None  # ids of the guardians that were armed when the run began
-        self.ids: dict[str, str] = {}  # name -> id of the armed guardian
-        self.refused: dict[str, str] = {}  # name -> why the service refuses it
-        self.owes = False  # guardians of an earlier config may still be armed; the next pass disarms them
-        self.rearm_at_ms = 0  # real time before which a refused guardian is not asked for again
+        # ids of guardians that this run has armed
+        self.made: set[str] = set()
+        # ids of the guardians that were armed when the run began
+        self._stood: frozenset[str] | None = None
+        # name -> id of the armed guardian
+        self.ids: dict[str, str] = {}
+        # name -> why the service refuses it
+        self.refused: dict[str, str] = {}
+        # guardians of an earlier config may still be armed; the next pass disarms them
+        self.owes = False
+        # real time before which a refused guardian is not asked for again
+        self.rearm_at_ms = 0
 
     def missing(self, listed: Sequence[Guardian]) -> list[WantedGuardian]:
         """The guardians that the config wants and that are not in the list."""
@@ -96,7 +114,10 @@ class Guardians:
         self.owes = True
 
     def fallen(self) -> list[WantedGuardian]:
-        """The guardians of the config that are not armed, by the events. A fired dead-man switch is not armed; a cap that blocks entries is."""
+        """The guardians of the config that are not armed, by the events.
+
+        A fired dead-man switch is not armed; a cap that blocks entries is.
+        """
         return [one for one in self.wanted if not self._stands(one)] if self.wanted else []
 
     def _stands(self, one: WantedGuardian) -> bool:
@@ -128,7 +149,8 @@ class Guardians:
         for one in self.wanted:
             try:
                 listed = await self._arm(one, listed, epoch=epoch)
-            except Refused as error:  # The others are armed; entries wait, because `fallen` has this one.
+            # The others are armed; entries wait, because `fallen` has this one.
+            except Refused as error:
                 self.refused[one.name] = f"the service refuses guardian {one.name} ({error.code}): {error.message}"
                 log.error("guardian.refused", name=one.name, code=error.code, message=error.message)
             else:
@@ -136,10 +158,11 @@ class Guardians:
         await self.retire(listed)
 
     async def change(self, wanted: Sequence[WantedGuardian], *, epoch: int) -> None:
-        """Want these guardians from now on. The new ones are armed when this returns; the old ones stay armed until `retire`.
+        """Want these guardians from now on. The new ones are armed when this returns; the old ones stay armed until
+        `retire`.
 
-        Refused, TryLater, OutcomeUnknown: one of them could not be armed. Then the guardians of before are wanted again. Those that
-        were, or may have been, armed meanwhile are disarmed at once or by the next passes (`owes`).
+        Refused, TryLater, OutcomeUnknown: one of them could not be armed. Then the guardians of before are wanted
+        again. Those that were, or may have been, armed meanwhile are disarmed at once or by the next passes (`owes`).
         """
         before, ids = self.wanted, dict(self.ids)
         rows = {one.name: self.journal.state.arm_of(one.name) for one in wanted}
@@ -162,7 +185,10 @@ class Guardians:
         self.refused = {}
 
     def outlive(self, epoch: int) -> None:
-        """The account of that epoch was reset, and its guardians are gone. A request that may still arrive is to be undone."""
+        """The account of that epoch was reset, and its guardians are gone.
+
+        A request that may still arrive is to be undone.
+        """
         with self.journal.together():
             for arm in self.journal.state.arms():
                 if arm.name.startswith((OLD, LOST)):
@@ -174,10 +200,14 @@ class Guardians:
                 self.journal.state.write_arm(arm._replace(serial=0, body="" if is_unanswered else arm.body))
 
     async def retire(self, listed: Sequence[Guardian] | None = None) -> None:
-        """Disarm the guardians that only an earlier config wanted. One that blocks entries stays, because only a person may lift it."""
+        """Disarm the guardians that only an earlier config wanted.
+
+        One that blocks entries stays, because only a person may lift it.
+        """
         names = {one.name for one in self.wanted}
         arms = self.journal.state.arms()
-        for arm in arms:  # Requests without a reply that are no longer wanted.
+        # Requests without a reply that are no longer wanted.
+        for arm in arms:
             if (
                 arm.body
                 and arm.guardian_id is None
@@ -192,7 +222,8 @@ class Guardians:
         self.owes = bool(lost)
         for arm in lost:
             await self._take_back(arm)
-            listed = None  # The list may have changed.
+            # The list may have changed.
+            listed = None
         old = [arm for arm in old if arm.guardian_id not in self.ids.values()]
         self.owes = bool(old)
         if not old:
@@ -238,9 +269,11 @@ class Guardians:
         # If several equal guardians are armed, only the key tells which one a request without a reply has made.
         is_unanswered = row is not None and row.guardian_id is None and row.body == body
         is_unclear = is_unanswered and sum(stands_for(one.request, guardian) for guardian in listed) > 1
-        if arm.body != body:  # The config has changed; the old guardian goes after the new one is armed.
+        # The config has changed; the old guardian goes after the new one is armed.
+        if arm.body != body:
             self._set_aside(arm, epoch=epoch)
-        is_spent = False  # the last key was used up: its guardian is not armed, or it has another body
+        # the last key was used up: its guardian is not armed, or it has another body
+        is_spent = False
         for _ in range(ARM_TRIES):
             known = arm.guardian_id if arm.body == body else None
             standing = None if is_unclear else _standing(one.request, listed, known)
@@ -262,7 +295,8 @@ class Guardians:
                 continue
             log.info("guardian.armed", name=one.name, guardian=armed.id, type=armed.type)
             self.made.add(armed.id)
-            arm = arm._replace(guardian_id=armed.id)  # If it is not in the list, the next try has the next serial.
+            # If it is not in the list, the next try has the next serial.
+            arm = arm._replace(guardian_id=armed.id)
             listed = await self.listed()
         standing = _standing(one.request, listed, arm.guardian_id)
         if standing is None:
@@ -315,10 +349,12 @@ class Guardians:
             if guardian.id not in self.ids.values():
                 await self.port.disarm(guardian.id)
                 log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
-        except Refused as error:  # It was never armed, is gone, or only a person may lift it.
+        # It was never armed, is gone, or only a person may lift it.
+        except Refused as error:
             log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
             if error.code == "forbidden" and not asked:
-                return  # The API key may arm nothing now; the next comparison tries again.
+                # The API key may arm nothing now; the next comparison tries again.
+                return
         self.journal.state.write_arm(arm._replace(body=""))
 
     def _key(self, one: WantedGuardian, serial: int, epoch: int) -> str:
@@ -334,7 +370,8 @@ class Guardians:
 
 
 def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str | None = None) -> Guardian | None:
-    """The armed guardian of a request. If there are several, the one with the id `known`, whose order template is not compared.
+    """The armed guardian of a request. If there are several, the one with the id `known`, whose order template is not
+    compared.
 
     A dead-man switch counts only if its id is `known`.
     """
@@ -347,8 +384,8 @@ def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str |
 def stands_for(request: GuardianRequest, guardian: Guardian) -> bool:
     """True if an armed guardian does what the request asks for.
 
-    False for a fired dead-man switch, which must be armed again; for an inactive trailing stop, if the request has no activation level;
-    and for a schedule with another order.
+    False for a fired dead-man switch, which must be armed again; for an inactive trailing stop, if the request has no
+    activation level; and for a schedule with another order.
     """
     return _does_the_same(request, guardian) and _template_of(request) == guardian.order_template
 

@@ -1,7 +1,8 @@
 """Recognize orders of ours that the journal does not know because its file was lost.
 
-A key is a hash of its decision (model/intents.py). For the bars and timers around an order, every strategy, ordinal and leg is tried; if
-one of them makes the key, the order is ours. Orders of others stay foreign, because no decision of ours makes their keys.
+A key is a hash of its decision (model/intents.py). For the bars and timers around an order, every strategy, ordinal and
+leg is tried; if one of them makes the key, the order is ours. Orders of others stay foreign, because no decision of
+ours makes their keys.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ORDINALS: Final = 10  # signals of one decision; with more the position stays foreign
-BARS: Final = 500  # newest bars of one strategy that are tried for one order; an accelerated clock makes thousands
-INSTANTS: Final = 500  # newest instants of one timer that are tried for one order
-LATE: Final = (
-    20  # bars or instants that are tried when the pass has no time left; nearly every key of ours is among them
-)
-SENT: Final = (*LEGS, FIRST_LEG["close"])  # a cancel has no key
+# signals of one decision; with more the position stays foreign
+ORDINALS: Final = 10
+# newest bars of one strategy that are tried for one order; an accelerated clock makes thousands
+BARS: Final = 500
+# newest instants of one timer that are tried for one order
+INSTANTS: Final = 500
+# bars or instants that are tried when the pass has no time left; nearly every key of ours is among them
+LATE: Final = 20
+# a cancel has no key
+SENT: Final = (*LEGS, FIRST_LEG["close"])
 SENT_WITH_APPROVAL: Final = (*APPROVAL_LEGS, FIRST_LEG["close"])
-FORM: Final = re.compile(r"[A-Z2-7]{32}")  # a key that intent_key can have made
+# a key that intent_key can have made
+FORM: Final = re.compile(r"[A-Z2-7]{32}")
 
 
 def claim_orders(context: RepairContext, snapshot: AccountSnapshot) -> None:
@@ -78,23 +83,30 @@ async def _owner_of(context: RepairContext, position: MirrorPosition) -> str | N
 
 
 def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | None:
-    """The strategy whose decision around that instant made this key. The search is bounded, because a foreign key takes longest.
+    """The strategy whose decision around that instant made this key. The search is bounded, because a foreign key takes
+    longest.
 
     None for an order that was made after `alone_since_ms`: such an order of ours is in the journal.
     """
     if FORM.fullmatch(key) is None or at_ms >= context.state.alone_since_ms:
         return None
     for instance in context.strategy_host.instances:
-        if market not in instance.markets:  # A strategy trades in its own markets only.
+        # A strategy trades in its own markets only.
+        if market not in instance.markets:
             continue
         limits = context.strategy_limits.get(instance.name)
         sent = SENT if limits is None or limits.approval is None else SENT_WITH_APPROVAL
         for trigger in _triggers(context, instance, at_ms):
             for ordinal, leg in product(range(ORDINALS), sent):
                 made = intent_key(
-                    address=context.journal.address, epoch=context.mirror.epoch, strategy=instance.name, market=market, trigger=trigger,
-                    ordinal=ordinal, leg=leg,
-                )  # fmt: skip
+                    address=context.journal.address,
+                    epoch=context.mirror.epoch,
+                    strategy=instance.name,
+                    market=market,
+                    trigger=trigger,
+                    ordinal=ordinal,
+                    leg=leg,
+                )
                 if made == key:
                     context.order_owners.by_key[key] = instance.name
                     return instance.name
@@ -112,7 +124,8 @@ def _triggers(context: RepairContext, instance: StrategyInstance, at_ms: int) ->
         yield f"bar:{market}:{close_ms}"
     for name, spec in instance.timers.items():
         backs = backs_of(context.journal, instance.name, name)
-        every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # the shortest period
+        # the shortest period
+        every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS
         newest = list(instants(spec, max(first, at_ms - INSTANTS * every_ms), at_ms))
         for due_ms in newest[: -most - 1 : -1]:
             yield trigger_of(name, due_ms, backs)

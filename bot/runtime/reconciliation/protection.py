@@ -1,8 +1,8 @@
 """Keep stops under positions and guardians on the account, in every pass.
 
-A position of ours without a stop gets a trailing stop at the distance of the lost one. The daemon closes the position if the
-service refuses that stop, or if the distance is unknown; a position that it has adopted it gives back instead (adoption.py). It arms
-missing guardians of the config before it opens anything.
+A position of ours without a stop gets a trailing stop at the distance of the lost one. The daemon closes the position
+if the service refuses that stop, or if the distance is unknown; a position that it has adopted it gives back instead
+(adoption.py). It arms missing guardians of the config before it opens anything.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from bot.wire import CloseRequest
 log = structlog.get_logger()
 
 TRAIL_PCT_MIN: Final = Decimal("0.1")
-TRAIL_PCT_MAX: Final = Decimal(50)  # the interface's bound
-REPAIR_MS: Final = 60_000  # Service time before a repair's refused close is tried again.
-COVER_MS: Final = 10_000  # Real time that a position may wait for its new stop to be accepted. Then it is closed.
-REARM_MS: Final = 30_000  # Real time before a guardian that the service refuses is asked for again.
+# the interface's bound
+TRAIL_PCT_MAX: Final = Decimal(50)
+# Service time before a repair's refused close is tried again.
+REPAIR_MS: Final = 60_000
+# Real time that a position may wait for its new stop to be accepted. Then it is closed.
+COVER_MS: Final = 10_000
+# Real time before a guardian that the service refuses is asked for again.
+REARM_MS: Final = 30_000
 
 
 def nothing_to_do(context: RepairContext) -> bool:
@@ -44,7 +48,8 @@ async def protect(context: RepairContext) -> list[Drift]:
     if unsure and context.budget.has_time():
         try:
             await context.guardians.listed()
-        except ApiError as error:  # A list that cannot be read is no reason to close.
+        # A list that cannot be read is no reason to close.
+        except ApiError as error:
             postpone(error, unsure)
         else:
             drifts += await _cover_each(context, besides=frozenset(drift.market or "" for drift in drifts))
@@ -52,15 +57,20 @@ async def protect(context: RepairContext) -> list[Drift]:
 
 
 async def _cover_each(context: RepairContext, *, besides: frozenset[str]) -> list[Drift]:
-    """Repair each position without a stop. Closes come first, because a new stop may have to wait for the list of guardians."""
+    """Repair each position without a stop.
+
+    Closes come first, because a new stop may have to wait for the list of guardians.
+    """
     drifts = found_naked(context, besides=besides)
     for n, drift in enumerate(sorted(drifts, key=lambda one: _new_trail_pct(context, one.market) is not None)):
         if n and not context.budget.may_go_on():
-            break  # The next pass finds the rest.
+            # The next pass finds the rest.
+            break
         log.warning("drift.naked_position", market=drift.market)
         try:
             await cover(context, drift)
-        except ApiError as error:  # Of this one; another may be answered.
+        # Of this one; another may be answered.
+        except ApiError as error:
             postpone(error, [drift.market or ""])
             if not context.budget.has_time():
                 break
@@ -96,7 +106,8 @@ def note_covered(context: RepairContext) -> None:
 async def stand(context: RepairContext) -> list[Drift]:
     """Arm the guardians of the config that do not stand. Runs in every pass; until they stand, nothing is opened.
 
-    A dead-man switch of an earlier config is disarmed as soon as possible, because nothing sends its heartbeats any more.
+    A dead-man switch of an earlier config is disarmed as soon as possible, because nothing sends its heartbeats any
+    more.
     """
     if context.guardians.owes:
         await context.guardians.retire()
@@ -114,7 +125,10 @@ async def stand(context: RepairContext) -> list[Drift]:
 
 
 async def arm_all(context: RepairContext) -> None:
-    """Arm all guardians of the config. One that the service refuses is reported, stops entries, and is asked for again later."""
+    """Arm all guardians of the config.
+
+    One that the service refuses is reported, stops entries, and is asked for again later.
+    """
     if _is_refused_for_now(context):
         return
     context.guardians.rearm_at_ms = context.pacer.mono_ms() + REARM_MS
@@ -135,8 +149,8 @@ def _is_refused_for_now(context: RepairContext) -> bool:
 async def cover(context: RepairContext, drift: Drift) -> None:
     """Arm a trailing stop at the distance of the lost stop.
 
-    If the service refuses the stop or the distance is unknown, close a position of ours, and give an adopted one back. An adopted one
-    is given back too if the stop would lie beyond the liquidation price.
+    If the service refuses the stop or the distance is unknown, close a position of ours, and give an adopted one back.
+    An adopted one is given back too if the stop would lie beyond the liquidation price.
     """
     position = context.mirror.positions.get(drift.market or "")
     if position is None or context.mirror.is_protected(position.market):
@@ -147,7 +161,8 @@ async def cover(context: RepairContext, drift: Drift) -> None:
         dead = await adoption.why_dead(context, position, trail_pct)
     why = dead or "the distance of its lost stop is not known"
     if trail_pct is not None and dead is None:
-        listed = await context.guardians.listed()  # A list that cannot be read is no reason to close.
+        # A list that cannot be read is no reason to close.
+        listed = await context.guardians.listed()
         try:
             await context.guardians.cover(position, trail_pct, listed, epoch=context.mirror.epoch)
         except Refused as error:
@@ -210,7 +225,10 @@ def _trailed_pct(context: RepairContext, position: MirrorPosition) -> Decimal | 
 
 
 async def close_all(context: RepairContext, position: MirrorPosition, why: str) -> str | None:
-    """Close a whole position, reduce-only. The intent is written first, like any order. Returns why the service refused it, if it did."""
+    """Close a whole position, reduce-only.
+
+    The intent is written first, like any order. Returns why the service refused it, if it did.
+    """
     intent = closing(context, position, why)
     if not isinstance(intent, Intent):
         return intent
@@ -222,8 +240,9 @@ async def close_all(context: RepairContext, position: MirrorPosition, why: str) 
 def closing(context: RepairContext, position: MirrorPosition, why: str) -> Intent | str | None:
     """The next close of a whole position.
 
-    None: the close before it is not settled. A text: why the close before it was refused, when it is too soon to try again.
-    Tries never end, because a market may be closed for days. A close that waits for a person does not count as on its way.
+    None: the close before it is not settled. A text: why the close before it was refused, when it is too soon to try
+    again. Tries never end, because a market may be closed for days. A close that waits for a person does not count as
+    on its way.
     """
     now_ms, trigger = context.now_ms(), f"{why}:{position.opened_ms}"
     known = context.journal.intents.last_of(RUNTIME, position.market, trigger, epoch=context.mirror.epoch)

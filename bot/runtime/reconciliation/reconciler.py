@@ -1,7 +1,7 @@
 """Compare the service's snapshot with the account state, and repair each drift that is found.
 
-A repair never guesses: the service's data count. After a lost cursor, the daemon first arms the guardians and then begins a new feed.
-`protection` keeps the stops.
+A repair never guesses: the service's data count. After a lost cursor, the daemon first arms the guardians and then
+begins a new feed. `protection` keeps the stops.
 """
 
 from __future__ import annotations
@@ -39,20 +39,23 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
     for drift in drifts:
         repair = REPAIRS[drift.kind]
         if has_repaired and not context.budget.may_go_on():
-            context.comparison.soon()  # The next comparison finds the rest.
+            # The next comparison finds the rest.
+            context.comparison.soon()
             break
         has_repaired = has_repaired or repair is not _believe
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
         try:
             await repair(context, drift)
-        except ApiError as error:  # Another repair may succeed.
+        # Another repair may succeed.
+        except ApiError as error:
             protection.postpone(error, [drift.market or drift.subject])
             unanswered = unanswered or error
             if not context.budget.has_time():
                 break
     context.position_owners.align_shares()
     protection.note_covered(context)
-    if unanswered is not None:  # The caller compares again soon.
+    # The caller compares again soon.
+    if unanswered is not None:
         raise unanswered
     return drifts
 
@@ -81,7 +84,10 @@ class CursorLost(Exception):
 
 
 async def overlaps(context: RepairContext) -> bool:
-    """True if the service still has the last event that we read, right after the one before it. Otherwise events are missing."""
+    """True if the service still has the last event that we read, right after the one before it.
+
+    Otherwise events are missing.
+    """
     cursor, at_ms = context.journal.events.last_taken()
     if cursor is None or cursor.prev_id is None:
         return True
@@ -110,11 +116,13 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
     before = context.journal.events.cursor
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
-        context.guardians.outlive(before.epoch)  # Before the cursor moves, because afterwards their epoch is lost.
+        # Before the cursor moves, because afterwards their epoch is lost.
+        context.guardians.outlive(before.epoch)
         context.strategy_host.clear_backlogs()
     with context.journal.together():
         void = context.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=context.now_ms())
-        if is_reset:  # The event of the reset itself is never read: the cursor is past it.
+        # The event of the reset itself is never read: the cursor is past it.
+        if is_reset:
             context.health.incident(
                 "account.reset", f"epoch:{snapshot.epoch}", epoch=snapshot.epoch, balance_usd=snapshot.balance_usd
             )
@@ -163,7 +171,8 @@ async def _judge_order(context: RepairContext, drift: Drift) -> None:
     if context.foreign_positions == "flatten":
         try:
             await context.port.cancel(drift.subject)
-        except Refused as error:  # Filled or gone meanwhile; the next comparison shows it.
+        # Filled or gone meanwhile; the next comparison shows it.
+        except Refused as error:
             log.warning("repair.refused", market=drift.market, code=error.code, message=error.message)
 
 
@@ -174,13 +183,15 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
     instance = context.strategy_host.instance_for(drift.market)
     position = context.mirror.positions.get(drift.market)
     if position is None or position.owner is not None:
-        return  # An earlier repair found the owner.
+        # An earlier repair found the owner.
+        return
     if policy == "adopt" and instance is not None:
         await adoption.adopt(context, position, instance.name)
     elif policy == "flatten":
         if context.mirror.events_named or not context.execution.in_doubt(
             drift.market
-        ):  # Otherwise it may be ours; the reply will show it.
+            # Otherwise it may be ours; the reply will show it.
+        ):
             await protection.close_all(context, position, "foreign")
     else:
         context.foreign_activity.known_markets.add(drift.market)

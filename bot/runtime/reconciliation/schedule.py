@@ -1,4 +1,6 @@
-"""When the account is compared with the service: regularly, soon after a comparison that failed, and at once when somebody else trades."""
+"""When the account is compared with the service: regularly, soon after a comparison that failed, and at once when
+somebody else trades.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import Final
 from bot.clock import MINUTE_MS
 from bot.runtime.ports import Pacer
 
-RECONCILE_MS: Final = 3 * MINUTE_MS  # Real time between two comparisons when nothing asks for one.
+# Real time between two comparisons when nothing asks for one.
+RECONCILE_MS: Final = 3 * MINUTE_MS
 # Real time before a comparison without an answer, or one that was refused, is asked for again.
 REFUSED_MS: Final = 10_000
 
@@ -18,7 +21,8 @@ class ComparisonSchedule:
     def __init__(self, pacer: Pacer, every_ms: int = RECONCILE_MS) -> None:
         self._pacer = pacer
         self.every_ms = every_ms
-        self.next_ms = 0  # real time
+        # real time
+        self.next_ms = 0
 
     @property
     def is_due(self) -> bool:

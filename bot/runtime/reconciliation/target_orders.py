@@ -1,11 +1,12 @@
 """Place the target orders of entries, and cancel reduce-only orders whose position is gone. Runs in every pass.
 
-The last target of a bracket is the service's own. Each target before it becomes a reduce-only limit order once its entry is filled. The
-interface has no field for reduce-only: an order against a position that is not larger than the position only reduces it. `requireProtection`
-makes the service refuse the order if it would open a position, because the order brings no stop.
+The last target of a bracket is the service's own. Each target before it becomes a reduce-only limit order once its
+entry is filled. The interface has no field for reduce-only: an order against a position that is not larger than the
+position only reduces it. `requireProtection` makes the service refuse the order if it would open a position, because
+the order brings no stop.
 
-Nothing is kept in memory alone: the plan is a column of the entry's intent, and the key of a target order is a function of the entry, the
-number of the target and the try. A run that starts again finds in the journal which orders were made.
+Nothing is kept in memory alone: the plan is a column of the entry's intent, and the key of a target order is a function
+of the entry, the number of the target and the try. A run that starts again finds in the journal which orders were made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.risk.order_builder import target_px, target_request, targets_in
 from bot.wire import OrderRequest
 
-TRY_MS: Final = 60_000  # Service time in which a target order may be sent. Then the next try begins.
+# Service time in which a target order may be sent. Then the next try begins.
+TRY_MS: Final = 60_000
 
 
 def is_due(context: RepairContext) -> bool:
@@ -30,14 +32,17 @@ def is_due(context: RepairContext) -> bool:
 
 
 def find_entries(context: RepairContext) -> None:
-    """After a start: find the entries whose target orders may not all be made, resting ones and those of open positions."""
+    """After a start: find the entries whose target orders may not all be made, resting ones and those of open
+    positions.
+    """
     mirror, journal, found = context.mirror, context.journal, context.execution.with_targets
     found.clear()
     keys = [order.key for order in mirror.orders.values() if order.could_open]
     for position in mirror.positions.values():
         keys += journal.events.entry_keys(position.market, epoch=mirror.epoch, since_ms=position.opened_ms)
     for market in sorted({market for one in context.strategy_host.instances for market in one.markets}):
-        newest = journal.intents.last_open(market, mirror.epoch)  # Its events may be late.
+        # Its events may be late.
+        newest = journal.intents.last_open(market, mirror.epoch)
         keys.append(None if newest is None else newest.id)
     for key in dict.fromkeys(keys):
         intent = None if key is None else journal.intents.find(key)
@@ -69,7 +74,8 @@ def _due_of(context: RepairContext, entry: Intent) -> list[Intent] | None:
     if entry.epoch != mirror.epoch:
         return None
     if any(order.key == entry.id for order in mirror.entries(market)):
-        return []  # A part of the entry still rests.
+        # A part of the entry still rests.
+        return []
     fills = context.journal.events.entry_fills(entry.id, epoch=entry.epoch)
     if not fills:
         return None if context.now_ms() > entry.not_after_ms else []
@@ -86,7 +92,10 @@ def _due_of(context: RepairContext, entry: Intent) -> list[Intent] | None:
 def _requests_of(
     context: RepairContext, entry: Intent, position: MirrorPosition, fills: list[tuple[Decimal, Decimal, int]]
 ) -> list[tuple[int, OrderRequest]]:
-    """Number and request of each target order. A part is a fraction of what the entry has filled, rounded down to the market's lot."""
+    """Number and request of each target order.
+
+    A part is a fraction of what the entry has filled, rounded down to the market's lot.
+    """
     assert entry.targets is not None
     market, side, risk = entry.market, position.side, context.risk
     filled = sum((size for size, _, _ in fills), Decimal(0))
@@ -101,7 +110,10 @@ def _requests_of(
 
 
 def _newest_try(context: RepairContext, entry: Intent, n: int, request: OrderRequest) -> tuple[Intent, bool]:
-    """The newest try of a target order, and whether it is still to be written. A try that expired before it was sent is followed by another."""
+    """The newest try of a target order, and whether it is still to be written.
+
+    A try that expired before it was sent is followed by another.
+    """
     for ordinal in count():
         intent = _intent(context, entry.strategy, entry.market, f"target:{n}:{entry.id}", request, ordinal=ordinal)
         known = context.journal.intents.find(intent.id)
@@ -111,7 +123,10 @@ def _newest_try(context: RepairContext, entry: Intent, n: int, request: OrderReq
 
 
 def _orphans(context: RepairContext) -> list[MirrorOrder]:
-    """Our resting closes whose position is gone or has changed its side. At a service that does not cancel them they could open a position."""
+    """Our resting closes whose position is gone or has changed its side.
+
+    At a service that does not cancel them they could open a position.
+    """
     mirror, found = context.account.mirror, []
     for order in mirror.orders.values():
         if order.kind == "limit" and order.action == "close" and order.key is not None:
@@ -127,14 +142,37 @@ def _cancel_of(context: RepairContext, order: MirrorOrder) -> Intent:
 
 
 def _intent(
-    context: RepairContext, strategy: str, market: str, trigger: str, request: OrderRequest | CancelOrders, *, ordinal: int = 0
-) -> Intent:  # fmt: skip
+    context: RepairContext,
+    strategy: str,
+    market: str,
+    trigger: str,
+    request: OrderRequest | CancelOrders,
+    *,
+    ordinal: int = 0,
+) -> Intent:
     is_cancel, now_ms, epoch = isinstance(request, CancelOrders), context.now_ms(), context.mirror.epoch
     leg = FIRST_LEG["cancel"] if is_cancel else TARGET_LEG
     key = intent_key(
-        address=context.journal.address, epoch=epoch, strategy=strategy, market=market, trigger=trigger, ordinal=ordinal, leg=leg
-    )  # fmt: skip
+        address=context.journal.address,
+        epoch=epoch,
+        strategy=strategy,
+        market=market,
+        trigger=trigger,
+        ordinal=ordinal,
+        leg=leg,
+    )
     return Intent(
-        id=key, strategy=strategy, market=market, action="cancel" if is_cancel else "close", path="direct", trigger=trigger, ordinal=ordinal,
-        leg=leg, epoch=epoch, body=request.body(), request=request, not_after_ms=now_ms + context.budget.hold_ms(TRY_MS), opened_ms=now_ms,
-    )  # fmt: skip
+        id=key,
+        strategy=strategy,
+        market=market,
+        action="cancel" if is_cancel else "close",
+        path="direct",
+        trigger=trigger,
+        ordinal=ordinal,
+        leg=leg,
+        epoch=epoch,
+        body=request.body(),
+        request=request,
+        not_after_ms=now_ms + context.budget.hold_ms(TRY_MS),
+        opened_ms=now_ms,
+    )

@@ -1,7 +1,8 @@
-"""Daily losses: a strategy that has lost its `daily_loss_usd` since 00:00 UTC opens nothing more until the next day. Exits go on.
+"""Daily losses: a strategy that has lost its `daily_loss_usd` since 00:00 UTC opens nothing more until the next day.
+Exits go on.
 
-A limit that was reached holds for the rest of the day, whatever the price does afterwards. It also holds over a restart, even one with a
-new journal (journal/halt_flags.py).
+A limit that was reached holds for the rest of the day, whatever the price does afterwards. It also holds over a
+restart, even one with a new journal (journal/halt_flags.py).
 """
 
 from __future__ import annotations
@@ -35,23 +36,36 @@ class LossLimits:
     """
 
     def __init__(
-        self, attribution: Attribution, strategy_limits: Mapping[str, StrategyLimits], position_owners: PositionOwners, journal: Journal, state: RunState,
-    ) -> None:  # fmt: skip
+        self,
+        attribution: Attribution,
+        strategy_limits: Mapping[str, StrategyLimits],
+        position_owners: PositionOwners,
+        journal: Journal,
+        state: RunState,
+    ) -> None:
         self.attribution = attribution
         self.strategy_limits = strategy_limits
         self._position_owners = position_owners
         self._journal = journal
         self._state = state
-        self.is_used = False  # true if any strategy has a limit
+        # true if any strategy has a limit
+        self.is_used = False
         self.limits_changed()
-        self._noted: dict[str, list[int]] = json.loads(journal.state.note(HALTED) or "{}")  # strategy -> [epoch, day]
+        # strategy -> [epoch, day]
+        self._noted: dict[str, list[int]] = json.loads(journal.state.note(HALTED) or "{}")
 
     def limits_changed(self) -> None:
-        """Look whether any strategy has a limit. Without one, `watch` and `has_limits`, which every pass asks, are over at once."""
+        """Look whether any strategy has a limit.
+
+        Without one, `watch` and `has_limits`, which every pass asks, are over at once.
+        """
         self.is_used = any(one.daily_loss_usd is not None for one in self.strategy_limits.values())
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
-        """Halt the strategies that have reached their limit. `market`: only those with a position there, because its price has changed."""
+        """Halt the strategies that have reached their limit.
+
+        `market`: only those with a position there, because its price has changed.
+        """
         if not self.is_used or (market is not None and not self.has_limits(market)):
             return
         for name in list(self.strategy_limits if market is None else self.attribution.shares.get(market, ())):
@@ -70,7 +84,8 @@ class LossLimits:
         limit = self._limit(strategy)
         if limit is None or not self._is_of_today(now_ms):
             return None
-        # A limit that was just reached counts at once. `watch` writes the halt later, because a page of events may be half applied now.
+        # A limit that was just reached counts at once. `watch` writes the halt later, because a page of events may be
+        # half applied now.
         if (
             not self.attribution.is_halted(strategy)
             and not self._was_halted(strategy)
@@ -86,7 +101,8 @@ class LossLimits:
         )
 
     def narrowed(self, series: Series, calm: Calm) -> Calm:
-        """The price band of a session's fast path without the closes that would reach a limit, because `watch` must see those.
+        """The price band of a session's fast path without the closes that would reach a limit, because `watch` must see
+        those.
 
         The band also ends with the day if a strategy with a limit has a position in the market.
         """
@@ -124,8 +140,12 @@ class LossLimits:
         return False
 
     def _is_of_today(self, now_ms: int) -> bool:
-        """Begin the new day in the attribution, if a new day has begun. False if the losses there may be of an earlier day."""
-        if self._state.is_uncertain:  # The daemon opens nothing in this state anyway.
+        """Begin the new day in the attribution, if a new day has begun.
+
+        False if the losses there may be of an earlier day.
+        """
+        # The daemon opens nothing in this state anyway.
+        if self._state.is_uncertain:
             return now_ms - self.attribution.day_ms < DAY_MS
         self.attribution.roll(now_ms)
         return True
@@ -135,7 +155,10 @@ class LossLimits:
         return None if limits is None else limits.daily_loss_usd
 
     def _was_halted(self, name: str) -> bool:
-        """True if the notes say that the strategy was halted today. A new journal has no losses of today, so the halt is set again."""
+        """True if the notes say that the strategy was halted today.
+
+        A new journal has no losses of today, so the halt is set again.
+        """
         if self._noted.get(name) != [self.attribution.epoch, self.attribution.day_ms]:
             return False
         self.attribution.halt(name)

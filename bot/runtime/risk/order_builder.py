@@ -12,27 +12,29 @@ from bot.money import format_decimal
 from bot.runtime.model.positions import unit_px
 from bot.strategy import Bracket, MaxHold, Number, Open, TrailingStop
 from bot.strategy.targets import Level, Target, TargetPlan, break_even_r, plan_of
-from bot.wire import (
-    BracketRequest,
-    InlineGuardian,
-    LegRequest,
-    OrderRequest,
-)
+from bot.wire import BracketRequest, InlineGuardian, LegRequest, OrderRequest
 
-REQUESTS_KEPT: Final = 256  # requests in the cache
+# requests in the cache
+REQUESTS_KEPT: Final = 256
 
 
-PX_FIGURES: Final = 5  # significant figures of a price; a whole number may have more
+# significant figures of a price; a whole number may have more
+PX_FIGURES: Final = 5
 
 
-PX_DECIMALS: Final = 6  # decimals of a price and of a size of its market, together
+# decimals of a price and of a size of its market, together
+PX_DECIMALS: Final = 6
 
 
-EVENT_PX_DECIMALS: Final = 3  # decimals of an event price, which is between 0 and 1
+# decimals of an event price, which is between 0 and 1
+EVENT_PX_DECIMALS: Final = 3
 
 
 class Grid(NamedTuple):
-    """The prices that a market accepts: multiples of `tick`, or by the venue's rule on size decimals. `figures` None: the same decimals at every price."""
+    """The prices that a market accepts: multiples of `tick`, or by the venue's rule on size decimals.
+
+    `figures` None: the same decimals at every price.
+    """
 
     decimals: int = 0
     figures: int | None = None
@@ -45,7 +47,8 @@ class Grid(NamedTuple):
         return self._whole(px, ROUND_CEILING)
 
     def _whole(self, px: Decimal, rounding: str) -> Decimal:
-        px = px.quantize(_UNIT)  # 0.1 + 0.2 is 0.3, not the tick above.
+        # 0.1 + 0.2 is 0.3, not the tick above.
+        px = px.quantize(_UNIT)
         if self.tick is not None:
             return (px / self.tick).to_integral_value(rounding) * self.tick
         least = -self.decimals
@@ -59,7 +62,8 @@ Rounding: TypeAlias = Callable[[Decimal], Decimal]
 _CENT: Final = Decimal("0.01")
 
 
-_UNIT: Final = Decimal("0.00000001")  # finest price or size in a request
+# finest price or size in a request
+_UNIT: Final = Decimal("0.00000001")
 
 
 def exact(value: Number) -> Decimal:
@@ -75,8 +79,8 @@ def _maybe(value: Number | None) -> Decimal | None:
 def order_request(signal: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
     """The request of an entry. Cached, because a strategy with fixed sizes makes the same request again and again.
 
-    Prices are rounded to the market's grid: limit and target of a long down and its stop up, those of a short the other way. So no entry
-    is worse than the strategy asked for, and stop and target are nearer to it.
+    Prices are rounded to the market's grid: limit and target of a long down and its stop up, those of a short the other
+    way. So no entry is worse than the strategy asked for, and stop and target are nearer to it.
     """
     down, up = (grid.down, grid.up) if signal.side == "long" else (grid.up, grid.down)
     return OrderRequest(
@@ -107,7 +111,10 @@ def _inline(guardian: TrailingStop | MaxHold) -> InlineGuardian:
 
 
 def _break_even(bracket: Bracket | None) -> tuple[InlineGuardian, ...]:
-    """The stop at the entry. A trailing stop whose distance equals its activation stands there when it becomes active."""
+    """The stop at the entry.
+
+    A trailing stop whose distance equals its activation stands there when it becomes active.
+    """
     if bracket is None or bracket.break_even_at is None:
         return ()
     r = break_even_r(bracket.break_even_at, bracket.stop_pct)
@@ -133,7 +140,10 @@ def targets_in(text: str) -> list[Target]:
 
 
 def target_px(level: Level, entry_px: Decimal, stop_px: Decimal | None, side: str, grid: Grid) -> Decimal | None:
-    """The price of a target, on the grid and never beyond the level. None if the level is a multiple of the distance of an unknown stop."""
+    """The price of a target, on the grid and never beyond the level.
+
+    None if the level is a multiple of the distance of an unknown stop.
+    """
     px, away = level.value, 1 if side == "long" else -1
     if level.unit == "pct":
         px = entry_px + away * entry_px * level.value / 100
@@ -145,7 +155,10 @@ def target_px(level: Level, entry_px: Decimal, stop_px: Decimal | None, side: st
 
 
 def target_request(market: str, side: str, size: Decimal, px: Decimal) -> OrderRequest:
-    """The order that closes this size of a position at the price. With `require_protection` the service refuses it if it would open one."""
+    """The order that closes this size of a position at the price.
+
+    With `require_protection` the service refuses it if it would open one.
+    """
     return OrderRequest(
         market=market,
         side="short" if side == "long" else "long",

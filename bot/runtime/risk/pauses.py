@@ -1,8 +1,8 @@
 """Pauses and quarantines: the strategies that open nothing, because the operator paused them or because they failed.
 
-A paused strategy is still called, and its entries are refused; exits and protection go on. A quarantined strategy is not called. It stays
-quarantined over a restart until its code or params change, or the operator resumes it. Both are kept in the journal's notes and in a file
-beside it (halt_flags.py).
+A paused strategy is still called, and its entries are refused; exits and protection go on. A quarantined strategy is
+not called. It stays quarantined over a restart until its code or params change, or the operator resumes it. Both are
+kept in the journal's notes and in a file beside it (halt_flags.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from bot.runtime.journal.journal import Journal
 
 log = structlog.get_logger()
 
-OIDS_MAX: Final = 10  # resting entries that a notice names; bot orders lists all of them
+# resting entries that a notice names; bot orders lists all of them
+OIDS_MAX: Final = 10
 
 
 class Quarantine(NamedTuple):
@@ -80,7 +81,10 @@ def keep_quarantine(journal: Journal, strategy: str, quarantine: Quarantine | No
 def quarantine(
     journal: Journal, strategy: str, version: str, why: str, *, at_ms: int, resting: Sequence[str] | None = None
 ) -> None:
-    """Quarantine a strategy and write a notice. `resting`: ids of its entries that may still fill; None if they are not known yet."""
+    """Quarantine a strategy and write a notice.
+
+    `resting`: ids of its entries that may still fill; None if they are not known yet.
+    """
     left = _of_resting(resting)
     log.error("strategy.quarantined", strategy=strategy, message=why, resting=left)
     alert = notice(

@@ -1,7 +1,8 @@
-"""The risk engine: the daemon's own rules between a strategy and the journal. It reads the account state and answers a request or a refusal.
+"""The risk engine: the daemon's own rules between a strategy and the journal. It reads the account state and answers a
+request or a refusal.
 
-The rules are a list and are tried in order. A rule binds exits only if the list for exits names it. Nothing here sends an order, and
-nothing else makes the request that is sent.
+The rules are a list and are tried in order. A rule binds exits only if the list for exits names it. Nothing here sends
+an order, and nothing else makes the request that is sent.
 """
 
 from __future__ import annotations
@@ -34,14 +35,10 @@ from bot.runtime.risk.order_builder import (
     targets_text,
 )
 from bot.strategy import Cancel, Close, Open, TrailingStop
-from bot.wire import (
-    CloseRequest,
-    bare_coin,
-    fields_of,
-    message_of,
-)
+from bot.wire import CloseRequest, bare_coin, fields_of, message_of
 
-WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")  # the request that closes all of any position
+# the request that closes all of any position
+WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")
 
 
 class OpenIntents(Protocol):
@@ -66,23 +63,39 @@ class Conditions(Protocol):
 
 
 class RiskEngine:
-    """Answers a strategy's request with the order to send or with a refusal. `judge` runs at the decision, `may_still_open` before sending."""
+    """Answers a strategy's request with the order to send or with a refusal.
+
+    `judge` runs at the decision, `may_still_open` before sending.
+    """
 
     def __init__(
-        self, mirror: AccountState, strategy_limits: dict[str, StrategyLimits], intents: OpenIntents, conditions: Conditions, attribution: Attribution,
-        *, checks_plans: Callable[[str], bool] = lambda _strategy: False, judges_freshness: bool = True, foreign_positions: str = "ignore",
-    ) -> None:  # fmt: skip
+        self,
+        mirror: AccountState,
+        strategy_limits: dict[str, StrategyLimits],
+        intents: OpenIntents,
+        conditions: Conditions,
+        attribution: Attribution,
+        *,
+        checks_plans: Callable[[str], bool] = lambda _strategy: False,
+        judges_freshness: bool = True,
+        foreign_positions: str = "ignore",
+    ) -> None:
         self.mirror = mirror
         self.strategy_limits = strategy_limits
         self.intents = intents
         self.conditions = conditions
         self.attribution = attribution
-        self.checks_plans = checks_plans  # true of a strategy that has a `confirm` of its own
-        self.judges_freshness = judges_freshness  # not under a manual clock, nor in a session
+        # true of a strategy that has a `confirm` of its own
+        self.checks_plans = checks_plans
+        # not under a manual clock, nor in a session
+        self.judges_freshness = judges_freshness
         self.foreign_positions = foreign_positions
-        self.order_rules: Mapping[str, OrderRules] = {}  # by market
-        self.is_atomic = False  # true if the venue is in this process and no time passes between a plan and its confirm
-        self.grids: Mapping[str, Grid] = {}  # by market, in a session that was given another tick
+        # by market
+        self.order_rules: Mapping[str, OrderRules] = {}
+        # true if the venue is in this process and no time passes between a plan and its confirm
+        self.is_atomic = False
+        # by market, in a session that was given another tick
+        self.grids: Mapping[str, Grid] = {}
 
     def limit(self, strategy_limits: Mapping[str, StrategyLimits]) -> None:
         """From now on these strategies, with these limits."""
@@ -93,7 +106,8 @@ class RiskEngine:
         """The request to send, or the refusal of the first rule that refuses."""
         try:
             return self._judge(self.strategy_limits[strategy], ask)
-        except (ValueError, ArithmeticError) as error:  # A valid number that no order can hold.
+        # A valid number that no order can hold.
+        except (ValueError, ArithmeticError) as error:
             return Refusal("invalid_input", f"no order can be made of {ask.signal!r:.200}: {_why(error)}")
 
     def _judge(self, limits: StrategyLimits, ask: RiskRequest) -> ApprovedOrder | Refusal:
@@ -123,7 +137,9 @@ class RiskEngine:
         return self.conditions.strategy_stopped(intent.strategy, now_ms)
 
     def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
-        """The part of its budget that a strategy uses: open positions without what is being closed, resting entries and live intents."""
+        """The part of its budget that a strategy uses: open positions without what is being closed, resting entries
+        and live intents.
+        """
         mirror = self.mirror
         used = Decimal(0)
         if (limits := self.strategy_limits.get(strategy)) is not None and limits.nets:
@@ -146,7 +162,10 @@ class RiskEngine:
         )
 
     def over_leverage(self, limits: StrategyLimits, market: str, leverage: int | None) -> Refusal | None:
-        """Refuse leverage above the limit. An order without a leverage takes that of the position, which another strategy may have chosen."""
+        """Refuse leverage above the limit.
+
+        An order without a leverage takes that of the position, which another strategy may have chosen.
+        """
         most, position = limits.max_leverage, self.mirror.positions.get(market)
         if leverage is not None:
             if leverage <= most:
@@ -184,15 +203,19 @@ class RiskEngine:
             return Refusal("below_min_notional", f"a size of {signal.size} {signal.market} rounds down to nothing")
         sized = None if size is None else format_decimal(size)
         request = order_request(signal, sized, limits.require_protection, self.grid(signal.market))
-        # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy that wants to see the
-        # plan, the entry is planned and confirmed. With an atomic venue nothing can be lost between the two.
+        # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy
+        # that wants to see the plan, the entry is planned and confirmed. With an atomic venue nothing can be lost
+        # between the two.
         is_direct = self.is_atomic or (limits.path == "direct" and self.mirror.keys_proven)
         needs_plan = self.checks_plans(limits.strategy) or limits.approval is not None
         path: Path = "direct" if is_direct and not needs_plan else "plan"
         return ApprovedOrder(request, "open", signal.market, path, notional, targets_text(target_plan(signal)))
 
     def _close(self, limits: StrategyLimits, signal: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:
-        """Close the whole position or an absolute size: both can be sent again without closing more. Of a shared position at most the share."""
+        """Close the whole position or an absolute size: both can be sent again without closing more.
+
+        Of a shared position at most the share.
+        """
         position = self.mirror.positions[signal.market]
         if not limits.nets:
             whole = position.size - self.mirror.leaving(signal.market)
@@ -204,7 +227,8 @@ class RiskEngine:
                 return Refusal(
                     "closing", f"its share of the {signal.market} position is being closed", {"action": "wait"}
                 )
-            whole = self._size(signal.market, whole)  # Shares of an older version may be finer than a step.
+            # Shares of an older version may be finer than a step.
+            whole = self._size(signal.market, whole)
             if not whole:
                 return Refusal("below_min_notional", f"its share of the {signal.market} position is less than a step")
         price = None if ask.price is None else unit_px(signal.market, position.side, ask.price)
@@ -213,13 +237,16 @@ class RiskEngine:
             return size
         if limits.nets:
             if size is None or size >= whole or (price and (whole - size) * price < self.least_usd(signal.market)):
-                size = whole  # A share worth less cannot be closed alone.
+                # A share worth less cannot be closed alone.
+                size = whole
         elif size is None or size >= whole:
             return ApprovedOrder(WHOLE, "close", signal.market, "direct")
         return ApprovedOrder(CloseRequest(size=format_decimal(size), source="agent"), "close", signal.market, "direct")
 
     def _closing_size(self, market: str, strategy: str) -> Decimal:
-        """The size that closes of the strategy may still fill, so that two of them never close a share of another strategy."""
+        """The size that closes of the strategy may still fill, so that two of them never close a share of another
+        strategy.
+        """
         waiting = self.mirror.closing(market, strategy)
         told = {*self.mirror.closed, *(one.key for one in waiting)}
         return sum((one.size - one.filled for one in waiting), Decimal(0)) + sum(
@@ -252,7 +279,10 @@ class RiskEngine:
         )
 
     def _cancel(self, limits: StrategyLimits, signal: Cancel) -> ApprovedOrder | Refusal:
-        """Cancel resting entries. A position keeps its stop, and a market order that waits for the open is not cancelled."""
+        """Cancel resting entries.
+
+        A position keeps its stop, and a market order that waits for the open is not cancelled.
+        """
         if signal.market is not None:
             oids = tuple(
                 o.oid
@@ -312,7 +342,8 @@ class RiskEngine:
         return _grid(rules.size_decimals)
 
 
-@cache  # An equal grid that is the same object is found faster among the requests that are kept.
+# An equal grid that is the same object is found faster among the requests that are kept.
+@cache
 def _grid(size_decimals: int) -> Grid:
     return Grid(max(0, PX_DECIMALS - size_decimals), PX_FIGURES)
 
@@ -393,7 +424,8 @@ def not_against_others(risk: RiskEngine, limits: StrategyLimits, ask: RiskReques
         if own < position.size - mirror.leaving(signal.market):
             return Refusal(
                 "against_others",
-                f"the {signal.market} position is {position.side}, and others have a share of it; an entry {signal.side} would close theirs",
+                f"the {signal.market} position is {position.side}, and others have a share of it; an entry"
+                f" {signal.side} would close theirs",
             )
     waiting = {o.side for o in mirror.entries(signal.market) if o.key is not None and mirror.owner_of(o.key) != name}
     waiting |= {
@@ -423,14 +455,19 @@ def protected(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Ref
 
 
 def fits_targets(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    """Refuse targets in a shared market, on the wrong side of the entry, or of a part that the service does not close."""
+    """Refuse targets in a shared market, on the wrong side of the entry, or of a part that the service does not
+    close.
+    """
     signal = ask.signal
     assert isinstance(signal, Open)
     plan = target_plan(signal)
     if plan is None:
         return None
     if limits.nets:
-        message = "targets need a market of their own (netting: refuse): an order at a target could close the share of another strategy"
+        message = (
+            "targets need a market of their own (netting: refuse): an order at a target could close the share of"
+            " another strategy"
+        )
         return Refusal("targets_shared", message)
     entry_px = ask.price if signal.limit_px is None else exact(signal.limit_px)
     notional = notional_usd(signal, ask.price)
@@ -447,7 +484,8 @@ def fits_targets(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> 
     if smallest is not None and notional * smallest < least:
         return Refusal(
             "below_min_notional",
-            f"a target of {smallest} closes {notional * smallest:.2f} USD of {notional:.2f}; the service closes no part below {format_decimal(least)} USD",
+            f"a target of {smallest} closes {notional * smallest:.2f} USD of {notional:.2f}; the service closes no part"
+            f" below {format_decimal(least)} USD",
             {"field": "usd", "value": format_decimal((least / smallest).quantize(Decimal("0.01"), ROUND_UP))},
         )
     return None
@@ -468,8 +506,11 @@ def within_budget(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) ->
     left = limits.budget_usd - risk.used_usd(limits.strategy, ask.closing)
     if notional <= left:
         return None
-    return Refusal("over_budget", f"{notional:.2f} USD is more than the {max(left, Decimal(0)):.2f} USD left of budget_usd {limits.budget_usd}",
-                   {"field": "usd", "value": format_decimal(max(left, Decimal(0)))})  # fmt: skip
+    return Refusal(
+        "over_budget",
+        f"{notional:.2f} USD is more than the {max(left, Decimal(0)):.2f} USD left of budget_usd {limits.budget_usd}",
+        {"field": "usd", "value": format_decimal(max(left, Decimal(0)))},
+    )
 
 
 def has_position(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
@@ -485,12 +526,22 @@ def has_position(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> 
 Rule = Callable[[RiskEngine, StrategyLimits, RiskRequest], Refusal | None]
 RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
     Open: (
-        own_market, fresh, not_stopped, strategy_not_stopped, not_in_doubt, not_foreign, not_anothers, not_against_others, protected,
-        leverage_bound, within_budget, fits_targets,
+        own_market,
+        fresh,
+        not_stopped,
+        strategy_not_stopped,
+        not_in_doubt,
+        not_foreign,
+        not_anothers,
+        not_against_others,
+        protected,
+        leverage_bound,
+        within_budget,
+        fits_targets,
     ),
     Close: (own_market, fresh, has_position, not_foreign, not_anothers),
     Cancel: (own_market,),
-}  # fmt: skip
+}
 
 
 def _doubt(market: str) -> Refusal:

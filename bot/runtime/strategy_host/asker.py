@@ -1,4 +1,7 @@
-"""Answers the questions of strategies in threads, one at a time for each strategy. A question that hangs delays no pass and no other strategy."""
+"""Answers the questions of strategies in threads, one at a time for each strategy.
+
+A question that hangs delays no pass and no other strategy.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from bot.clock import monotonic_ns
 from bot.logs import redact_text
 from bot.strategy import Answered, Question, Reply
 
-AGENT: Final = "agent"  # begins the trigger of an intent that a reply decided; the cause of the question follows
+# begins the trigger of an intent that a reply decided; the cause of the question follows
+AGENT: Final = "agent"
 
 
 class Asker(Protocol):
@@ -80,7 +84,8 @@ class ThreadAsker:
     def _work(self, strategy: str, question: Question) -> None:
         self._replies[strategy] = reply_to(question)
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # The daemon has ended meanwhile.
+            # The daemon has ended meanwhile.
+            with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._wake)
 
 

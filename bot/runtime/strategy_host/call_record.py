@@ -1,9 +1,9 @@
 """The call record: a file that shows, also after a crash, which strategies were being called.
 
-A strategy that never releases the interpreter (a loop inside C code) blocks the event loop that would quarantine it, and the next run
-would call it again. So the daemon records the begin and the end of each call, and the heartbeat process, which a strategy cannot block,
-records how long the daemon was alive. A call during which the process ended stays in the record too. One such end may be chance (any
-kill); several in a row are not.
+A strategy that never releases the interpreter (a loop inside C code) blocks the event loop that would quarantine it,
+and the next run would call it again. So the daemon records the begin and the end of each call, and the heartbeat
+process, which a strategy cannot block, records how long the daemon was alive. A call during which the process ended
+stays in the record too. One such end may be chance (any kill); several in a row are not.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ from bot.clock import boot_ns
 from bot.runtime.liveness.heartbeat_process import LEASE, LeaseFile
 
 FILE: Final = "calls"
-# A call that began this long before the last sign of life blocked the daemon: the limit of a call is 5 s, and the heartbeat process
-# may outlive the daemon by one attempt of 2 s.
+# A call that began this long before the last sign of life blocked the daemon: the limit of a call is 5 s, and the
+# heartbeat process may outlive the daemon by one attempt of 2 s.
 STUCK_S: Final = 8.0
-ROWS: Final = 1_000  # more than a config may name
-_HEAD: Final = struct.Struct("<8sQ")  # magic, and the run that wrote the file
-_ROW: Final = struct.Struct("<40s16sQ")  # name, version, CLOCK_BOOTTIME at which the call began (0: none)
+# more than a config may name
+ROWS: Final = 1_000
+# magic, and the run that wrote the file
+_HEAD: Final = struct.Struct("<8sQ")
+# name, version, CLOCK_BOOTTIME at which the call began (0: none)
+_ROW: Final = struct.Struct("<40s16sQ")
 _BEGAN: Final = struct.Struct("<Q")
 _MAGIC: Final = b"BBCALLS\x01"
 SIZE: Final = _HEAD.size + ROWS * _ROW.size
 
 
 class Asked(NamedTuple):
-    """A strategy that the last run was calling when the run ended. `seconds`: least length of the call; 0 or less if not observed."""
+    """A strategy that the last run was calling when the run ended.
+
+    `seconds`: least length of the call; 0 or less if not observed.
+    """
 
     strategy: str
     version: str
@@ -115,7 +121,9 @@ class CallRecord:
 
 
 def asked(folder: Path) -> tuple[int, list[Asked]]:
-    """The newest run with recorded calls in this folder, and the strategies that it was calling when it ended, longest call first."""
+    """The newest run with recorded calls in this folder, and the strategies that it was calling when it ended,
+    longest call first.
+    """
     with contextlib.suppress(OSError, ValueError):
         raw = (folder / FILE).read_bytes()
         magic, fence = _HEAD.unpack_from(raw) if len(raw) == SIZE else (b"", 0)

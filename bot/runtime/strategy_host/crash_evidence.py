@@ -12,8 +12,10 @@ from bot.runtime.risk.pauses import quarantine
 from bot.runtime.strategy_host import call_record
 from bot.runtime.strategy_host.host import StrategySpec
 
-ASKED: Final = "asked_at_end"  # note: the strategies that were being called when the last runs ended
-ENDS_MAX: Final = 3  # crashes in a row during calls of one strategy; fewer may be chance
+# note: the strategies that were being called when the last runs ended
+ASKED: Final = "asked_at_end"
+# crashes in a row during calls of one strategy; fewer may be chance
+ENDS_MAX: Final = 3
 
 
 def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpec], *, now_ms: int) -> None:
@@ -23,7 +25,8 @@ def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpe
     """
     fence, asked = call_record.asked(folder)
     counted, before = _asked_before(journal)
-    if fence in (0, counted):  # There is no record, or a failed start has counted it already.
+    # There is no record, or a failed start has counted it already.
+    if fence in (0, counted):
         return
     versions = {one.strategy.name: one.version for one in specs}
     now: dict[str, tuple[str, int]] = {}

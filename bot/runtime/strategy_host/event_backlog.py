@@ -1,6 +1,8 @@
-"""Event backlog: events for a strategy that is still warming up. The journal keeps them until they are delivered, also over a restart.
+"""Event backlog: events for a strategy that is still warming up. The journal keeps them until they are delivered, also
+over a restart.
 
-Each note holds at most NOTE_EVENTS events. So a page of the feed or a delivery rewrites few notes, even if the backlog is long.
+Each note holds at most NOTE_EVENTS events. So a page of the feed or a delivery rewrites few notes, even if the backlog
+is long.
 """
 
 from __future__ import annotations
@@ -26,17 +28,22 @@ class BacklogEvent(NamedTuple):
 
 
 class EventBacklog:
-    """Undelivered events of one strategy, oldest first. Call `write` after each change, in the transaction of its cause."""
+    """Undelivered events of one strategy, oldest first.
+
+    Call `write` after each change, in the transaction of its cause.
+    """
 
     def __init__(self, journal: Journal, strategy: str) -> None:
         """An empty backlog. Notes of an earlier strategy of this name are removed at the first write."""
         self._journal = journal
         self._prefix = f"untold:{strategy}:"
-        self._notes: dict[int, list[BacklogEvent]] = {}  # by number, which grows until the backlog is empty
+        # by number, which grows until the backlog is empty
+        self._notes: dict[int, list[BacklogEvent]] = {}
         self._changed = {
             int(name.removeprefix(self._prefix)) for name in self._written_notes() if self._is_numbered(name)
         }
-        self.damaged: dict[str, str] = {}  # unreadable notes and why; all other notes are delivered
+        # unreadable notes and why; all other notes are delivered
+        self.damaged: dict[str, str] = {}
 
     @classmethod
     def of_journal(cls, journal: Journal, strategy: str, epoch: int) -> EventBacklog:

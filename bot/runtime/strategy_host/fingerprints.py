@@ -1,4 +1,5 @@
-"""Fingerprints of code and config, kept in the journal at each start, reload and resume. A replay compares them with today's.
+"""Fingerprints of code and config, kept in the journal at each start, reload and resume. A replay compares them with
+today's.
 
 They are digests, never values: params may contain secrets, and a param with a secret's name is left out.
 """
@@ -28,25 +29,41 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-NOTE: Final = "runs"  # A note of the journal: a list of marks, oldest first.
-MARKS_KEPT: Final = 100  # starts and reloads; the first of an account stays, because a replay begins there
-SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # sections of a config that influence decisions
+# A note of the journal: a list of marks, oldest first.
+NOTE: Final = "runs"
+# starts and reloads; the first of an account stays, because a replay begins there
+MARKS_KEPT: Final = 100
+# sections of a config that influence decisions
+SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")
 LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting", "approve")
 # Params that decide what the model of an agent is told, shown and asked. MODEL is a param of agents alone.
 MODEL: Final = "usd_per_million_in"
 AGENT_PARAMS: Final = frozenset(
     {
-        "model", "base_url", "instructions", "instructions_file", "answer_as", "tools", "max_tokens", "temperature", "show_bars", "ask_every_bars",
-        "ask_at", "ask_on",
+        "model",
+        "base_url",
+        "instructions",
+        "instructions_file",
+        "answer_as",
+        "tools",
+        "max_tokens",
+        "temperature",
+        "show_bars",
+        "ask_every_bars",
+        "ask_at",
+        "ask_on",
     }
-)  # fmt: skip
+)
 
 Mark = Mapping[str, Any]
 Changes = Mapping[str, list[tuple[str, str]]]
 
 
 def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, Any]:
-    """The digests of a config and of its strategies' sources; `sources` are theirs by name, as they were loaded (StrategySpec.sha256)."""
+    """The digests of a config and of its strategies' sources;
+
+    `sources` are theirs by name, as they were loaded (StrategySpec.sha256).
+    """
     plain = settings.model_dump(mode="json", include=set(SECTIONS))
     return {
         "version": __version__,
@@ -56,8 +73,14 @@ def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, 
 
 
 def note_run(
-    journal: Journal, mark: Mark, *, at_ms: int, epoch: int, balance_usd: Decimal | None = None, config: Path | None = None
-) -> None:  # fmt: skip
+    journal: Journal,
+    mark: Mark,
+    *,
+    at_ms: int,
+    epoch: int,
+    balance_usd: Decimal | None = None,
+    config: Path | None = None,
+) -> None:
     """Keep the mark of a start or reload. `at_ms` is on the service's clock."""
     mark = {**mark, "atMs": at_ms, "epoch": epoch, "file": None if config is None else str(config.absolute())}
     if balance_usd is not None:
@@ -125,7 +148,10 @@ def _is_strategy(found: Any) -> bool:
 
 
 def changes_since(marks: Sequence[Mark], now: Mark, *, known_ms: int) -> list[tuple[int, Changes]]:
-    """(instant, what differs between the mark that is in force from then on and `now`), oldest first. Times before `known_ms` are left out."""
+    """(instant, what differs between the mark that is in force from then on and `now`), oldest first.
+
+    Times before `known_ms` are left out.
+    """
     found: list[tuple[int, Changes]] = [(one["atMs"], changes(one, now)) for one in marks if one["atMs"] >= known_ms]
     return [(0, {}), *found] if known_ms else found
 
@@ -136,7 +162,9 @@ def known_since(marks: Sequence[Mark]) -> int:
 
 
 def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
-    """Strategy -> [(`code`, `agent` or `config`, sentence)], the differences between two marks; those of all strategies are under ""."""
+    """Strategy -> [(`code`, `agent` or `config`, sentence)], the differences between two marks; those of all
+    strategies are under "".
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for name in SECTIONS:
         if then["config"].get(name) != now["config"].get(name):

@@ -1,6 +1,7 @@
 """The strategy host calls the hooks of all strategies, keeps their states, and quarantines a strategy that fails.
 
-If a strategy raises, its signals are dropped and it is not called again; the others go on. This module checks no risk and sends no orders.
+If a strategy raises, its signals are dropped and it is not called again; the others go on. This module checks no risk
+and sends no orders.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ class StrategySpec(NamedTuple):
     strategy: Strategy
     interval: str
     limits: StrategyLimits
-    version: str = ""  # a hash of code and params; a quarantined version stays in quarantine
-    sha256: str | None = None  # The hash of the source text that runs.
+    # a hash of code and params; a quarantined version stays in quarantine
+    version: str = ""
+    # The hash of the source text that runs.
+    sha256: str | None = None
 
 
 class OwnedSignal(NamedTuple):
@@ -63,7 +66,10 @@ class Decision:
 
 
 async def run_inline(instance: StrategyInstance, call: Callable[[], T]) -> T:
-    """Call a strategy in this thread, for backtests and tests. The daemon uses a thread with a time limit instead (`Worker`)."""
+    """Call a strategy in this thread, for backtests and tests.
+
+    The daemon uses a thread with a time limit instead (`Worker`).
+    """
     ours = getcontext()
     setcontext(instance.context)
     try:
@@ -72,14 +78,22 @@ async def run_inline(instance: StrategyInstance, call: Callable[[], T]) -> T:
         setcontext(ours)
 
 
-NO_SIGNALS: Final = ()  # most hooks without signals return this object, which is fast to compare
+# most hooks without signals return this object, which is fast to compare
+NO_SIGNALS: Final = ()
 
 
 class StrategyHost:
     def __init__(
-        self, specs: Sequence[StrategySpec], *, journal: Journal, mirror: AccountState, feed: BarFeed, run: Run = run_inline,
-        attribution: Attribution | None = None, asker: Asker | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        specs: Sequence[StrategySpec],
+        *,
+        journal: Journal,
+        mirror: AccountState,
+        feed: BarFeed,
+        run: Run = run_inline,
+        attribution: Attribution | None = None,
+        asker: Asker | None = None,
+    ) -> None:
         self.journal = journal
         self.asker = asker
         self.mirror = mirror
@@ -87,11 +101,15 @@ class StrategyHost:
         self.run = run
         self.attribution = attribution
         self.instances: list[StrategyInstance] = []
-        self.backlogs: dict[str, EventBacklog] = {}  # backlogs of strategies that are being rebuilt or warmed up
-        self.late: StrategyInstance | None = None  # rebuilt, and still catching up on its backlog
+        # backlogs of strategies that are being rebuilt or warmed up
+        self.backlogs: dict[str, EventBacklog] = {}
+        # rebuilt, and still catching up on its backlog
+        self.late: StrategyInstance | None = None
         self.by_series: dict[Series, list[StrategyInstance]] = {}
-        self._listeners_by_market: dict[str, list[StrategyInstance]] = {}  # by market, for events
-        self.event_types: frozenset[str] = frozenset()  # event types that some strategy gets
+        # by market, for events
+        self._listeners_by_market: dict[str, list[StrategyInstance]] = {}
+        # event types that some strategy gets
+        self.event_types: frozenset[str] = frozenset()
         self._started = False
         self.set_instances([self.made(one) for one in specs])
 
@@ -99,9 +117,14 @@ class StrategyHost:
         """Make the instance of a strategy with its durable state. It is in quarantine if this version was."""
         name = one.strategy.name
         instance = StrategyInstance(
-            one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state.of_strategy(name),
-            version=one.version, attribution=self.attribution if one.limits.nets else None,
-        )  # fmt: skip
+            one.strategy,
+            interval=one.interval,
+            mirror=self.mirror,
+            feed=feed or self.feed,
+            state=self.journal.state.of_strategy(name),
+            version=one.version,
+            attribution=self.attribution if one.limits.nets else None,
+        )
         instance.source.asker = self.asker
         known = quarantine_of(self.journal, name)
         if known is not None and known.version == one.version:
@@ -130,7 +153,8 @@ class StrategyHost:
         )
 
     def stop_delivery(self) -> None:
-        """Deliver no more events, because the run was interrupted, maybe inside a hook. All later events go to the backlogs for the next run.
+        """Deliver no more events, because the run was interrupted, maybe inside a hook. All later events go to the
+        backlogs for the next run.
 
         The backlogs are read from the journal, because the service sends the interrupted page again.
         """
@@ -198,7 +222,8 @@ class StrategyHost:
         if self.backlogs:
             hosted, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
             for name, waiting in self.backlogs.items():
-                if name in concerned or name not in hosted:  # Without an instance, its markets are not known yet.
+                # Without an instance, its markets are not known yet.
+                if name in concerned or name not in hosted:
                     waiting.append(BacklogEvent(event, parts))
         for instance in here:
             if instance.name not in self.backlogs:
@@ -206,8 +231,14 @@ class StrategyHost:
         return decision.signals[before:]
 
     async def deliver_to(
-        self, instance: StrategyInstance, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
-    ) -> None:  # fmt: skip
+        self,
+        instance: StrategyInstance,
+        event: Event,
+        decision: Decision,
+        *,
+        now_ms: int,
+        parts: Mapping[str, Part] = MappingProxyType({}),
+    ) -> None:
         """Deliver an event to one strategy, if the event concerns the strategy."""
         hook = hook_of(instance, event, parts)
         if hook is not None:
@@ -286,7 +317,8 @@ class StrategyHost:
     def _instance_of(self, strategy: str) -> StrategyInstance | None:
         if self.late is not None and self.late.name == strategy:
             return self.late
-        for instance in self.instances:  # Runs twice an entry; a generator would cost more.
+        # Runs twice an entry; a generator would cost more.
+        for instance in self.instances:
             if instance.name == strategy:
                 return instance
         return None

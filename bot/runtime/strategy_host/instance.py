@@ -1,7 +1,8 @@
-"""StrategyInstance is one running strategy: its view of account and history, its durable state, and whether it is quarantined.
+"""StrategyInstance is one running strategy: its view of account and history, its durable state, and whether it is
+quarantined.
 
-The view only reads; this module sends and writes nothing. A hook gets a working copy of the state, and its changes count
-after the journal has written them.
+The view only reads; this module sends and writes nothing. A hook gets a working copy of the state, and its changes
+count after the journal has written them.
 """
 
 from __future__ import annotations
@@ -49,19 +50,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-INTENTS_MAX: Final = 100  # in one hook call; more is a bug in the strategy
-STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
-LINES_OWN: Final = frozenset(  # field names that structlog uses itself
-    {"exc_info", "exception", "level", "method_name", "stack", "strategy", "timestamp"}
-)
+# in one hook call; more is a bug in the strategy
+INTENTS_MAX: Final = 100
+# a small mapping, not a database
+STATE_BYTES_MAX: Final = 64_000
+# field names that structlog uses itself
+LINES_OWN: Final = frozenset({"exc_info", "exception", "level", "method_name", "stack", "strategy", "timestamp"})
 
 
-LogSink: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]  # at, strategy, event, fields
-HOOKS: Final = {
-    "fill": "on_fill",
-    "trigger": "on_trigger",
-    "guardian": "on_guardian",
-}  # event type -> the hook that gets it
+# at, strategy, event, fields
+LogSink: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]
+# event type -> the hook that gets it
+HOOKS: Final = {"fill": "on_fill", "trigger": "on_trigger", "guardian": "on_guardian"}
 
 
 class ViewSource:
@@ -71,18 +71,20 @@ class ViewSource:
         self, mirror: AccountState, histories: Mapping[str, History], name: str, attribution: Attribution | None = None
     ) -> None:
         self._mirror = mirror
-        self._attribution = (
-            attribution  # for strategies that may share a market; None: positions are not split by owner
-        )
+        # for strategies that may share a market; None: positions are not split by owner
+        self._attribution = attribution
         self._name = name
         self.histories = histories
         self._log = log.bind(strategy=name)
         self.now_ms = 0
         self.state: dict[str, Any] = {}
         self.is_warming_up = False
-        self.asker: Asker | None = None  # None: questions are not answered
-        self.asks: list[AskRecord] = []  # for the journal
-        self.log_sink: LogSink | None = None  # receives the strategy's own log lines; None: the log
+        # None: questions are not answered
+        self.asker: Asker | None = None
+        # for the journal
+        self.asks: list[AskRecord] = []
+        # receives the strategy's own log lines; None: the log
+        self.log_sink: LogSink | None = None
 
     @property
     def equity_usd(self) -> float:
@@ -90,7 +92,8 @@ class ViewSource:
 
     @property
     def free_margin_usd(self) -> float:
-        with localcontext(EXACT):  # The strategy may have set a context of low precision.
+        # The strategy may have set a context of low precision.
+        with localcontext(EXACT):
             return self._mirror.free_margin_usd
 
     def all_in_usd(self, market: str, leverage: int) -> float:
@@ -114,7 +117,8 @@ class ViewSource:
         return history
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
-        if self.is_warming_up:  # Lines on past bars were logged when those bars were new.
+        # Lines on past bars were logged when those bars were new.
+        if self.is_warming_up:
             return
         if self.log_sink is None:
             self._log.info(event, **{_field(name): value for name, value in fields.items()})
@@ -135,9 +139,16 @@ class StrategyInstance:
     """One configured strategy. Its hooks are called one at a time, through `call`."""
 
     def __init__(
-        self, strategy: Strategy, *, interval: str, mirror: AccountState, feed: BarFeed, state: dict[str, Any] | None = None, version: str = "",
+        self,
+        strategy: Strategy,
+        *,
+        interval: str,
+        mirror: AccountState,
+        feed: BarFeed,
+        state: dict[str, Any] | None = None,
+        version: str = "",
         attribution: Attribution | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.strategy = strategy
         self.name = strategy.name
         self.interval = interval
@@ -157,7 +168,8 @@ class StrategyInstance:
         self.use_feed(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
-        self.context = Context()  # the strategy's own decimal context, so that it cannot change ours
+        # the strategy's own decimal context, so that it cannot change ours
+        self.context = Context()
         self._remember(_json(state or {}, self.name), None)
         self.source.state = json.loads(self._state_text)
 
@@ -166,7 +178,10 @@ class StrategyInstance:
         self.source.histories = {s.market: feed.histories[s] for s in self.series}
 
     def call(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> list[Intent]:
-        """Call a hook and return all its signals. StrategyError if the hook raises, even after some signals; these are dropped."""
+        """Call a hook and return all its signals.
+
+        StrategyError if the hook raises, even after some signals; these are dropped.
+        """
         self.source.now_ms = now_ms
         try:
             answer = list(islice(intents_of(hook(), _name_of(hook)), INTENTS_MAX + 1))
@@ -181,7 +196,10 @@ class StrategyInstance:
         return answer
 
     def call_without_signals(self, hook: Callable[[], None], *, now_ms: int) -> None:
-        """`call` for a hook that must not yield signals, because the daemon does not execute them. StrategyError if it does."""
+        """`call` for a hook that must not yield signals, because the daemon does not execute them.
+
+        StrategyError if it does.
+        """
         signals = self.call(hook, now_ms=now_ms)
         if signals:
             raise StrategyError(
@@ -206,8 +224,10 @@ class StrategyInstance:
 
     def _remember(self, text: str, packed: bytes | None) -> None:
         self._state_text = text
-        self._packed: bytes | None = packed  # the same state, for a fast comparison
-        self.has_state: bool = text != "{}"  # if so, an empty working copy is a change
+        # the same state, for a fast comparison
+        self._packed: bytes | None = packed
+        # if so, an empty working copy is a change
+        self.has_state: bool = text != "{}"
 
     def warm_up(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
         """Call a hook on a past bar and drop its signals and state changes."""
@@ -222,16 +242,16 @@ class StrategyInstance:
         """True if the strategy confirms an entry, given its plan."""
         try:
             return agreement_of(self.strategy.confirm(plan), "confirm")
-        except BaseException as error:  # As in `call`.
+        # As in `call`.
+        except BaseException as error:
             raise self.named_error(error) from error
 
     def named_error(self, error: BaseException) -> StrategyError:
         """A StrategyError that names the strategy and the lines of its own file. KeyboardInterrupt is raised again."""
         if isinstance(error, KeyboardInterrupt):
             raise error
-        report = traceback.TracebackException.from_exception(
-            error, lookup_lines=False
-        )  # Works also if str(error) raises.
+        # Works also if str(error) raises.
+        report = traceback.TracebackException.from_exception(error, lookup_lines=False)
         if isinstance(error, StrategyError) and str(report).startswith(f"{self.name}: "):
             return StrategyError(str(report))
         file = getattr(sys.modules.get(type(self.strategy).__module__), "__file__", None)
@@ -263,7 +283,10 @@ def _name_of(hook: Callable[[], Any]) -> str:
 
 
 def _packed(state: dict[str, Any]) -> bytes | None:
-    """Bytes that are equal if all values and types are equal; eight times faster than JSON. None for a value of an unknown type."""
+    """Bytes that are equal if all values and types are equal; eight times faster than JSON.
+
+    None for a value of an unknown type.
+    """
     try:
         return marshal.dumps(state, 2)
     except ValueError:
@@ -283,7 +306,10 @@ def _json(state: Mapping[str, Any], name: str) -> str:
 
 
 def _check_keys(state: Mapping[str, Any], name: str) -> None:
-    """StrategyError for a key that is not a string: JSON would turn it into one, and lookups would fail after a restart."""
+    """StrategyError for a key that is not a string:
+
+    JSON would turn it into one, and lookups would fail after a restart.
+    """
     waiting: list[Any] = [state]
     while waiting:
         value = waiting.pop()
@@ -299,7 +325,10 @@ def _check_keys(state: Mapping[str, Any], name: str) -> None:
 
 
 def _field(name: str) -> str:
-    """The name of a strategy's field in the log. Names of structlog and names with a leading _ get a prefix; the latter are not searched for secrets."""
+    """The name of a strategy's field in the log.
+
+    Names of structlog and names with a leading _ get a prefix; the latter are not searched for secrets.
+    """
     return f"said_{name}" if name in LINES_OWN or name.startswith("_") else name
 
 
@@ -373,9 +402,18 @@ def hook_of(
         else:
             return None
         fill = Fill(
-            market=event.coin, at_ms=event.ts, side=data.side, action=data.intent, kind=data.kind, size=size, px=float(data.px),
-            fee_usd=fee_usd, realized_usd=realized_usd, position_size=left, oid=data.oid,
-        )  # fmt: skip
+            market=event.coin,
+            at_ms=event.ts,
+            side=data.side,
+            action=data.intent,
+            kind=data.kind,
+            size=size,
+            px=float(data.px),
+            fee_usd=fee_usd,
+            realized_usd=realized_usd,
+            position_size=left,
+            oid=data.oid,
+        )
         return partial(strategy.on_fill, view, fill)
     if event.type == "trigger":
         touched = Trigger(

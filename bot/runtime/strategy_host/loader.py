@@ -1,8 +1,10 @@
-"""The loader turns the `use` of a config into a Strategy class, or raises an error that says what to do. It lets no traceback through.
+"""The loader turns the `use` of a config into a Strategy class, or raises an error that says what to do. It lets no
+traceback through.
 
-It looks in three places, in this order: a file of the strategies folder ("trend" or "trend:Trend"), a dotted path on the
-interpreter's path ("pkg.mod:Class"), an installed entry point (group bot.strategies). It never imports from the current directory
-by accident, and never from the network. A strategy runs with the daemon's full trust; the hash of its source is recorded.
+It looks in three places, in this order: a file of the strategies folder ("trend" or "trend:Trend"), a dotted path on
+the interpreter's path ("pkg.mod:Class"), an installed entry point (group bot.strategies). It never imports from the
+current directory by accident, and never from the network. A strategy runs with the daemon's full trust; the hash of its
+source is recorded.
 """
 
 from __future__ import annotations
@@ -49,9 +51,12 @@ from bot.strategy.params import Params
 from bot.words import many
 
 GROUP = "bot.strategies"
-IMPORT_S: Final = 30.0  # limit of an import; half of the start timeout of a systemd unit
-AGAIN_S: Final = 1.0  # the signal repeats, for imports that catch every exception
-HOOKS: Final = {  # name -> its arguments
+# limit of an import; half of the start timeout of a systemd unit
+IMPORT_S: Final = 30.0
+# the signal repeats, for imports that catch every exception
+AGAIN_S: Final = 1.0
+# name -> its arguments
+HOOKS: Final = {
     name: tuple(inspect.signature(hook).parameters)
     for name, hook in vars(Strategy).items()
     if name.startswith("on_") or name == "confirm"
@@ -70,12 +75,14 @@ class _Endless(BaseException):
 class Loaded:
     """A strategy class and where it came from. `sha256` is of the source text that ran; None if it has none.
 
-    `is_outdated`: the file has changed since, and only a restart loads the change, because an installed module is imported once.
+    `is_outdated`: the file has changed since, and only a restart loads the change, because an installed module is
+    imported once.
     """
 
     use: str
     strategy: type[Strategy]
-    origin: str  # "file", "module" or "entry point"
+    # "file", "module" or "entry point"
+    origin: str
     path: Path | None
     sha256: str | None
     warnings: tuple[str, ...] = ()
@@ -90,7 +97,8 @@ class Found:
     origin: str
     path: Path | None
     summary: str
-    params: Mapping[str, Any]  # name -> its JSON schema: type, default, bounds, description
+    # name -> its JSON schema: type, default, bounds, description
+    params: Mapping[str, Any]
     error: str | None
 
 
@@ -177,7 +185,8 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
 def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[ParamProblem]:
     """Every problem of `params`. StrategyError if the author's own validator fails."""
     fields = strategy.Params.model_fields
-    problems = [  # pydantic would take True and False as 1 and 0.
+    # pydantic would take True and False as 1 and 0.
+    problems = [
         ParamProblem((name,), f"must be a number (got {value})")
         for name, value in params.items()
         if isinstance(value, bool) and name in fields and fields[name].annotation in (int, float)
@@ -191,7 +200,8 @@ def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[Pa
             ParamProblem(one.loc, without_referred(one.message, params))
             for one in (_problem(error, list(fields)) for error in found if error["loc"][:1] not in known)
         ]
-    except (Exception, SystemExit) as error:  # From the author's own validator. Its text may contain a secret.
+    # From the author's own validator. Its text may contain a secret.
+    except (Exception, SystemExit) as error:
         name = type(error).__name__
         raise StrategyError(
             f"{strategy.__name__}.Params: raises {name} while it checks params; report a bad param with ValueError"
@@ -240,7 +250,8 @@ def _from_module(use: str, module_name: str, name: str | None, folder: Path) -> 
             if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
                 stem, _, rest = module_name.partition(".")
                 way_out = (
-                    f"for a class of {stem}.py in the strategies folder write {stem}:{name or (rest if rest != 'py' else 'Class')}"
+                    f"for a class of {stem}.py in the strategies folder write"
+                    f" {stem}:{name or (rest if rest != 'py' else 'Class')}"
                     if _is_file(folder / f"{stem}.py")
                     else "install it, or put a file into the strategies folder"
                 )
@@ -302,7 +313,8 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
     except (RecursionError, MemoryError) as error:
         raise StrategyError(f"{path}: an expression in it is too long for Python") from error
     before = sys.modules.get(module.__name__)
-    sys.modules[module.__name__] = module  # Its classes look up their annotations here.
+    # Its classes look up their annotations here.
+    sys.modules[module.__name__] = module
     try:
         with _in_time():
             exec(code, module.__dict__)  # noqa: S102 - loading a strategy means running its file
@@ -317,7 +329,8 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
 
 @contextlib.contextmanager
 def _in_time() -> Iterator[None]:
-    """Limit the time of an import by a signal, which works on the main thread only. Elsewhere the caller watches it (`Worker`).
+    """Limit the time of an import by a signal, which works on the main thread only. Elsewhere the caller watches it
+    (`Worker`).
 
     The import gets its own decimal context, so that it cannot change the one that the daemon computes money with.
     """
@@ -369,7 +382,8 @@ def _pick(use: str, module: types.ModuleType, name: str | None, where: str) -> t
         )
     for one in vars(module).values():
         if isinstance(one, type) and issubclass(one, Strategy) and one.__module__ == module.__name__:
-            return _usable(use, one, where)  # Raises and names the missing method.
+            # Raises and names the missing method.
+            return _usable(use, one, where)
     raise StrategyError(
         f"{where}: contains no strategy: define a class with bot's Strategy as its base and an on_bar method"
     )
@@ -393,7 +407,8 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
         if isinstance(period, str) and period not in target.Params.model_fields:
             known = list(target.Params.model_fields)
             raise StrategyError(
-                f"{where}: {target.__name__}.{label} names the param {period!r}, which Params does not have{_did_you_mean(period, known)}"
+                f"{where}: {target.__name__}.{label} names the param {period!r}, which Params does not"
+                f" have{_did_you_mean(period, known)}"
             )
     check_timers(target, where)
     _check_hooks(target, where)
@@ -403,7 +418,10 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
 
 
 def _check_hooks(target: type[Strategy], where: str) -> None:
-    """Check that each hook takes the daemon's arguments, and that no other method is named like a hook. So an author learns it at once, not at the first fill."""
+    """Check that each hook takes the daemon's arguments, and that no other method is named like a hook.
+
+    So an author learns it at once, not at the first fill.
+    """
     for owner in target.__mro__[: target.__mro__.index(Strategy)]:
         for name, given in vars(owner).items():
             label = f"{where}: {target.__name__}.{name}"
@@ -446,10 +464,14 @@ def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
 
 
 def _listed(params: type[Params]) -> dict[str, Any]:
-    """The schema for `Found.params`. Optional params have a default, null if the schema has none. Without a schema: the names only."""
+    """The schema for `Found.params`.
+
+    Optional params have a default, null if the schema has none. Without a schema: the names only.
+    """
     try:
         schema = params.model_json_schema()
-    except PydanticUserError:  # A param has a type that JSON lacks.
+    # A param has a type that JSON lacks.
+    except PydanticUserError:
         return {name: {} if one.is_required() else {"default": None} for name, one in params.model_fields.items()}
     found: dict[str, Any] = schema.get("properties", {})
     return {name: one if name in schema.get("required", ()) else {"default": None} | one for name, one in found.items()}
@@ -459,7 +481,8 @@ def _exposure(place: Path) -> Iterator[str]:
     """Warn if another user (except root) could change the file that trades."""
     try:
         seen = place.stat()
-    except OSError:  # Moved since it was read, as some editors do before they write.
+    # Moved since it was read, as some editors do before they write.
+    except OSError:
         return
     if seen.st_uid not in (0, os.geteuid()):
         yield f"{place} belongs to another user (uid {seen.st_uid}), who can change what trades; chown it"
@@ -469,7 +492,9 @@ def _exposure(place: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _without_current_directory() -> Iterator[None]:
-    """Hide the current directory, which `python -m` puts first on the path, so that no file there is imported by accident."""
+    """Hide the current directory, which `python -m` puts first on the path, so that no file there is imported by
+    accident.
+    """
     first = sys.path[:1]
     implicit = not sys.flags.safe_path and first and first[0] in ("", str(Path.cwd()))
     if not implicit or first[0] in sys.path[1:]:
@@ -511,7 +536,9 @@ def _problem(error: Any, known: Sequence[str]) -> ParamProblem:
 
 
 def without_referred(text: str, params: object) -> str:
-    """The text without the values of params that came from a reference: a validator may have put them into its words."""
+    """The text without the values of params that came from a reference: a validator may have put them into its
+    words.
+    """
     for value in sorted(set(_referred(params)), key=len, reverse=True):
         for spelling in {value, repr(value)[1:-1], json.dumps(value)[1:-1]}:
             text = text.replace(spelling, HIDDEN)
@@ -532,12 +559,16 @@ def _shown(loc: tuple[str | int, ...], value: Any) -> str:
     if isinstance(value, Referred) or any(isinstance(step, str) and is_secret_name(step) for step in loc):
         return HIDDEN
     if isinstance(value, Mapping | list | tuple):
-        return f"a {'mapping' if isinstance(value, Mapping) else 'list'}"  # Its parts may be secrets.
+        # Its parts may be secrets.
+        return f"a {'mapping' if isinstance(value, Mapping) else 'list'}"
     return redact_text(repr(value))
 
 
 def _blame(error: BaseException, where: str, path: Path | None, done: str = "imported") -> StrategyError:
-    """A StrategyError for what a strategy raised while it was imported or built, with the deepest line of its own file. Re-raises KeyboardInterrupt."""
+    """A StrategyError for what a strategy raised while it was imported or built, with the deepest line of its own file.
+
+    Re-raises KeyboardInterrupt.
+    """
     if isinstance(error, KeyboardInterrupt):
         raise error
     if path is not None:
@@ -550,8 +581,10 @@ def _blame(error: BaseException, where: str, path: Path | None, done: str = "imp
         )
     if isinstance(error, SystemExit):
         return StrategyError(f"{where}: calls sys.exit while it is {done}; a strategy file must only define things")
-    report = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Works also if str(error) raises.
-    message = str(report).partition("\n\nFor further information")[0]  # pydantic appends a URL
+    # Works also if str(error) raises.
+    report = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    # pydantic appends a URL
+    message = str(report).partition("\n\nFor further information")[0]
     text = f"{where}: raises {type(error).__name__} while it is {done}: {message}"
     if isinstance(error, ModuleNotFoundError) and path is not None and error.name is not None:
         if (path.parent / f"{error.name.partition('.')[0]}.py").is_file():

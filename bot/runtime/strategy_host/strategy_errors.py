@@ -7,11 +7,15 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-FRAMES_MAX: Final = 5  # The innermost frames of a recursion are enough.
+# The innermost frames of a recursion are enough.
+FRAMES_MAX: Final = 5
 
 
 def own_lines(error: BaseException, file: str | None) -> str:
-    """The lines of `file` that led to the error, innermost first: `mine.py:25 in size, from mine.py:10 in on_bar`. "" if there is none."""
+    """The lines of `file` that led to the error, innermost first:
+
+    `mine.py:25 in size, from mine.py:10 in on_bar`. "" if there is none.
+    """
     report = traceback.TracebackException.from_exception(error, lookup_lines=False)
     own = [one for one in reversed(report.stack) if one.filename == file]
     if len(own) == 1:

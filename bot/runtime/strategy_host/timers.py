@@ -1,10 +1,11 @@
-"""Timers: when a strategy's `timers` are due on the service's clock, and which have fired. This module calls no strategy.
+"""Timers: when a strategy's `timers` are due on the service's clock, and which have fired. This module calls no
+strategy.
 
-An instant fires once: the journal stores the newest fired instant in one transaction with the strategy's signals. If several
-instants passed during a downtime, only the newest fires.
+An instant fires once: the journal stores the newest fired instant in one transaction with the strategy's signals. If
+several instants passed during a downtime, only the newest fires.
 
-A sandbox may be restored to an earlier state. Then a timer continues from there, and repeated instants fire again. The number
-of restores is part of their orders' keys, because orders with the old keys were already sent.
+A sandbox may be restored to an earlier state. Then a timer continues from there, and repeated instants fire again. The
+number of restores is part of their orders' keys, because orders with the old keys were already sent.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from bot.strategy.view import Timer
 
 log = structlog.get_logger()
 
-BACK_MS: Final = MINUTE_MS  # tolerated lead of the newest instant over the clock, for small clock corrections
-TIMERS_MAX: Final = 20  # The number for one strategy.
+# tolerated lead of the newest instant over the clock, for small clock corrections
+BACK_MS: Final = MINUTE_MS
+# The number for one strategy.
+TIMERS_MAX: Final = 20
 SECONDS_MAX: Final = 31 * 86_400
 NAME_MAX: Final = 40
 
@@ -39,7 +42,8 @@ class Due(NamedTuple):
     at_ms: int
     strategy: str
     name: str
-    backs: int = 0  # how often the service was restored
+    # how often the service was restored
+    backs: int = 0
 
     @property
     def trigger(self) -> str:
@@ -98,7 +102,10 @@ class Timers:
             self._look()
 
     def due(self, until_ms: int) -> list[Due]:
-        """Timers that are due at or before `until_ms`, in order of firing. Each timer comes once, with its newest due instant."""
+        """Timers that are due at or before `until_ms`, in order of firing.
+
+        Each timer comes once, with its newest due instant.
+        """
         if self.next_ms is None or self.next_ms > until_ms:
             return []
         found = [
@@ -169,7 +176,8 @@ def instants(spec: Spec, first_ms: int, last_ms: int) -> Iterable[int]:
 
 def check_timers(strategy: type[Strategy], where: str) -> None:
     """StrategyError for a timer that could never fire."""
-    timers: Any = strategy.timers  # The author may have written anything.
+    # The author may have written anything.
+    timers: Any = strategy.timers
     at = f"{where}: {strategy.__name__}.timers"
     if not isinstance(timers, Mapping):
         raise StrategyError(f'{at}: must be a mapping such as {{"rebalance": "0 * * * *"}}, not {timers!r}')

@@ -24,7 +24,8 @@ from bot.strategy.indicators import Indicator
 # What the daemon sets on each strategy: a value of the class would be replaced by it.
 SET: Final = ("name", "markets", "params", "indicators", "warmup_bars")
 READ: Final = tuple(name for name in vars(Strategy) if not name.startswith("_"))
-ALIKE: Final = 0.8  # the ratio from which a name is a slip of another one
+# the ratio from which a name is a slip of another one
+ALIKE: Final = 0.8
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -83,7 +84,8 @@ class _Lost:
         self._owner = owner
         self._method = method
         self._tree = _tree(method)
-        self._helpers: dict[str, bool] = {}  # functions in the method -> whether they have a yield
+        # functions in the method -> whether they have a yield
+        self._helpers: dict[str, bool] = {}
         self._self = next(iter(method.__code__.co_varnames[: method.__code__.co_argcount]), "")
 
     def found(self) -> str | None:

@@ -1,4 +1,7 @@
-"""A strategy's own thread: its calls run outside the event loop, one at a time, each with a time limit. A call that exceeds it is abandoned."""
+"""A strategy's own thread: its calls run outside the event loop, one at a time, each with a time limit.
+
+A call that exceeds it is abandoned.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,17 @@ from bot.runtime.strategy_host.call_record import Row
 log = structlog.get_logger()
 T = TypeVar("T")
 
-QUICK_S: Final = 0.005  # longest time that the event loop blocks for an answer; most calls are faster
+# longest time that the event loop blocks for an answer; most calls are faster
+QUICK_S: Final = 0.005
 LATE_S: Final = 1.0
 LIMIT_S: Final = 5.0
 
 
 class _Call(Generic[T]):
-    """One call and its result. The lock `ended` is free once the call has ended. To wait longer than QUICK_S, set `waiter` and check `ended` again."""
+    """One call and its result.
+
+    The lock `ended` is free once the call has ended. To wait longer than QUICK_S, set `waiter` and check `ended` again.
+    """
 
     __slots__ = ("ended", "error", "fn", "result", "version", "waiter")
 
@@ -41,7 +48,8 @@ class _Call(Generic[T]):
         self.ended.release()
         if self.waiter is not None:
             loop, waiter = self.waiter
-            with contextlib.suppress(RuntimeError):  # The event loop has closed; nobody waits for the answer.
+            # The event loop has closed; nobody waits for the answer.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, waiter)
 
     async def wait(self) -> None:
@@ -56,20 +64,28 @@ class _Call(Generic[T]):
 
 
 class Worker:
-    """One daemon thread for each strategy. A strategy that never returns blocks neither the event loop nor the end of the process."""
+    """One daemon thread for each strategy.
+
+    A strategy that never returns blocks neither the event loop nor the end of the process.
+    """
 
     def __init__(self, name: str, row: Row | None = None) -> None:
         """`row`: records its calls for the next start."""
         self.name = name
         self._row = row
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
-        self.given_up = False  # True after a call exceeded its limit
+        # True after a call exceeded its limit
+        self.given_up = False
         self._turn = asyncio.Lock()
         threading.Thread(target=self._work, name=f"strategy-{name}", daemon=True).start()
 
     async def call(self, fn: Callable[[], T], version: str = "") -> T:
-        """The result of `fn` or its exception. StrategyError if it takes longer than LIMIT_S, and for every later call."""
-        async with self._turn:  # The limit does not count the wait for earlier calls.
+        """The result of `fn` or its exception.
+
+        StrategyError if it takes longer than LIMIT_S, and for every later call.
+        """
+        # The limit does not count the wait for earlier calls.
+        async with self._turn:
             if self.given_up:
                 raise StrategyError(f"{self.name}: an earlier call has not returned")
             call = _Call(fn, version)
@@ -112,7 +128,8 @@ class Worker:
             if row is not None:
                 row.end()
             call.end()
-            del call  # Do not hold the result until the next call.
+            # Do not hold the result until the next call.
+            del call
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class WorkerPool:
-    """Runs each strategy's calls in a thread of its own. `calls` records them for the next start; None if its file cannot be written."""
+    """Runs each strategy's calls in a thread of its own.
+
+    `calls` records them for the next start; None if its file cannot be written.
+    """
 
     def __init__(self, calls: CallRecord | None, names: Iterable[str]) -> None:
         self._calls = calls
@@ -26,7 +29,10 @@ class WorkerPool:
         return await self._workers[instance.name].call(call, instance.version)
 
     async def call_policy(self, strategy: str, call: Callable[[], object]) -> object:
-        """Call the strategy's policy in a thread of its own. One that has hung is not called again until the strategy is built anew."""
+        """Call the strategy's policy in a thread of its own.
+
+        One that has hung is not called again until the strategy is built anew.
+        """
         worker = self._policies.get(strategy)
         if worker is None:
             worker = self._policies[strategy] = Worker(f"policy of {strategy}")

@@ -17,7 +17,8 @@ class HttpRequest(NamedTuple):
     body: Any
 
 
-LINE_MAX: Final = 60  # a longer value is written over several lines
+# a longer value is written over several lines
+LINE_MAX: Final = 60
 
 
 def curl(request: HttpRequest) -> str:

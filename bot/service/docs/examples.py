@@ -1,7 +1,7 @@
 """Examples of the documentation: for each operation a request that was sent to this service, and its answer.
 
-`examples.json` is written by a session of the tests, and a test compares it with the answers of the present code. Random secrets are placeholders such as
-`<apiKey>`, and lists keep their first two entries.
+`examples.json` is written by a session of the tests, and a test compares it with the answers of the present code.
+Random secrets are placeholders such as `<apiKey>`, and lists keep their first two entries.
 """
 
 from __future__ import annotations

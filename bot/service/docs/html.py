@@ -1,4 +1,7 @@
-"""HTML pages with escaped text and one inline style sheet. No external resource, and no script but one whose hash the page's policy has."""
+"""HTML pages with escaped text and one inline style sheet.
+
+No external resource, and no script but one whose hash the page's policy has.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,10 @@ def _hash(text: str) -> str:
 
 
 # Allow only the inline style sheet, by its hash, and the empty icon.
-CSP: Final = f"default-src 'none'; style-src {_hash(STYLE)}; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+CSP: Final = (
+    f"default-src 'none'; style-src {_hash(STYLE)}; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors"
+    " 'none'"
+)
 
 HEADERS: Final = {
     "Content-Security-Policy": CSP,
@@ -116,12 +122,16 @@ def headers_with(script: str) -> dict[str, str]:
 
 
 def page(title: str, body: str, *, refresh_seconds: int | None = None, script: str = "") -> str:
-    """A whole page. `body` is markup; escape all outside text with `text`. Send a page with a `script` under `headers_with(script)`."""
+    """A whole page.
+
+    `body` is markup; escape all outside text with `text`. Send a page with a `script` under `headers_with(script)`.
+    """
     refresh = "" if refresh_seconds is None else f'<meta http-equiv="refresh" content="{refresh_seconds}">'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,">{refresh}<style>{STYLE}</style></head>\n<body>{body}{f"<script>{script}</script>" if script else ""}</body></html>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon"'
+        f' href="data:,">{refresh}<style>{STYLE}</style></head>\n<body>{body}{f"<script>{script}</script>" if script else ""}</body></html>\n'
     )
 
 

@@ -1,4 +1,5 @@
-"""The documentation pages, generated from the OpenAPI description, the examples and the table of errors. They work offline.
+"""The documentation pages, generated from the OpenAPI description, the examples and the table of errors. They work
+offline.
 
 Only the panels that send a request need JavaScript, so the script adds them; everything else works without."""
 
@@ -20,31 +21,85 @@ SCRIPT: Final = Path(__file__).with_name("try_it.js").read_text(encoding="utf-8"
 
 # (meaning, what to do) of each code.
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
-    "invalid_input": ("The request is malformed or a field breaks a rule.", "Correct the fields that details.fields names. 405, 413 and 415 keep their own status."),
-    "unauthorized": ("The credential is missing, malformed, unknown or revoked.", "Send Authorization: Bearer with a valid key. To get a key, open a sandbox account."),
+    "invalid_input": (
+        "The request is malformed or a field breaks a rule.",
+        "Correct the fields that details.fields names. 405, 413 and 415 keep their own status.",
+    ),
+    "unauthorized": (
+        "The credential is missing, malformed, unknown or revoked.",
+        "Send Authorization: Bearer with a valid key. To get a key, open a sandbox account.",
+    ),
     "session_expired": ("The session, key or device code has expired.", "Sign in again, or create a new key."),
-    "forbidden": ("The credential lacks the scope, or the operation is for the owner only.", "Use a key with the scope in details.requiredScope. While a person has not approved a device code, the request is retryable."),
-    "key_limit_exceeded": ("The order would exceed a cap of the key.", "Order less, or use another key. fix has the largest allowed value."),
-    "not_found": ("No such route, market, order, guardian or id on this account. 410: the event cursor was wiped, or is after the newest event.", "Check the id. After 410 resync from fix.lastEventId."),
+    "forbidden": (
+        "The credential lacks the scope, or the operation is for the owner only.",
+        (
+            "Use a key with the scope in details.requiredScope. While a person has not approved a device code, the"
+            " request is retryable."
+        ),
+    ),
+    "key_limit_exceeded": (
+        "The order would exceed a cap of the key.",
+        "Order less, or use another key. fix has the largest allowed value.",
+    ),
+    "not_found": (
+        (
+            "No such route, market, order, guardian or id on this account. 410: the event cursor was wiped, or is after"
+            " the newest event."
+        ),
+        "Check the id. After 410 resync from fix.lastEventId.",
+    ),
     "rate_limited": ("Too many requests.", "Wait Retry-After seconds, then send the same request again."),
-    "insufficient_funds": ("The free margin is too small for this order.", "Order less, or add funds. fix has the largest allowed value."),
-    "limit_exceeded": ("A self-limit, a platform limit or a guardian blocks this.", "See details: resetsAt for daily caps, guardianId if a guardian blocks new positions."),
-    "below_min_notional": ("The order is below the market's minNotionalUsd, mostly 10 USD.", "fix has the smallest allowed value."),
-    "leverage_too_high": ("The leverage is higher than the market or the key allows.", "fix has the largest allowed leverage. With leverageMode clamp the service uses that value."),
-    "insufficient_depth": ("The order book cannot fill this order within the slippage limit.", "Retry, order less, allow more slippage, or allow a partial fill."),
+    "insufficient_funds": (
+        "The free margin is too small for this order.",
+        "Order less, or add funds. fix has the largest allowed value.",
+    ),
+    "limit_exceeded": (
+        "A self-limit, a platform limit or a guardian blocks this.",
+        "See details: resetsAt for daily caps, guardianId if a guardian blocks new positions.",
+    ),
+    "below_min_notional": (
+        "The order is below the market's minNotionalUsd, mostly 10 USD.",
+        "fix has the smallest allowed value.",
+    ),
+    "leverage_too_high": (
+        "The leverage is higher than the market or the key allows.",
+        "fix has the largest allowed leverage. With leverageMode clamp the service uses that value.",
+    ),
+    "insufficient_depth": (
+        "The order book cannot fill this order within the slippage limit.",
+        "Retry, order less, allow more slippage, or allow a partial fill.",
+    ),
     "market_closed": ("The market is closed.", "details.opensAt says when it opens, if that is known."),
-    "plan_stale": ("The plan has expired, the price has drifted, the depth is gone, or an earlier confirm of the plan was refused.", "Plan again."),
-    "idempotency_conflict": ("The key or token was used before, or a request with it is running.", "See details.reason in the table below."),
+    "plan_stale": (
+        (
+            "The plan has expired, the price has drifted, the depth is gone, or an earlier confirm of the plan was"
+            " refused."
+        ),
+        "Plan again.",
+    ),
+    "idempotency_conflict": (
+        "The key or token was used before, or a request with it is running.",
+        "See details.reason in the table below.",
+    ),
     "trade_failed": (
-        "The order was not executed (422), or its outcome is unknown (502). Only a service that trades at an outside venue responds this; the sandbox never does.",
+        (
+            "The order was not executed (422), or its outcome is unknown (502). Only a service that trades at an"
+            " outside venue responds this; the sandbox never does."
+        ),
         "After 502 send the same key again, never a new key.",
     ),
     "service_unavailable": (
-        "The service is stopping after an internal error, was restored during the request, or cannot read a snapshot. Nothing was done.",
+        (
+            "The service is stopping after an internal error, was restored during the request, or cannot read a"
+            " snapshot. Nothing was done."
+        ),
         "Wait Retry-After seconds, then send the same request again.",
     ),
-    "internal_error": ("The service failed. The outcome may be unknown.", "Send the same request with the same key again."),
-}  # fmt: skip
+    "internal_error": (
+        "The service failed. The outcome may be unknown.",
+        "Send the same request with the same key again.",
+    ),
+}
 
 REASONS: Final = {
     "in_flight": "A copy of this request is running: retry.",
@@ -81,28 +136,34 @@ def docs_page(document: Json) -> str:
         f'<p class="soft">Version {text(info["version"])} &middot; {_MACHINES}</p>',
         f"<p>{text(info['description'])}</p>",
         f"<h2 id=start>In one minute</h2><pre><code>{text(START.format(base=base))}</code></pre>",
-        "<h2 id=conventions>Conventions</h2>", _CONVENTIONS,
-    ]  # fmt: skip
+        "<h2 id=conventions>Conventions</h2>",
+        _CONVENTIONS,
+    ]
     for group, operations in groups.items():
         body.append(f'<h2 id="{_anchor(group)}">{text(group)}</h2><p class="soft">{text(notes[group])}</p>')
         body += [_operation(method, path, operation, document) for method, path, operation in operations]
     return _layout("Documentation", "".join(body), _contents(groups), languages=True)
 
 
-_MACHINES: Final = '<a href="/openapi.json">openapi.json</a> &middot; <a href="/llms.txt">llms.txt</a> &middot; <a href="/agent.json">agent.json</a>'
+_MACHINES: Final = (
+    '<a href="/openapi.json">openapi.json</a> &middot; <a href="/llms.txt">llms.txt</a> &middot; <a'
+    ' href="/agent.json">agent.json</a>'
+)
 
 _CONVENTIONS: Final = (
-    "<ul><li>The examples are real answers of this service. Lists show at most two entries, and <code>&lt;apiKey&gt;</code> and its like stand for values of "
-    'an earlier answer. <b>Try it</b> sends a request to this service and fills them in: begin with <a href="#post_sandbox_accounts">a new account</a>.</li>'
-    "<li>Amounts, prices and sizes in responses are strings: <code>[-]digits[.digits]</code>. Times are unix milliseconds on the service's clock. "
-    "If that clock is not the real clock, every response has <code>X-Sandbox-Clock</code>.</li>"
-    "<li>A market is <code>perp:BTC</code>, <code>event:SLUG</code> or the bare coin, in any case.</li>"
-    "<li><code>Idempotency-Key</code> on orders, confirm, close, guardians, webhooks, keys and kill: the same key with the same body gets the first response again, "
-    "with <code>Idempotency-Replayed: true</code>.</li>"
-    "<li><code>X-Expires-After</code>: the service refuses a request that it would execute later.</li>"
-    "<li>The service refuses unknown fields and query parameters and names them. It accepts null only in fields that say so.</li>"
-    '<li>Every failure has an <a href="/docs/models#ErrorEnvelope">error object</a>; see <a href="/docs/errors">all codes</a>.</li>'
-    "<li>Every response has <code>X-API-Version</code>, <code>X-Request-Id</code>, <code>RateLimit</code> and <code>RateLimit-Policy</code>.</li></ul>"
+    "<ul><li>The examples are real answers of this service. Lists show at most two entries, and"
+    " <code>&lt;apiKey&gt;</code> and its like stand for values of an earlier answer. <b>Try it</b> sends a request to"
+    ' this service and fills them in: begin with <a href="#post_sandbox_accounts">a new account</a>.</li><li>Amounts,'
+    " prices and sizes in responses are strings: <code>[-]digits[.digits]</code>. Times are unix milliseconds on the"
+    " service's clock. If that clock is not the real clock, every response has <code>X-Sandbox-Clock</code>.</li><li>A"
+    " market is <code>perp:BTC</code>, <code>event:SLUG</code> or the bare coin, in any"
+    " case.</li><li><code>Idempotency-Key</code> on orders, confirm, close, guardians, webhooks, keys and kill: the"
+    " same key with the same body gets the first response again, with <code>Idempotency-Replayed:"
+    " true</code>.</li><li><code>X-Expires-After</code>: the service refuses a request that it would execute"
+    " later.</li><li>The service refuses unknown fields and query parameters and names them. It accepts null only in"
+    ' fields that say so.</li><li>Every failure has an <a href="/docs/models#ErrorEnvelope">error object</a>; see <a'
+    ' href="/docs/errors">all codes</a>.</li><li>Every response has <code>X-API-Version</code>,'
+    " <code>X-Request-Id</code>, <code>RateLimit</code> and <code>RateLimit-Policy</code>.</li></ul>"
 )
 
 
@@ -122,10 +183,13 @@ def errors_page(document: Json) -> str:
         for reason, (status, again) in CONFLICTS.items()
     )
     body = (
-        "<h1>Error codes</h1><p>Every failure body has an <code>error</code> object: <code>code</code>, <code>message</code>, <code>requestId</code>, "
-        "<code>retryable</code>, and where they apply <code>orderSubmitted</code>, <code>details</code>, <code>fix</code>. "
+        "<h1>Error codes</h1><p>Every failure body has an <code>error</code> object: <code>code</code>,"
+        " <code>message</code>, <code>requestId</code>, "
+        "<code>retryable</code>, and where they apply <code>orderSubmitted</code>, <code>details</code>,"
+        " <code>fix</code>. "
         "<code>retryable</code> says whether you may send the same request again.</p>"
-        f'<div class="scroll"><table><tr><th>Code<th>Status<th>Retry<th>Meaning and what to do</tr>{"".join(rows)}</table></div>'
+        '<div class="scroll"><table><tr><th>Code<th>Status<th>Retry<th>Meaning and what to'
+        f" do</tr>{''.join(rows)}</table></div>"
         "<h2 id=reasons>Reasons of idempotency_conflict</h2>"
         f'<div class="scroll"><table><tr><th>Reason<th>Status<th>Retry<th>Meaning</tr>{reasons}</table></div>'
     )
@@ -137,7 +201,8 @@ def models_page(document: Json) -> str:
     """Every body with its fields."""
     schemas: dict[str, Json] = document["components"]["schemas"]
     body = [
-        "<h1>Bodies</h1><p>The service refuses a request with an unknown field. Responses may gain fields; a client must ignore the fields that it does not know.</p>"
+        "<h1>Bodies</h1><p>The service refuses a request with an unknown field. Responses may gain fields; a client"
+        " must ignore the fields that it does not know.</p>"
     ]
     for name, schema in schemas.items():
         words = schema.get("description", "")
@@ -152,14 +217,21 @@ def models_page(document: Json) -> str:
 
 
 def _layout(title: str, body: str, contents: str, *, languages: bool = False) -> str:
-    """The content comes first, so that a narrow screen begins with it. Radio buttons before it choose the language of all examples."""
+    """The content comes first, so that a narrow screen begins with it.
+
+    Radio buttons before it choose the language of all examples.
+    """
     links = (
         '<ul><li><a href="/docs">Operations</a></li><li><a href="/docs/errors">Error codes</a></li>'
         '<li><a href="/docs/models">Bodies</a></li></ul>'
     )
-    nav = f'<nav id="contents"><a class="name" href="/docs">Trading Service</a><span class="soft">Sandbox</span>{links}{contents}</nav>'
+    nav = (
+        '<nav id="contents"><a class="name" href="/docs">Trading Service</a><span'
+        f' class="soft">Sandbox</span>{links}{contents}</nav>'
+    )
     radios = "".join(
-        f'<input class="lang" type="radio" name="lang" id="lang-{key}" aria-label="Examples in {name}"{" checked" if key == "curl" else ""}>'
+        f'<input class="lang" type="radio" name="lang" id="lang-{key}" aria-label="Examples in'
+        f' {name}"{" checked" if key == "curl" else ""}>'
         for key, (name, _) in LANGUAGES.items()
     )
     main = f'<main><a class="to-contents" href="#contents">Contents</a>{body}</main>'
@@ -171,7 +243,8 @@ def _contents(groups: dict[str, list[tuple[str, str, Json]]]) -> str:
     parts = []
     for group, operations in groups.items():
         rows = "".join(
-            f'<li><a href="#{operation["operationId"]}" title="{text(operation["summary"])}">{_verb(method)}{text(path.removeprefix("/v1"))}</a></li>'
+            f'<li><a href="#{operation["operationId"]}"'
+            f' title="{text(operation["summary"])}">{_verb(method)}{text(path.removeprefix("/v1"))}</a></li>'
             for method, path, operation in operations
         )
         parts.append(f'<div class="group"><a href="#{_anchor(group)}">{text(group)}</a></div><ul>{rows}</ul>')
@@ -211,8 +284,9 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
     base = document["servers"][0]["url"]
     shown = "" if example is None else _example(method.upper(), example, credential_of(operation), base)
     return (
-        f'<section class="op" id="{operation["operationId"]}"><div class="head">{_verb(method)}<span class="path">{text(path)}</span>'
-        f'<span class="needs">{text(scope)}</span></div><div class="body"><div>{"".join(parts)}</div>{shown}</div></section>'
+        f'<section class="op" id="{operation["operationId"]}"><div class="head">{_verb(method)}<span'
+        f' class="path">{text(path)}</span><span class="needs">{text(scope)}</span></div><div'
+        f' class="body"><div>{"".join(parts)}</div>{shown}</div></section>'
     )
 
 
@@ -240,7 +314,10 @@ def _example(method: str, example: Example, credential: str, base: str) -> str:
         for key, (_, write) in LANGUAGES.items()
     )
     body = "" if example.body is None else f' data-body="{text(json.dumps(example.body, indent=2))}"'
-    place = f'<div class="try" data-method="{method}" data-path="{text(example.path)}" data-credential="{credential}"{body}></div>'
+    place = (
+        f'<div class="try" data-method="{method}" data-path="{text(example.path)}"'
+        f' data-credential="{credential}"{body}></div>'
+    )
     answer = f'<pre tabindex="0"><code>{text(json.dumps(example.answer, indent=2, ensure_ascii=False))}</code></pre>'
     return f'<div class="example"><div class="tabs">{tabs}</div>{samples}{place}{_label("Response 200")}{answer}</div>'
 

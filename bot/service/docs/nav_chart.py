@@ -1,4 +1,5 @@
-"""The chart of an account's value as SVG. It uses attributes and classes only, so that the content policy need not allow inline styles.
+"""The chart of an account's value as SVG. It uses attributes and classes only, so that the content policy need not
+allow inline styles.
 
 Positions across are percentages, so that the chart fits any width and its text keeps its size.
 """
@@ -14,10 +15,14 @@ from bot.clock import DAY_MS, datetime_of
 from bot.service.docs.html import text
 
 HEIGHT: Final = 260
-TOP: Final = 22  # room for the label of the highest line
-BOTTOM: Final = 232  # below it are the times
-LINES: Final = 4  # about as many horizontal lines
-ACROSS: Final = 1_000  # units of the drawing's width
+# room for the label of the highest line
+TOP: Final = 22
+# below it are the times
+BOTTOM: Final = 232
+# about as many horizontal lines
+LINES: Final = 4
+# units of the drawing's width
+ACROSS: Final = 1_000
 
 
 class Point(NamedTuple):
@@ -50,15 +55,16 @@ def chart(points: Sequence[Point], start_usd: Decimal, title: str) -> str:
         for level, at in zip(levels, heights, strict=True)
     )
     times = "".join(
-        f'<text class="axis" x="{part}%" y="{HEIGHT - 8}" text-anchor="{anchor}">{text(_time(first + span * part // 100, span))}</text>'
+        f'<text class="axis" x="{part}%" y="{HEIGHT - 8}"'
+        f' text-anchor="{anchor}">{text(_time(first + span * part // 100, span))}</text>'
         for part, anchor in ((0, "start"), (50, "middle"), (100, "end"))
     )
     start_y = f"{y(float(start_usd)):.1f}"
     return (
-        f'<svg height="{HEIGHT}" width="100%" role="img" aria-label="{text(title)}">{grid}'
-        f'<line class="start" x1="0" x2="100%" y1="{start_y}" y2="{start_y}"/>'
-        f'<svg width="100%" height="{HEIGHT}" viewBox="0 0 {ACROSS} {HEIGHT}" preserveAspectRatio="none">'
-        f'<polygon class="area" points="0,{BOTTOM} {line} {ACROSS},{BOTTOM}"/><polyline class="line" points="{line}"/></svg>{labels}{times}</svg>'
+        f'<svg height="{HEIGHT}" width="100%" role="img" aria-label="{text(title)}">{grid}<line class="start" x1="0"'
+        f' x2="100%" y1="{start_y}" y2="{start_y}"/><svg width="100%" height="{HEIGHT}" viewBox="0 0 {ACROSS} {HEIGHT}"'
+        f' preserveAspectRatio="none"><polygon class="area" points="0,{BOTTOM} {line} {ACROSS},{BOTTOM}"/><polyline'
+        f' class="line" points="{line}"/></svg>{labels}{times}</svg>'
     )
 
 

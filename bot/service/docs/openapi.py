@@ -37,7 +37,11 @@ PATH_PARAMETERS: Final[dict[str, Json]] = {
         "schema": {"type": "string", "pattern": "^0x[0-9a-fA-F]{40}$"},
         "example": "0x" + "0" * 40,
     },
-    "coin": {"description": "A market by its coin: BTC, AAPL, event:SLUG.", "schema": {"type": "string", "minLength": 1}, "example": "BTC"},
+    "coin": {
+        "description": "A market by its coin: BTC, AAPL, event:SLUG.",
+        "schema": {"type": "string", "minLength": 1},
+        "example": "BTC",
+    },
     "market": {
         "description": "A market: perp:SYMBOL, event:SLUG or the bare symbol.",
         "schema": {"type": "string", "minLength": 1},
@@ -45,7 +49,7 @@ PATH_PARAMETERS: Final[dict[str, Json]] = {
     },
     "oid": {"description": "The venue's order id.", "schema": {"type": "string", "minLength": 1}},
     "id": {"description": "An id as the service gave it.", "schema": {"type": "string", "minLength": 1}},
-}  # fmt: skip
+}
 
 QUERY_FORMS: Final[dict[str, Json]] = {
     f"{model}.{name}": form
@@ -55,8 +59,10 @@ QUERY_FORMS: Final[dict[str, Json]] = {
         (
             "types",
             {
-                "description": "Types, or type.subtype, separated by commas: "
-                f"{', '.join(sorted(EVENT_FILTERS))}. Another name matches nothing, and the page has a warning."
+                "description": (
+                    "Types, or type.subtype, separated by commas: "
+                    f"{', '.join(sorted(EVENT_FILTERS))}. Another name matches nothing, and the page has a warning."
+                )
             },
         ),
     )
@@ -66,21 +72,29 @@ IDEMPOTENCY_KEY: Final[Json] = {
     "name": wire_headers.IDEMPOTENCY_KEY_HEADER,
     "in": "header",
     "required": False,
-    "description": "The same key with the same body gets the first response again, for 7 days. 1 to 255 visible ASCII characters.",
+    "description": (
+        "The same key with the same body gets the first response again, for 7 days. 1 to 255 visible ASCII characters."
+    ),
     "schema": {"type": "string", "minLength": 1, "maxLength": wire_headers.IDEMPOTENCY_KEY_MAX, "pattern": "^[!-~]+$"},
 }
 EXPIRES_AFTER: Final[Json] = {
     "name": wire_headers.EXPIRES_AFTER_HEADER,
     "in": "header",
     "required": False,
-    "description": "Unix milliseconds on the service's clock. The service refuses a request that it would execute later; the refusal is final.",
+    "description": (
+        "Unix milliseconds on the service's clock. The service refuses a request that it would execute later; the"
+        " refusal is final."
+    ),
     "schema": {"type": "integer", "minimum": 0, "maximum": 9_999_999_999_999_999},
 }
 CONFIRM: Final[Json] = {
     "name": wire_headers.CONFIRM_HEADER,
     "in": "header",
     "required": False,
-    "description": "The confirmToken of a plan with the same order as the schedule. Without such an open plan the service arms nothing.",
+    "description": (
+        "The confirmToken of a plan with the same order as the schedule. Without such an open plan the service arms"
+        " nothing."
+    ),
     "schema": {"type": "string", "minLength": 8, "maxLength": 128, "pattern": "^[!-~]+$"},
 }
 LAST_EVENT_ID: Final[Json] = {
@@ -91,8 +105,9 @@ LAST_EVENT_ID: Final[Json] = {
     "schema": {"type": "string", "pattern": "^evt_[0-9]{1,18}$"},
 }
 STREAM_EXAMPLE: Final = (
-    'retry: 2000\n\nid: evt_000000000002\nevent: fill\ndata: {"id":"evt_000000000002","type":"fill","subtype":"entry","ts":1767225600000,"data":{}}\n\n'
-    ': ping\n\nevent: error\ndata: {"error":{"code":"unauthorized","message":"the API key has been revoked","requestId":"req_0"}}\n\n'
+    "retry: 2000\n\nid: evt_000000000002\nevent: fill\ndata:"
+    ' {"id":"evt_000000000002","type":"fill","subtype":"entry","ts":1767225600000,"data":{}}\n\n: ping\n\nevent:'
+    ' error\ndata: {"error":{"code":"unauthorized","message":"the API key has been revoked","requestId":"req_0"}}\n\n'
 )
 VERSION: Final[Json] = {
     "name": wire_headers.API_VERSION_HEADER,
@@ -105,10 +120,13 @@ VERSION: Final[Json] = {
 # Headers of every response.
 ANSWER_HEADERS: Final[dict[str, Json]] = {
     wire_headers.API_VERSION_HEADER: {"description": "Date version of the interface.", "schema": {"type": "string"}},
-    wire_headers.REQUEST_ID_HEADER: {"description": "The request's id, as in error.requestId.", "schema": {"type": "string"}},
+    wire_headers.REQUEST_ID_HEADER: {
+        "description": "The request's id, as in error.requestId.",
+        "schema": {"type": "string"},
+    },
     "RateLimit": {"description": "What is left of the rate limit.", "schema": {"type": "string"}},
     "RateLimit-Policy": {"description": "The rate limit of this route.", "schema": {"type": "string"}},
-}  # fmt: skip
+}
 RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 0}}
 CHALLENGE: Final[Json] = {
     "description": "The authentication scheme that the service requires.",
@@ -128,7 +146,15 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "Trade.intent": _INTENTS,
     "Trade.source": ("dashboard", "agent", "api"),
     "Trade.kind": (
-        "market", "limit", "close", "stop_loss", "take_profit", "guardian", "kill", "liquidation", "settlement",
+        "market",
+        "limit",
+        "close",
+        "stop_loss",
+        "take_profit",
+        "guardian",
+        "kill",
+        "liquidation",
+        "settlement",
     ),
     "Trade.fillStatus": ("none", "partial", "filled"),
     "Trade.status": ("open", "done", "canceled"),
@@ -156,13 +182,20 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "Plan.intent": _INTENTS,
     "Plan.type": ("market", "limit"),
     "Warning_.code": (
-        "leverage_clamped", "partial_depth", "wide_spread", "external_closed", "near_liquidation", "unprotected", "rounded",
-        "unknown_type", "secret_converted",
+        "leverage_clamped",
+        "partial_depth",
+        "wide_spread",
+        "external_closed",
+        "near_liquidation",
+        "unprotected",
+        "rounded",
+        "unknown_type",
+        "secret_converted",
     ),
     "WalletNavResult.range": ("1d", "7d", "30d", "all"),
     "Event.type": ("fill", "order", "trigger", "guardian", "funding", "liquidation", "settlement", "account"),
     "ErrorBody.code": tuple(CODES),
-}  # fmt: skip
+}
 
 
 def description(rules: Iterable[Rule], base_url: str) -> Json:
@@ -179,9 +212,11 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
             "title": "Trading Service Interface",
             "version": wire_headers.DESCRIPTION_VERSION,
             "summary": "Stocks, bonds, crypto and event markets for agents and people.",
-            "description": "A sandbox: balances are play money. Amounts, prices and sizes in responses are strings. Times are unix milliseconds "
-            "on the service's clock. Every failure has an error object. Date version "
-            f"{wire_headers.API_VERSION}, limits version {wire_headers.LIMITS_VERSION}.",
+            "description": (
+                "A sandbox: balances are play money. Amounts, prices and sizes in responses are strings. Times are"
+                " unix milliseconds on the service's clock. Every failure has an error object. Date version"
+                f" {wire_headers.API_VERSION}, limits version {wire_headers.LIMITS_VERSION}."
+            ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": base_url}],
@@ -196,7 +231,10 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An API key or a session's access token: Authorization: Bearer <API_KEY or ACCESS_TOKEN>. A session ends after 30 days.",
+                    "description": (
+                        "An API key or a session's access token: Authorization: Bearer <API_KEY or ACCESS_TOKEN>. A"
+                        " session ends after 30 days."
+                    ),
                 },
                 "control": {
                     "type": "http",
@@ -308,8 +346,8 @@ def _success(rule: Rule, described: Described, schemas: _Schemas) -> Json:
         content: Json = {"schema": {"type": "object"} if answer == JSON else {"type": "string"}}
         if answer == STREAM:
             content["schema"]["description"] = (
-                "Server-sent events. In each message id is the event's id, event is its type and data is one Event. The last message may have "
-                "event: error, no id, and an ErrorEnvelope as its data; then the stream ends."
+                "Server-sent events. In each message id is the event's id, event is its type and data is one Event. The"
+                " last message may have event: error, no id, and an ErrorEnvelope as its data; then the stream ends."
             )
             content["example"] = STREAM_EXAMPLE
             # The schema of data by event name; `*` is every other name.
@@ -355,7 +393,8 @@ def _failures(rule: Rule, described: Described, schemas: _Schemas) -> Json:
     return {str(status): _failure(status, codes, schemas) for status, codes in sorted(by_status.items())}
 
 
-GONE: Final = {("GET", "/v1/events"), ("GET", "/v1/events/stream")}  # a cursor that a reset wiped
+# a cursor that a reset wiped
+GONE: Final = {("GET", "/v1/events"), ("GET", "/v1/events/stream")}
 
 
 def _failure(status: int, codes: list[str], schemas: _Schemas) -> Json:
@@ -453,7 +492,8 @@ def _describe_request(model: type[Request], schema: Json) -> None:
     schema.pop("title", None)
     rules = RULES.get(model.__name__)
     if rules is not None:
-        # Generators of clients read neither rules between fields nor boolean schemas, so the rules stand beside the schema.
+        # Generators of clients read neither rules between fields nor boolean schemas, so the rules stand beside the
+        # schema.
         schema["x-rules"] = rules
     if model.__name__ == "SettingsRequest":
         for part in schema["properties"].values():
@@ -534,9 +574,7 @@ RULES: Final[dict[str, Json]] = {
     "OrderRequest": {
         **_exactly_one("usdAmount", "size"),
         "anyOf": [
-            {
-                "properties": {"type": {"const": "market"}, "size": _ABOVE_ZERO, "limitPx": False},
-            },
+            {"properties": {"type": {"const": "market"}, "size": _ABOVE_ZERO, "limitPx": False}},
             {
                 "properties": {
                     "type": {"const": "limit"},

@@ -53,7 +53,10 @@ def watch(wallets: WalletOperations, address: str, query: WatchQuery) -> str:
     parts = [
         '<main class="watch">',
         f"<h1>{text(title)}</h1>",
-        f'<p class="soft"><code>{text(name)}</code> &middot; {text(wallet["environment"])} &middot; {_time(wallet["updatedAt"])}</p>',
+        (
+            f'<p class="soft"><code>{text(name)}</code> &middot; {text(wallet["environment"])} &middot;'
+            f" {_time(wallet['updatedAt'])}</p>"
+        ),
     ]
     if not wallet["registered"]:
         parts.append("<p>This address has no account on this service.</p>")
@@ -69,7 +72,8 @@ def watch(wallets: WalletOperations, address: str, query: WatchQuery) -> str:
             _trades(trades, query),
         ]
     parts.append(
-        f'<p class="soft">Public and read-only. Play money. Times are UTC, on the service\'s clock. Refreshes every {REFRESH_SECONDS} seconds.</p></main>'
+        '<p class="soft">Public and read-only. Play money. Times are UTC, on the service\'s clock. Refreshes every'
+        f" {REFRESH_SECONDS} seconds.</p></main>"
     )
     return page(f"{title} \u2014 portfolio", "".join(parts), refresh_seconds=REFRESH_SECONDS)
 
@@ -107,9 +111,9 @@ def _value(wallet: dict[str, Any], gains: dict[str, str], series: Sequence[dict[
     )
     rows = [[("Time", _time(point.at_ms)), ("Value", _usd(point.usd))] for point in reversed(points)]
     return (
-        f'{head}<figure class="chart">{chart(points, start, f"Account value. {summary}")}<figcaption class="soft">{summary}. '
-        f"The dashed line is the value at the start.</figcaption></figure>"
-        f"<details><summary>Values as a table</summary>{_table(rows)}</details>"
+        f'{head}<figure class="chart">{chart(points, start, f"Account value. {summary}")}<figcaption'
+        f' class="soft">{summary}. The dashed line is the value at the'
+        f" start.</figcaption></figure><details><summary>Values as a table</summary>{_table(rows)}</details>"
     )
 
 

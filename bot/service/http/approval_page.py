@@ -1,4 +1,7 @@
-"""HTML of the approval page: one form at a time, no script, no external resource. This module escapes all outside text."""
+"""HTML of the approval page: one form at a time, no script, no external resource.
+
+This module escapes all outside text.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ _HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode
 
 HEADERS: Final = {
     "Content-Security-Policy": (
-        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; form-action 'self'; base-uri 'none';"
+        " frame-ancestors 'none'"
     ),
     # Not "no-referrer": a browser would then send its forms with Origin null, and the service checks the origin.
     "Referrer-Policy": "same-origin",
@@ -58,14 +62,18 @@ HEADERS: Final = {
 def _page(title: str, inside: str, problem: str | None = None) -> str:
     wrong = "" if problem is None else f'<p class="note wrong" role="alert">{escape(problem)}</p>'
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{escape(title)}</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>\n'
-        f'<body><main><div class="mark">Bracketbot sandbox</div><h1>{escape(title)}</h1>{wrong}{inside}</main></body></html>\n'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport"'
+        f' content="width=device-width, initial-scale=1"><title>{escape(title)}</title><link rel="icon"'
+        f' href="data:,"><style>{_STYLE}</style></head>\n<body><main><div class="mark">Bracketbot'
+        f" sandbox</div><h1>{escape(title)}</h1>{wrong}{inside}</main></body></html>\n"
     )
 
 
 def _form(csrf: str, inside: str) -> str:
-    return f'<form method="post" action="/device" autocomplete="off"><input type="hidden" name="csrf" value="{escape(csrf)}">{inside}</form>'
+    return (
+        '<form method="post" action="/device" autocomplete="off"><input type="hidden" name="csrf"'
+        f' value="{escape(csrf)}">{inside}</form>'
+    )
 
 
 def _button(step: str, words: str, kind: str = "go") -> str:
@@ -105,7 +113,9 @@ def enter_otp(csrf: str, phone: str, sandbox_code: str | None, problem: str | No
     shown = (
         ""
         if sandbox_code is None
-        else f'<p class="note">The sandbox sends no SMS. The code is <b id="sandboxCode">{escape(sandbox_code)}</b>.</p>'
+        else (
+            f'<p class="note">The sandbox sends no SMS. The code is <b id="sandboxCode">{escape(sandbox_code)}</b>.</p>'
+        )
     )
     field = (
         f'<label for="otp">Six digits sent to {escape(phone)}</label>'
@@ -131,8 +141,8 @@ def decide(
     rows = [("Account", owner), ("Code", user_code), ("Asked from", origin), ("Program", agent or "unknown"), *caps]
     facts = "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(detail)}</dd>" for term, detail in rows) + "</dl>"
     boxes = "".join(
-        f'<label class="scope"><input type="checkbox" name="scope" value="{scope}"{" checked" if scope in chosen else ""}>'
-        f"<b>{scope}</b><span>{escape(words)}</span></label>"
+        '<label class="scope"><input type="checkbox" name="scope"'
+        f' value="{scope}"{" checked" if scope in chosen else ""}><b>{scope}</b><span>{escape(words)}</span></label>'
         for scope, words in SCOPES
         if scope in offered
     )

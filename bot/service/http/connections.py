@@ -1,7 +1,9 @@
-"""One HTTP connection. Answers slow, oversized and malformed requests with the interface's error object. Knows no operation.
+"""One HTTP connection. Answers slow, oversized and malformed requests with the interface's error object. Knows no
+operation.
 
-A request must arrive whole within REQUEST_SECONDS of its first byte. A new connection must send its first request within the same time.
-At most WAITING_MAX connections of a server may be in this state: one more closes the one that began first.
+A request must arrive whole within REQUEST_SECONDS of its first byte. A new connection must send its first request
+within the same time. At most WAITING_MAX connections of a server may be in this state: one more closes the one that
+began first.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from bot.service.security import rate_limits
 from bot.service.views.responses import Answer, refuse
 from bot.wire.headers import API_VERSION, API_VERSION_HEADER, REQUEST_ID_HEADER
 
-CONNECTION: Final = "bracketbot.connection"  # scope extension: {"close": closes the connection without a response}
-HEAD_BYTES_MAX: Final = 32 * 1024  # The bytes of the request line and headers.
-REQUEST_SECONDS: Final = 30.0  # for a whole request, body included, to arrive
+# scope extension: {"close": closes the connection without a response}
+CONNECTION: Final = "bracketbot.connection"
+# The bytes of the request line and headers.
+HEAD_BYTES_MAX: Final = 32 * 1024
+# for a whole request, body included, to arrive
+REQUEST_SECONDS: Final = 30.0
 # Half of the 1,024 descriptors that a process usually has: the rest is for requests that run, event streams and files.
 WAITING_MAX: Final = 512
-LOOK_SECONDS: Final = 5.0  # how often the timeout is checked
+# how often the timeout is checked
+LOOK_SECONDS: Final = 5.0
 
 _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
@@ -31,7 +37,8 @@ _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request 
 class Protocol(HttpToolsProtocol):
     """HTTP/1.1 with limits. The application may close the connection, which injected faults use."""
 
-    more_headers: Callable[[], Mapping[str, str]] = staticmethod(dict)  # that every response of the service has
+    # that every response of the service has
+    more_headers: Callable[[], Mapping[str, str]] = staticmethod(dict)
     request_seconds = REQUEST_SECONDS
     look_seconds = LOOK_SECONDS
 
@@ -39,8 +46,10 @@ class Protocol(HttpToolsProtocol):
     waiting: ClassVar[dict[Protocol, None]]
     waiting_max = WAITING_MAX
 
-    _begun: float | None = None  # when the current request began to arrive; None between requests
-    _head: int | None = 0  # bytes of its headers so far; None when the headers are complete
+    # when the current request began to arrive; None between requests
+    _begun: float | None = None
+    # bytes of its headers so far; None when the headers are complete
+    _head: int | None = 0
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's own is
@@ -61,7 +70,8 @@ class Protocol(HttpToolsProtocol):
             if self._head is None:
                 super().data_received(data)
                 return
-            # One read may hold more than the whole head may have, so the parser never gets more than the rest of it at once.
+            # One read may hold more than the whole head may have, so the parser never gets more than the rest of it at
+            # once.
             part, data = data[: HEAD_BYTES_MAX - self._head], data[HEAD_BYTES_MAX - self._head :]
             if not part:
                 self._end(431, f"the request line and headers are larger than {HEAD_BYTES_MAX} bytes")
@@ -104,7 +114,8 @@ class Protocol(HttpToolsProtocol):
         if self._head:
             self._end(408, why)
         else:
-            self.transport.close()  # No request has begun, or its body is incomplete, which is the same as no request.
+            # No request has begun, or its body is incomplete, which is the same as no request.
+            self.transport.close()
 
     def _end(self, status: int, text: str) -> None:
         """Answer a request that cannot be read, and close the connection."""

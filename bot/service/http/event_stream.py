@@ -1,8 +1,10 @@
-"""The event stream: server-sent events of the feed that GET /v1/events reads, resumed by event id. Reads committed events only.
+"""The event stream: server-sent events of the feed that GET /v1/events reads, resumed by event id. Reads committed
+events only.
 
-A stream reads the feed at least every 2 s, and whenever its account has an event. A stream ends with one `event: error` that has no id and the
-interface's error object as its data. It ends within 2 s after the credential is revoked or expires. It also ends, with the fix resync, if
-unread events are gone: after a reset, or because the reader was too slow. A client that then resumes gets the same error as a plain response.
+A stream reads the feed at least every 2 s, and whenever its account has an event. A stream ends with one `event: error`
+that has no id and the interface's error object as its data. It ends within 2 s after the credential is revoked or
+expires. It also ends, with the fix resync, if unread events are gone: after a reset, or because the reader was too
+slow. A client that then resumes gets the same error as a plain response.
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ from bot.venue import pages
 from bot.venue.state import event_id
 from bot.wire.queries import EventStreamQuery
 
-STREAMS_MAX: Final = 64  # open streams of one account
-LOOK_SECONDS: Final = 1.5  # the interface promises 2 s for noticing an expired credential
+# open streams of one account
+STREAMS_MAX: Final = 64
+# the interface promises 2 s for noticing an expired credential
+LOOK_SECONDS: Final = 1.5
 PING_SECONDS: Final = 15
 RETRY_MS: Final = 2_000
-EXAMINED_MAX: Final = (
-    500  # events read from the feed at a time, so that one reader far behind does not delay the others
-)
-TOGETHER_MAX: Final = 25  # events of a burst that are sent in one write
+# events read from the feed at a time, so that one reader far behind does not delay the others
+EXAMINED_MAX: Final = 500
+# events of a burst that are sent in one write
+TOGETHER_MAX: Final = 25
 LAST_EVENT_ID: Final = "Last-Event-ID"
 
 
@@ -48,7 +52,8 @@ class Streams:
     def __init__(self) -> None:
         self._wakeups: dict[str, set[asyncio.Event]] = {}
         self._closed = False
-        self.generation = 0  # changes when the service is restored: events that a stream has sent may no longer exist
+        # changes when the service is restored: events that a stream has sent may no longer exist
+        self.generation = 0
 
     def wake(self, events: Iterable[Event]) -> None:
         """Wake the streams of the accounts that these events belong to."""
@@ -169,12 +174,14 @@ class StreamOperations:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(wakeup.wait(), LOOK_SECONDS)
                 continue
-            await self._machine.settle()  # Send only events that a crash cannot undo.
+            # Send only events that a crash cannot undo.
+            await self._machine.settle()
             for at in range(0, len(unread), TOGETHER_MAX):
                 if generation != self._streams.generation:
                     break
                 if self._streams.has_closed() or self._refusal(header) is not None:
-                    break  # Sending this batch to a slow reader may take long.
+                    # Sending this batch to a slow reader may take long.
+                    break
                 together = unread[at : at + TOGETHER_MAX]
                 cursor = together[-1].seq
                 if piece := b"".join(_told(happened) for happened in together if _is_wanted(happened, wanted)):
@@ -182,7 +189,10 @@ class StreamOperations:
             await asyncio.sleep(0)
 
     def _gap(self, account_id: str, cursor: int) -> Refusal | None:
-        """Why the next event is no longer in the feed, or None. A reader who had read everything before a reset only gets the reset event."""
+        """Why the next event is no longer in the feed, or None.
+
+        A reader who had read everything before a reset only gets the reset event.
+        """
         account = peek(self._machine.state, account_id)
         return cursor_lost(account, cursor) if cursor < account.events_first - 1 else None
 

@@ -1,6 +1,8 @@
-"""Faults on demand: the sandbox makes requests to /v1 fail, so that clients can test their error handling. Faults end with the process.
+"""Faults on demand: the sandbox makes requests to /v1 fail, so that clients can test their error handling. Faults end
+with the process.
 
-At most one fault applies to a request: the oldest that matches. In addition the feed may repeat an event. Time is real time.
+At most one fault applies to a request: the oldest that matches. In addition the feed may repeat an event. Time is real
+time.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from bot.service.views.responses import Refused, invalid
 from bot.wire.control import FaultRequest
 
 ANY: Final = "*"
-FEED: Final = "get_events"  # the operations that can repeat an event
+# the operations that can repeat an event
+FEED: Final = "get_events"
 STREAM: Final = "get_events_stream"
 FAULTS_MAX: Final = 100
 COUNT_MAX: Final = 1_000_000
-READ_S: Final = 5.0  # to wait for the rest of a request before its connection is closed
-INJECTED: Final = (
-    "bracketbot.injected"  # scope key: the refusal that the gateway sends instead of running the operation
-)
+# to wait for the rest of a request before its connection is closed
+READ_S: Final = 5.0
+# scope key: the refusal that the gateway sends instead of running the operation
+INJECTED: Final = "bracketbot.injected"
 
 Run = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -105,20 +108,21 @@ class Faults:
         self._faults.append(Fault(f"flt_{self._seq:06d}", op, kind, request.count, request.ms))
 
     def _find(self, op: str, *, repeats: bool) -> Fault | None:
-        return next(
-            (f for f in self._faults if f.op in (ANY, op) and (f.kind == "duplicate_event") == repeats),
-            None,
-        )
+        return next((f for f in self._faults if f.op in (ANY, op) and (f.kind == "duplicate_event") == repeats), None)
 
     def _use(self, fault: Fault) -> None:
         fault.remaining -= 1
         if not fault.remaining:
             self._faults = [one for one in self._faults if one is not fault]
 
-    # ── Applying a fault ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Applying a fault
+    # ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def is_idle(self, scope: Scope) -> bool:
-        """True if no fault can apply to this request. A fault that is set while a stream is open applies to the stream."""
+        """True if no fault can apply to this request.
+
+        A fault that is set while a stream is open applies to the stream.
+        """
         return not self._faults and scope["path"] != "/v1/events/stream"
 
     async def around(self, scope: Scope, receive: Receive, send: Send, run: Run) -> None:
@@ -186,7 +190,8 @@ class Faults:
             fault = self._find(STREAM, repeats=True) if self._faults and body.startswith(b"id: evt_") else None
             if fault is not None:
                 self._use(fault)
-                first, end, _ = body.partition(b"\n\n")  # One write may hold several events.
+                # One write may hold several events.
+                first, end, _ = body.partition(b"\n\n")
                 await send({**message, "body": first + end})
             await send(message)
 
@@ -214,8 +219,8 @@ class Whole:
 
 
 async def _hang_up(scope: Scope, receive: Whole) -> None:
-    """Close the connection without a response, after reading the whole request. With unread bytes the kernel would sometimes reset the connection,
-    so the caller would see different errors by chance.
+    """Close the connection without a response, after reading the whole request. With unread bytes the kernel would
+    sometimes reset the connection, so the caller would see different errors by chance.
     """
     connection = (scope.get("extensions") or {}).get(CONNECTION)
     if connection is None:

@@ -1,7 +1,9 @@
-"""The gateway: the ASGI application. It routes requests, and gives every response the service's headers and every failure an error object.
+"""The gateway: the ASGI application. It routes requests, and gives every response the service's headers and every
+failure an error object.
 
-It checks in this order: request id, route (404, or 405 with a complete Allow), version, caller, scope, rate limit, body (size, type, JSON),
-schema. Then the operation runs. The gateway sends a response after everything that the response may show is on disk.
+It checks in this order: request id, route (404, or 405 with a complete Allow), version, caller, scope, rate limit, body
+(size, type, JSON), schema. Then the operation runs. The gateway sends a response after everything that the response may
+show is on disk.
 """
 
 from __future__ import annotations
@@ -43,11 +45,12 @@ R = TypeVar("R", bound=Request)
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 PATH_MAX: Final = 2_048
-RPC_INVALID: Final = -32600  # JSON-RPC: invalid request
-RPC_REFUSED: Final = -32000  # the first code that JSON-RPC leaves to servers
-IDS_AT_ONCE: Final = (
-    128  # request ids drawn together: each draw yields to other threads, which costs more than the draw
-)
+# JSON-RPC: invalid request
+RPC_INVALID: Final = -32600
+# the first code that JSON-RPC leaves to servers
+RPC_REFUSED: Final = -32000
+# request ids drawn together: each draw yields to other threads, which costs more than the draw
+IDS_AT_ONCE: Final = 128
 ID_BYTES: Final = 12
 
 # Headers that a request may have only once: with two, the meaning would be unclear.
@@ -78,9 +81,12 @@ class Rule:
     query: type[Request] = EmptyQuery
     is_order: bool = False
     keyed: bool = False
-    origins: frozenset[str] | None = None  # web pages that may call this route; None: any
-    metadata: str = ""  # address that tells a caller without a credential how to get one
-    is_rpc: bool = False  # errors are JSON-RPC errors, with the error object as their data
+    # web pages that may call this route; None: any
+    origins: frozenset[str] | None = None
+    # address that tells a caller without a credential how to get one
+    metadata: str = ""
+    # errors are JSON-RPC errors, with the error object as their data
+    is_rpc: bool = False
 
 
 class Call(NamedTuple):
@@ -144,14 +150,17 @@ class Gateway:
         """`endpoints`: by (method, path of the rule)."""
         self.endpoints = endpoints
         self._operations = operations
-        self.rules = tuple(rules)  # every route there is
+        # every route there is
+        self.rules = tuple(rules)
         self._routes = Routes(rules)
         self._control_token = control_token or None
         self.faults: Faults | None = None
-        self._hosts = hosts  # host names that a service on loopback accepts; None: any
+        # host names that a service on loopback accepts; None: any
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http"  # The server is started without lifespan and without WebSockets.
+        # The server is started without lifespan and without WebSockets.
+        assert scope["type"] == "http"
         if self.faults is None or self.faults.is_idle(scope):
             await _Exchange(self, scope, receive, send).run()
         else:
@@ -161,7 +170,10 @@ class Gateway:
         await _Exchange(self, scope, receive, send).run()
 
     def find(self, scope: Scope) -> tuple[dict[str, Rule], dict[str, str]] | None:
-        """As `Routes.find`, for a request. An encoded slash (%2F) belongs to a name, and no name of the service has a slash."""
+        """As `Routes.find`, for a request.
+
+        An encoded slash (%2F) belongs to a name, and no name of the service has a slash.
+        """
         raw = scope.get("raw_path") or b""
         return None if b"%2F" in raw or b"%2f" in raw else self._routes.find(scope["path"])
 
@@ -209,16 +221,19 @@ class _Exchange:
         except Refused as no:
             await self._refuse(no.refusal, no.status, no.headers)
         except Exception as error:
-            # A bug: the caller gets the request id, the log gets the details. If the state is in doubt the machine stops the service.
+            # A bug: the caller gets the request id, the log gets the details. If the state is in doubt the machine
+            # stops the service.
             log.exception(
                 "request.failed", request_id=self._request_id, path=self._scope["path"], error=type(error).__name__
             )
             if not self._started:
                 await self._refuse(Refusal("internal_error", "the service failed; you may send the same request again"))
         finally:
-            self._scope.pop("refuse", None)  # Break the reference cycle, so that the garbage collector need not.
+            # Break the reference cycle, so that the garbage collector need not.
+            self._scope.pop("refuse", None)
 
-    # ── Checks of a request ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Checks of a request
+    # ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _admit(self) -> Call:
         gateway, scope = self._gateway, self._scope
@@ -363,7 +378,8 @@ class _Exchange:
         if verdict.retry_after:
             refusal = Refusal(
                 "rate_limited",
-                f"more than {verdict.policy.per_second:g} requests a second ({verdict.policy.name}); wait {verdict.retry_after} s",
+                f"more than {verdict.policy.per_second:g} requests a second ({verdict.policy.name}); wait"
+                f" {verdict.retry_after} s",
                 fix={"action": "wait", "seconds": verdict.retry_after},
                 details={"policy": verdict.policy.name},
             )
@@ -428,7 +444,8 @@ class _Exchange:
         except strict_json.BadJson as error:
             raise Refused(invalid("body", str(error))) from None
 
-    # ── The answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The answer
+    # ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_of(
         self, refusal: Refusal, status: int | None = None, headers: Mapping[str, str] | None = None
@@ -494,7 +511,10 @@ def _new_id() -> str:
 
 
 def _as_rpc(answer: Answer) -> dict[str, Any]:
-    """An error object as a JSON-RPC error, so that an agent's library shows the reason. The id is null because the body has not been read."""
+    """An error object as a JSON-RPC error, so that an agent's library shows the reason.
+
+    The id is null because the body has not been read.
+    """
     error = json.loads(answer.body)["error"]
     code = RPC_INVALID if error["code"] == "invalid_input" else RPC_REFUSED
     return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": error["message"], "data": error}}
@@ -545,8 +565,9 @@ def _check_sound(machine: Machine) -> None:
 
 
 def check_still_valid(machine: Machine, generation: int, principal: Principal) -> None:
-    """Check a request again after a wait. Refused if the service was restored to another state, if the credential is no longer
-    valid, or if the service has failed."""
+    """Check a request again after a wait. Refused if the service was restored to another state, if the credential is no
+    longer valid, or if the service has failed.
+    """
     _check_sound(machine)
     if generation != machine.generation:
         text = "the service was restored during this request; nothing was done, send the request again"

@@ -1,7 +1,8 @@
-"""The page at verificationUri, where the owner approves or denies a device. A visit is kept in memory for ten minutes of real time.
+"""The page at verificationUri, where the owner approves or denies a device. A visit is kept in memory for ten minutes
+of real time.
 
-Every form must come from this origin, with the visit's token (a cookie of this path only) and a CSRF token. Sign-in gives the visit a new
-token, so that a token planted by an attacker is useless.
+Every form must come from this origin, with the visit's token (a cookie of this path only) and a CSRF token. Sign-in
+gives the visit a new token, so that a token planted by an attacker is useless.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from bot.wire.base import Request, Text
 from bot.wire.requests import OtpRequest, VerifyRequest
 
 VISIT_SECONDS: Final = 600
-VISITS_MAX: Final = 1_000  # the oldest goes first
+# the oldest goes first
+VISITS_MAX: Final = 1_000
 FORM_BYTES_MAX: Final = 8 * 1024
 FIELDS_MAX: Final = 20
 COOKIE: Final = "bb_device"
@@ -104,12 +106,12 @@ class ApprovalPage:
         was_known = visit.owner is not None
         page, status = self._run(step, visit, form, context)
         if visit.owner is not None and not was_known:
-            self._visits.pop(
-                name, None
-            )  # A parallel request may have ended the visit, or newer visits may have displaced it.
+            # A parallel request may have ended the visit, or newer visits may have displaced it.
+            self._visits.pop(name, None)
             name = secrets.token_urlsafe(32)
             self._visits[name] = visit
-        if visit.device is None and visit.owner is not None:  # The owner has decided, so the visit ends.
+        # The owner has decided, so the visit ends.
+        if visit.device is None and visit.owner is not None:
             self._visits.pop(name, None)
         return self._answer(page, status, cookie=name)
 
@@ -232,7 +234,8 @@ class ApprovalPage:
             raise Refused(Refusal("unauthorized", "sign in first"))
         state = self._operations.machine.state
         if owner.account not in state.accounts or (owner.key is not None and owner.key not in state.keys):
-            visit.owner = None  # the sandbox was reset or restored to a state without this account
+            # the sandbox was reset or restored to a state without this account
+            visit.owner = None
             raise Refused(Refusal("unauthorized", "the account no longer exists"))
         key = self._operations.key(owner)
         now = self._operations.machine.catch_up()
@@ -243,7 +246,8 @@ class ApprovalPage:
 
     def _waiting(self, visit: Visit) -> str:
         if visit.device is None or self._operations.waiting_device(visit.device) is None:
-            visit.device, visit.owner = None, None  # the person starts again with another code
+            # the person starts again with another code
+            visit.device, visit.owner = None, None
             raise Refused(Refusal("not_found", "this request has expired, or somebody has already decided it"))
         return visit.device
 

@@ -1,4 +1,7 @@
-"""The routes of sign-in, keys, devices and settings: read the request, call the operation, send its answer. No rule, no state."""
+"""The routes of sign-in, keys, devices and settings: read the request, call the operation, send its answer.
+
+No rule, no state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The routes of the interface, one function each: read the request, call the operation, send its answer. No rule, no state."""
+"""The routes of the interface, one function each: read the request, call the operation, send its answer.
+
+No rule, no state.
+"""
 
 from __future__ import annotations
 

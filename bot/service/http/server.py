@@ -1,4 +1,7 @@
-"""The HTTP server: uvicorn with the settings of the service, and a listener for an embedded service. Knows no operation."""
+"""The HTTP server: uvicorn with the settings of the service, and a listener for an embedded service.
+
+Knows no operation.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ from bot.service.http.connections import Protocol
 
 Headers = Callable[[], Mapping[str, str]]
 
-STOP_SECONDS: Final = 1  # for running requests when the service stops
+# for running requests when the service stops
+STOP_SECONDS: Final = 1
 
 
 class Server(uvicorn.Server):
     """uvicorn without its signal handling, which would end the process before the service saves its snapshot."""
 
     on_started: Callable[[], None] | None = None
-    on_stop: Callable[[], None] = staticmethod(
-        lambda: None
-    )  # ends open event streams, which would not end by themselves
+    # ends open event streams, which would not end by themselves
+    on_stop: Callable[[], None] = staticmethod(lambda: None)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -41,7 +44,10 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") -> Server:
-    """A server for this application on given sockets. `headers`: added to responses that the server sends without the application."""
+    """A server for this application on given sockets.
+
+    `headers`: added to responses that the server sends without the application.
+    """
 
     class Stamping(Protocol):
         more_headers = staticmethod(headers)
@@ -64,8 +70,9 @@ def make_server(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") 
 
 
 def free_port(host: str = "127.0.0.1") -> socket.socket:
-    """A socket bound to a free port. It names IPPROTO_TCP, because asyncio disables Nagle's algorithm only then; with Nagle a response in two
-    writes waits 40 ms for the caller's delayed acknowledgement."""
+    """A socket bound to a free port. It names IPPROTO_TCP, because asyncio disables Nagle's algorithm only then; with
+    Nagle a response in two writes waits 40 ms for the caller's delayed acknowledgement.
+    """
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.bind((host, 0))
     return sock

@@ -1,7 +1,8 @@
 """The venue's book in the shape of an exchange's book. Pure.
 
-The venue's book has the same levels on both sides, evenly spaced, with sizes that grow evenly (see `bot/venue/book.py`). The first level has what the exchange
-has at its best price, and all levels together have what the exchange has within their span: on each count of the side that has less.
+The venue's book has the same levels on both sides, evenly spaced, with sizes that grow evenly (see
+`bot/venue/book.py`). The first level has what the exchange has at its best price, and all levels together have what the
+exchange has within their span: on each count of the side that has less.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from bot.market_data.source import Depth
 from bot.venue.numbers import E8
 from bot.venue.state import BOOK_LEVELS, Market
 
-SIZE_MAX: Final = 10**12  # The size of one level, in the base currency.
+# The size of one level, in the base currency.
+SIZE_MAX: Final = 10**12
 STEPS: Final = BOOK_LEVELS - 1
-GROWTHS: Final = sum(range(BOOK_LEVELS))  # how often the growth counts in the sum of all levels
+# how often the growth counts in the sum of all levels
+GROWTHS: Final = sum(range(BOOK_LEVELS))
 
 
 class Book(NamedTuple):
@@ -27,7 +30,10 @@ class Book(NamedTuple):
 
 
 def book_of(market: Market, depth: Depth) -> Book | None:
-    """The book of a market in the shape of the exchange's. None if a side is empty, or if prices or sizes are not possible."""
+    """The book of a market in the shape of the exchange's.
+
+    None if a side is empty, or if prices or sizes are not possible.
+    """
     sides = [_side(depth.bids), _side(depth.asks)]
     bids, asks = sides
     if not bids or not asks or bids[0][0] >= asks[0][0]:

@@ -1,4 +1,6 @@
-"""The first start on a live source: which markets of the catalogue the source has, with their ticks, sizes, leverage and present prices."""
+"""The first start on a live source: which markets of the catalogue the source has, with their ticks, sizes, leverage
+and present prices.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from bot.venue.state import MarketSpec
 
 log = structlog.get_logger()
 
-FIRST_QUOTES_SECONDS: Final = 30.0  # markets without a quote until then are not listed
+# markets without a quote until then are not listed
+FIRST_QUOTES_SECONDS: Final = 30.0
 
 
 OpenSource = Callable[[], LiveSource]
@@ -39,7 +42,8 @@ def open_live(name: str) -> LiveSource:
 
 
 def live_sources(given: Sequence[str], markets: tuple[str, ...]) -> tuple[LiveOptions, ...]:
-    """The sources for SOURCE, or for one or more SOURCE:COIN,COIN=SYMBOL. A SOURCE without coins has the coins and symbols of `markets`.
+    """The sources for SOURCE, or for one or more SOURCE:COIN,COIN=SYMBOL. A SOURCE without coins has the coins and
+    symbols of `markets`.
 
     ConfigError if a source or a coin is given twice, or if one of several sources names no coin.
     """
@@ -143,7 +147,8 @@ async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int
 def _listing(one: Mapped, px: int) -> Listing:
     """The catalogue's market at the source's price, with the source's fees, grids, minimum and leverage."""
     listing = listing_at(CATALOGUE[one.coin], px)
-    spec = replace(listing.spec, strict_hours=True, hours=None)  # Openings are refused while the source is silent.
+    # Openings are refused while the source is silent.
+    spec = replace(listing.spec, strict_hours=True, hours=None)
     if one.instrument is not None:
         spec = _with_rules(spec, one.instrument)
     lot = spec.lot
@@ -166,7 +171,9 @@ def _with_rules(spec: MarketSpec, instrument: Instrument) -> MarketSpec:
 
 
 def _units(text: str | None) -> int:
-    """A tick, step or amount in units of 1e-8, rounded up to one that the venue can hold. 0: the source does not say."""
+    """A tick, step or amount in units of 1e-8, rounded up to one that the venue can hold. 0: the source does not
+    say.
+    """
     return 0 if text is None else int((Decimal(text) * E8).to_integral_value(ROUND_CEILING))
 
 

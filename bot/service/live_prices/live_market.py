@@ -1,4 +1,7 @@
-"""One live market: its quotes, the age of its price, and whether it is open for new positions. Moves the machine; reads no clock and no network."""
+"""One live market: its quotes, the age of its price, and whether it is open for new positions.
+
+Moves the machine; reads no clock and no network.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,22 @@ from bot.venue.state import HOUR_MS
 log = structlog.get_logger()
 
 MINUTE_MS: Final = 60_000
-AGE_MAX_MS: Final = 30_000  # The age of a price. An older one closes the market for new positions.
-WAITING_MAX: Final = 3_600  # quotes that wait for the candles of a gap
-QUIET_MS: Final = 10_000  # without a quote; then the best prices of the book are one
-FUNDING_CAP: Final = 4 * E12 // 100  # The rate of an hour, as in the venue. A larger one is not believed.
+# The age of a price. An older one closes the market for new positions.
+AGE_MAX_MS: Final = 30_000
+# quotes that wait for the candles of a gap
+WAITING_MAX: Final = 3_600
+# without a quote; then the best prices of the book are one
+QUIET_MS: Final = 10_000
+# The rate of an hour, as in the venue. A larger one is not believed.
+FUNDING_CAP: Final = 4 * E12 // 100
 
 
 class LiveMarket:
     """A market and its place in the stream of prices.
 
-    While the market is closed, its quotes wait. The market opens when the closed minutes reach the first quote that waits: the machine applies the
-    missed minutes in order, then the later quotes. A market without a position and without an order has nothing that a missed price could reach, so
-    it opens with the first quote.
+    While the market is closed, its quotes wait. The market opens when the closed minutes reach the first quote that
+    waits: the machine applies the missed minutes in order, then the later quotes. A market without a position and
+    without an order has nothing that a missed price could reach, so it opens with the first quote.
     """
 
     def __init__(self, machine: Machine, coin: str, symbol: str) -> None:
@@ -45,23 +52,30 @@ class LiveMarket:
         # The price before a restart: a wrong price that stands when the service starts is a jump too.
         last = machine.state.markets[coin].mark or None
         self.filter = QuoteFilter(last=last)
-        self.closed_reason: str | None = None  # None: open
-        self.since_ms = lived_ms  # when it closed
-        self.lived_ms = lived_ms  # every price before it was applied
-        self.quoted_ms: int | None = None  # when the newest accepted quote came
+        # None: open
+        self.closed_reason: str | None = None
+        # when it closed
+        self.since_ms = lived_ms
+        # every price before it was applied
+        self.lived_ms = lived_ms
+        # when the newest accepted quote came
+        self.quoted_ms: int | None = None
         self.mark_filter = QuoteFilter(last=last)
-        self.marked_ms: int | None = None  # when the newest mark of the source came
+        # when the newest mark of the source came
+        self.marked_ms: int | None = None
         self.depth_ms: int | None = None
         self.funding_ms: int | None = None
         self._mark = 0
-        self._top: tuple[int, int] | None = None  # the newest bid and ask
+        # the newest bid and ask
+        self._top: tuple[int, int] | None = None
         # The half spread of a source that sends no bid and ask.
         self._half_spread = machine.state.markets[coin].spec.half_spread
         self._machine = machine
         # The source's instant, mark, bid and ask of each quote that waits.
         self._waiting: deque[tuple[int, int, int, int]] = deque(maxlen=WAITING_MAX)
         self._missed: list[Candle] = []
-        self._told: dict[str, Jump] = {}  # the jump that the log has named, of price and mark
+        # the jump that the log has named, of price and mark
+        self._told: dict[str, Jump] = {}
 
     @property
     def candles(self) -> LiveCandles:
@@ -110,7 +124,8 @@ class LiveMarket:
         mark = self._mark if is_marked else (bid + ask) // 2
         if self.closed_reason is None:
             self.lived_ms = self._machine.live_quote(self.coin, mark, bid, ask)
-            # The silence before this quote was too short to be a gap. A repeated old quote says nothing about later minutes.
+            # The silence before this quote was too short to be a gap. A repeated old quote says nothing about later
+            # minutes.
             self._missed = [candle for candle in self._missed if candle.ts + MINUTE_MS > told_ms]
             return
         self._waiting.append((told_ms, mark, bid, ask))
@@ -127,7 +142,9 @@ class LiveMarket:
             self._move(mark.at_ms, *self._top)
 
     def _witness(self, kept: QuoteFilter, other: QuoteFilter) -> Witness:
-        """What else says that a jump of this kind, price or mark, is true: a closed candle since the last price, or the newest of the other kind."""
+        """What else says that a jump of this kind, price or mark, is true: a closed candle since the last price, or
+        the newest of the other kind.
+        """
 
         def says(px: int) -> bool | None:
             now_ms = self._machine.clock.now_ms()
@@ -154,7 +171,10 @@ class LiveMarket:
         return max(filter(None, (self.filter.jump, self.mark_filter.jump)), key=attrgetter("at_ms"), default=None)
 
     def _take_depth(self, depth: Depth) -> None:
-        """Give the venue's book the shape of the exchange's. Where no quotes come because no price changes, the book shows that the price still holds."""
+        """Give the venue's book the shape of the exchange's.
+
+        Where no quotes come because no price changes, the book shows that the price still holds.
+        """
         now_ms = self._machine.catch_up()
         listed = self._machine.state.markets[self.coin]
         book = book_of(listed, depth)
@@ -168,7 +188,8 @@ class LiveMarket:
 
     def _take_funding(self, funding: FundingRate) -> None:
         """Set the rate, which is paid whole at the exchange's instants."""
-        if not abs(funding.rate) * E12 <= FUNDING_CAP * funding.hours:  # also if it is no number
+        # also if it is no number
+        if not abs(funding.rate) * E12 <= FUNDING_CAP * funding.hours:
             log.warning("prices.funding_refused", coin=self.coin, rate=funding.rate, hours=funding.hours)
             return
         paid_ms = ((funding.paid_ms or 0) + HOUR_MS // 2) // HOUR_MS * HOUR_MS % (funding.hours * HOUR_MS)
@@ -189,7 +210,8 @@ class LiveMarket:
         """Close the market if its newest price is too old."""
         newest = self.quoted_ms
         if newest is None or now_ms - newest > AGE_MAX_MS:
-            self._waiting.clear()  # Older quotes say nothing about now.
+            # Older quotes say nothing about now.
+            self._waiting.clear()
             self.close(self._why_old(), now_ms)
 
     def _why_old(self) -> str:
@@ -197,23 +219,30 @@ class LiveMarket:
         if held is None:
             return f"no price for {AGE_MAX_MS // 1_000} s"
         from_px, to_px = map(format_e8, held)
-        return f"the price jumped from {from_px} to {to_px}, and neither mark nor candle has confirmed it for {AGE_MAX_MS // 1_000} s"
+        return (
+            f"the price jumped from {from_px} to {to_px}, and neither mark nor candle has confirmed it for"
+            f" {AGE_MAX_MS // 1_000} s"
+        )
 
     def open_if_ready(self) -> None:
-        """Live through the gap and open, if a fresh quote waits and every price before it is known or can reach nothing."""
+        """Live through the gap and open, if a fresh quote waits and every price before it is known or can reach
+        nothing.
+        """
         if not self._waiting or (self._has_levels() and self.candles.until_ms < self._waiting[0][0]):
             return
         missed, self._missed, self.closed_reason = self._missed, [], None
         self._machine.catch_up()
         self._machine.run(SetMarket(self.coin, external="open"))
         for candle in missed:
-            if candle.ts < self.lived_ms:  # Part of this minute was lived through; only its close is certainly new.
+            # Part of this minute was lived through; only its close is certainly new.
+            if candle.ts < self.lived_ms:
                 close = candle.close
                 candle = Candle(candle.ts, close, close, close, close, candle.volume)
             self._machine.missed_candle(self.coin, candle)
         self.lived_ms = max(self.lived_ms, min(self.candles.until_ms, self._machine.caught_ms))
         for at_ms, mark, bid, ask in self._waiting:
-            if at_ms >= self.candles.until_ms:  # The candles have the prices before it.
+            # The candles have the prices before it.
+            if at_ms >= self.candles.until_ms:
                 self.lived_ms = self._machine.live_quote(self.coin, mark, bid, ask)
         self._waiting.clear()
         log.info("market.opened", coin=self.coin, missed_minutes=len(missed), at_ms=self.lived_ms)

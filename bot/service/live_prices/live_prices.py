@@ -1,6 +1,8 @@
-"""The task that keeps live markets at the prices of their source: sessions with the source, one after another, with growing waits after failures.
+"""The task that keeps live markets at the prices of their source: sessions with the source, one after another, with
+growing waits after failures.
 
-A session reads quotes and fetches closed minutes. It ends when the source fails, when it is silent, and after a day, because old connections degrade.
+A session reads quotes and fetches closed minutes. It ends when the source fails, when it is silent, and after a day,
+because old connections degrade.
 """
 
 from __future__ import annotations
@@ -25,17 +27,22 @@ from bot.wire.vocabulary import INTERVAL_MS
 
 log = structlog.get_logger()
 
-SILENCE_MAX_MS: Final = 60_000  # without any quote; an open connection may be dead and raise nothing
+# without any quote; an open connection may be dead and raise nothing
+SILENCE_MAX_MS: Final = 60_000
 SESSION_MAX_MS: Final = DAY_MS
-CLOSE_WAIT_MS: Final = 6_000  # after a minute's end, until the source has surely closed its candle
-LATE_TRIES: Final = 3  # to fetch a minute that the source had not closed by then
+# after a minute's end, until the source has surely closed its candle
+CLOSE_WAIT_MS: Final = 6_000
+# to fetch a minute that the source had not closed by then
+LATE_TRIES: Final = 3
 LATE_WAIT_SECONDS: Final = 4.0
-FETCHES_MAX: Final = 8  # markets whose minutes are fetched at once; the source keeps its own rate limit
-HISTORY_BARS: Final = 1_000  # The bars of each interval above a minute.
-SAVED_AGE_MS: Final = (
-    5_000  # a kill may make a market forget prices of this span, which a pass of quotes is shorter than
-)
-WAIT_FIRST_SECONDS: Final = 1.0  # between two sessions
+# markets whose minutes are fetched at once; the source keeps its own rate limit
+FETCHES_MAX: Final = 8
+# The bars of each interval above a minute.
+HISTORY_BARS: Final = 1_000
+# a kill may make a market forget prices of this span, which a pass of quotes is shorter than
+SAVED_AGE_MS: Final = 5_000
+# between two sessions
+WAIT_FIRST_SECONDS: Final = 1.0
 WAIT_MAX_SECONDS: Final = 60.0
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -59,21 +66,26 @@ class LivePrices:
         live = json.loads(machine.feed.options)["live"][nth]
         self.source: str = live["source"]
         self.sessions = 0
-        self.is_connected = False  # the present session has sent quotes
-        self.trouble: str | None = None  # why the last session ended
+        # the present session has sent quotes
+        self.is_connected = False
+        # why the last session ended
+        self.trouble: str | None = None
         self.connection = Connection(None, None)
-        self.missing: dict[str, str] = {}  # data that the source fails to give, and why
+        # data that the source fails to give, and why
+        self.missing: dict[str, str] = {}
         self._machine = machine
         self._opened = opened
         self._sleep = sleep
         self.markets = [LiveMarket(machine, coin, symbol) for coin, symbol in live["symbols"].items()]
         self._by_symbol = {market.symbol: market for market in self.markets}
-        self._heard_ms = 0  # when the newest batch of quotes came
-        self._coarse = [
-            (0, market, interval) for interval in list(INTERVAL_MS)[1:] for market in self.markets
-        ]  # (due, ...)
-        self._not_offered: set[tuple[str, str]] = set()  # (coin, interval) that the log names
-        self._saved: dict[str, int] | None = None  # what the database has
+        # when the newest batch of quotes came
+        self._heard_ms = 0
+        # (due, ...)
+        self._coarse = [(0, market, interval) for interval in list(INTERVAL_MS)[1:] for market in self.markets]
+        # (coin, interval) that the log names
+        self._not_offered: set[tuple[str, str]] = set()
+        # what the database has
+        self._saved: dict[str, int] | None = None
 
     def begin(self) -> None:
         """Close all markets until the source has sent prices."""
@@ -155,7 +167,8 @@ class LivePrices:
             closed_ms = (now_ms - CLOSE_WAIT_MS) // MINUTE_MS * MINUTE_MS
             end_ms = closed_ms + MINUTE_MS + CLOSE_WAIT_MS
             await self._fetch_minutes(source, self.markets)
-            for _ in range(LATE_TRIES):  # The source's clock may be behind ours, or its candles come late.
+            # The source's clock may be behind ours, or its candles come late.
+            for _ in range(LATE_TRIES):
                 late = [market for market in self.markets if market.candles.until_ms < closed_ms]
                 if not late:
                     break
@@ -174,11 +187,13 @@ class LivePrices:
         async def fetch() -> None:
             for market in waiting:
                 now_ms = self._machine.clock.now_ms()
-                first_ms = min(market.lived_ms, now_ms - DAY_MS)  # Whole days, so that the coarse bars are whole.
+                # Whole days, so that the coarse bars are whole.
+                first_ms = min(market.lived_ms, now_ms - DAY_MS)
                 since_ms = market.candles.until_ms or first_ms - first_ms % DAY_MS
                 try:
                     market.take_minutes(await source.minutes(market.symbol, since_ms, _say))
-                except NotOffered as error:  # It was delisted. The other markets go on.
+                # It was delisted. The other markets go on.
+                except NotOffered as error:
                     market.close(str(error), self._machine.catch_up())
                 self._save_closed()
 
@@ -190,9 +205,13 @@ class LivePrices:
     async def _fetch_coarse(
         self, source: LiveSource, market: LiveMarket, interval: str
     ) -> list[tuple[int, LiveMarket, str]]:
-        """Fetch the history of an interval. Returns when to fetch it again, if a bar is missing or the source did not offer it."""
+        """Fetch the history of an interval.
+
+        Returns when to fetch it again, if a bar is missing or the source did not offer it.
+        """
         now_ms = self._machine.clock.now_ms()
-        if market.candles.whole_from_ms is None:  # Its minutes come first.
+        # Its minutes come first.
+        if market.candles.whole_from_ms is None:
             return [(now_ms + MINUTE_MS, market, interval)]
         since_ms = now_ms - HISTORY_BARS * INTERVAL_MS[interval]
         try:
@@ -202,7 +221,8 @@ class LivePrices:
             if (market.coin, interval) not in self._not_offered:
                 self._not_offered.add((market.coin, interval))
                 log.warning("prices.no_history", coin=market.coin, interval=interval, message=str(error))
-            return [(now_ms + MINUTE_MS, market, interval)]  # The market may be listed again.
+            # The market may be listed again.
+            return [(now_ms + MINUTE_MS, market, interval)]
         end_ms = market.candles.older(interval, [candle_of(row) for page in found for row in page.rows])
         if end_ms is None:
             return []
@@ -234,9 +254,11 @@ class LivePrices:
         return now_ms
 
     def _save_closed(self) -> None:
-        """Save up to when each market that is closed or silent has lived through its prices, so that the next start fills its gap.
+        """Save up to when each market that is closed or silent has lived through its prices, so that the next start
+        fills its gap.
 
-        The caller saves in the same step of the event loop as the change, so that the database has both or neither after a kill.
+        The caller saves in the same step of the event loop as the change, so that the database has both or neither
+        after a kill.
         """
         recent_ms = self._machine.caught_ms - SAVED_AGE_MS
         closed = {

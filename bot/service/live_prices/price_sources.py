@@ -1,4 +1,7 @@
-"""All live sources of a machine. Each has its own task, connection and markets, so a source that fails closes only its own markets."""
+"""All live sources of a machine.
+
+Each has its own task, connection and markets, so a source that fails closes only its own markets.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ class PriceSources:
                 tasks.create_task(one.run())
 
     def view(self) -> dict[str, Any]:
-        """The state of the prices, for GET /v1/system/status. Of several sources: the worst of them, all markets, and each source under `sources`."""
+        """The state of the prices, for GET /v1/system/status.
+
+        Of several sources: the worst of them, all markets, and each source under `sources`.
+        """
         views = [one.view() for one in self.sources]
         if len(views) == 1:
             return views[0]

@@ -1,4 +1,7 @@
-"""Candles of one market in six intervals, the running bar included, built from the price points that fill orders. Keeps the last 5,000 per interval."""
+"""Candles of one market in six intervals, the running bar included, built from the price points that fill orders.
+
+Keeps the last 5,000 per interval.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,12 @@ STEPS: Final = tuple(INTERVAL_MS.items())
 
 # The last closed candles of an interval, oldest first, as of the creation of the store; at most `limit`.
 History = Callable[[str, int], list[Candle]]
-HELPING: Final = 32  # candles of history that a small first request makes; a larger request makes all of them
-PAGE: Final = 64  # candles packed together: 13 to 20 bytes each instead of 300; the newest candles stay unpacked
-PACKING: Final = 1  # zlib's fastest level, because callers wait while a page is packed
+# candles of history that a small first request makes; a larger request makes all of them
+HELPING: Final = 32
+# candles packed together: 13 to 20 bytes each instead of 300; the newest candles stay unpacked
+PAGE: Final = 64
+# zlib's fastest level, because callers wait while a page is packed
+PACKING: Final = 1
 
 
 class _Running:
@@ -44,7 +50,8 @@ class _Closed:
     __slots__ = ("_newest", "_pages")
 
     def __init__(self, candles: Iterable[Candle] = ()) -> None:
-        self._pages: deque[bytes] = deque()  # whole pages; only the oldest may be short
+        # whole pages; only the oldest may be short
+        self._pages: deque[bytes] = deque()
         self._newest = list(candles)
         self._pack()
 
@@ -84,7 +91,9 @@ class _Closed:
 
 
 def _packed(candles: Sequence[Candle]) -> bytes:
-    """Pack field by field, each value as its difference from the previous candle's: a quarter smaller than the plain values."""
+    """Pack field by field, each value as its difference from the previous candle's: a quarter smaller than the plain
+    values.
+    """
     columns = zip(*candles, strict=True)
     return zlib.compress(array("q", [b - a for column in columns for a, b in pairwise((0, *column))]), PACKING)
 
@@ -96,7 +105,9 @@ def _unpacked(page: bytes) -> list[Candle]:
 
 
 def start_of(at_ms: int, step: int, base_ms: int, sessions: str | None) -> int:
-    """The start of the candle of an instant: on the grid of UTC, or by trading day for days of a market with `sessions`."""
+    """The start of the candle of an instant: on the grid of UTC, or by trading day for days of a market with
+    `sessions`.
+    """
     if sessions is None or step != DAY_MS or base_ms == DAY_MS:
         return at_ms - at_ms % step
     return daily_start(sessions, at_ms - at_ms % base_ms, base_ms)
@@ -111,9 +122,8 @@ class CandleStore:
     def __init__(self, base_ms: int = STEPS[0][1], history: History | None = None, sessions: str | None = None) -> None:
         self._history = history
         self._base_ms, self._sessions = base_ms, sessions
-        self._helped: dict[
-            str, tuple[int, int]
-        ] = {}  # interval -> (limit of the last request to the history, candles that it returned)
+        # interval -> (limit of the last request to the history, candles that it returned)
+        self._helped: dict[str, tuple[int, int]] = {}
         self._steps = tuple((name, step) for name, step in STEPS if step >= base_ms)
         self._closed: dict[str, _Closed] = {name: _Closed() for name in INTERVAL_MS}
         self._running: dict[str, _Running | None] = dict.fromkeys(INTERVAL_MS)
@@ -175,7 +185,10 @@ class CandleStore:
         self._helped[interval] = (helping, len(found))
 
     def day(self, now_ms: int) -> tuple[int, int, int, int] | None:
-        """(first open, high, low, quote volume in USD scaled 1e8) of the last 24 hours by hourly candles; None without any."""
+        """(first open, high, low, quote volume in USD scaled 1e8) of the last 24 hours by hourly candles;
+
+        None without any.
+        """
         since = now_ms - INTERVAL_MS["1d"]
         bars = [
             c

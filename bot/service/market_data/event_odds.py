@@ -1,9 +1,12 @@
-"""Simulated prices of event markets: odds that become certain as information arrives. Seeded; the order of requests does not matter.
+"""Simulated prices of event markets: odds that become certain as information arrives. Seeded; the order of requests
+does not matter.
 
-The outcome is drawn first, Yes with the prior's probability. Evidence then arrives as a walk of the log odds, L, in information time v:
-dL = ±dv/2 + dW with the outcome's sign. The price p = 1 / (1 + exp(-L)) is the probability for an observer of the walk, so it is a
-martingale: of all markets at p, a share of p is settled Yes. Information arrives slowly far from the end and fast near it. At the end the
-walk is absorbed. Finer candles are Brownian bridges inside coarser ones in that same time, so that the six intervals agree.
+The outcome is drawn first, Yes with the prior's probability. Evidence then arrives as a walk of the log odds, L, in
+information time v:
+dL = ±dv/2 + dW with the outcome's sign. The price p = 1 / (1 + exp(-L)) is the probability for an observer of the walk,
+so it is a martingale: of all markets at p, a share of p is settled Yes. Information arrives slowly far from the end and
+fast near it. At the end the walk is absorbed. Finer candles are Brownian bridges inside coarser ones in that same time,
+so that the six intervals agree.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from bot.venue.outcome import PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
 
 HOUR_MS: Final = INTERVAL_MS["1h"]
-HORIZON_HOURS: Final = 720.0  # so long before the end, little information arrives
+# so long before the end, little information arrives
+HORIZON_HOURS: Final = 720.0
 LAST_HOURS: Final = 0.2
 PAST_PACE: Final = 0.05
-LAST_MINUTES: Final = 20.0  # information of the last half minute, after which the outcome is nearly certain
+# information of the last half minute, after which the outcome is nearly certain
+LAST_MINUTES: Final = 20.0
 
 
 class Stretch(NamedTuple):
@@ -84,7 +89,8 @@ class EventMarket(Refinement[Stretch]):
 
     def _candle(self, s: Stretch, step: int) -> Candle:
         opened, high, low, close = _px(s.open), _px(s.high), _px(s.low), _px(s.close)
-        if s.ts + step >= self.expires_ms:  # Its last price is the outcome.
+        # Its last price is the outcome.
+        if s.ts + step >= self.expires_ms:
             close = PX_MAX if self._way > 0 else PX_MIN
             high, low = max(high, close), min(low, close)
         return Candle(s.ts, opened, high, low, close, s.lots * E8)

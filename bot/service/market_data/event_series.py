@@ -1,7 +1,7 @@
 """Series of event markets: when a market is settled the next one is listed. Makes listings and prices; applies nothing.
 
-The next market begins when the last one ends, and lasts as long. Its coin has a number: BTC-UP-DAY, BTC-UP-DAY-2, BTC-UP-DAY-3. The seed and
-the coin determine the market and its prices, so a restart makes the same market.
+The next market begins when the last one ends, and lasts as long. Its coin has a number: BTC-UP-DAY, BTC-UP-DAY-2,
+BTC-UP-DAY-3. The seed and the coin determine the market and its prices, so a restart makes the same market.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from bot.venue.state import HOUR_MS, MarketSpec
 
 _NUMBERED: Final = re.compile(r"(.+)-([0-9]{1,9})")
 _TICK: Final = E8 // 1000
-_ODDS_SPREAD: Final = 0.7  # standard deviation of a later market's prior log odds around the first market's
+# standard deviation of a later market's prior log odds around the first market's
+_ODDS_SPREAD: Final = 0.7
 _CHANCE_MIN: Final = 0.05
 
 

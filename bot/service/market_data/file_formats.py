@@ -41,8 +41,10 @@ OTHERS: Final = {
     b"\x80": "is a pickle of Python: write the frame as CSV (df.to_csv) or Parquet with the program that made it",
 }
 BINARY: Final = "is not text: write it as CSV or Parquet with the program that made it"
-TAR_AT: Final = 257  # where a tar archive has its mark
-BEGINS: Final = 512  # bytes that tell the format of a file
+# where a tar archive has its mark
+TAR_AT: Final = 257
+# bytes that tell the format of a file
+BEGINS: Final = 512
 # JSON by the beginning of its text, and the command that makes CSV of it.
 _JSON: Final = (
     (r"\s*\[\s*\[", "a list of rows", "w = csv.writer(sys.stdout); w.writerows(rows)"),

@@ -64,7 +64,8 @@ _NOT_PRICES: Final = re.compile(
     r"CRYPTOCAP|PREMIUM|PREMIUMINDEX|BASIS|LIQUIDATIONS|HASHRATE|BOOKDEPTH|SENTIMENT|SUPPLY|RATIO"
 )
 SAME: Final = {"XBT": "BTC"}
-QUOTES: Final = frozenset(["BTC", "ETH", "BNB"])  # markets that other coins are priced in
+# markets that other coins are priced in
+QUOTES: Final = frozenset(["BTC", "ETH", "BNB"])
 # Well-known coins that the service does not list, as in XMR_BTC and BTC-XMR.
 _OTHER_COINS: Final = re.compile(
     r"1INCH|ALGO|APT|AR|AXS|BAL|BAT|BCH|BSV|CAKE|CHZ|COMP|CRV|DASH|DCR|DGB|DOT|EGLD|ENJ|ENS|EOS|ETC|FET|FIL|"

@@ -1,7 +1,8 @@
 """The markets that an embedded service lists, with the parameters of each class. Data only.
 
-Sizes, leverage and tiers are those of the venue that this sandbox models. Spread and depth follow from a market's turnover, fitted to recorded
-books (10k, 100k and 1M USD move BTC by about 0.05, 0.2 and 0.5 bps; a thin altcoin by a hundred times as much).
+Sizes, leverage and tiers are those of the venue that this sandbox models. Spread and depth follow from a market's
+turnover, fitted to recorded books (10k, 100k and 1M USD move BTC by about 0.05, 0.2 and 0.5 bps; a thin altcoin by a
+hundred times as much).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from bot.venue.state import HOUR_MS, MarketSpec
 
 _MILLION: Final = 1_000_000 * E8
 
-BPS_RATE: Final = E8 // 10_000  # one basis point as a fraction scaled 1e8
+# one basis point as a fraction scaled 1e8
+BPS_RATE: Final = E8 // 10_000
 
 
 class Depth(NamedTuple):
@@ -28,14 +30,15 @@ class Depth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A market and how its simulated price behaves. `daily_vol`: standard deviation of a day's log return; for an event market, how fast its outcome
-    becomes known. `lasts_hours`: how long after the start an event market is settled.
+    """A market and how its simulated price behaves. `daily_vol`: standard deviation of a day's log return; for an event
+    market, how fast its outcome becomes known. `lasts_hours`: how long after the start an event market is settled.
     """
 
     spec: MarketSpec
     px: int
     daily_vol: float
-    day_usd: int  # typical turnover of a day, whole USD
+    # typical turnover of a day, whole USD
+    day_usd: int
     lasts_hours: int | None = None
 
 
@@ -93,7 +96,8 @@ def _spec(coin: str, name: str, px: int, sz_decimals: int, leverage: int, depth:
 
 # ── Crypto ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# coin, name, price, szDecimals, max leverage, millions above which half of it is allowed, daily volatility, daily turnover in millions
+# coin, name, price, szDecimals, max leverage, millions above which half of it is allowed, daily volatility, daily
+# turnover in millions
 _CRYPTO: Final = (
     ("BTC", "Bitcoin", "103457", 5, 40, 150, 0.025, 3_000),
     ("ETH", "Ethereum", "2500.5", 4, 25, 100, 0.032, 1_500),
@@ -134,7 +138,8 @@ def _crypto(
 
 # ── Stocks, indices, bonds ──────────────────────────────────────────────────────────────────────────────────────────
 
-# coin, name, price, szDecimals, max leverage, daily volatility, daily turnover in millions, calendar, class, multiple of the base fee
+# coin, name, price, szDecimals, max leverage, daily volatility, daily turnover in millions, calendar, class, multiple
+# of the base fee
 _SHARES: Final = (
     ("AAPL", "Apple", "211.25", 3, 10, 0.016, 40, "equity", "stocks", 2),
     ("TSLA", "Tesla", "342.8", 3, 20, 0.032, 65, "equity", "stocks", 2),
@@ -162,7 +167,8 @@ _SHARES: Final = (
     ("USBOND", "US 30-Year Bond", "112.5", 2, 10, 0.007, 1.5, "index", "bonds", 0.2),
 )  # fmt: skip
 
-STRICT: Final = frozenset({"HYG"})  # opens no position while its outside price is closed
+# opens no position while its outside price is closed
+STRICT: Final = frozenset({"HYG"})
 
 
 def _share(
@@ -177,7 +183,9 @@ def _share(
     asset_class: str,
     fees: float,
 ) -> Listing:
-    """A perpetual on an outside price: isolated margin, a multiple of the fee, half the funding, wider default slippage."""
+    """A perpetual on an outside price: isolated margin, a multiple of the fee, half the funding, wider default
+    slippage.
+    """
     px, day_usd = _px(text), round(day_millions * 1_000_000)
     spec = replace(
         _spec(coin, name, px, sz, leverage, _depth(STOCK_DEPTHS, day_usd)),
@@ -201,7 +209,8 @@ _DAY: Final = 24
 # Fee per share: rate * p * (1 - p), by subject (venue.md 2.14).
 _FEES: Final = {"crypto": 7_000_000, "sports": 3_000_000, "finance": 4_000_000, "economics": 5_000_000, "world": 0}
 
-# slug, question, chance of Yes, hours until settlement, how fast the outcome becomes known, daily turnover in thousands, subject
+# slug, question, chance of Yes, hours until settlement, how fast the outcome becomes known, daily turnover in
+# thousands, subject
 _EVENTS: Final = (
     ("BTC-UP-6H", "Is Bitcoin higher in six hours?", "0.5", 6, 1.2, 900, "crypto"),
     ("BTC-UP-DAY", "Is Bitcoin higher in a day?", "0.5", _DAY, 1.2, 1_500, "crypto"),
@@ -213,14 +222,25 @@ _EVENTS: Final = (
     ("RATE-CUT", "Does the central bank cut at its next meeting?", "0.36", 33 * _DAY, 0.8, 3_000, "economics"),
     ("CPI-ABOVE-3", "Is next month's inflation above 3 percent?", "0.45", 20 * _DAY, 0.9, 250, "economics"),
     ("SP500-RECORD", "Does the S&P 500 close at a record this week?", "0.4", 5 * _DAY, 1.1, 200, "finance"),
-    ("IPO-BY-AUTUMN", "Is the year's largest listing priced within four months?", "0.7", 122 * _DAY, 0.6, 90, "finance"),
+    (
+        "IPO-BY-AUTUMN",
+        "Is the year's largest listing priced within four months?",
+        "0.7",
+        122 * _DAY,
+        0.6,
+        90,
+        "finance",
+    ),
     ("TREATY-SIGNED", "Is the treaty signed within six months?", "0.27", 183 * _DAY, 0.6, 60, "world"),
     ("RAIN-TOMORROW", "Does it rain in the capital tomorrow?", "0.33", 30, 1.4, 40, "economics"),
-)  # fmt: skip
+)
 
 
 def _event(slug: str, question: str, chance: str, hours: int, pace: float, day_thousands: int, subject: str) -> Listing:
-    """Shares of Yes and No at 0.001..0.999, paid in full. Spread and steps are fractions of the payout, not of the price."""
+    """Shares of Yes and No at 0.001..0.999, paid in full.
+
+    Spread and steps are fractions of the payout, not of the price.
+    """
     lively = day_thousands >= 500
     spec = MarketSpec(
         coin=f"event:{slug}",
@@ -266,7 +286,10 @@ def select(coins: tuple[str, ...] | None) -> list[Listing]:
 
 
 def starting_at(listing: Listing, start_ms: int) -> Listing:
-    """The listing in a service that starts at this time. An event market is settled at a full hour, `lasts_hours` later."""
+    """The listing in a service that starts at this time.
+
+    An event market is settled at a full hour, `lasts_hours` later.
+    """
     if listing.lasts_hours is None:
         return listing
     expires_ms = start_ms - start_ms % HOUR_MS + listing.lasts_hours * HOUR_MS
@@ -274,7 +297,10 @@ def starting_at(listing: Listing, start_ms: int) -> Listing:
 
 
 def listing_at(listing: Listing, px: int) -> Listing:
-    """The same market at another price, with the same depth in USD. The depth of an event market is in shares and stays."""
+    """The same market at another price, with the same depth in USD.
+
+    The depth of an event market is in shares and stays.
+    """
     if listing.spec.margin_mode == "full":
         assert PX_MIN <= px <= PX_MAX, px
         return listing

@@ -1,4 +1,7 @@
-"""Candles of a market with live prices. Closed candles are the source's own; the running bar comes from the quotes. A candle never changes after it closed."""
+"""Candles of a market with live prices.
+
+Closed candles are the source's own; the running bar comes from the quotes. A candle never changes after it closed.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,21 @@ class LiveCandles(CandleStore):
     """
 
     base_ms = MINUTE_MS
-    sessions: str | None = None  # Its days are the exchange's.
+    # Its days are the exchange's.
+    sessions: str | None = None
 
     def __init__(self, lot: int) -> None:
         super().__init__()
         self.lot = lot
         self.until_ms = self.lived_ms = 0
-        self.whole_from_ms: int | None = None  # bars that began earlier lack minutes
-        self._with_history: set[str] = set()  # intervals that have the source's history
-        self._quoted: list[Candle] = []  # minutes by their quotes, from `until_ms` on
-        self._parts: dict[str, list[Candle]] = {name: [] for name, _ in STEPS[1:]}  # minutes of the running coarse bar
+        # bars that began earlier lack minutes
+        self.whole_from_ms: int | None = None
+        # intervals that have the source's history
+        self._with_history: set[str] = set()
+        # minutes by their quotes, from `until_ms` on
+        self._quoted: list[Candle] = []
+        # minutes of the running coarse bar
+        self._parts: dict[str, list[Candle]] = {name: [] for name, _ in STEPS[1:]}
 
     # ── The source in the feed ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -46,7 +54,8 @@ class LiveCandles(CandleStore):
         """Add a quote at `at_ms`. Quotes have no volume."""
         ts = at_ms - at_ms % MINUTE_MS
         if ts < self.until_ms:
-            return  # The source's clock is ahead of ours, and this minute is already closed.
+            # The source's clock is ahead of ours, and this minute is already closed.
+            return
         if self._quoted and self._quoted[-1].ts == ts:
             last = self._quoted[-1]
             self._quoted[-1] = Candle(ts, last.open, max(last.high, px), min(last.low, px), px, last.volume + volume)
@@ -71,7 +80,8 @@ class LiveCandles(CandleStore):
     def older(self, interval: str, candles: Sequence[Candle]) -> int | None:
         """Insert the source's history of a coarse interval before the bars that are made of minutes.
 
-        Returns the end of the bar that is still missing, because it was unfinished or the source left it out; call again after it. None: none is.
+        Returns the end of the bar that is still missing, because it was unfinished or the source left it out; call
+        again after it. None: none is.
         """
         from_ms = self.whole_from_ms
         assert from_ms is not None, "the minutes come first"
@@ -80,10 +90,12 @@ class LiveCandles(CandleStore):
         closed = self._closed[interval]
         newest = closed.last(1)
         if interval not in self._with_history:
-            if before:  # An empty answer of an exchange says nothing about its history.
+            # An empty answer of an exchange says nothing about its history.
+            if before:
                 self._with_history.add(interval)
                 closed.prepend(before)
-        elif newest and newest[0].ts >= end_ms:  # A later bar has been read, and none may come before it.
+        # A later bar has been read, and none may come before it.
+        elif newest and newest[0].ts >= end_ms:
             return None
         else:
             for candle in before:
@@ -93,7 +105,10 @@ class LiveCandles(CandleStore):
         return None if is_whole else end_ms
 
     def _end_bars(self, at_ms: int) -> None:
-        """Close the coarse bars that end at or before an instant. A bar that began before the first known minute comes from `older`."""
+        """Close the coarse bars that end at or before an instant.
+
+        A bar that began before the first known minute comes from `older`.
+        """
         for name, parts in self._parts.items():
             step = INTERVAL_MS[name]
             if parts and (start := parts[0].ts - parts[0].ts % step) + step <= at_ms:
@@ -112,7 +127,10 @@ class LiveCandles(CandleStore):
         return newest[0].close if newest else None
 
     def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
-        """The last `limit` candles, oldest first, each with whether it is closed. The oldest bar that the source has not closed is the running one."""
+        """The last `limit` candles, oldest first, each with whether it is closed.
+
+        The oldest bar that the source has not closed is the running one.
+        """
         running = self._running_bar(interval)
         rest = self._closed[interval].last(limit - (running is not None))
         return [*((candle, True) for candle in rest), *(() if running is None else ((running, False),))]

@@ -38,7 +38,9 @@ def series(state: State, account: Account, feed: PriceFeed, span: str, now_ms: i
 
 
 def gains(state: State, account: Account, feed: PriceFeed, now_ms: int) -> dict[str, int]:
-    """The gain within each range: the present value minus the first point, or minus the starting balance of a younger account."""
+    """The gain within each range: the present value minus the first point, or minus the starting balance of a
+    younger account.
+    """
     value = ledger.account_value(state, account)
     found: dict[str, int] = {}
     for span, (length, step) in RANGES.items():
@@ -57,7 +59,8 @@ def begun_ms(account: Account) -> int:
 def _first_boundary(account: Account, length: int, step: int, now_ms: int) -> int:
     begun = begun_ms(account)
     if now_ms - length <= begun:
-        return begun - begun % step + step  # the account's opening is not the end of a step
+        # the account's opening is not the end of a step
+        return begun - begun % step + step
     return -(-(now_ms - length) // step) * step
 
 

@@ -1,7 +1,8 @@
 """One feed of price points in time order, from simulated, recorded and pushed prices. Applies nothing; machine.py does.
 
-Each candle is four points in the adaptive order: the open at its start, the extremes after one and two thirds, the close in its last
-millisecond. The feed's position is (instant, market): everything up to it has been taken, and a restart continues from it.
+Each candle is four points in the adaptive order: the open at its start, the extremes after one and two thirds, the
+close in its last millisecond. The feed's position is (instant, market): everything up to it has been taken, and a
+restart continues from it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
 from bot.service.market_data.trading_hours import DAY_MS
 from bot.wire.vocabulary import INTERVAL_MS
 
-HISTORY_BARS: Final = 1_000  # candles of each interval before a simulated market's start
-RECORDED_HISTORY_BARS: Final = 200  # candles of a recorded file, if it has twice as many
+# candles of each interval before a simulated market's start
+HISTORY_BARS: Final = 1_000
+# candles of a recorded file, if it has twice as many
+RECORDED_HISTORY_BARS: Final = 200
 MINUTE_MS: Final = INTERVAL_MS["1m"]
 FOREVER_MS: Final = 1 << 62
 INTERVALS: Final = tuple(INTERVAL_MS.items())
@@ -44,7 +47,8 @@ class Source(Protocol):
 
     base_ms: int
     lot: int
-    sessions: str | None  # the trading hours of a market whose prices rest at weekends
+    # the trading hours of a market whose prices rest at weekends
+    sessions: str | None
 
     def bar_at(self, at_ms: int) -> Candle | None:
         """The base candle that is open at `at_ms`, or None in a gap of the data."""
@@ -130,7 +134,9 @@ class RecordedSource:
         return found[spare if first else 0 :]
 
     def _start(self, candle: Candle, step: int) -> int:
-        """The start of the bar that a candle belongs to: the bar in which it ends, so that no bar closes before its candles do."""
+        """The start of the bar that a candle belongs to: the bar in which it ends, so that no bar closes before its
+        candles do.
+        """
         if self.sessions is not None and step == DAY_MS:
             return start_of(candle.ts, step, self.base_ms, self.sessions)
         last_ms = candle.ts + self.base_ms - 1
@@ -156,9 +162,12 @@ class _MarketFeed:
 
     coin: str
     source: Source
-    pending: list[Point]  # future points of the present candle, the next one last
-    store: CandleStore | None = None  # made at the first request, so that the start is fast
-    passed_ms: int = 0  # every point up to here has been taken
+    # future points of the present candle, the next one last
+    pending: list[Point]
+    # made at the first request, so that the start is fast
+    store: CandleStore | None = None
+    # every point up to here has been taken
+    passed_ms: int = 0
     pushed: bool = False
 
     def advance(self, after_ms: int) -> None:
@@ -168,7 +177,10 @@ class _MarketFeed:
 
 
 class PriceFeed:
-    """The points of all markets, by time, then by market order. `options`: where the prices come from, as saved in the database."""
+    """The points of all markets, by time, then by market order.
+
+    `options`: where the prices come from, as saved in the database.
+    """
 
     def __init__(self, sources: dict[str, Source], options: str = "") -> None:
         self.options = options
@@ -177,7 +189,8 @@ class PriceFeed:
         self._heap: list[tuple[int, int, str]] = []
 
     def start(self, at_ms: int, upto: str | None = None, *, inclusive: bool = True) -> None:
-        """Move to the position after every point at or before `at_ms`. With `upto`, of that instant only the markets up to `upto`.
+        """Move to the position after every point at or before `at_ms`. With `upto`, of that instant only the markets up
+        to `upto`.
 
         `inclusive=False`: the points of that instant are still to come.
         """
@@ -233,7 +246,8 @@ class PriceFeed:
                 now = running
             else:
                 start = start_of(passed_ms, step, source.base_ms, source.sessions)
-                if source.sessions is not None and step == DAY_MS:  # Candles of four hours may hold the end of a day.
+                # Candles of four hours may hold the end of a day.
+                if source.sessions is not None and step == DAY_MS:
                     finer, now = NAMES[source.base_ms], running
                 parts = [c for c in source.closed(finer, passed_ms, step // INTERVAL_MS[finer]) if c.ts >= start]
                 if now is not None and now.ts >= start:

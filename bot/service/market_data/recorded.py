@@ -21,15 +21,19 @@ from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
 
 COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
-MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are seconds
-MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are microseconds
+# 1973 in milliseconds; smaller numbers are seconds
+MS_MIN: Final = 100_000_000_000
+# the year 5138; larger numbers are microseconds
+MS_MAX: Final = 100_000_000_000_000
 MINUTE_MS: Final = INTERVAL_MS["1m"]
-LINE_CHARS_MAX: Final = 10_000  # a longer line cannot be a row of candles
+# a longer line cannot be a row of candles
+LINE_CHARS_MAX: Final = 10_000
 BYTES_MAX: Final = 2_000_000_000
 
 
 def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> list[Candle]:
-    """All candles of a `ts,open,high,low,close,volume` file (.csv or .csv.gz), ts = open time in ms UTC. ConfigError names the row and the fault.
+    """All candles of a `ts,open,high,low,close,volume` file (.csv or .csv.gz), ts = open time in ms UTC. ConfigError
+    names the row and the fault.
 
     `are_odds`: prices of an event market, which are clamped to its lowest and highest price, as in a backtest.
     """
@@ -82,7 +86,10 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def _lines(stream: io.TextIOWrapper, path: Path) -> Iterator[str]:
-    """The lines of a file, each bounded before it is read: a zipped line of a small file may be longer than the memory. ConfigError beyond."""
+    """The lines of a file, each bounded before it is read: a zipped line of a small file may be longer than the memory.
+
+    ConfigError beyond.
+    """
     length = 0
     for number in count(1):
         line = stream.readline(LINE_CHARS_MAX + 1)
@@ -141,7 +148,10 @@ def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool
 
 
 def interval_of(path: Path, candles: list[Candle]) -> int:
-    """The interval of a file in ms: the smallest distance between rows, which must be one of the six intervals. A single candle counts as one minute."""
+    """The interval of a file in ms: the smallest distance between rows, which must be one of the six intervals.
+
+    A single candle counts as one minute.
+    """
     if len(candles) == 1:
         return MINUTE_MS
     step = min(b.ts - a.ts for a, b in pairwise(candles))

@@ -10,8 +10,8 @@ from bot.wire.vocabulary import INTERVAL_MS
 
 DAY_MS: Final = INTERVAL_MS["1d"]
 INTERVALS: Final = ("1d", "4h", "1h", "15m", "5m", "1m")
-# Refined blocks kept per market: enough for the present and for one walk through the past. Past prices are kept as packed candles (candles.py);
-# 600 blocks would take 45 MB for 50 markets.
+# Refined blocks kept per market: enough for the present and for one walk through the past. Past prices are kept as
+# packed candles (candles.py); 600 blocks would take 45 MB for 50 markets.
 KEPT_BLOCKS: Final = 60
 
 
@@ -26,7 +26,10 @@ C = TypeVar("C", bound=Rung)
 
 
 class Refinement(ABC, Generic[C]):
-    """Candles of every interval. Each depends only on its day and on randomness seeded by its position, so the order of requests does not matter."""
+    """Candles of every interval.
+
+    Each depends only on its day and on randomness seeded by its position, so the order of requests does not matter.
+    """
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[str, int], list[C]] = OrderedDict()

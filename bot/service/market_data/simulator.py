@@ -1,11 +1,13 @@
-"""Simulated prices: a regime-switching walk over days, refined into finer candles. Seeded; the order of requests does not matter.
+"""Simulated prices: a regime-switching walk over days, refined into finer candles. Seeded; the order of requests does
+not matter.
 
-Days before the start are made at the first request. A day's return depends on a regime (calm, normal or wild; it tends to stay), with an
-occasional jump. While the outside price of a stock is closed, its price hardly moves; it reopens with a gap. Each candle is split into finer ones by
-a multiplicative cascade: the shares of variance are uneven and inherited, so quiet and busy hours cluster. The first open, last close, extremes
-and volume of the parts are exactly those of the whole, so the six intervals agree. Paths are reflected at the extremes, because a clamped path
-would stand still there. A candle depends only on (seed, coin, start, interval, time), so a restart continues with the same prices without
-storing them.
+Days before the start are made at the first request. A day's return depends on a regime (calm, normal or wild; it tends
+to stay), with an occasional jump. While the outside price of a stock is closed, its price hardly moves; it reopens with
+a gap. Each candle is split into finer ones by a multiplicative cascade: the shares of variance are uneven and
+inherited, so quiet and busy hours cluster. The first open, last close, extremes and volume of the parts are exactly
+those of the whole, so the six intervals agree. Paths are reflected at the extremes, because a clamped path would stand
+still there. A candle depends only on (seed, coin, start, interval, time), so a restart continues with the same prices
+without storing them.
 """
 
 from __future__ import annotations
@@ -19,23 +21,29 @@ from bot.service.market_data.trading_hours import calendar
 from bot.venue.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
 
-HISTORY_DAYS: Final = 1_002  # so that 1,000 daily candles are past at the start
+# so that 1,000 daily candles are past at the start
+HISTORY_DAYS: Final = 1_002
 
 # (standard deviation relative to the market's own, drift per day, probability of staying)
 REGIMES: Final = ((0.55, 0.0006, 0.93), (1.0, 0.0, 0.90), (1.9, -0.001, 0.82))
 JUMP_CHANCE: Final = 0.03
-JUMP_SIZE: Final = 2.5  # standard deviations
-STILL: Final = 0.001  # variance of a span with a closed outside price, relative to an open one
+# standard deviations
+JUMP_SIZE: Final = 2.5
+# variance of a span with a closed outside price, relative to an open one
+STILL: Final = 0.001
 STILL_VOLUME: Final = 0.05
-GAP: Final = 0.5  # standard deviation of a reopening gap, relative to a day's
-GAP_INSIDE: Final = 0.25  # the same inside a candle, relative to its range
-UNEVEN: Final = 0.4  # standard deviation of the logarithm of a part's share of variance
-DEVIATION: Final = math.sqrt(math.pi / 8)  # standard deviation of a move relative to the mean range (Feller, 1951)
-REACH: Final = (
-    0.8,
-    0.15,
-)  # range of a part relative to the range of its share: mean and deviation; the extremes add to it
-PRICE_FACTOR_MAX: Final = 20.0  # a simulated price stays within a factor of 20 of its listed price
+# standard deviation of a reopening gap, relative to a day's
+GAP: Final = 0.5
+# the same inside a candle, relative to its range
+GAP_INSIDE: Final = 0.25
+# standard deviation of the logarithm of a part's share of variance
+UNEVEN: Final = 0.4
+# standard deviation of a move relative to the mean range (Feller, 1951)
+DEVIATION: Final = math.sqrt(math.pi / 8)
+# range of a part relative to the range of its share: mean and deviation; the extremes add to it
+REACH: Final = (0.8, 0.15)
+# a simulated price stays within a factor of 20 of its listed price
+PRICE_FACTOR_MAX: Final = 20.0
 
 
 class Candle(NamedTuple):
@@ -75,7 +83,8 @@ class SimulatedMarket(Refinement[Candle]):
         self._start_day = start_ms // DAY_MS * DAY_MS
         self._first_day = self._start_day - HISTORY_DAYS * DAY_MS
         self._ahead: list[Candle] = []
-        self._past: list[Candle] = []  # the day before the start first
+        # the day before the start first
+        self._past: list[Candle] = []
         self._walk = _Walk(self._random("walk", 0), self._start_day, self._grid(px))
         self._way_back = _Walk(self._random("past", 0), self._start_day, self._grid(px))
 
@@ -129,7 +138,9 @@ class SimulatedMarket(Refinement[Candle]):
         return self._whole(walk.chance, at, opened, close, sigma, activity)
 
     def _mood(self, walk: _Walk, at: int) -> tuple[float, float, float]:
-        """(log return, standard deviation, activity) of a day, from its regime and the fraction of the day that the outside price is open."""
+        """(log return, standard deviation, activity) of a day, from its regime and the fraction of the day that the
+        outside price is open.
+        """
         chance = walk.chance
         scale, drift, stay = REGIMES[walk.regime]
         if chance.random() > stay:
@@ -216,7 +227,8 @@ class SimulatedMarket(Refinement[Candle]):
             lows.append(max(low, min(lower, grid(round(lower * math.exp(up - beyond))))))
         # The parts nearest to the candle's extremes get the extremes.
         most = max(shares)
-        busy = [index for index, share in enumerate(shares) if share * 20 > most]  # without parts that hardly move
+        # without parts that hardly move
+        busy = [index for index, share in enumerate(shares) if share * 20 > most]
         highs[max(busy, key=highs.__getitem__)] = high
         lows[min(busy, key=lows.__getitem__)] = low
         volumes = self._split(parent.volume, shares)

@@ -1,7 +1,9 @@
-"""When the outside price of a stock, bond or index is open: New York time and exchange holidays. Trading itself never closes.
+"""When the outside price of a stock, bond or index is open: New York time and exchange holidays. Trading itself never
+closes.
 
-A trading day of shares lasts from 20:00 of the evening before to 20:00, of indices from 18:00 to 17:00. Adjacent days are one session. Weekends
-and exchange holidays have no session. On half days, when the exchange closes at 13:00, shares end at 17:00 and indices at 13:15.
+A trading day of shares lasts from 20:00 of the evening before to 20:00, of indices from 18:00 to 17:00. Adjacent days
+are one session. Weekends and exchange holidays have no session. On half days, when the exchange closes at 13:00, shares
+end at 17:00 and indices at 13:15.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from zoneinfo import ZoneInfo
 
 # A trading day begins at this hour of the evening before and ends at that hour of the day, in New York time.
 CALENDARS: Final = {"equity": (20, 20), "index": (18, 17)}
-HALF_DAYS: Final = {"equity": time(17), "index": time(13, 15)}  # when a half day ends
+# when a half day ends
+HALF_DAYS: Final = {"equity": time(17), "index": time(13, 15)}
 SATURDAY: Final = 5
 SECOND_MS: Final = 1_000
 DAY_MS: Final = 86_400_000
-EVENING_MS: Final = 6 * 3_600_000  # The evening of a Friday in New York is Saturday in UTC.
-SATURDAY_OF_EPOCH: Final = 2  # The days from 1 January 1970, a Thursday, counted by sevens.
+# The evening of a Friday in New York is Saturday in UTC.
+EVENING_MS: Final = 6 * 3_600_000
+# The days from 1 January 1970, a Thursday, counted by sevens.
+SATURDAY_OF_EPOCH: Final = 2
 
 
 class Session(NamedTuple):
@@ -134,8 +139,8 @@ def trading_day_end(kind: str, at_ms: int) -> int:
 def daily_start(kind: str, open_ms: int, base_ms: int) -> int:
     """The start of the daily candle that holds a candle of `base_ms`; the daily candle closes a day later.
 
-    A candle in which a trading day ends belongs to that day, whose daily candle then closes with it; before a Sunday's evening
-    it belongs to the day that begins.
+    A candle in which a trading day ends belongs to that day, whose daily candle then closes with it; before a Sunday's
+    evening it belongs to the day that begins.
     """
     end_ms, last_ms = trading_day_end(kind, open_ms), trading_day_end(kind, open_ms + base_ms - 1)
     if end_ms != last_ms:
@@ -156,14 +161,16 @@ def is_half_day(day: date) -> bool:
 
 @lru_cache(maxsize=64)
 def _holidays(year: int) -> frozenset[date]:
-    import holidays  # Slow to import, and not needed for crypto markets.
+    # Slow to import, and not needed for crypto markets.
+    import holidays
 
     return frozenset(holidays.financial_holidays("NYSE", years=year))
 
 
 @lru_cache(maxsize=64)
 def _half_days(year: int) -> frozenset[date]:
-    import holidays  # As above.
+    # As above.
+    import holidays
 
     return frozenset(holidays.financial_holidays("NYSE", years=year, categories=("half_day",)))
 

@@ -1,4 +1,7 @@
-"""CORS for /mcp: preflight responses and headers for the allowed origins. It runs before the gateway, which refuses all other origins."""
+"""CORS for /mcp: preflight responses and headers for the allowed origins.
+
+It runs before the gateway, which refuses all other origins.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bot.service.mcp.route import PATH
 
 MAX_AGE_SECONDS: Final = 600
-_HEADERS: Final = b"Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, X-API-Version"
+_HEADERS: Final = (
+    b"Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name,"
+    b" X-API-Version"
+)
 _EXPOSED: Final = (
     b"X-Request-Id, X-API-Version, Idempotency-Replayed, Retry-After, WWW-Authenticate, Mcp-Protocol-Version"
 )
@@ -36,7 +42,8 @@ class CrossOrigin:
             await self._app(scope, receive, send)
             return
         granted = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
-        asks_first = False  # a preflight request that the gateway allows
+        # a preflight request that the gateway allows
+        asks_first = False
 
         async def grant(message: Message) -> None:
             nonlocal asks_first

@@ -1,4 +1,7 @@
-"""POST /mcp: the gateway authenticates every POST. Each tool call is then a request of its own through the same gateway."""
+"""POST /mcp: the gateway authenticates every POST.
+
+Each tool call is then a request of its own through the same gateway.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ PATH: Final = "/mcp"
 METADATA: Final = "/.well-known/oauth-protected-resource/mcp"
 SERVER_METADATA: Final = "/.well-known/oauth-authorization-server"
 CONTENT_TYPE: Final = b"content-type"
-POLICY: Final = "default"  # the rate limit of each POST; a tool with the same policy takes no second token
+# the rate limit of each POST; a tool with the same policy takes no second token
+POLICY: Final = "default"
 
 # Headers that a tool's request takes from its POST.
 _CARRIED: Final = frozenset({b"host", b"authorization", b"x-api-version"})
@@ -54,7 +58,8 @@ class McpRoute:
         check_content_type(headers.get(CONTENT_TYPE), headers.get(b"content-encoding"))
         body = await _body(http)
         try:
-            message = strict_json.parse(body)  # Ambiguous JSON is refused, as on every route.
+            # Ambiguous JSON is refused, as on every route.
+            message = strict_json.parse(body)
         except strict_json.BadJson as error:
             raise Refused(invalid("body", str(error))) from None
         if isinstance(message, dict) and "id" in message and type(message["id"]) not in (str, int):
@@ -78,7 +83,8 @@ class McpRoute:
                 ready = asyncio.Event()
                 self._task = task = asyncio.create_task(self._hold(manager, ready), name="service-mcp")
                 await ready.wait()
-                if task.done():  # The start failed; the next request tries again.
+                # The start failed; the next request tries again.
+                if task.done():
                     self._task = None
                     await task
                 self._manager = manager
@@ -137,7 +143,8 @@ class McpRoute:
         try:
             await self._service(scope, receive, send)
         except ConnectionResetError:
-            status, returned, parts = 500, {}, []  # an injected fault: the response is lost
+            # an injected fault: the response is lost
+            status, returned, parts = 500, {}, []
         outer["mcp.returned"] = [(name, value) for name, value in returned.items() if name in _RETURNED]
         named = {name.decode("latin-1"): value.decode("latin-1") for name, value in returned.items()}
         return Reply(status, b"".join(parts), named)
@@ -150,7 +157,8 @@ async def _scopes_of(context: Any) -> frozenset[str]:
 
 
 def _imported() -> Any:
-    from bot.service.mcp.server import over_http  # on first use: see there
+    # on first use: see there
+    from bot.service.mcp.server import over_http
 
     return over_http
 
@@ -178,7 +186,8 @@ class _Handed(Response):
         unread = True
         if CONTENT_TYPE not in dict(
             scope["headers"]
-        ):  # The service treats it as JSON, but the MCP library requires the header.
+            # The service treats it as JSON, but the MCP library requires the header.
+        ):
             scope = {**scope, "headers": [*scope["headers"], (CONTENT_TYPE, b"application/json")]}
 
         async def again() -> Message:

@@ -1,4 +1,7 @@
-"""The tools as an MCP server of the official SDK. Imported at the first MCP request, because the SDK needs much memory."""
+"""The tools as an MCP server of the official SDK.
+
+Imported at the first MCP request, because the SDK needs much memory.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,10 @@ from bot.service.views.responses import Refused
 from bot.wire.headers import DESCRIPTION_VERSION
 
 Context = ServerRequestContext[Any, Any]
-Send = Callable[[Context, Sent], Awaitable[Reply]]  # sends a request to the service with the caller's credential
-ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]  # the caller's scopes; None: unknown
+# sends a request to the service with the caller's credential
+Send = Callable[[Context, Sent], Awaitable[Reply]]
+# the caller's scopes; None: unknown
+ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]
 
 SERVER_NAME = "bracketbot"
 

@@ -1,4 +1,7 @@
-"""Operations on accounts: open, reset, snapshot, limits, events, trades. Every read uses the mark prices of its instant."""
+"""Operations on accounts: open, reset, snapshot, limits, events, trades.
+
+Every read uses the mark prices of its instant.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +197,10 @@ class AccountOperations(OperationExecutor):
         return Answer.ok({"events": page, "lastEventId": last} | ({"warnings": unknown} if unknown else {}))
 
     def cursor_seq(self, account: Account, since: str, *, name: str = "since") -> int:
-        """The event number of a cursor. Refused if the text is not an event id, or with 410 if the feed does not have it."""
+        """The event number of a cursor.
+
+        Refused if the text is not an event id, or with 410 if the feed does not have it.
+        """
         form = _EVENT_ID.fullmatch(since)
         if form is None:
             raise Refused(invalid(name, "must be an event id", "evt_ and digits"))

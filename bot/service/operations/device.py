@@ -27,13 +27,16 @@ from bot.venue.state import Grant, Key
 from bot.wire.requests import DeviceTokenRequest
 
 INTERVAL_SECONDS: Final = 5
-SLOWER_SECONDS: Final = 5  # added each time a device polls too soon
+# added each time a device polls too soon
+SLOWER_SECONDS: Final = 5
 GRANT_TTL_MS: Final = 600_000
 # Consonants that look different from each other and form no words: 8 of 20 letters are 34.6 bits.
 USER_LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
 USER_LENGTH: Final = 8
-WRONG_CODES: Final = (5, 60)  # (wrong user codes of one address, seconds)
-AGENT_MAX: Final = 80  # characters of a User-Agent that the page shows
+# (wrong user codes of one address, seconds)
+WRONG_CODES: Final = (5, 60)
+# characters of a User-Agent that the page shows
+AGENT_MAX: Final = 80
 PACES_MAX: Final = 10_000
 
 _PLAIN: Final = re.compile(r"[^\x20-\x7e]")
@@ -53,7 +56,8 @@ class DeviceOperations(KeyOperations):
         self._paces: OrderedDict[str, _Pace] = OrderedDict()
         self._wrong_codes = AttemptLimits(*WRONG_CODES)
 
-    # ── Requests of the device ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Requests of the device
+    # ──────────────────────────────────────────────────────────────────────────────────────────
 
     def start_device(self, context: Context, user_agent: str) -> Answer:
         """POST /v1/oauth/device."""
@@ -108,14 +112,21 @@ class DeviceOperations(KeyOperations):
             raise Refused(_no("forbidden", text, "access_denied", "restart"))
         minted = mint(len(self.machine.state.keys) + 1)
         key = Key(
-            minted.key_id, grant.account, grant.name, minted.prefix, minted.digest, grant.scopes, now, "device",
+            minted.key_id,
+            grant.account,
+            grant.name,
+            minted.prefix,
+            minted.digest,
+            grant.scopes,
+            now,
+            "device",
             max_exposure=parent.max_exposure if parent else None,
             max_daily_notional=parent.max_daily_notional if parent else None,
             max_leverage=parent.max_leverage if parent else None,
             allowed_coins=parent.allowed_coins if parent else None,
             max_open_positions=parent.max_open_positions if parent else None,
             expires_ms=parent.expires_ms if parent else None,
-        )  # fmt: skip
+        )
         made = self.machine.run(RedeemGrant(grant.device, key))
         if isinstance(made, Refusal):
             raise Refused(made)
@@ -151,7 +162,8 @@ class DeviceOperations(KeyOperations):
             raise Refused(refusal, None, {"Retry-After": str(pace.interval)})
         return pace.interval
 
-    # ── Requests of the person ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Requests of the person
+    # ──────────────────────────────────────────────────────────────────────────────────────────
 
     def find_device(self, user_code: str, ip: str) -> Grant:
         """The waiting request of a user code, in any spelling. Wrong codes are counted by IP address."""

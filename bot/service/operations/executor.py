@@ -20,7 +20,8 @@ from bot.venue.state import Account, Key
 from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
 from bot.wire.order_requests import bare_coin
 
-NAME_SHOWN_MAX: Final = 80  # characters of an unknown market's name in an error
+# characters of an unknown market's name in an error
+NAME_SHOWN_MAX: Final = 80
 
 
 class Context(NamedTuple):
@@ -78,10 +79,11 @@ class OperationExecutor:
         *,
         replay: Callable[[Any, int], Any] | None = None,
     ) -> Answer:
-        """Run a caller's command once. `command(now)` returns the command or a refusal; `view(answer, now)` is the body of a success.
+        """Run a caller's command once. `command(now)` returns the command or a refusal; `view(answer, now)` is the body
+        of a success.
 
-        With an idempotency key a final answer is stored in the command's transaction. The same request then gets the same bytes again, or
-        the body that `replay(answer, now)` made, which leaves out secrets.
+        With an idempotency key a final answer is stored in the command's transaction. The same request then gets the
+        same bytes again, or the body that `replay(answer, now)` made, which leaves out secrets.
         """
         now = self.machine.catch_up()
         key = context.idempotency_key
@@ -125,7 +127,9 @@ class OperationExecutor:
 
 
 def expired(context: Context, now_ms: int) -> Refusal | None:
-    """Why a request after its X-Expires-After is refused, or None; for commands whose expiry the venue does not check."""
+    """Why a request after its X-Expires-After is refused, or None; for commands whose expiry the venue does not
+    check.
+    """
     if context.expires_ms is None or now_ms <= context.expires_ms:
         return None
     text = "the request arrived after its X-Expires-After"
@@ -135,8 +139,8 @@ def expired(context: Context, now_ms: int) -> Refusal | None:
 def judged_e8(text: str) -> int:
     """The digits of an order's size or price as a scaled integer, for the venue to judge.
 
-    Digits behind the eighth decimal are no fault of form. Such a number is on no step of a market, so the odd one of its neighbours stands
-    for it: that one is on no step either, and the venue answers with the steps around it.
+    Digits behind the eighth decimal are no fault of form. Such a number is on no step of a market, so the odd one of
+    its neighbours stands for it: that one is on no step either, and the venue answers with the steps around it.
     """
     finer = text.partition(".")[2][8:]
     return parse_e8(text.removesuffix(finer)) | 1 if finer.strip("0") else parse_e8(text)

@@ -22,7 +22,8 @@ from bot.venue.state import Account, Key
 from bot.wire.order_requests import bare_coin
 from bot.wire.requests import KeyRequest, SettingsRequest
 
-SECONDS_MAX: Final = 10**11  # a time below this is in seconds: as milliseconds it would be in 1973
+# a time below this is in seconds: as milliseconds it would be in 1973
+SECONDS_MAX: Final = 10**11
 _KEY_ID: Final = re.compile(r"key_[0-9]{1,20}", re.ASCII)
 
 
@@ -41,7 +42,9 @@ class KeyOperations(AccountOperations):
         self._used[key_id] = self.machine.clock.now_ms()
 
     def _forget_another_state(self) -> None:
-        """Forget the times after a restore: a key id may then belong to another key, and a time may lie in the future."""
+        """Forget the times after a restore: a key id may then belong to another key, and a time may lie in the
+        future.
+        """
         if self._generation != self.machine.generation:
             self._generation = self.machine.generation
             self._used.clear()
@@ -89,7 +92,10 @@ class KeyOperations(AccountOperations):
         return Answer.ok({"keys": listed})
 
     def revoke_key(self, principal: Principal, key_id: str, context: Context) -> Answer:
-        """DELETE /v1/keys/{id}: also cancels the key's resting entries and schedules. Orders that protect a position stay."""
+        """DELETE /v1/keys/{id}: also cancels the key's resting entries and schedules.
+
+        Orders that protect a position stay.
+        """
         if not _KEY_ID.fullmatch(key_id):
             # The text may be the secret, sent by mistake, so it goes into no log and no response.
             return self.refusal(Refusal("not_found", "no key has this id; key ids begin with key_"), context)
@@ -181,7 +187,10 @@ def covers(own: Sequence[str], scope: str) -> bool:
 
 
 def wider_than(parent: Key, key: Key) -> tuple[str, Any] | None:
-    """The first field in which `key` has more rights than `parent`, and the largest allowed value; None if there is none."""
+    """The first field in which `key` has more rights than `parent`, and the largest allowed value;
+
+    None if there is none.
+    """
     if not all(covers(parent.scopes, scope) for scope in key.scopes):
         return "scopes", list(parent.scopes)
     caps = (

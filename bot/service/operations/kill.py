@@ -1,4 +1,6 @@
-"""The kill switch: cancels entries, closes every position with `flatten`, and blocks new positions until the owner removes it."""
+"""The kill switch: cancels entries, closes every position with `flatten`, and blocks new positions until the owner
+removes it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ class KillOperations(OperationExecutor):
     """POST /v1/account/kill."""
 
     def kill(self, principal: Principal, request: KillRequest, context: Context) -> Answer:
-        """Stop now, as a kill_switch guardian does. The account's state is never a reason to refuse. orderSubmitted says whether anything was closed or canceled."""
+        """Stop now, as a kill_switch guardian does.
+
+        The account's state is never a reason to refuse. orderSubmitted says whether anything was closed or canceled.
+        """
 
         def view(killed: Killed, now: int) -> Any:
             state = self.machine.state

@@ -15,7 +15,8 @@ from bot.venue.state import Market
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 from bot.wire.queries import CandlesQuery, MarketsQuery
 
-LISTED_AFTER_MS: Final = 86_400_000  # how long a settled event market stays in the lists
+# how long a settled event market stays in the lists
+LISTED_AFTER_MS: Final = 86_400_000
 
 
 class MarketOperations(AccountOperations):

@@ -1,4 +1,7 @@
-"""Operations on orders, positions and guardians: turn requests into commands, and results into bodies. No trading rules."""
+"""Operations on orders, positions and guardians: turn requests into commands, and results into bodies.
+
+No trading rules.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +66,10 @@ from bot.wire.order_requests import (
 )
 
 PLAN_TTL_REAL_MS: Final = 60_000
-AMOUNT_MAX: Final = Decimal(10**12)  # largest number in a body; larger than any balance
-BLOCKING: Final = frozenset({"flatten", "block_opens"})  # actions that block openings
+# largest number in a body; larger than any balance
+AMOUNT_MAX: Final = Decimal(10**12)
+# actions that block openings
+BLOCKING: Final = frozenset({"flatten", "block_opens"})
 CLOSE_ONLY_GUARDIANS: Final = frozenset({"trailing_stop", "max_hold", "dead_man_switch"})
 
 ORDER_FIELDS: Final = aliases(OrderRequest)
@@ -131,7 +136,8 @@ class OrderOperations(OperationExecutor):
         token = token_digest(request.confirm_token)
         plan = self.machine.state.plans.get(token)
         if plan is not None and plan.account != principal.account:
-            plan = None  # The venue responds not_found, so that a token of another account stays secret.
+            # The venue responds not_found, so that a token of another account stays secret.
+            plan = None
         if plan is not None:
             self._check_market(principal, plan.order.coin)
             for inline in plan.order.guardians:
@@ -296,7 +302,10 @@ class OrderOperations(OperationExecutor):
     def arm(
         self, principal: Principal, request: GuardianRequest, context: Context, confirm_token: str | None = None
     ) -> Answer:
-        """POST /v1/guardians. `confirm_token`: of a plan with the schedule's order; without that plan the schedule is not armed."""
+        """POST /v1/guardians.
+
+        `confirm_token`: of a plan with the schedule's order; without that plan the schedule is not armed.
+        """
         if refused := self._refuse_type(principal, request.type):
             return self.refusal(refused, context)
         spec = guardian_spec(request)
@@ -341,7 +350,9 @@ class OrderOperations(OperationExecutor):
                 self._check_coin(principal, market)
 
     def _check_coin(self, principal: Principal, market: str) -> None:
-        """Only a caller who may trade a market may cancel orders there, because a canceled stop changes the position's risk."""
+        """Only a caller who may trade a market may cancel orders there, because a canceled stop changes the
+        position's risk.
+        """
         self._check_market(principal, market)
         coin, key = bare_coin(market), self.key(principal)
         if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
@@ -349,7 +360,10 @@ class OrderOperations(OperationExecutor):
             raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
 
     def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
-        """DELETE /v1/guardians/{id}. A key removes only what it could have armed with the same reach; a latched guardian only the owner."""
+        """DELETE /v1/guardians/{id}.
+
+        A key removes only what it could have armed with the same reach; a latched guardian only the owner.
+        """
         self.machine.catch_up()
         account = self.account(principal)
         found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
@@ -443,7 +457,8 @@ def guardian_spec(request: GuardianFields) -> GuardianSpec:
 
 
 def template_spec(template: dict[str, Any]) -> OrderSpec:
-    """The order of a schedule, checked against the schema of POST /v1/orders. Refused if it does not match. Its default source is the service.
+    """The order of a schedule, checked against the schema of POST /v1/orders. Refused if it does not match. Its default
+    source is the service.
 
     Fields that POST /v1/orders does not have are kept in the text and have no effect."""
     try:
@@ -494,7 +509,10 @@ def token_digest(token: str) -> str:
 
 
 def exact(value: Decimal, name: str) -> int:
-    """A number of a body as the nearest scaled integer (a double like 100 / 3 has 16 digits). Refused if it is not a number, or larger than any balance."""
+    """A number of a body as the nearest scaled integer (a double like 100 / 3 has 16 digits).
+
+    Refused if it is not a number, or larger than any balance.
+    """
     if value > AMOUNT_MAX:
         raise Refused(invalid(name, "is out of range", f"<= {AMOUNT_MAX}"))
     try:
@@ -516,7 +534,9 @@ def _oid(account: Account, order: Order) -> str:
 
 
 def _is_protected(state: State, account: Account, placed: OrderPlaced, listed: list[Order]) -> bool:
-    """True if a stop is armed, or this order's first fill will arm one, or there is neither a position nor a resting order."""
+    """True if a stop is armed, or this order's first fill will arm one, or there is neither a position nor a resting
+    order.
+    """
     if unprotected(state, account, placed.trade.coin):
         return False
     return placed.protected or not any(o.number in account.resting and o.trade == placed.trade.id for o in listed)

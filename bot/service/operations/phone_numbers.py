@@ -1,4 +1,7 @@
-"""Phone numbers and countries: turns what a person writes into E.164. Pure. Imports the large number tables on first use."""
+"""Phone numbers and countries: turns what a person writes into E.164.
+
+Pure. Imports the large number tables on first use.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +228,8 @@ def _phone(number: Any) -> Phone:
 
     e164 = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
     region = phonenumbers.region_code_for_number(number)
-    if region is None:  # An unassigned number has a country too, unless several countries share the calling code.
+    # An unassigned number has a country too, unless several countries share the calling code.
+    if region is None:
         sharing = phonenumbers.region_codes_for_country_code(number.country_code)
         region = sharing[0] if len(sharing) == 1 else None
     return Phone(e164, region if region in {country.code for country in countries()} else None)

@@ -13,8 +13,10 @@ from bot.venue import ledger, limits
 from bot.venue.state import DAY_MS, Account
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 
-HOME_POSITIONS: Final = 5  # the interface's "portfolio slice"
-RESET_MAX_USD: Final = "100000"  # the bound on a reset's balanceUsd
+# the interface's "portfolio slice"
+HOME_POSITIONS: Final = 5
+# the bound on a reset's balanceUsd
+RESET_MAX_USD: Final = "100000"
 
 # Newest first.
 CHANGES: Final = (
@@ -23,7 +25,10 @@ CHANGES: Final = (
         "date": API_VERSION,
         "limitsVersion": LIMITS_VERSION,
         "changes": [
-            f"Interface description {DESCRIPTION_VERSION}: stocks, bonds, crypto and event markets through one order route.",
+            (
+                f"Interface description {DESCRIPTION_VERSION}: stocks, bonds, crypto and event markets through one"
+                " order route."
+            ),
             "Limits version 2: no notional cap by default; self-limits in /v1/settings, caps on each key.",
             "Orders: brackets, inline guardians, dry run with a single-use confirmToken, Idempotency-Key.",
             "Guardians: trailing_stop, max_hold, account_drawdown, dead_man_switch, schedule, kill_switch.",
@@ -99,7 +104,10 @@ class PortfolioOperations(OperationExecutor):
             "address": account.address,
             "instructions": [
                 "This is a sandbox: the balance is play money and cannot be withdrawn.",
-                "To set the balance anew, send POST /v1/sandbox/accounts/reset with balanceUsd; trades, events and guardians are wiped.",
+                (
+                    "To set the balance anew, send POST /v1/sandbox/accounts/reset with balanceUsd; trades, events and"
+                    " guardians are wiped."
+                ),
             ],
             "methods": [
                 {

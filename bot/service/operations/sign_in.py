@@ -1,4 +1,7 @@
-"""Sign-in by phone: countries, codes, sessions. A code or token is sent once; venue state keeps its digest. Times are real time."""
+"""Sign-in by phone: countries, codes, sessions.
+
+A code or token is sent once; venue state keeps its digest. Times are real time.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +31,54 @@ from bot.wire.requests import OtpRequest, VerifyRequest
 
 OTP_TRIES: Final = 5
 OTP_TTL_MS: Final = 10 * 60_000
-RESEND_SECONDS: Final = 30  # between two codes for one number
-SENDS_PER_NUMBER: Final = (5, 3_600)  # (codes, seconds)
+# between two codes for one number
+RESEND_SECONDS: Final = 30
+# (codes, seconds)
+SENDS_PER_NUMBER: Final = (5, 3_600)
 SENDS_PER_IP: Final = (30, 3_600)
-WRONG_PER_IP: Final = (30, 600)  # wrong codes of one caller, over all numbers
+# wrong codes of one caller, over all numbers
+WRONG_PER_IP: Final = (30, 600)
 SESSION_TTL_MS: Final = 30 * 86_400_000
 START_BALANCE: Final = 10_000 * E8
 
 _NICKS: Final = (
-    ("amber", "bold", "brisk", "calm", "clear", "deft", "fair", "keen", "lucid", "quick", "quiet", "steady", "sunny", "swift", "wry", "young"),
-    ("badger", "crane", "falcon", "finch", "fox", "hare", "heron", "ibis", "lynx", "marten", "otter", "owl", "raven", "robin", "tern", "wren"),
-)  # fmt: skip
+    (
+        "amber",
+        "bold",
+        "brisk",
+        "calm",
+        "clear",
+        "deft",
+        "fair",
+        "keen",
+        "lucid",
+        "quick",
+        "quiet",
+        "steady",
+        "sunny",
+        "swift",
+        "wry",
+        "young",
+    ),
+    (
+        "badger",
+        "crane",
+        "falcon",
+        "finch",
+        "fox",
+        "hare",
+        "heron",
+        "ibis",
+        "lynx",
+        "marten",
+        "otter",
+        "owl",
+        "raven",
+        "robin",
+        "tern",
+        "wren",
+    ),
+)
 
 
 class SignInOperations(AccountOperations):
@@ -46,7 +86,8 @@ class SignInOperations(AccountOperations):
 
     def __init__(self, machine: Machine, rate_limits: RateLimits, base_url: str) -> None:
         super().__init__(machine, rate_limits, base_url)
-        self.invite_codes: Collection[str] = ()  # empty: nobody needs one
+        # empty: nobody needs one
+        self.invite_codes: Collection[str] = ()
         self._resends = AttemptLimits(1, RESEND_SECONDS)
         self._per_number = AttemptLimits(*SENDS_PER_NUMBER)
         self._per_ip = AttemptLimits(*SENDS_PER_IP)
@@ -170,7 +211,10 @@ def phone_digest(e164: str) -> str:
 
 
 def code_digest(salt: str, code: str) -> str:
-    """The digest of a code, which the venue stores. Six digits are easy to guess, so a code allows ten minutes and five tries."""
+    """The digest of a code, which the venue stores.
+
+    Six digits are easy to guess, so a code allows ten minutes and five tries.
+    """
     return hashlib.sha256(f"otp {salt} {code}".encode()).hexdigest()
 
 

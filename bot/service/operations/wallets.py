@@ -53,7 +53,10 @@ class _Count:
 
 @dataclass(slots=True)
 class _Tally:
-    """An account's counts. `over`: trades up to number `upto`, which are final. `total`: all trades as of `event_seq`."""
+    """An account's counts.
+
+    `over`: trades up to number `upto`, which are final. `total`: all trades as of `event_seq`.
+    """
 
     trade_first: int
     upto: int
@@ -67,9 +70,12 @@ class _Known:
     """Results that are valid for one state of the service; computed again after a restore."""
 
     state: State
-    ids: dict[str, str] = field(default_factory=dict)  # address -> account id
-    count: int = 0  # accounts that are in `ids`
-    tallies: dict[str, _Tally] = field(default_factory=dict)  # by account id
+    # address -> account id
+    ids: dict[str, str] = field(default_factory=dict)
+    # accounts that are in `ids`
+    count: int = 0
+    # by account id
+    tallies: dict[str, _Tally] = field(default_factory=dict)
 
 
 class WalletOperations(OperationExecutor):
@@ -192,7 +198,8 @@ class WalletOperations(OperationExecutor):
             known.count = len(state.accounts)
         return known.ids
 
-    # ── Counting trades ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Counting trades
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tally(self, account: Account) -> _Count:
         """The account's trade counts. Final trades are counted once; the others are counted again after each event."""

@@ -1,4 +1,7 @@
-"""Operations on webhooks, for owners: register, list, remove. The dispatcher sends. The signing secret is shown once, at creation."""
+"""Operations on webhooks, for owners: register, list, remove.
+
+The dispatcher sends. The signing secret is shown once, at creation.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ Body = dict[str, Any]
 # A secret in another form than the libraries of Standard Webhooks take.
 CONVERTED: Final[Body] = {
     "code": "secret_converted",
-    "message": "the secret of this answer has the form whsec_ and base64, which the libraries of Standard Webhooks take: verify with it",
+    "message": (
+        "the secret of this answer has the form whsec_ and base64, which the libraries of Standard Webhooks take:"
+        " verify with it"
+    ),
 }
 _WEBHOOK_ID: Final = re.compile(r"whk_[0-9]{1,20}", re.ASCII)
 
@@ -61,14 +67,18 @@ class WebhookOperations(OperationExecutor):
         self._resolve = resolve
 
     async def check_names(self, url: str) -> None:
-        """Refuse an address that the service must not call. A name that does not resolve is allowed: every attempt resolves again."""
+        """Refuse an address that the service must not call.
+
+        A name that does not resolve is allowed: every attempt resolves again.
+        """
         try:
             target = target_of(url, private=self._private)
             async with asyncio.timeout(RESOLVE_SECONDS):
                 await addresses_of(target, self._resolve, private=self._private)
         except TargetRefused as no:
             raise Refused(invalid("url", str(no), self._allowed())) from None
-        except (OSError, UnicodeError):  # TimeoutError is an OSError.
+        # TimeoutError is an OSError.
+        except (OSError, UnicodeError):
             return
 
     def _allowed(self) -> str:

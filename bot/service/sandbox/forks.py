@@ -1,4 +1,7 @@
-"""Forks: services in memory, each on its own port, that begin with a snapshot of this one. They end with it, or at its reset."""
+"""Forks: services in memory, each on its own port, that begin with a snapshot of this one.
+
+They end with it, or at its reset.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The sandbox control, /sandbox/v1: clock, prices, digest, seed, faults, snapshots, keys for an embedded daemon. No hosted service has it. The gateway checks the control token."""
+"""The sandbox control, /sandbox/v1: clock, prices, digest, seed, faults, snapshots, keys for an embedded daemon.
+
+No hosted service has it. The gateway checks the control token.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,13 @@ from bot.wire.requests import EmptyRequest
 R = TypeVar("R", bound=wire.Request)
 
 ROOT: Final = "/sandbox/v1"
-EMBEDDED: Final = "embedded"  # name of the account of an embedded daemon
+# name of the account of an embedded daemon
+EMBEDDED: Final = "embedded"
 EMBEDDED_BALANCE: Final = 10_000 * E8
-MINTED: Final = "embedded daemon"  # name of the keys that this control creates; a new key replaces the one before
-STORED_MAX: Final = 2**63 - 1  # in 1e-8: the largest price or volume that the database stores
+# name of the keys that this control creates; a new key replaces the one before
+MINTED: Final = "embedded daemon"
+# in 1e-8: the largest price or volume that the database stores
+STORED_MAX: Final = 2**63 - 1
 # The longest advance of one request: a year. A longer one would take too long.
 ADVANCE_MAX_MS: Final = 400 * 86_400_000
 
@@ -72,7 +78,10 @@ class Control:
 
     def _refuse_if_live(self) -> None:
         if self._machine.feed.live():
-            text = "this service has live prices, so its time and prices cannot be set; start one without --prices for that"
+            text = (
+                "this service has live prices, so its time and prices cannot be set; start one without --prices for"
+                " that"
+            )
             raise Refused(Refusal("forbidden", text))
 
     def set_speed(self, request: ClockRequest) -> Answer:
@@ -167,12 +176,7 @@ class Control:
             made = machine.run(CreateKey(key))
             if isinstance(made, Refusal):
                 raise Refused(made)
-        body = {
-            "apiKey": minted.secret,
-            "keyId": minted.key_id,
-            "accountId": account.id,
-            "address": account.address,
-        }
+        body = {"apiKey": minted.secret, "keyId": minted.key_id, "accountId": account.id, "address": account.address}
         return Answer.ok(body)
 
     # ── The whole service ───────────────────────────────────────────────────────────────────────────────────────────
@@ -222,7 +226,8 @@ class Control:
 
     def _account(self, wanted: str | None) -> Account | None:
         accounts = self._machine.state.accounts
-        if wanted is None:  # Anybody may use that account name; the first key shows the owner.
+        # Anybody may use that account name; the first key shows the owner.
+        if wanted is None:
             return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)
         if wanted not in accounts:
             raise Refused(Refusal("not_found", f"no account {wanted!r} in this service"))

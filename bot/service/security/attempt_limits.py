@@ -6,7 +6,8 @@ from collections import OrderedDict, deque
 
 from bot.clock import monotonic_ns
 
-CALLERS_MAX = 10_000  # callers remembered; the least recently used is dropped first
+# callers remembered; the least recently used is dropped first
+CALLERS_MAX = 10_000
 
 
 class AttemptLimits:

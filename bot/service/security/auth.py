@@ -1,4 +1,7 @@
-"""Authentication and scopes: API keys and session tokens. The service stores only the digest of a secret, and shows the secret once."""
+"""Authentication and scopes:
+
+API keys and session tokens. The service stores only the digest of a secret, and shows the secret once.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,18 @@ from bot.errors import Refusal
 from bot.venue.state import Key, Session, State
 
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-SECRET_LETTERS: Final = 43  # 256 bits in base 62
+# 256 bits in base 62
+SECRET_LETTERS: Final = 43
 PREFIX_SHOWN: Final = 12
-PRINCIPALS_KEPT: Final = 4_096  # The principals of the callers that were seen last.
+# The principals of the callers that were seen last.
+PRINCIPALS_KEPT: Final = 4_096
 
 OWNER_SCOPES: Final = ("read", "trade", "outcomes")
 
 _FORM: Final = re.compile(r"bbk_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
 _SESSION_FORM: Final = re.compile(r"bbs_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
-_DUMMY: Final = "0" * 64  # an unknown key is compared with this digest, so that it takes the same time
+# an unknown key is compared with this digest, so that it takes the same time
+_DUMMY: Final = "0" * 64
 
 
 class Access(StrEnum):
@@ -34,10 +40,10 @@ class Access(StrEnum):
     NONE = "none"
     READ = "read"
     TRADE = "trade"
-    SHRINK = (
-        "shrink"  # trade, trade:close_only to shrink a position, outcomes for event markets; the operation checks which
-    )
-    ANY = "any"  # any credential; the operation checks the rest
+    # trade, trade:close_only to shrink a position, outcomes for event markets; the operation checks which
+    SHRINK = "shrink"
+    # any credential; the operation checks the rest
+    ANY = "any"
     OWNER = "owner"
     CONTROL = "control"
 
@@ -79,7 +85,10 @@ class Minted:
 
 
 def mint(number: int) -> Minted:
-    """Create the `number`-th key of the service. The secret holds the number reversed, so that the shown prefixes differ."""
+    """Create the `number`-th key of the service.
+
+    The secret holds the number reversed, so that the shown prefixes differ.
+    """
     shown = f"{number:08d}"[::-1]
     body = f"bbk_test_{shown}_{_letters(int.from_bytes(secrets.token_bytes(32)), SECRET_LETTERS)}"
     secret = f"{body}_{_check(body)}"
@@ -111,7 +120,10 @@ def _letters(value: int, width: int) -> str:
 
 
 def authenticate(state: State, header: str | None, now_ms: int, real_ms: int | None = None) -> Principal | Refusal:
-    """The caller of an Authorization header, or a refusal. Keys expire by the service's clock, sessions by real time (`real_ms`)."""
+    """The caller of an Authorization header, or a refusal.
+
+    Keys expire by the service's clock, sessions by real time (`real_ms`).
+    """
     if header is None:
         return Refusal("unauthorized", "an Authorization header is required: Bearer <API key>", fix=_SIGN_UP)
     scheme, _, token = header.strip().partition(" ")
@@ -188,14 +200,20 @@ def refuse_market(principal: Principal, market: str) -> Refusal | None:
 
 
 def refuse_blocking(principal: Principal, *, is_brake: bool) -> Refusal | None:
-    """The refusal if this caller may not arm a guardian that blocks openings, or None. It needs the scope trade; outcomes suffices unless the guardian is a brake, which blocks the whole account."""
+    """The refusal if this caller may not arm a guardian that blocks openings, or None.
+
+    It needs the scope trade; outcomes suffices unless the guardian is a brake, which blocks the whole account.
+    """
     if "trade" in principal.scopes or (principal.outcomes_only and not is_brake):
         return None
     return _lacks("trade")
 
 
 def refuse_access(principal: Principal, access: Access) -> Refusal | None:
-    """The refusal if this caller lacks the access, or None. trade does not include read. The operation checks the scope outcomes per market."""
+    """The refusal if this caller lacks the access, or None. trade does not include read.
+
+    The operation checks the scope outcomes per market.
+    """
     scopes = principal.scopes
     if access is Access.READ and "read" not in scopes:
         return _lacks("read")

@@ -9,14 +9,16 @@ from typing import Any, Final, NamedTuple
 
 from bot.clock import monotonic_ns
 
-CALLERS_MAX: Final = 10_000  # buckets kept; the least recently used is dropped first
+# buckets kept; the least recently used is dropped first
+CALLERS_MAX: Final = 10_000
 
 
 class Policy(NamedTuple):
     """A token bucket: `per_second` tokens are added, up to `burst`."""
 
     name: str
-    scope: str  # key | ip
+    # key | ip
+    scope: str
     per_second: float
     burst: int
 
@@ -35,10 +37,13 @@ POLICIES: Final[dict[str, Policy]] = {
 
 
 def network_of(address: str) -> str:
-    """The caller that an address counts for: who has one address of an IPv6 network of 64 bits, or of a loopback, has all of them."""
+    """The caller that an address counts for: who has one address of an IPv6 network of 64 bits, or of a loopback,
+    has all of them.
+    """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:  # A Unix socket, or a name.
+    # A Unix socket, or a name.
+    except ValueError:
         return address
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped is None:

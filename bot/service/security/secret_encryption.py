@@ -1,8 +1,9 @@
-"""Encrypts secrets that the service needs again after a restart, so that a copy of the database alone does not reveal them.
+"""Encrypts secrets that the service needs again after a restart, so that a copy of the database alone does not reveal
+them.
 
-A signing secret cannot be stored as a digest. It is encrypted (bot/encryption.py) with a random key in a file beside the database (mode 0600, made on
-first use), and decrypted only to sign. A stolen backup, dump or snapshot without the key file reveals nothing. A reader of both files can decrypt, as
-with any service that starts unattended.
+A signing secret cannot be stored as a digest. It is encrypted (bot/encryption.py) with a random key in a file beside
+the database (mode 0600, made on first use), and decrypted only to sign. A stolen backup, dump or snapshot without the
+key file reveals nothing. A reader of both files can decrypt, as with any service that starts unattended.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from bot.errors import ConfigError
 from bot.files import write_private
 
 KEY_BYTES: Final = 32
-KEY_FILE_SUFFIX: Final = ".webhook-key"  # the key file's name: the database's name and this suffix
+# the key file's name: the database's name and this suffix
+KEY_FILE_SUFFIX: Final = ".webhook-key"
 PURPOSE: Final = "webhook secret"
 
 

@@ -33,9 +33,8 @@ from bot.wire.order_requests import bare_coin
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE_MS: Final = INTERVAL_MS["1m"]
-CLOSED_META: Final = (
-    "live_closed"  # in the database, with the source: up to when each closed live market has lived through its prices
-)
+# in the database, with the source: up to when each closed live market has lived through its prices
+CLOSED_META: Final = "live_closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +51,21 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class PriceOptions:
-    """Where prices come from. `data` holds (coin or None, candle file). Empty `seed` or `markets`: the database's value, else the default."""
+    """Where prices come from.
+
+    `data` holds (coin or None, candle file). Empty `seed` or `markets`: the database's value, else the default.
+    """
 
     seed: int | None = None
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
-    live: tuple[LiveOptions, ...] = ()  # no coin in two of them
-    hold: bool = False  # the history is simulated; from the start on prices are only pushed
-    specs: dict[str, MarketSpec] = field(default_factory=dict)  # replacements for rules of the catalogue, for tests
+    # no coin in two of them
+    live: tuple[LiveOptions, ...] = ()
+    # the history is simulated; from the start on prices are only pushed
+    hold: bool = False
+    # replacements for rules of the catalogue, for tests
+    specs: dict[str, MarketSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +83,16 @@ class _Prices:
     listings: dict[str, Listing]
     start_ms: int
     hold: bool
-    options: str  # as saved in the database
+    # as saved in the database
+    options: str
     series: EventSeries
 
 
 def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions) -> Machine:
-    """The machine of this database, or a new machine. Raises ConfigError for a lasting fault, another BotError for a passing one."""
+    """The machine of this database, or a new machine.
+
+    Raises ConfigError for a lasting fault, another BotError for a passing one.
+    """
     recovered = command_log.open()
     name = str(command_log.path)
     try:
@@ -236,15 +245,20 @@ def _stored_prices(options: PriceOptions, stored: dict[str, Any], name: str) -> 
 
 
 def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> ServiceClock:
-    """Service time continues from the latest time that callers saw. A real clock without an offset follows the system clock."""
+    """Service time continues from the latest time that callers saw.
+
+    A real clock without an offset follows the system clock.
+    """
     if saved is None:
         return ServiceClock.start(speed, None if real_start and speed == 1 else made.start_ms)
     if speed == 1 and saved.offset_ms == 0:
         wall = SystemClock().now_ms()
         clock = ServiceClock.start(1)
         if saved.ceiling_ms > wall + MINUTE_MS:
-            raise BotError(  # A BotError: the system clock may be set only after boot, so a later start may succeed.
-                f"the machine's clock is {(saved.ceiling_ms - wall) // 1000} s behind the latest time in the database; correct the clock first"
+            # A BotError: the system clock may be set only after boot, so a later start may succeed.
+            raise BotError(
+                f"the machine's clock is {(saved.ceiling_ms - wall) // 1000} s behind the latest time in the database;"
+                " correct the clock first"
             )
         return clock
     return ServiceClock.start(speed, saved.ceiling_ms)
@@ -276,9 +290,8 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     except KeyError as unknown:
         raise ConfigError(f"no market {unknown.args[0]!r}; the markets are {', '.join(CATALOGUE)}") from None
     recorded = {coin: _recorded(path, listings[coin]) for coin, path, _ in files}
-    seeded = stored is not None and bool(
-        stored.get("seeded")
-    )  # a seed set through the sandbox control wins over the command line
+    # a seed set through the sandbox control wins over the command line
+    seeded = stored is not None and bool(stored.get("seeded"))
     seed = options.seed if options.seed is not None and not seeded else stored["seed"] if stored is not None else 1
     start = int(stored["start"]) if stored is not None else _start_of(options, recorded, speed)
     hold = options.hold if stored is None else bool(stored["hold"])
@@ -321,7 +334,10 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
 
 
 def _live(options: Sequence[LiveOptions], stored: dict[str, Any] | None, name: str) -> list[_Live]:
-    """The live sources of a new or an existing database. ConfigError if the database began with other sources or symbols."""
+    """The live sources of a new or an existing database.
+
+    ConfigError if the database began with other sources or symbols.
+    """
     if stored is None:
         return [_asked(one) for one in options]
     held = [_Live(one["source"], one["symbols"], {}) for one in stored.get("live", ())]
@@ -331,14 +347,16 @@ def _live(options: Sequence[LiveOptions], stored: dict[str, Any] | None, name: s
     if sorted(one.source for one in held) != sorted(wanted):
         began = "with the prices of " + " and ".join(one.source for one in held) if held else "without live prices"
         raise ConfigError(
-            f"{name}: this database was created {began}, not with those of {' and '.join(wanted)}; omit the option, or use a new database"
+            f"{name}: this database was created {began}, not with those of {' and '.join(wanted)}; omit the option, or"
+            " use a new database"
         )
     symbols = {one.source: one.symbols for one in held}
     for one in options:
         for coin, symbol in one.symbols.items():
             if (has := symbols[one.source].get(coin)) != symbol:
                 raise ConfigError(
-                    f"{name}: this database has {has} as {coin}, not {symbol}; name the same market, or use a new database"
+                    f"{name}: this database has {has} as {coin}, not {symbol}; name the same market, or use a new"
+                    " database"
                 )
     return held
 
@@ -357,7 +375,8 @@ def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> Non
     for what in ("seed", "markets"):
         if known[what] != stored[what]:
             raise ConfigError(
-                f"{name}: this database was created with {what} {stored[what]}, not {known[what]}; omit the option, or use a new database"
+                f"{name}: this database was created with {what} {stored[what]}, not {known[what]}; omit the option, or"
+                " use a new database"
             )
     if [(c, d) for c, _, d in known["data"]] != [(c, d) for c, _, d in stored["data"]]:
         raise ConfigError(

@@ -31,7 +31,10 @@ def parse_clock(text: str) -> float:
 
 @dataclass(slots=True)
 class ServiceClock:
-    """The service's time. `speed` 0: stands still until it is moved. 1: real time. More: accelerated. It never goes back."""
+    """The service's time.
+
+    `speed` 0: stands still until it is moved. 1: real time. More: accelerated. It never goes back.
+    """
 
     speed: float
     _anchor_ms: int
@@ -57,7 +60,10 @@ class ServiceClock:
 
     @property
     def is_known(self) -> bool:
-        """True if a caller's clock shows the same time, so that responses need no X-Sandbox-Clock. False after the system clock was set back."""
+        """True if a caller's clock shows the same time, so that responses need no X-Sandbox-Clock.
+
+        False after the system clock was set back.
+        """
         return self._follows_wall and self.now_ms() - SystemClock().now_ms() <= SECOND_MS
 
     @property

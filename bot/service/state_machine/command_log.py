@@ -1,7 +1,8 @@
-"""The durable command log: SQLite, one writer thread, one transaction per batch. It holds every acknowledged command; replay rebuilds the state.
+"""The durable command log: SQLite, one writer thread, one transaction per batch. It holds every acknowledged command;
+replay rebuilds the state.
 
-A row is a command with its instant and the chained hash of all events so far. It also holds the answers stored for idempotency,
-pushed prices, the clock, and snapshots that shorten replay. It knows no rules: text in, text out.
+A row is a command with its instant and the chained hash of all events so far. It also holds the answers stored for
+idempotency, pushed prices, the clock, and snapshots that shorten replay. It knows no rules: text in, text out.
 """
 
 from __future__ import annotations
@@ -32,13 +33,18 @@ from bot.venue import text_set
 log = structlog.get_logger()
 
 SCHEMA_VERSION: Final = 2
-APPLICATION_ID: Final = 0x42424B54  # "BBKT": marks the file as a database of this service
+# "BBKT": marks the file as a database of this service
+APPLICATION_ID: Final = 0x42424B54
 DAY_MS: Final = 86_400_000
 REPLIES_KEPT_MS: Final = 7 * DAY_MS
-REPLIES_IN_MEMORY: Final = 10_000  # The replies of a service without a file: about 2 kB each.
-PAGES_FREE: Final = 4_096  # free pages of 4 kB that stay in the file: the next commands use them again
-FREE_SHARE: Final = 4  # and at most this part of the file, a quarter
-PAGES_GIVEN: Final = 64  # pages returned at a time while nothing is queued, which takes a few milliseconds
+# The replies of a service without a file: about 2 kB each.
+REPLIES_IN_MEMORY: Final = 10_000
+# free pages of 4 kB that stay in the file: the next commands use them again
+PAGES_FREE: Final = 4_096
+# and at most this part of the file, a quarter
+FREE_SHARE: Final = 4
+# pages returned at a time while nothing is queued, which takes a few milliseconds
+PAGES_GIVEN: Final = 64
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -72,17 +78,27 @@ CREATE TABLE kept_replies (
 # Errors that a later start may not have: a full, read-only or failing disk, or another process.
 _PASSING: Final = frozenset(
     {
-        sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOMEM,
     }
-)  # fmt: skip
-_PRIMARY: Final = 0xFF  # the primary code in an extended result code
+)
+# the primary code in an extended result code
+_PRIMARY: Final = 0xFF
 
 Statement = tuple[str, tuple[Any, ...]]
 
 _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
-_REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}  # statements that may take several rows
+_REPLY: Final = (
+    "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?,"
+    " ?, ?, ?)"
+)
+# statements that may take several rows
+_ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}
 ROWS_AT_ONCE: Final = 64
 _FORGET: Final = "DELETE FROM replies WHERE real_ms < ?"
 _PUSH: Final = "INSERT INTO pushes (seq, at_ms, coin, px, volume) VALUES (?, ?, ?, ?, ?)"
@@ -98,7 +114,10 @@ _NOT_WRITTEN: Final = (sqlite3.Error, OSError, OverflowError, ValueError, Memory
 
 
 class DatabaseAway(BotError):
-    """The file cannot be used at the moment: a full or read-only disk, or a lock. A later start may succeed, so a service manager may retry."""
+    """The file cannot be used at the moment: a full or read-only disk, or a lock.
+
+    A later start may succeed, so a service manager may retry.
+    """
 
     exit_code = Exit.UNSAFE
 
@@ -129,7 +148,10 @@ class Reply(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """`state` is the state without its accounts, which have rows of their own. After a restore it is the whole state."""
+    """`state` is the state without its accounts, which have rows of their own.
+
+    After a restore it is the whole state.
+    """
 
     seq: int
     at_ms: int
@@ -139,7 +161,10 @@ class Snapshot(NamedTuple):
 
 
 class SavedClock(NamedTuple):
-    """`alive_ms`: everything until then is processed. `ceiling_ms`: no caller saw a later time. `offset_ms`: from the system clock, 0 if real."""
+    """`alive_ms`: everything until then is processed.
+
+    `ceiling_ms`: no caller saw a later time. `offset_ms`: from the system clock, 0 if real.
+    """
 
     alive_ms: int
     ceiling_ms: int
@@ -174,8 +199,9 @@ def _named(account: str, key: str) -> str:
 
 
 def _gathered(batch: list[Statement]) -> list[Statement]:
-    """The same batch, with the rows of one table in one statement. Each statement waits for the interpreter lock, so a few large statements take much
-    less time than many small ones. The order between commands and replies does not matter.
+    """The same batch, with the rows of one table in one statement. Each statement waits for the interpreter lock, so a
+    few large statements take much less time than many small ones. The order between commands and replies does not
+    matter.
     """
     made: list[Statement] = []
     rows: dict[str, list[tuple[Any, ...]]] = {}
@@ -197,7 +223,8 @@ def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
         at, size = 0, ROWS_AT_ONCE
         while at < len(values):
             while size > len(values) - at:
-                size //= 2  # Powers of two: few statements, so that each is prepared once.
+                # Powers of two: few statements, so that each is prepared once.
+                size //= 2
             made.append((head + place * (size - 1), tuple([item for row in values[at : at + size] for item in row])))
             at += size
     return made
@@ -223,8 +250,8 @@ def check_file(db: sqlite3.Connection, path: Path) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if tables and version != SCHEMA_VERSION:
         raise ConfigError(
-            f"{path}: was written by another version of the service (format {version}, this one reads {SCHEMA_VERSION}). "
-            f"{WAY_OUT}"
+            f"{path}: was written by another version of the service (format {version}, this one reads"
+            f" {SCHEMA_VERSION}). {WAY_OUT}"
         )
     if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
         raise _damaged(path)
@@ -235,7 +262,10 @@ def _has_schema(db: sqlite3.Connection) -> bool:
 
 
 def _create(db: sqlite3.Connection) -> None:
-    script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+    script = (
+        f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
+        " COMMIT;"
+    )
     db.executescript(script)
 
 
@@ -259,26 +289,34 @@ def read_all(db: sqlite3.Connection) -> Recovered:
 
 
 class CommandLog:
-    """A log in a file, or in memory if `path` is None. Call every method on the event loop's thread; the writer has its own thread."""
+    """A log in a file, or in memory if `path` is None.
+
+    Call every method on the event loop's thread; the writer has its own thread.
+    """
 
     def __init__(self, path: Path | None, on_failure: Callable[[BaseException], None] = _end_process) -> None:
         self.path = path
-        self.commits = 0  # batches written, for tests
+        # batches written, for tests
+        self.commits = 0
         self._on_failure = on_failure
-        self._replies: dict[tuple[str, str], Reply] = {}  # not yet committed; all of them in memory mode
-        # Keys on disk, by the day of their answers; a day is forgotten as a whole. Almost every key is new, and looking in the file for
-        # each would cost more than the order.
+        # not yet committed; all of them in memory mode
+        self._replies: dict[tuple[str, str], Reply] = {}
+        # Keys on disk, by the day of their answers; a day is forgotten as a whole. Almost every key is new, and looking
+        # in the file for each would cost more than the order.
         self._days: dict[int, text_set.TextSet] = {}
-        self.pushed: list[Push] = []  # The pushes of a service in memory.
-        self._staged: list[Statement] = []  # queued in this iteration of the event loop, not yet given to the writer
-        self._inbox: SimpleQueue[list[Statement] | None] = (
-            SimpleQueue()
-        )  # the writer's queue, one item per iteration of the event loop; None: stop
+        # The pushes of a service in memory.
+        self.pushed: list[Push] = []
+        # queued in this iteration of the event loop, not yet given to the writer
+        self._staged: list[Statement] = []
+        # the writer's queue, one item per iteration of the event loop; None: stop
+        self._inbox: SimpleQueue[list[Statement] | None] = SimpleQueue()
         self._queued = 0
         self._done = 0
-        self._written = 0  # counted by the writer, so it may be ahead of `_done`
+        # counted by the writer, so it may be ahead of `_done`
+        self._written = 0
         self._broken = False
-        self._is_loose = False  # set by the writer: a snapshot deleted rows, and free pages may be left
+        # set by the writer: a snapshot deleted rows, and free pages may be left
+        self._is_loose = False
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -291,8 +329,8 @@ class CommandLog:
     def open(self) -> Recovered:
         """Open or create the file and read what is needed to continue.
 
-        Raises ConfigError for another program's file, another version or damage; DatabaseAway for a full or failing disk;
-        a plain BotError if another service uses the file.
+        Raises ConfigError for another program's file, another version or damage; DatabaseAway for a full or failing
+        disk; a plain BotError if another service uses the file.
         """
         if self.path is None:
             return Recovered({}, None, None, [], [], [], [])
@@ -305,7 +343,8 @@ class CommandLog:
                     self.path.chmod(0o600)
                 else:
                     check_file(writer, self.path)
-                if fresh:  # SQLite accepts it only for an empty file.
+                # SQLite accepts it only for an empty file.
+                if fresh:
                     writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 writer.execute("PRAGMA journal_mode=WAL")
                 writer.execute("PRAGMA synchronous=FULL")
@@ -315,7 +354,8 @@ class CommandLog:
             except BaseException:
                 writer.close()
                 raise
-        except (zlib.error, UnicodeDecodeError):  # A damaged snapshot, which SQLite does not check.
+        # A damaged snapshot, which SQLite does not check.
+        except (zlib.error, UnicodeDecodeError):
             self._drop_lock()
             raise _damaged(self.path) from None
         except sqlite3.Error as error:
@@ -428,7 +468,9 @@ class CommandLog:
         self._staged.append((statement, values))
 
     def _hand_over(self) -> None:
-        """Give the writer everything that was queued in this iteration of the event loop, so that a command, its answer and its deliveries are one transaction."""
+        """Give the writer everything that was queued in this iteration of the event loop, so that a command, its
+        answer and its deliveries are one transaction.
+        """
         if self._staged:
             staged, self._staged = self._staged, []
             self._inbox.put(staged)
@@ -474,7 +516,10 @@ class CommandLog:
             self._days.setdefault(real_ms // DAY_MS, text_set.TextSet()).add(_named(*pair))
 
     def flush(self) -> None:
-        """Block the event loop until everything queued is on disk. For changes that must be complete before the next request."""
+        """Block the event loop until everything queued is on disk.
+
+        For changes that must be complete before the next request.
+        """
         self._hand_over()
         if self._thread is not None:
             with self._wake:
@@ -509,7 +554,8 @@ class CommandLog:
             with self._wake:
                 self._written += len(batch)
                 self._wake.notify_all()
-            with contextlib.suppress(RuntimeError):  # The loop is closed, so nobody waits.
+            # The loop is closed, so nobody waits.
+            with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._committed, batch)
             if is_last:
                 return
@@ -532,7 +578,8 @@ class CommandLog:
         """Write a batch in one transaction."""
         execute = self._writer.execute
         gathered = _gathered(batch)
-        is_alone = len(gathered) == 1  # A single statement is a transaction by itself.
+        # A single statement is a transaction by itself.
+        is_alone = len(gathered) == 1
         if not is_alone:
             execute("BEGIN IMMEDIATE")
         for statement, values in gathered:
@@ -558,7 +605,8 @@ class CommandLog:
         for statement, values in batch:
             if statement is _REPLY:
                 self._replies.pop((values[0], values[1]), None)
-        waiting = self._waiters  # in the order of their tickets
+        # in the order of their tickets
+        waiting = self._waiters
         while waiting and waiting[0][0] <= self._done:
             _, waiter = waiting.popleft()
             if not waiter.done():

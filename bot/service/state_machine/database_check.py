@@ -24,7 +24,8 @@ def stored_problem(path: Path) -> str | None:
             replay(read_all(db), str(path))
     except ConfigError as error:
         return str(error)
-    except sqlite3.OperationalError:  # It cannot be read here and now; a start says why.
+    # It cannot be read here and now; a start says why.
+    except sqlite3.OperationalError:
         return None
     except (sqlite3.DatabaseError, zlib.error, UnicodeDecodeError):
         return f"{path}: is damaged. {WAY_OUT}"

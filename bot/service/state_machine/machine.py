@@ -1,7 +1,9 @@
-"""The machine: owns venue state, clock, prices and command log. The only caller of `venue.apply`. Knows no operation and no transport.
+"""The machine: owns venue state, clock, prices and command log. The only caller of `venue.apply`. Knows no operation
+and no transport.
 
-Before a caller's command the machine applies everything that time and prices have caused up to now, each at its own instant. A price inside a
-market's quiet band changes only the mark, so the machine neither applies nor logs it. The marks that a command sees are logged just before it.
+Before a caller's command the machine applies everything that time and prices have caused up to now, each at its own
+instant. A price inside a market's quiet band changes only the mark, so the machine neither applies nor logs it. The
+marks that a command sees are logged just before it.
 """
 
 from __future__ import annotations
@@ -50,11 +52,12 @@ from bot.venue.state import State
 
 log = structlog.get_logger()
 
-EVENTS_OPEN: Final = 256  # unpacked events of an account; packed ones take a tenth of the memory
-LEASE_REAL_MS: Final = 3_000  # how far the saved ceiling is ahead of the clock, in real time
-DEAD_MAN_FLOOR_REAL_MS: Final = (
-    30_000  # after a restart a dead-man switch has at least this long, or its whole interval
-)
+# unpacked events of an account; packed ones take a tenth of the memory
+EVENTS_OPEN: Final = 256
+# how far the saved ceiling is ahead of the clock, in real time
+LEASE_REAL_MS: Final = 3_000
+# after a restart a dead-man switch has at least this long, or its whole interval
+DEAD_MAN_FLOOR_REAL_MS: Final = 30_000
 
 
 # Frequent commands, of which few make a deadline earlier.
@@ -97,19 +100,27 @@ class Machine:
         self.seq = seq
         self.chain = chain
         self.events = events
-        self.fault: BaseException | None = None  # set after a bug: the state can no longer be trusted
-        self.moved = asyncio.Event()  # set when the next due instant may have become earlier
-        self.sleeps_until_ms: int | None = None  # the instant that the ticker sleeps until
-        self.caught_ms = 0  # everything due until then is applied
-        self.down_since_ms: int | None = None  # when the service stopped; None after the first catch_up
-        self.processed = 0  # price points and deadlines run since the start
+        # set after a bug: the state can no longer be trusted
+        self.fault: BaseException | None = None
+        # set when the next due instant may have become earlier
+        self.moved = asyncio.Event()
+        # the instant that the ticker sleeps until
+        self.sleeps_until_ms: int | None = None
+        # everything due until then is applied
+        self.caught_ms = 0
+        # when the service stopped; None after the first catch_up
+        self.down_since_ms: int | None = None
+        # price points and deadlines run since the start
+        self.processed = 0
         self.last_price_ms: int | None = None
-        self.publish: Callable[[list[Event]], Sequence[Statement]] | None = None  # gets events before they are on disk
+        # gets events before they are on disk
+        self.publish: Callable[[list[Event]], Sequence[Statement]] | None = None
         self.snapshots = SnapshotSchedule(command_log, state, stored_seq)
         self._ceiling_ms = 0
         self._quiet = QuietMarks()
         self.schedule = MarketSchedule()
-        self.generation = 0  # changes when the state is replaced, which invalidates all references into it
+        # changes when the state is replaced, which invalidates all references into it
+        self.generation = 0
 
     # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,7 +151,10 @@ class Machine:
         self._run_deadlines(before_ms=now_ms + 1)
 
     def follow_sessions(self, at_ms: int) -> None:
-        """Schedule the openings and closings of outside prices. A market without a session gets the session of `at_ms`."""
+        """Schedule the openings and closings of outside prices.
+
+        A market without a session gets the session of `at_ms`.
+        """
         schedule = self.schedule
         for coin, market in self.state.markets.items():
             expires_ms = market.spec.expires_ms
@@ -225,7 +239,8 @@ class Machine:
             market = self.state.markets[coin]
             seen = self._quiet.take(coin, market.mark)
             if point.step and market.bar_ms != point.bar_ms:
-                # The bar's open was quiet and not applied. Apply it now, because it carries the volume that resting limits may fill.
+                # The bar's open was quiet and not applied. Apply it now, because it carries the volume that resting
+                # limits may fill.
                 self._apply(PricePoint(coin, seen, 0, point.bar_ms, point.volume), at)
             self._apply(PricePoint(coin, px, point.step, point.bar_ms, point.volume), at)
         listed = self.state.markets[coin]
@@ -272,7 +287,10 @@ class Machine:
         self.last_price_ms = at
 
     def live_quote(self, coin: str, mark: int, bid: int, ask: int) -> int:
-        """Apply a quote of a live market at the present instant, which it returns. The price may jump, so a stop fills at the quote."""
+        """Apply a quote of a live market at the present instant, which it returns.
+
+        The price may jump, so a stop fills at the quote.
+        """
         at = self.catch_up()
         self.feed.store(coin).point(at, (bid + ask) // 2)
         self.processed += 1
@@ -327,7 +345,8 @@ class Machine:
         """Show the marks of quiet markets to a reader. They are logged before the next command."""
         self._quiet.show(self.state)
 
-    # ── Saving ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Saving
+    # ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save_clock(self, *, final: bool = False) -> None:
         """Save how far time has come, and the latest time that callers may see before the next save."""
@@ -374,8 +393,9 @@ class Machine:
             self._apply(marks, self.state.now_ms)
 
     def _put_off(self, now_ms: int) -> None:
-        """Shift the deadlines of dead-man switches by the time that the service was down. The shift is logged together with everything else
-        that is due, so that after a kill the next start sees all of it or nothing."""
+        """Shift the deadlines of dead-man switches by the time that the service was down. The shift is logged together
+        with everything else that is due, so that after a kill the next start sees all of it or nothing.
+        """
         assert self.down_since_ms is not None
         since_ms, self.down_since_ms = self.down_since_ms, None
         if any(account.guardians for account in peek_all(self.state)):

@@ -1,6 +1,8 @@
-"""Named snapshots of the whole service, and the replacement of the log when one is restored. It stores texts and knows no rules.
+"""Named snapshots of the whole service, and the replacement of the log when one is restored. It stores texts and knows
+no rules.
 
-A restore is one transaction: it deletes the old log and begins a new one with the snapshot. A crash leaves one or the other, never both.
+A restore is one transaction: it deletes the old log and begins a new one with the snapshot. A crash leaves one or the
+other, never both.
 """
 
 from __future__ import annotations
@@ -40,9 +42,14 @@ class NamedSnapshot:
 
     def pack(self) -> bytes:
         body = {
-            "state": self.state, "seq": self.seq, "at": self.at_ms, "chain": b64encode(self.chain).decode(), "events": self.events,
-            "known": self.price_options, "pushes": self.pushes,
-        }  # fmt: skip
+            "state": self.state,
+            "seq": self.seq,
+            "at": self.at_ms,
+            "chain": b64encode(self.chain).decode(),
+            "events": self.events,
+            "known": self.price_options,
+            "pushes": self.pushes,
+        }
         return zlib.compress(json.dumps(body).encode(), 1)
 
     @staticmethod
@@ -66,7 +73,8 @@ class NamedSnapshots:
 
     def __init__(self, command_log: CommandLog) -> None:
         self._log = command_log
-        self._memory: dict[str, tuple[NamedSnapshot, Replies]] = {}  # The snapshots of a service without a file.
+        # The snapshots of a service without a file.
+        self._memory: dict[str, tuple[NamedSnapshot, Replies]] = {}
 
     def names(self) -> set[str]:
         self._log.flush()
@@ -125,7 +133,10 @@ class NamedSnapshots:
         self._log.replace_replies({})
 
     def take_log_back(self, snapshot: NamedSnapshot, replies: Replies | None = None) -> None:
-        """Empty the log and begin it with a snapshot. `replies`: the answers, if the snapshot comes from another service. See `empty_log`."""
+        """Empty the log and begin it with a snapshot.
+
+        `replies`: the answers, if the snapshot comes from another service. See `empty_log`.
+        """
         mine = replies is None and self._log.path is None
         memory = self._memory[snapshot.name][1] if mine else replies or {}
         self.empty_log()

@@ -10,7 +10,10 @@ from bot.venue.state import State
 
 
 class QuietMarks:
-    """`marks`: the newest mark of each market whose price is inside its quiet band. `quotes`: bid and ask of those that came as a quote."""
+    """`marks`: the newest mark of each market whose price is inside its quiet band.
+
+    `quotes`: bid and ask of those that came as a quote.
+    """
 
     def __init__(self) -> None:
         self.marks: dict[str, int] = {}
@@ -26,7 +29,9 @@ class QuietMarks:
         return False
 
     def note_quote(self, state: State, coin: str, at_ms: int, mark: int, bid: int, ask: int) -> bool:
-        """Note a quote inside the market's quiet band: neither mark nor ask is at a falling level, neither mark nor bid at a rising one."""
+        """Note a quote inside the market's quiet band: neither mark nor ask is at a falling level, neither mark nor
+        bid at a rising one.
+        """
         band = self._band(state, coin)
         if band.lo < min(mark, ask) / E8 and max(mark, bid) / E8 < band.hi and at_ms < band.until_ms:
             self.marks[coin], self.quotes[coin] = mark, (bid, ask)
@@ -40,7 +45,10 @@ class QuietMarks:
         return band
 
     def take(self, coin: str, default: int) -> int:
-        """Remove and return the mark of a market; `default` if it has none here. A quote stays: its spread must be logged."""
+        """Remove and return the mark of a market;
+
+        `default` if it has none here. A quote stays: its spread must be logged.
+        """
         return default if coin in self.quotes else self.marks.pop(coin, default)
 
     def drain(self) -> list[SetMarks | SetQuotes]:

@@ -13,14 +13,7 @@ from bot.service.state_machine.rules_version import META, WAY_OUT, versions_text
 from bot.service.state_machine.snapshots import assembled, tracked
 from bot.venue import codec, index
 from bot.venue.apply import apply
-from bot.venue.commands import (
-    ListMarket,
-    PayFunding,
-    PricePoint,
-    RunOverdue,
-    SetMarket,
-    SetMarks,
-)
+from bot.venue.commands import ListMarket, PayFunding, PricePoint, RunOverdue, SetMarket, SetMarks
 from bot.venue.state import State
 
 
@@ -30,7 +23,10 @@ class ReplayError(ConfigError):
 
 @dataclass(slots=True)
 class PricePosition:
-    """The position of the prices: all points at or before `at_ms`. With `upto`, of that instant only the markets up to `upto`."""
+    """The position of the prices: all points at or before `at_ms`.
+
+    With `upto`, of that instant only the markets up to `upto`.
+    """
 
     at_ms: int
     upto: str | None = None
@@ -80,8 +76,10 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             elif isinstance(command, ListMarket | PayFunding) or (
                 isinstance(command, SetMarket) and command.turns_ms is not None
             ):
-                made.place = PricePosition(row.at_ms - 1)  # The prices of that instant come after it.
-            elif not isinstance(command, SetMarks | RunOverdue):  # further prices of their instant may follow these
+                # The prices of that instant come after it.
+                made.place = PricePosition(row.at_ms - 1)
+            # further prices of their instant may follow these
+            elif not isinstance(command, SetMarks | RunOverdue):
                 made.place = PricePosition(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(_differs(path, None, recovered)) from error

@@ -1,4 +1,5 @@
-"""Replaces the state of the whole service: save and restore named snapshots, reset, set the seed, adopt another service's state.
+"""Replaces the state of the whole service: save and restore named snapshots, reset, set the seed, adopt another
+service's state.
 
 A change is synchronous: the new log is on disk before the service reads the next request.
 """
@@ -20,7 +21,10 @@ SEED_MAX: Final = 2**63 - 1
 
 
 class StateRestorer:
-    """Saves, restores and resets the state. `speed`: the clock's speed at the start. `on_change` is called after each replacement."""
+    """Saves, restores and resets the state.
+
+    `speed`: the clock's speed at the start. `on_change` is called after each replacement.
+    """
 
     def __init__(self, machine: Machine, options: PriceOptions, speed: float, on_change: Callable[[], None]) -> None:
         self.machine = machine
@@ -39,7 +43,8 @@ class StateRestorer:
             raise Refused(
                 invalid(
                     "name",
-                    f"would be snapshot {NAMED_SNAPSHOTS_MAX + 1}: the service keeps {NAMED_SNAPSHOTS_MAX}; a reset deletes all of them",
+                    f"would be snapshot {NAMED_SNAPSHOTS_MAX + 1}: the service keeps {NAMED_SNAPSHOTS_MAX}; a reset"
+                    " deletes all of them",
                 )
             )
         machine.log_marks()

@@ -14,8 +14,12 @@ from typing import Final
 import bot.model
 import bot.venue
 
-META: Final = "program"  # in the database: the program that has last opened it
-WAY_OUT: Final = "Run the version that wrote it, restore a backup (bot restore), or move the file away: the next start begins a new account"
+# in the database: the program that has last opened it
+META: Final = "program"
+WAY_OUT: Final = (
+    "Run the version that wrote it, restore a backup (bot restore), or move the file away: the next start begins a new"
+    " account"
+)
 
 
 @cache

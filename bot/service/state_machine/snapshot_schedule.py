@@ -9,11 +9,15 @@ from bot.service.state_machine.command_log import CommandLog, Snapshot
 from bot.service.state_machine.snapshots import SnapshotWriter, tracked
 from bot.venue.state import State
 
-SNAPSHOT_EVERY: Final = 10_000  # commands that a start after a crash replays at most, about a second's work
+# commands that a start after a crash replays at most, about a second's work
+SNAPSHOT_EVERY: Final = 10_000
 
 
 class SnapshotSchedule:
-    """`stored_seq`: the last command in the snapshot on disk. A service in memory (a log without a path) writes no snapshots."""
+    """`stored_seq`: the last command in the snapshot on disk.
+
+    A service in memory (a log without a path) writes no snapshots.
+    """
 
     def __init__(self, command_log: CommandLog, state: State, stored_seq: int) -> None:
         self._log = command_log

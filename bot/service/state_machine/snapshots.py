@@ -1,7 +1,7 @@
 """Writes snapshots in small pieces: only the accounts that somebody used since the last snapshot, a few at a time.
 
-Every access to an account goes through this mapping. A running snapshot therefore writes an account just before somebody can change it,
-and holds the state of one instant while the service continues.
+Every access to an account goes through this mapping. A running snapshot therefore writes an account just before
+somebody can change it, and holds the state of one instant while the service continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from bot.venue.state import Account, Page, State
 
 EVENTS: Final = "event"
 TRADES: Final = "trade"
-STEP_NS: Final = 4_000_000  # the longest delay that a piece of a snapshot may cause a caller
+# the longest delay that a piece of a snapshot may cause a caller
+STEP_NS: Final = 4_000_000
 
 
 class KeptAccount(NamedTuple):
@@ -28,8 +29,10 @@ class KeptAccount(NamedTuple):
     account: str
     number: int
     body: str
-    pages: list[tuple[str, Page]]  # with their kind
-    gone: list[tuple[str, int]]  # (kind, number): pages whose last record is before that number are deleted
+    # with their kind
+    pages: list[tuple[str, Page]]
+    # (kind, number): pages whose last record is before that number are deleted
+    gone: list[tuple[str, int]]
 
 
 class Accounts(dict[str, Account]):
@@ -166,7 +169,9 @@ def assembled(head: str, bodies: Iterable[str], stored: Iterable[tuple[str, str,
 
 
 class _Paged(NamedTuple):
-    """The records of an account that are in whole pages on disk: the numbers they end at (exclusive), and the oldest ones."""
+    """The records of an account that are in whole pages on disk: the numbers they end at (exclusive), and the oldest
+    ones.
+    """
 
     events_end: int
     trades_end: int

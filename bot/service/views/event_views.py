@@ -1,4 +1,7 @@
-"""Events as dicts of the interface. A table picks one function per event class. Plain dicts, because this code is hot."""
+"""Events as dicts of the interface.
+
+A table picks one function per event class. Plain dicts, because this code is hot.
+"""
 
 from __future__ import annotations
 

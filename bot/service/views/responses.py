@@ -56,7 +56,8 @@ def status_of(refusal: Refusal) -> tuple[int, bool]:
         return CONFLICTS.get(reason, (409, False))
     row = CODES[refusal.code]
     if (refusal.details or {}).get("oauthError") == "authorization_pending":
-        return row.status, True  # the device polls again until a person has decided
+        # the device polls again until a person has decided
+        return row.status, True
     return row.status, row.retryable
 
 

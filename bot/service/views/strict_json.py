@@ -12,8 +12,10 @@ from pydantic_core import to_json
 from bot.wire.base import encode
 
 DEPTH_MAX: Final = 32
-DIGITS_MAX: Final = 400  # The digits of one number: a limit on memory.
-EXPONENT_MAX: Final = 308  # the range of a double
+# The digits of one number: a limit on memory.
+DIGITS_MAX: Final = 400
+# the range of a double
+EXPONENT_MAX: Final = 308
 _SMALLEST: Final = Decimal(f"1e-{EXPONENT_MAX}")
 
 
@@ -91,7 +93,8 @@ def _decimal(text: str) -> Decimal:
         raise BadJson(f"has a number of more than {DIGITS_MAX} digits")
     number = Decimal(text)
     if number and number.adjusted() < -EXPONENT_MAX:
-        return _SMALLEST.copy_sign(number)  # Above zero however small, so that its field judges it.
+        # Above zero however small, so that its field judges it.
+        return _SMALLEST.copy_sign(number)
     if number and number.adjusted() > EXPONENT_MAX:
         raise BadJson(f"has the number {text[:40]}, which is out of range")
     return number

@@ -1,7 +1,7 @@
 """Where a webhook may be sent: the allowed URLs and IP addresses. It only decides; http_delivery.py connects.
 
-Every address that a name resolves to is checked against this list of the IANA special-purpose registries. An IPv4 address inside an IPv6
-address (mapped, compatible, NAT64, 6to4, Teredo) is checked too.
+Every address that a name resolves to is checked against this list of the IANA special-purpose registries. An IPv4
+address inside an IPv6 address (mapped, compatible, NAT64, 6to4, Teredo) is checked too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,28 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 _DENIED4: Final = tuple(
     ipaddress.IPv4Network(text)
     for text in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
-        "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15",
-        "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.31.196.0/24",
+        "192.52.193.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "192.175.48.0/24",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
     )
-)  # fmt: skip
-_UNICAST6: Final = ipaddress.IPv6Network("2000::/3")  # the only global unicast space; everything else is denied
+)
+# the only global unicast space; everything else is denied
+_UNICAST6: Final = ipaddress.IPv6Network("2000::/3")
 _DENIED6: Final = tuple(
     ipaddress.IPv6Network(text)
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
@@ -48,9 +64,11 @@ class Target:
     """The parts of a webhook's URL."""
 
     scheme: str
-    host: str  # as written, without brackets
+    # as written, without brackets
+    host: str
     port: int
-    path: str  # with its query
+    # with its query
+    path: str
 
     @property
     def authority(self) -> str:
@@ -115,7 +133,10 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 
 async def addresses_of(target: Target, resolve: Resolve, *, private: bool) -> list[str]:
-    """The addresses to connect to, resolved on each call. TargetRefused if any address is not allowed; OSError if there is none."""
+    """The addresses to connect to, resolved on each call.
+
+    TargetRefused if any address is not allowed; OSError if there is none.
+    """
     found = await resolve(target.host, target.port)
     if not found:
         raise OSError(f"{target.host} has no address")

@@ -1,8 +1,10 @@
-"""The webhook dispatcher: sends the outbox's deliveries, signed, on the published schedule. One request in flight per endpoint. Real time.
+"""The webhook dispatcher: sends the outbox's deliveries, signed, on the published schedule. One request in flight per
+endpoint. Real time.
 
-Attempts of one delivery: at once, then 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h after the previous one, each gap +-10 %, never
-sooner than the receiver's Retry-After. Every 2xx is success. A webhook is disabled after a 410 ("gone"), after ten failed attempts of one delivery
-without any success in between ("failing"), with too large a backlog ("backlog"), and if its secret cannot be decrypted ("secret_lost").
+Attempts of one delivery: at once, then 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h after the previous one,
+each gap +-10 %, never sooner than the receiver's Retry-After. Every 2xx is success. A webhook is disabled after a 410
+("gone"), after ten failed attempts of one delivery without any success in between ("failing"), with too large a backlog
+("backlog"), and if its secret cannot be decrypted ("secret_lost").
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ log = structlog.get_logger()
 SCHEDULE_MS: Final = tuple(
     1000 * seconds for seconds in (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 )
-JITTER: Final = 0.1  # so that deliveries that failed together are not retried together
-IN_FLIGHT_MAX: Final = 32  # endpoints at once
-REST_AFTER: Final = 5  # failures in a row, after which the whole endpoint pauses between attempts
+# so that deliveries that failed together are not retried together
+JITTER: Final = 0.1
+# endpoints at once
+IN_FLIGHT_MAX: Final = 32
+# failures in a row, after which the whole endpoint pauses between attempts
+REST_AFTER: Final = 5
 REST_FIRST_MS: Final = 5_000
 REST_MAX_MS: Final = 300_000
 GONE: Final = 410
@@ -133,7 +138,8 @@ class WebhookDispatcher:
     async def _attempt(self, endpoint: Endpoint, delivery: Delivery) -> None:
         hook = endpoint.hook
         try:
-            await self._machine.settle()  # Send only events that a crash cannot undo.
+            # Send only events that a crash cannot undo.
+            await self._machine.settle()
             try:
                 key = self._cipher.decrypt(hook.encrypted_secret, hook.account)
             except DecryptionFailed:
@@ -144,7 +150,8 @@ class WebhookDispatcher:
         except asyncio.CancelledError:
             self._outbox.gave_back(endpoint, delivery)
             raise
-        if self._outbox.endpoints.get(hook.id) is endpoint:  # Otherwise the owner has removed the webhook.
+        # Otherwise the owner has removed the webhook.
+        if self._outbox.endpoints.get(hook.id) is endpoint:
             self._note(endpoint, delivery, outcome)
 
     async def _open_post(self) -> Post:
@@ -177,9 +184,14 @@ class WebhookDispatcher:
         self._outbox.failed(endpoint, delivery, outcome.status, shown_ms=shown, due_ms=due)
         self._rest(endpoint, outcome, now)
         log.info(
-            "webhook.failed", webhook=hook.id, event_id=delivery.event, attempt=delivery.attempts, status=outcome.status,
-            problem=outcome.problem, again_ms=None if due is None else due - now,
-        )  # fmt: skip
+            "webhook.failed",
+            webhook=hook.id,
+            event_id=delivery.event,
+            attempt=delivery.attempts,
+            status=outcome.status,
+            problem=outcome.problem,
+            again_ms=None if due is None else due - now,
+        )
         if outcome.status == GONE:
             self._disable(hook.id, "gone")
         elif due is None and (endpoint.good_ms is None or endpoint.good_ms < delivery.first_ms):
@@ -192,7 +204,9 @@ class WebhookDispatcher:
         return now_ms + max(int(gap), outcome.retry_after_ms)
 
     def _rest(self, endpoint: Endpoint, outcome: Outcome, now_ms: int) -> None:
-        """Pause an endpoint that keeps failing, or sent Retry-After, so that a long queue does not become many requests."""
+        """Pause an endpoint that keeps failing, or sent Retry-After, so that a long queue does not become many
+        requests.
+        """
         rest = outcome.retry_after_ms
         if endpoint.failures >= REST_AFTER:
             rest = max(rest, min(REST_MAX_MS, REST_FIRST_MS * 2 ** min(endpoint.failures - REST_AFTER, 10)))

@@ -1,4 +1,7 @@
-"""Sends one webhook delivery over HTTP to a checked address, with timeouts. Knows no schedule. The service's only HTTP client."""
+"""Sends one webhook delivery over HTTP to a checked address, with timeouts.
+
+Knows no schedule. The service's only HTTP client.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from bot.http_limits import tls_context
 from bot.service.webhooks.address_policy import Resolve, Target, TargetRefused, addresses_of, system_resolve, target_of
 from bot.wire.dates import parse_date
 
-TOTAL_SECONDS: Final = 15.0  # for everything: name, connection, TLS, request, answer
+# for everything: name, connection, TLS, request, answer
+TOTAL_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 5.0
-REPLY_BYTES_MAX: Final = 64 * 1024  # the response body is not used; a longer one ends the attempt
+# the response body is not used; a longer one ends the attempt
+REPLY_BYTES_MAX: Final = 64 * 1024
 RETRY_AFTER_MAX_MS: Final = 86_400_000
 
 
@@ -36,7 +41,9 @@ class Outcome:
 
 
 class HttpDelivery:
-    """Posts without redirects, proxies, cookies or kept connections, so that every attempt resolves and checks the address again."""
+    """Posts without redirects, proxies, cookies or kept connections, so that every attempt resolves and checks the
+    address again.
+    """
 
     def __init__(
         self,

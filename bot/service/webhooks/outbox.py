@@ -1,7 +1,9 @@
-"""The outbox: the pending deliveries of each webhook, and the health of each endpoint. Durable beside the command log. It sends nothing.
+"""The outbox: the pending deliveries of each webhook, and the health of each endpoint. Durable beside the command log.
+It sends nothing.
 
-A delivery is written in the transaction of its event, and deleted in the transaction that records its success. A crash may therefore repeat a
-delivery (same id, same body) but never loses one. All times are real time except `shown_ms`, which owners see.
+A delivery is written in the transaction of its event, and deleted in the transaction that records its success. A crash
+may therefore repeat a delivery (same id, same body) but never loses one. All times are real time except `shown_ms`,
+which owners see.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from bot.service.views import event_views
 from bot.service.views.strict_json import dumps
 from bot.venue.state import State, Webhook, event_id
 
-BACKLOG_MAX: Final = 10_000  # pending deliveries of one endpoint; an endpoint with more is disabled
+# pending deliveries of one endpoint; an endpoint with more is disabled
+BACKLOG_MAX: Final = 10_000
 
 _OWE: Final = (
     "INSERT INTO deliveries (seq, webhook, event, body, attempts, first_ms, due_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -48,7 +51,11 @@ class Delivery:
 
 @dataclass(slots=True)
 class Endpoint:
-    """An active webhook. `last_ms` is on the service's clock. `failures`: in a row. `busy`: a delivery is in flight. Nothing is sent before `rest_ms`."""
+    """An active webhook.
+
+    `last_ms` is on the service's clock. `failures`: in a row. `busy`: a delivery is in flight. Nothing is sent before
+    `rest_ms`.
+    """
 
     hook: Webhook
     wanted: frozenset[str] | None
@@ -85,10 +92,14 @@ class Outbox:
         self._seq = 0
         self.endpoints: dict[str, Endpoint] = {}
         self._by_account: dict[str, list[Endpoint]] = {}
-        self._health: dict[str, Endpoint] = {}  # The health of disabled webhooks. Their owner still sees it.
-        self._owing: dict[str, Endpoint] = {}  # endpoints with a pending delivery, so that no loop visits all endpoints
-        self.overfull: list[str] = []  # endpoints that the dispatcher must disable
-        self._others: frozenset[str] = frozenset()  # encrypted secrets of the webhooks that another service serves
+        # The health of disabled webhooks. Their owner still sees it.
+        self._health: dict[str, Endpoint] = {}
+        # endpoints with a pending delivery, so that no loop visits all endpoints
+        self._owing: dict[str, Endpoint] = {}
+        # endpoints that the dispatcher must disable
+        self.overfull: list[str] = []
+        # encrypted secrets of the webhooks that another service serves
+        self._others: frozenset[str] = frozenset()
 
     def load(self, state: State) -> None:
         """Load the pending deliveries and endpoint health from the file."""
@@ -116,7 +127,10 @@ class Outbox:
                 self._log.put_all([(_DONE, (seq,))])
 
     def begin(self, state: State, *, silent: bool = False) -> None:
-        """Start with a replaced state and no pending deliveries. `silent`: another service serves the webhooks of this state, so never send to them."""
+        """Start with a replaced state and no pending deliveries.
+
+        `silent`: another service serves the webhooks of this state, so never send to them.
+        """
         self.endpoints, self._by_account, self._health, self._owing, self.overfull = {}, {}, {}, {}, []
         if silent:
             self._others = frozenset(hook.encrypted_secret for hook in state.webhooks.values())
@@ -164,7 +178,8 @@ class Outbox:
     def health(self, webhook: str) -> Endpoint | None:
         return self.endpoints.get(webhook) or self._health.get(webhook)
 
-    # ── Pending deliveries ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Pending deliveries
+    # ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def owe(self, events: Iterable[Event]) -> list[Statement]:
         """Queue deliveries for new events. Returns the statements for the transaction of those events."""

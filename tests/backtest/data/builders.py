@@ -6,7 +6,8 @@ from array import array
 
 from bot.backtest.data.candles import Candles
 
-START = 1_735_689_600_000  # 2025-01-01
+# 2025-01-01
+START = 1_735_689_600_000
 
 
 MINUTE = 60_000

@@ -34,20 +34,29 @@ def backtest(folder: Path, data: Path, *more: str) -> int:
     [
         (seconds, ("FAULT units", "row 2: ", "ts 1748736000 looks like seconds")),
         (lambda rows: rows[:70] + seconds(rows[70:]), ("units are mixed", "row 72: ", "looks like seconds")),
-        (lambda rows: [*rows[:50], rows[51], rows[50], *rows[52:]], ("FAULT unsorted", "row 53: ", "--accept-unsorted")),
+        (
+            lambda rows: [*rows[:50], rows[51], rows[50], *rows[52:]],
+            ("FAULT unsorted", "row 53: ", "--accept-unsorted"),
+        ),
         (lambda rows: rows[:50] + rows[60:], ("FAULT gap", "row 52: ", "10 missing bars", "--accept-gaps")),
-        (lambda rows: [*rows[:50], (*rows[49][:4], 100.5, 5), *rows[50:]], ("FAULT duplicate", "row 52: ", "in row 51")),
+        (
+            lambda rows: [*rows[:50], (*rows[49][:4], 100.5, 5), *rows[50:]],
+            ("FAULT duplicate", "row 52: ", "in row 51"),
+        ),
         (at(70, (ROWS[70][0], 100, 99, 98, 100, 5)), ("FAULT ohlc", "row 72: ", "open 100 lies outside low..high")),
         (at(70, (ROWS[70][0], -5, 101, 99, 100, 5)), ("FAULT price", "row 72: ", "open is -5, it must be above 0")),
         (at(70, (ROWS[70][0], "nan", 101, 99, 100, 5)), ("FAULT price", "row 72: ", "open is nan")),
         (at(70, (ROWS[70][0], "abc", 101, 99, 100, 5)), ("row 72: open 'abc' is not a number",)),
-        (at(70, ("2025-06-01 01:10", *ROWS[70][1:])), ("row 72: ts '2025-06-01 01:10' is not an integer", "`bot data import` reads dates")),
+        (
+            at(70, ("2025-06-01 01:10", *ROWS[70][1:])),
+            ("row 72: ts '2025-06-01 01:10' is not an integer", "`bot data import` reads dates"),
+        ),
         (at(70, ROWS[70][:4]), ("row 72: has 4 columns, not 6",)),
         (lambda rows: [(row[0] + 13, *row[1:]) for row in rows], ("FAULT off_grid", "row 2: ", "--accept-off-grid")),
         (lambda rows: [(row[0] + n * 7_000, *row[1:]) for n, row in enumerate(rows)], ("its candles are 67 s apart",)),
         (lambda rows: [], ("has no candles below its header",)),
     ],
-)  # fmt: skip
+)
 def test_rows_that_cannot_be_played_are_refused_with_file_row_and_reason(
     tmp_path: Path, change: Callable[[list[Row]], list[Row]], said: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ):

@@ -40,9 +40,15 @@ def candles(count: int, *, step: int = MINUTE, interval: str = "1m", start: int 
     at = array("q", (start + n * step for n in range(count)))
     opens = array("d", (100.0 + n for n in range(count)))
     return Candles(
-        "BTC", interval, at, opens, array("d", (o + 2 for o in opens)), array("d", (o - 1 for o in opens)),
-        array("d", (o + 1 for o in opens)), array("d", (0.1 for _ in opens)),
-    )  # fmt: skip
+        "BTC",
+        interval,
+        at,
+        opens,
+        array("d", (o + 2 for o in opens)),
+        array("d", (o - 1 for o in opens)),
+        array("d", (o + 1 for o in opens)),
+        array("d", (0.1 for _ in opens)),
+    )
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -214,9 +220,9 @@ def test_a_market_comes_from_an_option_or_the_file_name_or_is_refused(tmp_path: 
 def test_a_file_name_with_another_interval_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its name says 5m candles, but most of its rows are 1m apart"):
         load([file(tmp_path, rows(5), "BTC_5m.csv")])
-    assert [interval_in(name) for name in ("hl_BTC_1h.csv", "BTC-1d-2024.csv", "BTC.csv", "x_1M_2.csv", "15m.parquet")] == [
-        "1h", "1d", None, None, "15m",
-    ]  # fmt: skip
+    assert [
+        interval_in(name) for name in ("hl_BTC_1h.csv", "BTC-1d-2024.csv", "BTC.csv", "x_1M_2.csv", "15m.parquet")
+    ] == ["1h", "1d", None, None, "15m"]
 
 
 def test_a_span_is_cut_and_an_empty_one_refused(tmp_path: Path) -> None:
@@ -279,9 +285,11 @@ def test_parquet_and_csv_have_one_digest(tmp_path: Path) -> None:
 
 def test_plain_numbers_are_read_in_blocks_exactly_and_other_cells_one_by_one(tmp_path: Path) -> None:
     odd = (
-        "0.1,0.30000000000000004,1e-7,0.2,123456789.123456", "9007199254740993,1e23,5e-324,1E-05,1e400", "1.7976931348623157e308,2,3,4,0",
+        "0.1,0.30000000000000004,1e-7,0.2,123456789.123456",
+        "9007199254740993,1e23,5e-324,1E-05,1e400",
+        "1.7976931348623157e308,2,3,4,0",
         f"1.{'3' * 40},{7**30},2.2250738585072011e-308,8.5e22,4.35",
-    )  # fmt: skip
+    )
     lines = [*rows(3_000), *(f"{START + (3_000 + n) * MINUTE},{line}" for n, line in enumerate(odd))]
     good = file(tmp_path, lines, "BTC_g.csv")
     at_once, by_cells = column_files.read_plain(good, COLUMNS), _read_cells(good)[0]
@@ -296,7 +304,8 @@ def test_plain_numbers_are_read_in_blocks_exactly_and_other_cells_one_by_one(tmp
             *rows(2),
             f"{START + 2 * MINUTE},1,1,1,1,1,{START + 3 * MINUTE}",
             "1,1,1,1,1",
-        ],  # as many cells as two whole rows
+            # as many cells as two whole rows
+        ],
         [f'"{START}",1,1,1,1,1'],
         [f"{START}.0,1,1,1,1,1"],
         [f"{START},-0,1,1,1,1"],
@@ -410,7 +419,10 @@ def test_gaps_inside_a_longer_candle_are_ignored() -> None:
 
 
 def test_the_recorded_hour_is_the_sum_of_its_minutes(shared: Path) -> None:
-    """Compares an exchange's 1h candles with those that we make from its 5m candles. The sources name the one hour that differs."""
+    """Compares an exchange's 1h candles with those that we make from its 5m candles.
+
+    The sources name the one hour that differs.
+    """
     (five,) = load([shared / "data/crypto/hl_BTC_5m.csv.gz"])
     (hour,) = load(
         [shared / "data/crypto/hl_BTC_1h.csv.gz"], start_ms=five.at_ms[0], end_ms=five.end_ms - five.end_ms % 3_600_000

@@ -33,9 +33,11 @@ def hourly(first: int, last: int, *, skip: range = range(0), rate: str = BASE) -
 @pytest.mark.parametrize(
     ("apart", "hours"),
     [
-        ([8, 8, 1, 1, 1], [8, 8, 8, 1, 1, 1]),  # a venue that began to pay every hour
+        # a venue that began to pay every hour
+        ([8, 8, 1, 1, 1], [8, 8, 8, 1, 1, 1]),
         ([1, 1, 8, 8], [1, 1, 1, 8, 8]),
-        ([1, 1, 3, 1, 1], [1] * 6),  # a gap does not make a rate of three hours
+        # a gap does not make a rate of three hours
+        ([1, 1, 3, 1, 1], [1] * 6),
         ([8, 16, 8], [8] * 4),
         ([1, 1, 5], [1] * 4),
         ([8, 8, 48, 8], [8] * 5),
@@ -62,11 +64,20 @@ def test_the_column_names_of_exchanges_and_empty_lines_are_accepted(tmp_path: Pa
     [
         ([], "has no rates"),
         ([f"{START_MS // 1_000},{BASE}"], "row 2: ts 1748736000 looks like seconds, it must be milliseconds UTC"),
-        ([*hourly(0, 2), f"{(START_MS + 2 * HOUR_MS) * 1_000},{BASE}"], "row 4: ts 1748743200000000 looks like microseconds"),
+        (
+            [*hourly(0, 2), f"{(START_MS + 2 * HOUR_MS) * 1_000},{BASE}"],
+            "row 4: ts 1748743200000000 looks like microseconds",
+        ),
         (["2025-06-01 00:00,0.0001"], "row 2: ts '2025-06-01 00:00' is no whole number of milliseconds UTC"),
         (["1748736000000.5,0.0001"], "row 2: ts '1748736000000.5' is no whole number"),
-        ([*hourly(0, 2), f"{START_MS},0.5"], "row 4: ts 1748736000000 (2025-06-01 00:00) is there already in row 2; cut one of them out"),
-        ([*hourly(0, 1), *hourly(2, 3), *hourly(1, 2)], "row 4: ts 1748739600000 (2025-06-01 01:00) does not come after the row before it (2025-06-01 02:00); sort"),
+        (
+            [*hourly(0, 2), f"{START_MS},0.5"],
+            "row 4: ts 1748736000000 (2025-06-01 00:00) is there already in row 2; cut one of them out",
+        ),
+        (
+            [*hourly(0, 1), *hourly(2, 3), *hourly(1, 2)],
+            "row 4: ts 1748739600000 (2025-06-01 01:00) does not come after the row before it (2025-06-01 02:00); sort",
+        ),
         ([*hourly(0, 2), f"{START_MS + 2 * HOUR_MS},0.01%"], "row 4: rate '0.01%' is no number; a fraction is meant"),
         ([f"{START_MS},Infinity"], "row 2: rate 'Infinity' is no number"),
         ([f"{START_MS},"], "row 2: rate '' is no number"),
@@ -74,10 +85,13 @@ def test_the_column_names_of_exchanges_and_empty_lines_are_accepted(tmp_path: Pa
         ([f"{START_MS},1e300"], "row 2: rate 1e+12 is more than 0.04"),
         ([*hourly(0, 2), str(START_MS + 2 * HOUR_MS)], "row 4: has 1 column, not 2"),
         ([f"{START_MS + n * 60_000},{BASE}" for n in range(3)], "row 3: is 60 s after the one before"),
-        ([f"{START_MS + n * 60_000},{BASE}" for n in (0, 65, 110)], "row 4: is paid at 2025-06-01 02:00 as the row before"),
+        (
+            [f"{START_MS + n * 60_000},{BASE}" for n in (0, 65, 110)],
+            "row 4: is paid at 2025-06-01 02:00 as the row before",
+        ),
         ([f"{START_MS + n * 48 * HOUR_MS},{BASE}" for n in range(3)], "its rates are 48 hours apart; at most a day"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_funding_file_is_named_with_its_row_and_what_is_wrong(tmp_path: Path, rows: list[str], said: str) -> None:
     path = file(tmp_path, rows)
     with pytest.raises(ConfigError) as refused:
@@ -93,23 +107,51 @@ def test_a_file_without_rates_is_refused(tmp_path: Path) -> None:
         read_funding(file(tmp_path, [], name="BTC.parquet"))
 
 
-DAY: tuple[int, int] = (START_MS, START_MS + 24 * HOUR_MS)  # 23 payments: at its first instant nothing is open
+# 23 payments: at its first instant nothing is open
+DAY: tuple[int, int] = (START_MS, START_MS + 24 * HOUR_MS)
 
 
 @pytest.mark.parametrize(
     ("rows", "accept", "said"),
     [
         (hourly(0, 25), (), None),
-        (hourly(-500, -400), ("gaps",), "no rate from 2025-06-01T00:00:00.000Z to 2025-06-02T00:00:00.000Z, which is the session; they are of 2025-05-11"),
+        (
+            hourly(-500, -400),
+            ("gaps",),
+            (
+                "no rate from 2025-06-01T00:00:00.000Z to 2025-06-02T00:00:00.000Z, which is the session; they are of"
+                " 2025-05-11"
+            ),
+        ),
         (hourly(400, 500), ("gaps",), "no rate from 2025-06-01T00:00"),
-        (hourly(-5, 25, skip=range(8, 14)), (), "6 of 23 payments are not recorded; the longest hole begins at 2025-06-01 08:00, after row 14: 6 payments. --accept-gaps: the rate before goes on"),
-        (hourly(9, 30), (), "8 of 23 payments are not recorded; the longest hole begins at 2025-06-01 01:00, before row 2"),
-        (hourly(-5, 10), (), "14 of 23 payments are not recorded; the longest hole begins at 2025-06-01 10:00, after row 16"),
-        (hourly(0, 25, rate="0.00125"), (), "column 'rate': the middle rate is 0.001250 an hour, 1095% a year: it looks like percent"),
+        (
+            hourly(-5, 25, skip=range(8, 14)),
+            (),
+            (
+                "6 of 23 payments are not recorded; the longest hole begins at 2025-06-01 08:00, after row 14: 6"
+                " payments. --accept-gaps: the rate before goes on"
+            ),
+        ),
+        (
+            hourly(9, 30),
+            (),
+            "8 of 23 payments are not recorded; the longest hole begins at 2025-06-01 01:00, before row 2",
+        ),
+        (
+            hourly(-5, 10),
+            (),
+            "14 of 23 payments are not recorded; the longest hole begins at 2025-06-01 10:00, after row 16",
+        ),
+        (
+            hourly(0, 25, rate="0.00125"),
+            (),
+            "column 'rate': the middle rate is 0.001250 an hour, 1095% a year: it looks like percent",
+        ),
         (hourly(0, 25, rate="0.00125"), ("jumps",), None),
-        ([f"{START_MS - 9 * HOUR_MS},0"], (), None),  # one row is one rate for all the time from then on
+        # one row is one rate for all the time from then on
+        ([f"{START_MS - 9 * HOUR_MS},0"], (), None),
     ],
-)  # fmt: skip
+)
 def test_rates_outside_the_time_of_the_backtest_are_refused(
     tmp_path: Path, rows: list[str], accept: tuple[str, ...], said: str | None
 ) -> None:
@@ -153,8 +195,11 @@ def test_a_backtest_lists_its_funding_assumptions_and_refuses_rates_of_untraded_
         ([f"ETH={rates}"], "no strategy trades ETH; they trade BTC"),
         ([str(rates), "--funding", f"BTC={rates}"], "has the rates of BTC already; give one of them"),
         ([str(tmp_path / "BTC_none.csv")], "BTC_none.csv: there is no such file"),
-        ([str(file(tmp_path, hourly(90, 99), name="BTC_late.csv"))], "no rate from 2025-06-01T00:00:00.000Z to 2025-06-01T10:00"),
-    ):  # fmt: skip
+        (
+            [str(file(tmp_path, hourly(90, 99), name="BTC_late.csv"))],
+            "no rate from 2025-06-01T00:00:00.000Z to 2025-06-01T10:00",
+        ),
+    ):
         assert call([*arguments, *given]) == 4
         err = capsys.readouterr().err
         assert said in err

@@ -46,23 +46,62 @@ def stamps(count: int = 5) -> list[int]:
 
 FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
     "milliseconds": ("ts,open,high,low,close,volume", [str(at) for at in stamps()], ",", Mapped()),
-    "text that says its zone by name": ("Gmt time,open,high,low,close,volume", [f"2025-06-16 00:0{n}:00 {'UTC' if n % 2 else 'GMT'}" for n in range(5)], ",",
-                                        Mapped(tz="America/New_York")),
+    "text that says its zone by name": (
+        "Gmt time,open,high,low,close,volume",
+        [f"2025-06-16 00:0{n}:00 {'UTC' if n % 2 else 'GMT'}" for n in range(5)],
+        ",",
+        Mapped(tz="America/New_York"),
+    ),
     "seconds": ("Unix,Open,High,Low,Close,Volume", [str(at // 1000) for at in stamps()], ",", Mapped()),
     "seconds with a fraction": ("time,o,h,l,c,v", [f"{at // 1000}.0" for at in stamps()], ",", Mapped()),
     "microseconds": ("open_time,open,high,low,close,volume", [f"{at}000" for at in stamps()], ",", Mapped(unit="us")),
     "nanoseconds": ("timestamp,open,high,low,close,vol", [f"{at}000000" for at in stamps()], ";", Mapped()),
     "without a header": (None, [str(at) for at in stamps()], ",", Mapped()),
     "text of UTC": ("Date,Open,High,Low,Close,Volume", [f"2025-06-16 00:0{n}:00" for n in range(5)], "\t", Mapped()),
-    "text with an offset": ("Date,Open,High,Low,Close,Volume", [f"2025-06-16T02:0{n}:00+02:00" for n in range(5)], ",", Mapped()),
+    "text with an offset": (
+        "Date,Open,High,Low,Close,Volume",
+        [f"2025-06-16T02:0{n}:00+02:00" for n in range(5)],
+        ",",
+        Mapped(),
+    ),
     "text with a Z": ("datetime,open,high,low,close,volume", [f"2025-06-16T00:0{n}Z" for n in range(5)], "|", Mapped()),
-    "New York's clock": ("time,open,high,low,close,volume", [f"2025-06-15 20:0{n}" for n in range(5)], ",", Mapped(tz="America/New_York")),
-    "a form of its own": ("t,open,high,low,close,volume", [f"16/06/2025 00:0{n}" for n in range(5)], ",", Mapped(unit="%d/%m/%Y %H:%M")),
-    "a terminal's two columns": ("<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>", [f"2025.06.16\t00:0{n}:00" for n in range(5)], "\t", Mapped()),
-    "the index of a frame": (",Open,High,Low,Close,Volume", [f"2025-06-16 00:0{n}:00" for n in range(5)], ",", Mapped()),
-    "names that are given": ("Zeit,A,H,T,S,U", [str(at) for at in stamps()], ",", Mapped(columns_of("ts=Zeit,open=A,high=h,low=T,close=S,volume=6"))),
-    "stamped at the close": ("time,open,high,low,close,volume", [str(at + MINUTE) for at in stamps()], ",", Mapped(stamp="close")),
-}  # fmt: skip
+    "New York's clock": (
+        "time,open,high,low,close,volume",
+        [f"2025-06-15 20:0{n}" for n in range(5)],
+        ",",
+        Mapped(tz="America/New_York"),
+    ),
+    "a form of its own": (
+        "t,open,high,low,close,volume",
+        [f"16/06/2025 00:0{n}" for n in range(5)],
+        ",",
+        Mapped(unit="%d/%m/%Y %H:%M"),
+    ),
+    "a terminal's two columns": (
+        "<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>",
+        [f"2025.06.16\t00:0{n}:00" for n in range(5)],
+        "\t",
+        Mapped(),
+    ),
+    "the index of a frame": (
+        ",Open,High,Low,Close,Volume",
+        [f"2025-06-16 00:0{n}:00" for n in range(5)],
+        ",",
+        Mapped(),
+    ),
+    "names that are given": (
+        "Zeit,A,H,T,S,U",
+        [str(at) for at in stamps()],
+        ",",
+        Mapped(columns_of("ts=Zeit,open=A,high=h,low=T,close=S,volume=6")),
+    ),
+    "stamped at the close": (
+        "time,open,high,low,close,volume",
+        [str(at + MINUTE) for at in stamps()],
+        ",",
+        Mapped(stamp="close"),
+    ),
+}
 
 
 @pytest.mark.parametrize("quote", ["", '"'])
@@ -117,16 +156,36 @@ def test_times_with_an_exponent_are_read_when_no_digit_is_lost(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("lines", "decimal", "says"),
     [
-        (['1750032000000,"1,5",2,1,2,1'], ".", "row 2: open '1,5' is not a number; when the comma is its decimal point, say --decimal ,"),
-        (['1750032000000,"1,100",2,1,2,1'], ".", "row 2: open '1,100' is not a number; take the signs between thousands out, or say --decimal ,"),
-        (['1750032000000,"1,100.5",2,1,2,1'], ".", "row 2: open '1,100.5' is not a number; take the signs between thousands out"),
-        (['1750032000000,"1.100,5",2,1,2,1'], ",", "row 2: open '1.100,5' is not a number; take the signs between thousands out"),
+        (
+            ['1750032000000,"1,5",2,1,2,1'],
+            ".",
+            "row 2: open '1,5' is not a number; when the comma is its decimal point, say --decimal ,",
+        ),
+        (
+            ['1750032000000,"1,100",2,1,2,1'],
+            ".",
+            "row 2: open '1,100' is not a number; take the signs between thousands out, or say --decimal ,",
+        ),
+        (
+            ['1750032000000,"1,100.5",2,1,2,1'],
+            ".",
+            "row 2: open '1,100.5' is not a number; take the signs between thousands out",
+        ),
+        (
+            ['1750032000000,"1.100,5",2,1,2,1'],
+            ",",
+            "row 2: open '1.100,5' is not a number; take the signs between thousands out",
+        ),
         (["1750032000000,1,2,1,2,n/a"], ".", "row 2: volume 'n/a' is not a number"),
         (["ts,open,high,low,close,volume", "1750032000000,1,2,1,2,1"], ".", "row 2: is the header again; cut it out"),
         (["1750032000000,1,2,1,2,1", "TS,open,high,low,close,volume"], ".", "row 3: is the header again; cut it out"),
-        (["1750032000000,1,2,1,2,1", '"1750032060000,1,2,1,2,1', "1750032120000,1,2,1,2,1"], ".", "row 3: a quote begins there and does not end"),
+        (
+            ["1750032000000,1,2,1,2,1", '"1750032060000,1,2,1,2,1', "1750032120000,1,2,1,2,1"],
+            ".",
+            "row 3: a quote begins there and does not end",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_cell_in_another_notation_is_named_with_the_option_to_use(
     tmp_path: Path, lines: list[str], decimal: str, says: str
 ) -> None:
@@ -230,21 +289,71 @@ def test_a_time_with_an_hour_is_not_read_as_a_date(tmp_path: Path) -> None:
         ("ts,open,high,low,close,x", ["1", "2"], Mapped(), "volume=none when there is none"),
         ("ts,open,high,low,close,volume", ["1"], Mapped({"ts": "tss"}), "there is no column 'tss'; did you mean 'ts'?"),
         ("ts,open,high,low,close,volume", ["1"], Mapped({"ts": "9"}), "there is no column '9'"),
-        ("ts,open,high,low,close,volume", [str(MS), str(MS // 1000 + 60)], Mapped(), "row 3: time 1750032060 looks like seconds, not milliseconds"),
-        ("ts,open,high,low,close,volume", [str(MS)], Mapped(unit="s"), "row 2: time 1750032000000 looks like milliseconds, not seconds"),
-        ("ts,open,high,low,close,volume", [str(MS), "soon"], Mapped(), "row 3: time 'soon' is no number of milliseconds"),
-        ("ts,open,high,low,close,volume", ["1973-03-05", "1973-03-02", "1960-01-04"], Mapped(), "row 3: its time is 1973-03-02, and candles are taken from 1973-03-04 to the year 5138 alone"),
+        (
+            "ts,open,high,low,close,volume",
+            [str(MS), str(MS // 1000 + 60)],
+            Mapped(),
+            "row 3: time 1750032060 looks like seconds, not milliseconds",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            [str(MS)],
+            Mapped(unit="s"),
+            "row 2: time 1750032000000 looks like milliseconds, not seconds",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            [str(MS), "soon"],
+            Mapped(),
+            "row 3: time 'soon' is no number of milliseconds",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            ["1973-03-05", "1973-03-02", "1960-01-04"],
+            Mapped(),
+            "row 3: its time is 1973-03-02, and candles are taken from 1973-03-04 to the year 5138 alone",
+        ),
         ("ts,open,high,low,close,volume", ["1960-01-04", "1960-01-05"], Mapped(), "row 2: its time is 1960-01-04"),
         ("ts,open,high,low,close,volume", ["45717", "45718"], Mapped(), "row 2: its time is 1970-01-01, and"),
         ("ts,open,high,low,close,volume", [str(MS)], Mapped(tz="Europe/Rome"), "leave --tz out"),
-        ("ts,open,high,low,close,volume", ["2025-06-16 00:00", "16.6. 00:01"], Mapped(), "row 3: '16.6. 00:01' is no time like 2025-06-01T00:00:00Z"),
-        ("ts,open,high,low,close,volume", ["2025-06-16 00:00"], Mapped(unit="%H:%M"), "row 2: '2025-06-16 00:00' is no time of the form '%H:%M'"),
-        ("ts,open,high,low,close,volume", ["2025-03-09 01:59", "2025-03-09 02:30"], Mapped(tz="America/New_York"), "row 3: 2025-03-09 02:30:00 does not exist in America/New_York"),
-        ("ts,open,high,low,close,volume", [str(MS + n * 1_800_000) for n in range(4)], Mapped(), "30 min apart, which is none of"),
-        ("ts,open,high,low,close,volume", [str(at) for at in stamps()], Mapped(interval="1h"), "most of its rows are 1m apart, not 1h; import them as 1m"),
-        ("ts,open,high,low,close,volume", [str(MS + n * 3_600_000) for n in range(4)], Mapped(interval="1m"), "finer candles cannot be made"),
+        (
+            "ts,open,high,low,close,volume",
+            ["2025-06-16 00:00", "16.6. 00:01"],
+            Mapped(),
+            "row 3: '16.6. 00:01' is no time like 2025-06-01T00:00:00Z",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            ["2025-06-16 00:00"],
+            Mapped(unit="%H:%M"),
+            "row 2: '2025-06-16 00:00' is no time of the form '%H:%M'",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            ["2025-03-09 01:59", "2025-03-09 02:30"],
+            Mapped(tz="America/New_York"),
+            "row 3: 2025-03-09 02:30:00 does not exist in America/New_York",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            [str(MS + n * 1_800_000) for n in range(4)],
+            Mapped(),
+            "30 min apart, which is none of",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            [str(at) for at in stamps()],
+            Mapped(interval="1h"),
+            "most of its rows are 1m apart, not 1h; import them as 1m",
+        ),
+        (
+            "ts,open,high,low,close,volume",
+            [str(MS + n * 3_600_000) for n in range(4)],
+            Mapped(interval="1m"),
+            "finer candles cannot be made",
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors_name_file_and_row(tmp_path: Path, header: str, times: list[str], mapped: Mapped, says: str) -> None:
     path = foreign(tmp_path, header, times)
     with pytest.raises(ConfigError) as refused:
@@ -271,9 +380,14 @@ def test_a_wrong_column_mapping_is_refused(text: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [({"market": "event:{}"}, "names no column"), ({"tz": "Mars/Olympus"}, "is no time zone"), ({"unit": "minutes"}, "write auto, s, ms"), ({"stamp": "end"}, "open or close"),
-     ({"decimal": "'"}, "a point or a comma")],
-)  # fmt: skip
+    [
+        ({"market": "event:{}"}, "names no column"),
+        ({"tz": "Mars/Olympus"}, "is no time zone"),
+        ({"unit": "minutes"}, "write auto, s, ms"),
+        ({"stamp": "end"}, "open or close"),
+        ({"decimal": "'"}, "a point or a comma"),
+    ],
+)
 def test_an_unknown_option_value_is_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Mapped(**given)  # type: ignore[arg-type]
@@ -282,10 +396,23 @@ def test_an_unknown_option_value_is_refused(given: dict[str, str], says: str) ->
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "the file is empty"), (b"a,b\n1,2\n", "row 1: 'a,b' has 2 columns"), (b"\n#\n" + b"1,2,3,4,5,6\n", "row 2: '#' has 1 column by ','; candles have at least time, open, high, low, close. --skip-rows"), (gzip.compress(b"ts,open\n" * 999, mtime=0)[:-9], "not a whole gzip file"),
-     (b"\xff\xfet\x00", "not text in UTF-8, but in UTF-16"), (b"t\xff", "not text in UTF-8: "), (bz2.compress(b"ts,open\n"), "is compressed by bzip2: unpack it"),
-     (lzma.compress(b"ts,open\n"), "is compressed by xz: "), (b"PK\x03\x04\x14\x00", "is a zip archive or a spreadsheet: "), (b"PAR1\x15", "must end with .parquet"), (b"x" * 20_000, "row 1: is longer than")],
-)  # fmt: skip
+    [
+        (b"", "the file is empty"),
+        (b"a,b\n1,2\n", "row 1: 'a,b' has 2 columns"),
+        (
+            b"\n#\n" + b"1,2,3,4,5,6\n",
+            "row 2: '#' has 1 column by ','; candles have at least time, open, high, low, close. --skip-rows",
+        ),
+        (gzip.compress(b"ts,open\n" * 999, mtime=0)[:-9], "not a whole gzip file"),
+        (b"\xff\xfet\x00", "not text in UTF-8, but in UTF-16"),
+        (b"t\xff", "not text in UTF-8: "),
+        (bz2.compress(b"ts,open\n"), "is compressed by bzip2: unpack it"),
+        (lzma.compress(b"ts,open\n"), "is compressed by xz: "),
+        (b"PK\x03\x04\x14\x00", "is a zip archive or a spreadsheet: "),
+        (b"PAR1\x15", "must end with .parquet"),
+        (b"x" * 20_000, "row 1: is longer than"),
+    ],
+)
 def test_a_file_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(ConfigError) as refused:
@@ -315,10 +442,8 @@ def test_a_file_of_many_markets_and_of_samples_of_a_price_is_read_market_by_mark
     assert list(other.close) == [0.13, 0.23, 0.33, 0.43]
     assert list(other.volume) == [0.0] * 4
     assert [one.where(1)[1], other.where(1)[1]] == [4, 5]
-    assert [finding.kind for finding in audit(one).faults] == [
-        "off_grid",
-        "zero_volume",
-    ]  # and no gaps: late samples are there
+    # and no gaps: late samples are there
+    assert [finding.kind for finding in audit(one).faults] == ["off_grid", "zero_volume"]
     with pytest.raises(
         ConfigError, match="about 1d apart, but not to the second; read them as 1d with --interval 1d --accept-off-grid"
     ):
@@ -369,13 +494,14 @@ def test_the_sixty_markets_of_a_recorded_file_are_imported_and_one_is_traded(
     (file,) = (tmp_path / "data/event_01017B00").glob("1d.[cp]*")
     assert file.with_name("1d.moved").exists()
     (tmp_path / "c.yaml").write_text(
-        f"account: {{base_url: embedded}}\ndead_man: off\nsafety: {{require_protection: false}}\nstrategies_dir: {STRATEGIES}\nstrategies:\n"
-        '  - {name: e, use: "oracles:Shares", markets: ["event:RATE-CUT"], interval: 1d, budget_usd: 1000, params: {buy: 2, sell: 9}}\n'
+        "account: {base_url: embedded}\ndead_man: off\nsafety: {require_protection: false}\nstrategies_dir:"
+        f' {STRATEGIES}\nstrategies:\n  - {{name: e, use: "oracles:Shares", markets: ["event:RATE-CUT"], interval: 1d,'
+        " budget_usd: 1000, params: {buy: 2, sell: 9}}\n"
     )
     accepted = ["--accept-gaps", "--accept-zero-volume", "--fee", "0", "--spread", "0", "--depth", "0"]
     assert call(["backtest", "c.yaml", "--data", f"event:RATE-CUT={file}", *accepted]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    (_, trade) = (run / "trades.csv").read_text().splitlines()
+    _, trade = (run / "trades.csv").read_text().splitlines()
     # Decided on the samples of 7 and 14 April 2024, filled at those of the days after: 0.075 and 0.055.
     assert trade.startswith(
         f"1,e,event:RATE-CUT,long,200,{1_712_534_400_000},0.075,market,{1_713_139_200_000},0.055,close,-4,"
@@ -454,9 +580,12 @@ def test_prices_of_parquet_may_be_text_decimals_or_whole_numbers(tmp_path: Path)
         ({"volume": [None, None]}, "column 'volume' holds Null, not numbers; say --columns volume=none"),
         ({"open": [True, False]}, "column 'open' holds Boolean, not numbers"),
         ({"Open": [1, 2]}, "'open' is there twice"),
-        ({"ts": None, "__index_level_0__": [1, 2]}, "no column for 'ts' among 'open,high,low,close,volume,__index_level_0__'; say it with --columns ts=NAME"),
+        (
+            {"ts": None, "__index_level_0__": [1, 2]},
+            "no column for 'ts' among 'open,high,low,close,volume,__index_level_0__'; say it with --columns ts=NAME",
+        ),
     ],
-)  # fmt: skip
+)
 def test_parquet_that_cannot_be_read_is_named(
     tmp_path: Path, change: dict[str, list[object] | None], says: str
 ) -> None:

@@ -1,4 +1,6 @@
-"""The audit: it finds every kind of fault with its row; a backtest refuses faults unless a flag accepts them; findings in real files."""
+"""The audit: it finds every kind of fault with its row; a backtest refuses faults unless a flag accepts them;
+findings in real files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from bot.cli.data import accept_flags
 from bot.errors import ConfigError, Exit
 
 HEADER = "ts,open,high,low,close,volume"
-START = 1_750_032_000_000  # 2025-06-16, a Monday
+# 2025-06-16, a Monday
+START = 1_750_032_000_000
 MINUTE = 60_000
 DAY = 86_400_000
 
@@ -57,34 +60,136 @@ def shift(rows: list[Row], index: int, ms: int) -> None:
 FAULTS: dict[str, tuple[Callable[[list[Row]], object], str, str, int, int, str]] = {
     "a hole of six": (lambda r: r.__delitem__(slice(100, 106)), "gap", "fault", 1, 102, "6 missing bars before it"),
     "a hole of five": (lambda r: r.__delitem__(slice(100, 105)), "gap", "note", 1, 102, "5 missing bars before it"),
-    "many small holes": (lambda r: r.__delitem__(slice(10, 300, 20)), "gap", "fault", 15, 12, "1 missing bar before it"),
+    "many small holes": (
+        lambda r: r.__delitem__(slice(10, 300, 20)),
+        "gap",
+        "fault",
+        15,
+        12,
+        "1 missing bar before it",
+    ),
     "a row twice": (lambda r: r.insert(50, list(r[50])), "duplicate", "note", 1, 53, "the same, in row 52"),
-    "an instant twice": (lambda r: r.insert(50, [*r[50][:5], 99.0]), "duplicate", "fault", 1, 53, "other values, in row 52"),
-    "two rows exchanged": (lambda r: r.insert(10, r.pop(11)), "unsorted", "fault", 1, 13, "comes after 2025-06-16 00:11"),
+    "an instant twice": (
+        lambda r: r.insert(50, [*r[50][:5], 99.0]),
+        "duplicate",
+        "fault",
+        1,
+        53,
+        "other values, in row 52",
+    ),
+    "two rows exchanged": (
+        lambda r: r.insert(10, r.pop(11)),
+        "unsorted",
+        "fault",
+        1,
+        13,
+        "comes after 2025-06-16 00:11",
+    ),
     "high below the close": (lambda r: r[7].__setitem__(2, 50.0), "ohlc", "fault", 1, 9, "high 50 is below low"),
-    "an open outside": (lambda r: r[7].__setitem__(1, 101.5), "ohlc", "fault", 1, 9, "open 101.5 lies outside low..high"),
-    "a close outside": (lambda r: r[399].__setitem__(4, 99.0), "ohlc", "fault", 1, 401, "close 99 lies outside low..high"),
+    "an open outside": (
+        lambda r: r[7].__setitem__(1, 101.5),
+        "ohlc",
+        "fault",
+        1,
+        9,
+        "open 101.5 lies outside low..high",
+    ),
+    "a close outside": (
+        lambda r: r[399].__setitem__(4, 99.0),
+        "ohlc",
+        "fault",
+        1,
+        401,
+        "close 99 lies outside low..high",
+    ),
     "a price of zero": (lambda r: r[3].__setitem__(3, 0.0), "price", "fault", 1, 5, "low is 0, it must be above 0"),
     "no number": (lambda r: r[3].__setitem__(4, float("nan")), "price", "fault", 1, 5, "close is nan"),
     "infinity": (lambda r: r[3].__setitem__(2, float("inf")), "price", "fault", 1, 5, "high is inf"),
     "too many digits": (
         lambda r: [one.__setitem__(slice(1, 5), [px * 1.23e-9 for px in one[1:5]]) for one in r],
-        "digits", "fault", 400, 2, "close is 1.230738e-07, and 0.00000012 would be traded",
+        "digits",
+        "fault",
+        400,
+        2,
+        "close is 1.230738e-07, and 0.00000012 would be traded",
     ),
-    "more than a price can be": (lambda r: r[3].__setitem__(2, 1e308), "price", "fault", 1, 5, "high is 1e+308, it must be above 0 and below 1e+12"),
-    "more than a volume can be": (lambda r: r[3].__setitem__(5, 1e308), "price", "fault", 1, 5, "volume is 1e+308, it must be at least 0 and below 1e+18"),
+    "more than a price can be": (
+        lambda r: r[3].__setitem__(2, 1e308),
+        "price",
+        "fault",
+        1,
+        5,
+        "high is 1e+308, it must be above 0 and below 1e+12",
+    ),
+    "more than a volume can be": (
+        lambda r: r[3].__setitem__(5, 1e308),
+        "price",
+        "fault",
+        1,
+        5,
+        "volume is 1e+308, it must be at least 0 and below 1e+18",
+    ),
     "a negative volume": (lambda r: r[3].__setitem__(5, -1.0), "price", "fault", 1, 5, "volume is -1"),
-    "a wrong price": (lambda r: r[60].__setitem__(slice(1, 5), [100.0, 150.0, 100.0, 150.0]), "jump", "fault", 2, 62, "comes back at once"),
+    "a wrong price": (
+        lambda r: r[60].__setitem__(slice(1, 5), [100.0, 150.0, 100.0, 150.0]),
+        "jump",
+        "fault",
+        2,
+        62,
+        "comes back at once",
+    ),
     "a high wick": (lambda r: r[60].__setitem__(2, 120.0), "jump", "fault", 1, 62, "above open and close"),
     "a low wick": (lambda r: r[60].__setitem__(3, 80.0), "jump", "fault", 1, 62, "below open and close"),
-    "a little without volume": (lambda r: [r[n].__setitem__(5, 0.0) for n in (5, 6)], "zero_volume", "note", 2, 7, "volume is 0"),
-    "much without volume": (lambda r: [one.__setitem__(5, 0.0) for one in r[::10]], "zero_volume", "fault", 40, 2, "volume is 0"),
-    "seconds": (lambda r: [one.__setitem__(0, one[0] // 1000) for one in r], "units", "fault", 400, 2, "looks like seconds"),
-    "microseconds": (lambda r: [one.__setitem__(0, one[0] * 1000) for one in r], "units", "fault", 400, 2, "looks like microseconds"),
-    "nanoseconds": (lambda r: [one.__setitem__(0, one[0] * 10**6) for one in r], "units", "fault", 400, 2, "looks like nanoseconds"),
-    "mixed units": (lambda r: [one.__setitem__(0, one[0] // 1000) for one in r[:9]], "units", "fault", 9, 2, "looks like seconds"),
+    "a little without volume": (
+        lambda r: [r[n].__setitem__(5, 0.0) for n in (5, 6)],
+        "zero_volume",
+        "note",
+        2,
+        7,
+        "volume is 0",
+    ),
+    "much without volume": (
+        lambda r: [one.__setitem__(5, 0.0) for one in r[::10]],
+        "zero_volume",
+        "fault",
+        40,
+        2,
+        "volume is 0",
+    ),
+    "seconds": (
+        lambda r: [one.__setitem__(0, one[0] // 1000) for one in r],
+        "units",
+        "fault",
+        400,
+        2,
+        "looks like seconds",
+    ),
+    "microseconds": (
+        lambda r: [one.__setitem__(0, one[0] * 1000) for one in r],
+        "units",
+        "fault",
+        400,
+        2,
+        "looks like microseconds",
+    ),
+    "nanoseconds": (
+        lambda r: [one.__setitem__(0, one[0] * 10**6) for one in r],
+        "units",
+        "fault",
+        400,
+        2,
+        "looks like nanoseconds",
+    ),
+    "mixed units": (
+        lambda r: [one.__setitem__(0, one[0] // 1000) for one in r[:9]],
+        "units",
+        "fault",
+        9,
+        2,
+        "looks like seconds",
+    ),
     "a row off the grid": (lambda r: shift(r, 20, 17_000), "off_grid", "fault", 1, 22, "is not on the grid of 1m"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -172,7 +277,8 @@ def test_accepted_faults_are_repaired_as_the_table_says(tmp_path: Path) -> None:
     rows = good()
     # The row off the grid meets the one after it there, and the later one counts.
     expected = load([write(tmp_path, [*rows[:149], *rows[150:]], "BTC_whole.csv")])[0]
-    rows.insert(0, [*rows[50][:5], 1234.0])  # other values, which a later row corrects
+    # other values, which a later row corrects
+    rows.insert(0, [*rows[50][:5], 1234.0])
     rows.insert(200, rows.pop(300))
     shift(rows, 150, 31_000)
     rows[77][2] = rows[77][4] - 0.001
@@ -202,12 +308,14 @@ def share(days: list[int], minutes: range = range(390), interval: str = "1m") ->
 
 
 def test_nights_weekends_and_holidays_of_a_share_are_no_gaps() -> None:
-    assert audit(share([0, 1, 2, 4, 7, 8])).findings == ()  # 19 June is a holiday, 21 and 22 a weekend
+    # 19 June is a holiday, 21 and 22 a weekend
+    assert audit(share([0, 1, 2, 4, 7, 8])).findings == ()
     assert audit(share([0, 1, 2, 4, 7, 8]), hours="continuous").faults[0].kind == "gap"
 
 
 def test_rows_on_a_holiday_are_reported_only_for_known_exchanges() -> None:
-    (found,) = audit(share([0, 1, 2, 3, 4, 7])).findings  # 19 June is a holiday
+    # 19 June is a holiday
+    (found,) = audit(share([0, 1, 2, 3, 4, 7])).findings
     assert (found.kind, found.severity, found.count) == ("holiday", "note", 390)
     assert found.examples[0].text == "the exchange was closed on 2025-06-19"
     assert audit(share([0, 1, 2, 3, 4, 5])).findings == (), "who trades on Saturdays knows no holidays"
@@ -226,11 +334,13 @@ def test_a_trading_day_that_is_missing_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("days", "minutes", "missing"),
     [
-        ([16, 17, 21], 210, None),  # 3 July is a half day, 4 July a holiday
+        # 3 July is a half day, 4 July a holiday
+        ([16, 17, 21], 210, None),
         ([16, 17, 21], 170, 40),
         ([16, 17, 21], 180, 30),
         ([16, 21], 0, 210),
-        ([0, 1, 2], 210, 180),  # 17 June is a normal day
+        # 17 June is a normal day
+        ([0, 1, 2], 210, 180),
         ([0, 1, 2], 390, None),
     ],
 )
@@ -329,8 +439,10 @@ def test_a_move_inside_a_session_or_one_that_reverts_is_not_a_split() -> None:
 
 # ── Times of another clock ──────────────────────────────────────────────────────────────────────────────────────────
 
-WEEK = [0, 1, 2, 4, 7, 8]  # from Monday, 16 June 2025, without the holiday
-WINTER = [day + 217 for day in (0, 1, 2, 3, 4)]  # from Monday, 19 January 2026
+# from Monday, 16 June 2025, without the holiday
+WEEK = [0, 1, 2, 4, 7, 8]
+# from Monday, 19 January 2026
+WINTER = [day + 217 for day in (0, 1, 2, 3, 4)]
 SUMMER_SHIFT, WINTER_SHIFT = 4 * 60, 5 * 60
 
 

@@ -62,8 +62,10 @@ class Case:
     name: str = "BTC.csv"
     options: str = ""
     first: datetime | None = FIRST
-    given: str = "{file}"  # the argument of the command
-    named: str | None = None  # how the sentence has the ways out, if not word by word
+    # the argument of the command
+    given: str = "{file}"
+    # how the sentence has the ways out, if not word by word
+    named: str | None = None
     interval: str = "1h"
     # What a person does with the file where no option helps, or the program whose command the sentence has.
     mend: Callable[[Path], Path] | None = None

@@ -300,7 +300,8 @@ def test_candles_that_end_later_than_at_their_source_are_marked_in_every_source(
 ) -> None:
     own = SOURCES[name]
     taken = usable(read_foreign(*_with(text_file(tmp_path, own), market)))
-    is_session = market == "SPY" and own[1].tzinfo is not UTC  # A share's day ends with its session in any zone.
+    # A share's day ends with its session in any zone.
+    is_session = market == "SPY" and own[1].tzinfo is not UTC
     later = any(at != ms(own_opens(own)[int(volume) - 1]) for at, volume in zip(taken.at_ms, taken.volume, strict=True))
     assert taken.is_moved == (later and not is_session)
 

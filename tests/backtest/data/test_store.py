@@ -1,4 +1,6 @@
-"""The store and the generator: a file is replaced as a whole or not at all, conflicts are refused, and the same arguments give the same candles."""
+"""The store and the generator: a file is replaced as a whole or not at all, conflicts are refused, and the same
+arguments give the same candles.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,8 @@ def test_merging_counts_new_and_known_candles() -> None:
     [
         (Wanted("BTC", "1m", START, 3), 3 * 1_440),
         (Wanted("SOL", "1h", START, 4, regimes="crash:1,recovery:2"), 96),
-        (Wanted("AAPL", "1m", START, 3), 2 * 390),  # New Year's Day is not a trading day
+        # New Year's Day is not a trading day
+        (Wanted("AAPL", "1m", START, 3), 2 * 390),
         (Wanted("AAPL", "15m", START, 3, hours="extended"), 2 * 64),
         (Wanted("TLT", "1d", START, 31), 20),
         (Wanted("event:RATE-CUT", "5m", START, 2), 576),
@@ -212,8 +215,9 @@ def test_generated_candles_are_valid_and_reproducible(wanted: Wanted, count: int
 
 
 def test_a_half_day_of_an_exchange_ends_early() -> None:
-    at = START - 37 * 1_440 * MINUTE  # 25 November 2024; on the 29th the exchange closes at 13:00
-    (a, b) = (generate(Wanted("AAPL", "1m", at, 9, hours=hours)) for hours in ("regular", "extended"))
+    # 25 November 2024; on the 29th the exchange closes at 13:00
+    at = START - 37 * 1_440 * MINUTE
+    a, b = (generate(Wanted("AAPL", "1m", at, 9, hours=hours)) for hours in ("regular", "extended"))
     assert [len(a), len(b)] == [5 * 390 + 210, 5 * 960 + 780]
     assert audit(a).findings == audit(b).findings == ()
 
@@ -237,7 +241,8 @@ def test_regimes_have_their_drift_and_volatility_clusters() -> None:
     sizes = [abs(move) for move in wild]
     assert statistics.correlation(sizes[:-1], sizes[1:]) > 0.1
     kurtosis = statistics.fmean(move**4 for move in wild) / statistics.pvariance(wild) ** 2
-    assert kurtosis > 4  # a normal variate has 3
+    # a normal variate has 3
+    assert kurtosis > 4
 
 
 def test_generated_files_run_in_the_demo(tmp_path: Path) -> None:

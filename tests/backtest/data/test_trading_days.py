@@ -92,7 +92,8 @@ def test_a_service_on_recorded_prices_has_the_same_days(feed: str, week: str, in
     made = resample(series, "1d")
     candles = [Candle(at, 100, 100, 100, 100, 1) for at in series.at_ms]
     kind = CATALOGUE[series.market].spec.hours
-    for begun in (0, len(candles) // 2, len(candles) - 1):  # Before, amid and after the history.
+    # Before, amid and after the history.
+    for begun in (0, len(candles) // 2, len(candles) - 1):
         feed_of = PriceFeed({series.market: RecordedSource(candles, series.step_ms, sessions=kind)})
         feed_of.start(candles[begun].ts - 1)
         store = feed_of.store(series.market)

@@ -1,7 +1,8 @@
 """Seeded sessions with the digests of all that they leave: events, intents, totals of the strategies, files of the run.
 
-A change of the engine that must change no result is checked against `session_digests.txt`. When a rule of the venue or the daemon changes results
-on purpose, write the file anew and say why in the commit: `python -m tests.backtest.engine.session_corpus [count]`.
+A change of the engine that must change no result is checked against `session_digests.txt`. When a rule of the venue or
+the daemon changes results on purpose, write the file anew and say why in the commit: `python -m
+tests.backtest.engine.session_corpus [count]`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class Busy(Scripted):
 
 
 def session_of(seed: int) -> Backtest:
-    """The session of a seed: one to four markets with one to three strategies each, and rarely latency, an outage, guardians or every bar shown."""
+    """The session of a seed: one to four markets with one to three strategies each, and rarely latency, an outage,
+    guardians or every bar shown.
+    """
     chance = Random(f"session {seed}")
     markets = chance.sample(sorted(PRICES), chance.choice([1, 1, 1, 2, 3, 4]))
     shares = chance.random() < 0.5
@@ -136,9 +139,15 @@ def _strategy(chance: Random, name: str, market: str) -> Strategy:
 def _configured(chance: Random, name: str, market: str, *, shares: bool) -> dict[str, Any]:
     more: dict[str, Any] = {"daily_loss_usd": chance.choice([5, 20, 100])} if chance.random() < 0.2 else {}
     return {
-        "name": name, "use": "scripted", "markets": [market], "interval": "1m", "budget_usd": 20_000, "max_leverage": 5,
-        "netting": "allow" if shares else "refuse", **more,
-    }  # fmt: skip
+        "name": name,
+        "use": "scripted",
+        "markets": [market],
+        "interval": "1m",
+        "budget_usd": 20_000,
+        "max_leverage": 5,
+        "netting": "allow" if shares else "refuse",
+        **more,
+    }
 
 
 def _options(chance: Random) -> dict[str, Any]:
@@ -157,7 +166,9 @@ def _options(chance: Random) -> dict[str, Any]:
 
 
 def digests_of(seed: int) -> str:
-    """One line: the seed, the number of events, and the digests of the events, of the account as the daemon books it, and of the run's files."""
+    """One line: the seed, the number of events, and the digests of the events, of the account as the daemon books
+    it, and of the run's files.
+    """
     test, lines = session_of(seed), StringIO(newline="")
     result = test.run(events=lines)
     with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +176,10 @@ def digests_of(seed: int) -> str:
         files = [(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir()) if path.name in FILES]
     events, summary = lines.getvalue(), result.summary()
     figures = [(name, summary[name]) for name in FIGURES]
-    return f"{seed} {events.count(chr(10))} {_digest(events)} {_digest(repr([*_booked(test)]))} {_digest(repr([*files, figures]))}"
+    return (
+        f"{seed} {events.count(chr(10))} {_digest(events)} {_digest(repr([*_booked(test)]))}"
+        f" {_digest(repr([*files, figures]))}"
+    )
 
 
 def _booked(test: Backtest) -> Iterable[object]:
@@ -179,9 +193,14 @@ def _booked(test: Backtest) -> Iterable[object]:
         totals = attribution.of(name)
         yield name, totals.fills, totals.is_halted
         amounts = (
-            totals.fees_usd, totals.funding_usd, totals.realized_usd, totals.margin_lost_usd, totals.unrealized_usd, totals.day_usd,
+            totals.fees_usd,
+            totals.funding_usd,
+            totals.realized_usd,
+            totals.margin_lost_usd,
+            totals.unrealized_usd,
+            totals.day_usd,
             totals.notional_usd,
-        )  # fmt: skip
+        )
         yield [format_decimal(amount) for amount in amounts]
         for share in totals.shares:
             yield share.market, share.side, format_decimal(share.size), format_decimal(share.cost_usd)

@@ -18,7 +18,8 @@ from bot.strategy.intents import Side
 from tests.backtest.builders import MINUTE_MS, START_MS, ran, settings
 from tests.strategy.toy import ToySource
 
-OPEN_MS = START_MS + 38 * 3_600_000  # a Monday at 14:00, in the hours of the exchange
+# a Monday at 14:00, in the hours of the exchange
+OPEN_MS = START_MS + 38 * 3_600_000
 RICH = {"name": "s0", "use": "x", "budget_usd": 10_000_000, "max_leverage": 50}
 COSTS = {"": MarketRules(taker=Decimal("0.0009"), depth_usd=Decimal(20_000), spread_bps=Decimal(4))}
 EVENT = "event:RATE-CUT"

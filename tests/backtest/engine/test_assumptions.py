@@ -1,4 +1,7 @@
-"""Options of a backtest about costs and time: latency, fees, spread, depth, tick and lot, funding. All figures are computed by hand."""
+"""Options of a backtest about costs and time: latency, fees, spread, depth, tick and lot, funding.
+
+All figures are computed by hand.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ from bot.wire import Plan
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings
 from tests.backtest.engine.builders import FLAT, candles
 
-RISING = (100_100.0, 100_400.0, 100_000.0, 100_200.0)  # the low is nearer to the open, so it comes first
+# the low is nearer to the open, so it comes first
+RISING = (100_100.0, 100_400.0, 100_000.0, 100_200.0)
 
 
 def at_once(view: View, bar: Bar) -> Iterable[Intent]:
@@ -77,7 +81,9 @@ def test_a_close_and_an_entry_in_one_decision_reverse_the_position(latency_ms: i
 
 @pytest.mark.parametrize("others", [[], ["ETH"]])
 def test_a_longer_bar_that_closes_in_a_gap_is_decided_at_its_close(others: list[str]):
-    """The last two minutes of a quarter hour are missing: the order fills at the first open after it, as it does with them."""
+    """The last two minutes of a quarter hour are missing: the order fills at the first open after it, as it does
+    with them.
+    """
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.market == "BTC" and view.position("BTC") is None:
@@ -139,23 +145,42 @@ def test_every_multiplier_of_the_venue_is_listed_as_an_assumption():
     told = said(rules={"HYG": MarketRules(spread_bps=Decimal(3))})
     book = CATALOGUE["HYG"].spec
     assert told["BTC"][-3:] == [
-        "the book has 20 levels: each is 0.08 bps further from the mid than the one before it, and larger by 25 % of the first",
-        "an entry at market fills at most 100 bps from the mid unless it sets another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
         (
-            "maintenance margin is 1.25 % of the notional and 2.5 % of the part above 150,000,000 USD; a position below it is liquidated "
-            "(a position above 100,000 USD by a fifth first); below two thirds of it the liquidator takes the position with its margin"
+            "the book has 20 levels: each is 0.08 bps further from the mid than the one before it, and larger by 25 %"
+            " of the first"
+        ),
+        (
+            "an entry at market fills at most 100 bps from the mid unless it sets another bound, a close 500 bps, a"
+            " stop, a target or a guardian 1000 bps"
+        ),
+        (
+            "maintenance margin is 1.25 % of the notional and 2.5 % of the part above 150,000,000 USD; a position below"
+            " it is liquidated (a position above 100,000 USD by a fifth first); below two thirds of it the liquidator"
+            " takes the position with its margin"
         ),
     ]
     for line in (
-        "while its exchange is closed the spread is 3 times as wide, 9 bps, and each level of the book holds 1/3 of its size, and nothing is opened",
-        f"the book has 20 levels: each is {book.level_step / 10_000:g} bps further from the mid than the one before it, and larger by 25 % of the first",
-        "an entry at market fills at most 200 bps from the mid unless it sets another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
-        "the funding rate of a premium P over the oracle is 0.5 x (P + clamp(0.01 % - P, -0.05 % to 0.05 %)) / 8 an hour",
+        (
+            "while its exchange is closed the spread is 3 times as wide, 9 bps, and each level of the book holds 1/3 of"
+            " its size, and nothing is opened"
+        ),
+        (
+            f"the book has 20 levels: each is {book.level_step / 10_000:g} bps further from the mid than the one before"
+            " it, and larger by 25 % of the first"
+        ),
+        (
+            "an entry at market fills at most 200 bps from the mid unless it sets another bound, a close 500 bps, a"
+            " stop, a target or a guardian 1000 bps"
+        ),
+        (
+            "the funding rate of a premium P over the oracle is 0.5 x (P + clamp(0.01 % - P, -0.05 % to 0.05 %)) / 8 an"
+            " hour"
+        ),
     ):
         assert line in told["HYG"]
     assert (
-        "the book has 20 levels: each is 10 bps of the payout further from the mid than the one before it, and larger by 25 % of the first"
-        in told["event:RATE-CUT"]
+        "the book has 20 levels: each is 10 bps of the payout further from the mid than the one before it, and larger"
+        " by 25 % of the first" in told["event:RATE-CUT"]
     )
     assert not [line for line in told["event:RATE-CUT"] if "maintenance" in line or "premium" in line]
     costless = said(rules=FREE)
@@ -248,7 +273,9 @@ class Leaves(Strategy):
 
 def fills_of(kind: type[Strategy], data: list[Candles], **options: Any) -> list[tuple[int, str]]:
     markets = [one.market for one in data]
-    made = settings(strategies=[{"name": "s0", "use": "scripted", "markets": markets, "budget_usd": 2_000, "max_leverage": 5}])  # fmt: skip
+    made = settings(
+        strategies=[{"name": "s0", "use": "scripted", "markets": markets, "budget_usd": 2_000, "max_leverage": 5}]
+    )
 
     def place(config: Any) -> Any:
         return [one._replace(strategy=kind(name=one.strategy.name, markets=markets)) for one in placing()(config)]
@@ -258,24 +285,31 @@ def fills_of(kind: type[Strategy], data: list[Candles], **options: Any) -> list[
     return fills(lines.getvalue().splitlines())
 
 
-TARGET = (100_000.0, 100_500.0, 99_900.0, 100_400.0)  # its low comes first, its high at 40 s
+# its low comes first, its high at 40 s
+TARGET = (100_000.0, 100_500.0, 99_900.0, 100_400.0)
 
 
 def test_the_latency_of_an_order_caused_by_a_fill_starts_at_the_fill():
     data = [candles(FLAT, FLAT, TARGET, FLAT, FLAT), minutes(5, seed=3, market="ETH", px=2_000.0)]
-    # The target fills at 40 s of the third minute. What that causes is there 45 s later, at 25 s of the fourth: the next price is at 40 s.
+    # The target fills at 40 s of the third minute. What that causes is there 45 s later, at 25 s of the fourth: the
+    # next price is at 40 s.
     assert fills_of(Takes, data, latency_ms=45_000) == [
-        (2 * MINUTE_MS - 1, "BTC"), (2 * MINUTE_MS + 40_000, "BTC"), (3 * MINUTE_MS - 1, "ETH"), (3 * MINUTE_MS + 40_000, "BTC"),
-    ]  # fmt: skip
+        (2 * MINUTE_MS - 1, "BTC"),
+        (2 * MINUTE_MS + 40_000, "BTC"),
+        (3 * MINUTE_MS - 1, "ETH"),
+        (3 * MINUTE_MS + 40_000, "BTC"),
+    ]
 
 
 def test_orders_caused_by_events_of_an_outage_are_sent_after_the_restart():
     data = [candles(FLAT, FLAT, TARGET, FLAT, FLAT, FLAT)]
     outage = Outage(START_MS + 2 * MINUTE_MS + 5_000, 70_000)
-    # The entry fills at 20 s of the third minute. Up at 15 s of the fourth, the close is there at 45 s: the next price is the last.
+    # The entry fills at 20 s of the third minute. Up at 15 s of the fourth, the close is there at 45 s: the next price
+    # is the last.
     assert fills_of(Leaves, data, outages=(outage,), latency_ms=30_000) == [
-        (2 * MINUTE_MS + 20_000, "BTC"), (4 * MINUTE_MS - 1, "BTC"),
-    ]  # fmt: skip
+        (2 * MINUTE_MS + 20_000, "BTC"),
+        (4 * MINUTE_MS - 1, "BTC"),
+    ]
 
 
 class Early(Strategy):
@@ -327,10 +361,14 @@ class Doubts(Strategy):
             yield Open(bar.market, "short", size=5_000)
 
 
-@pytest.mark.parametrize(("nets", "close", "left"), [
-    (True, Close("event:RATE-CUT", fraction=0.6), []), (False, Close("event:RATE-CUT", fraction=0.6), ["384", "230"]),
-    (False, Close("event:RATE-CUT", usd=12), ["384", "240"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nets", "close", "left"),
+    [
+        (True, Close("event:RATE-CUT", fraction=0.6), []),
+        (False, Close("event:RATE-CUT", fraction=0.6), ["384", "230"]),
+        (False, Close("event:RATE-CUT", usd=12), ["384", "240"]),
+    ],
+)
 def test_a_share_of_no_is_worth_one_dollar_minus_the_price_of_yes(nets: bool, close: Close, left: list[str]):
     made = settings(("event:RATE-CUT",), safety={"require_protection": False})
 
@@ -354,7 +392,8 @@ def test_fee_and_spread_come_from_the_options():
     rules = {"": MarketRules(taker=Decimal("0.001"), spread_bps=Decimal(20), depth_usd=Decimal(0), tick=Decimal("0.1"))}
     one = ran([candles(FLAT, FLAT, FLAT)], script=at_once, rules=rules)
     (fill,) = [json.loads(line)["data"] for line in one.lines if json.loads(line)["type"] == "fill"]
-    assert float(fill["px"]) == 100_100.0  # half of 20 bps above the middle
+    # half of 20 bps above the middle
+    assert float(fill["px"]) == 100_100.0
     assert float(fill["feeUsd"]) == pytest.approx(1.001)
 
 
@@ -425,9 +464,7 @@ def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_whole_at_
     flat = candles(*[FLAT] * 150)
     one = ran([flat], script=at_once, rules=FREE, rates={"BTC": rates})
     paid = [json.loads(line) for line in one.lines if json.loads(line)["type"] == "funding"]
-    assert [(event["ts"] - START_MS, event["data"]["amountUsd"]) for event in paid] == [
-        (2 * HOUR_MS, "-1.6"),
-    ]  # fmt: skip
+    assert [(event["ts"] - START_MS, event["data"]["amountUsd"]) for event in paid] == [(2 * HOUR_MS, "-1.6")]
     assert one.result.trade_ledger.funding == -160_000_000
     assert one.result.end_usd == pytest.approx(10_000 - 1.6)
 
@@ -503,9 +540,13 @@ def test_a_band_names_a_trailing_stop_that_fills_at_another_price_on_another_pat
     (order,) = band["orders"]
     held = "market 100000 -> open"
     assert order == {
-        "trade": 1, "strategy": "s0", "market": "BTC", "side": "long", "entryMs": START_MS + MINUTE_MS,
+        "trade": 1,
+        "strategy": "s0",
+        "market": "BTC",
+        "side": "long",
+        "entryMs": START_MS + MINUTE_MS,
         "fills": {"sl_first": held, "ohlc": "market 100000 -> trailing_stop 100980", "olhc": held, "adaptive": held},
-    }  # fmt: skip
+    }
 
 
 def test_a_position_inside_one_bar_counts_for_exposure():
@@ -529,7 +570,9 @@ def test_the_last_value_of_the_curve_is_the_ledgers_own():
 
 
 def test_a_position_that_ends_between_two_closes_of_its_market_is_counted_once():
-    """Its bars of five minutes are coarser than the other market's: a loss that a stop has realised is not counted as open before the close."""
+    """Its bars of five minutes are coarser than the other market's: a loss that a stop has realised is not counted
+    as open before the close.
+    """
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.market == "BTC" and bar.at_ms == START_MS + 5 * MINUTE_MS:
@@ -569,8 +612,10 @@ def test_a_backtest_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int,
     body["strategies"][0]["interval"] = "5m"
     one = ran(
         [minutes(20, seed=3, interval="5m"), minutes(100, seed=3, market="ETH", px=2_500.0)],
-        made=type(settings()).model_validate(body), script=script, progress=lambda _done, _of: next(looks) < stopped_at - 1,
-    )  # fmt: skip
+        made=type(settings()).model_validate(body),
+        script=script,
+        progress=lambda _done, _of: next(looks) < stopped_at - 1,
+    )
     cursor = one.test.exchange.cursors["BTC"]
     assert one.result.stats.is_partial
     assert cursor.step or cursor.at == 2, "the stop is inside of a bar"
@@ -681,7 +726,9 @@ def test_indicators_precomputed_by_a_backtest_equal_those_of_live_bars_to_the_la
 
 @pytest.mark.parametrize(("path", "px"), [("sl_first", 100_400), ("ohlc", 100_000)])
 def test_a_backtest_that_begins_inside_a_bar_gets_the_rest_of_it_and_its_close(path: Any, px: int):
-    """As in a replay of a daemon that was started inside a bar: a decision on the bar before is filled in the rest of this one."""
+    """As in a replay of a daemon that was started inside a bar: a decision on the bar before is filled in the rest
+    of this one.
+    """
     heard: list[int] = []
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:

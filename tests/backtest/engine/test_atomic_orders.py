@@ -1,4 +1,6 @@
-"""An order as one request where nothing can be lost: the same events as with a plan and its confirm, on every shipped strategy."""
+"""An order as one request where nothing can be lost: the same events as with a plan and its confirm, on every
+shipped strategy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""MaxHold, schedules and the dead-man switch in a backtest: in a gap they fill at the next open, inside a candle near the real price of the instant."""
+"""MaxHold, schedules and the dead-man switch in a backtest: in a gap they fill at the next open, inside a candle
+near the real price of the instant.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from tests.backtest.engine.builders import FLAT, candles
 
 WIDE = Bracket(stop_pct=50)
 LOWER = (90_000.0, 90_500.0, 89_500.0, 90_200.0)
-HOLE_MS = START_MS + 5 * MINUTE_MS  # minutes 5 to 8 are missing, and the market falls by 10 % meanwhile
+# minutes 5 to 8 are missing, and the market falls by 10 % meanwhile
+HOLE_MS = START_MS + 5 * MINUTE_MS
 OPENS_MS = START_MS + 9 * MINUTE_MS
 SCHEDULE = [{"type": "schedule", "cron": "7 0 * * *", "action": "flatten"}]
 DEAD_MAN = {"heartbeat_seconds": 60, "on_miss": "flatten"}
@@ -53,7 +56,8 @@ def found(one: Ran, kind: str, subtype: str | None = None) -> list[dict[str, Any
     ("guardian", "fires_ms", "seconds", "options"),
     [
         ("max_hold", START_MS + 6 * MINUTE_MS, 300, {}),
-        ("max_hold", HOLE_MS, 240, {}),  # the instant at which the last candle has ended
+        # the instant at which the last candle has ended
+        ("max_hold", HOLE_MS, 240, {}),
         ("schedule", START_MS + 7 * MINUTE_MS, None, {"guardians": SCHEDULE}),
         ("dead_man_switch", None, None, {"dead_man": DEAD_MAN}),
     ],
@@ -116,7 +120,9 @@ def test_a_drawdown_closes_a_market_without_a_price_at_its_next_open():
 
 
 def test_inside_an_hour_max_hold_closes_half_as_far_from_the_minutes_as_the_paths_last_point(shared: Path):
-    """Mean distance in bps from the minute's price, over a month of hours: 21 for the last of the hour's four prices, 11 on its straight line."""
+    """Mean distance in bps from the minute's price, over a month of hours: 21 for the last of the hour's four
+    prices, 11 on its straight line.
+    """
     (fine,) = load([shared / "data/crypto/binance_BTCUSDT_1m_202505.csv.gz"], market="BTC")
     px_at = dict(zip(fine.at_ms, fine.open, strict=True))
     hours = resample(fine, "1h", known_ms=fine.end_ms)
@@ -153,7 +159,8 @@ def test_a_clock_guardians_close_inside_a_candle_slips_only_by_the_spread(guardi
     assert float(leave["data"]["px"]) == pytest.approx(
         100_000 + 4_000 * (fired["ts"] - START_MS - 2 * HOUR_MS) / HOUR_MS, abs=1
     )
-    assert abs(one.result.trade_ledger.slippage) < 2 * 10**6  # a rounding to the grid
+    # a rounding to the grid
+    assert abs(one.result.trade_ledger.slippage) < 2 * 10**6
 
 
 def holding(view: View, bar: Bar) -> Iterable[Intent]:
@@ -175,8 +182,10 @@ def test_clock_guardians_over_bars_skipped_and_bars_fed_give_the_same_events(wor
             minutes(900, seed=world, market="ETH", px=2_500, hole=0.05),
             minutes(180, seed=world, market="SOL", px=170, interval="5m", decimals=3, hole=0.1),
         ][: 1 + world % 3]
-        body: dict[str, Any] = {"dead_man": {"heartbeat_seconds": 300, "on_miss": "flatten"}, "guardians": [
-            {"type": "schedule", "cron": "*/47 * * * *", "action": "cancel_orders"}]}  # fmt: skip
+        body: dict[str, Any] = {
+            "dead_man": {"heartbeat_seconds": 300, "on_miss": "flatten"},
+            "guardians": [{"type": "schedule", "cron": "*/47 * * * *", "action": "cancel_orders"}],
+        }
         made = settings([one.market for one in data][:2], **body)
         if len(data) == 3:
             plain = made.model_dump()

@@ -1,4 +1,6 @@
-"""A backtest that shows the venue every bar and one that skips quiet bars have the same events: one or many markets and intervals, guardians, funding, gaps."""
+"""A backtest that shows the venue every bar and one that skips quiet bars have the same events: one or many markets
+and intervals, guardians, funding, gaps.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ def test_a_strategy_that_becomes_slow_can_be_stopped_before_the_end_of_its_chunk
     assert (together.result.stats.is_partial, slow < 600) == (True, True), slow
 
 
-PAST_MS = START_MS + 2_000 * MINUTE_MS  # earlier candles are history
+# earlier candles are history
+PAST_MS = START_MS + 2_000 * MINUTE_MS
 DOWN = Outage(PAST_MS + 100 * MINUTE_MS, 100 * MINUTE_MS)
 
 
@@ -162,7 +165,9 @@ def _several_markets(world: int) -> None:
 
 
 class Between(Scripted):
-    """Trades its market with longer bars also inside a bar, by a timer: at market, with a resting order, and out again."""
+    """Trades its market with longer bars also inside a bar, by a timer: at market, with a resting order, and out
+    again.
+    """
 
     timers: ClassVar[dict[str, str]] = {"look": "*/7 * * * *"}
 
@@ -274,9 +279,11 @@ def _limited_markets(world: int) -> None:
         minutes(900 - 100 * (world % 2), seed=world, market="SOL", px=170, vol=0.002, decimals=3),
     ]
     made = settings(
-        ("BTC", "ETH", "SOL"), daily_loss_usd=Decimal(2) if world % 5 > 2 else None, guardians=DRAWDOWN,
+        ("BTC", "ETH", "SOL"),
+        daily_loss_usd=Decimal(2) if world % 5 > 2 else None,
+        guardians=DRAWDOWN,
         dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"},
-    )  # fmt: skip
+    )
     place = placing(kind=Alarmed if world % 4 == 3 else Averaged)
     outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
     rates = rates_of(15)
@@ -295,7 +302,10 @@ def _limited_markets(world: int) -> None:
 def test_one_market_on_the_fast_path_and_on_the_slot_path_gives_the_same_events(
     worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Also with latency, so that orders arrive in the middle of a bar. Without it, one of the two sends each order as one request."""
+    """Also with latency, so that orders arrive in the middle of a bar.
+
+    Without it, one of the two sends each order as one request.
+    """
     monkeypatch.setattr(market_cursor, "BATCH_ROWS", 64)
     monkeypatch.setattr(progress, "CHUNK", 96)
     for world in range(base_seed, base_seed + worlds):
@@ -305,9 +315,10 @@ def test_one_market_on_the_fast_path_and_on_the_slot_path_gives_the_same_events(
 def _driven(world: int) -> None:
     candles = [minutes(900, seed=world, vol=0.001, hole=(0.0, 0.02, 0.3)[world % 3])]
     made = settings(
-        daily_loss_usd=Decimal(2) if world % 5 > 2 else None, guardians=DRAWDOWN,
+        daily_loss_usd=Decimal(2) if world % 5 > 2 else None,
+        guardians=DRAWDOWN,
         dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"},
-    )  # fmt: skip
+    )
     place = placing(kind=Alarmed if world % 4 == 3 else Averaged)
     outages = (Outage(START_MS + 333_333 + 387 * MINUTE_MS, 70 * MINUTE_MS),) if world % 2 else ()
     rates = rates_of(15)
@@ -320,7 +331,8 @@ def _driven(world: int) -> None:
         )
         test = Backtest(made, candles, options, rates=rates, place=place)
         test.session.paths.single_market = is_fast
-        test.session.is_atomic = is_fast and not latency_ms  # The slot path plans and confirms, as over a wire.
+        # The slot path plans and confirms, as over a wire.
+        test.session.is_atomic = is_fast and not latency_ms
         found.append(played(test))
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 2
@@ -365,7 +377,9 @@ class Hourly(Scripted):
 
 @pytest.mark.soak(worlds=6, full=300)
 def test_only_closes_that_no_strategy_receives_are_skipped(worlds: int, base_seed: int):
-    """Strategies on bars of 15 minutes or an hour, with candles of a minute: every minute is processed, or only those that can matter."""
+    """Strategies on bars of 15 minutes or an hour, with candles of a minute: every minute is processed, or only
+    those that can matter.
+    """
     for world in range(base_seed, base_seed + worlds):
         _leaping(world)
 
@@ -411,9 +425,11 @@ def test_one_market_driven_bar_by_bar_and_point_by_point_gives_the_same_events()
     alone = ran(candles, made=settings())
     body = settings().model_dump()
     idle = body["strategies"][0] | {"name": "idle", "interval": "5m", "markets": ("ETH",)}
-    together = ran([*candles, minutes(300, seed=9, market="ETH", px=2_500, interval="5m")],
-                   made=type(settings()).model_validate(body | {"strategies": [*body["strategies"], idle]}),
-                   script=only_btc)  # fmt: skip
+    together = ran(
+        [*candles, minutes(300, seed=9, market="ETH", px=2_500, interval="5m")],
+        made=type(settings()).model_validate(body | {"strategies": [*body["strategies"], idle]}),
+        script=only_btc,
+    )
     assert alone.lines == together.lines
     assert alone.result.stats.touched
 
@@ -429,7 +445,8 @@ def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
 @pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")], ids=["one", "two"])
 def test_frequent_progress_reports_do_not_change_the_events(markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
     """Between two progress reports no time or a second passes: more and more bars per report, or fewer and fewer."""
-    monkeypatch.setattr(progress, "WATCH_S", 600.0)  # The thread would use up instants that are meant for the reports.
+    # The thread would use up instants that are meant for the reports.
+    monkeypatch.setattr(progress, "WATCH_S", 600.0)
     candles = [minutes(600, market=market) for market in markets]
 
     def looks(steps_ns: Iterable[int]) -> tuple[list[int], Ran]:

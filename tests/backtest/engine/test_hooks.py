@@ -1,4 +1,7 @@
-"""A backtest calls the same hooks as a live run, at the same instants: fills, triggers, guardians, timers. The daily loss limit holds too."""
+"""A backtest calls the same hooks as a live run, at the same instants: fills, triggers, guardians, timers.
+
+The daily loss limit holds too.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,8 @@ def test_timers_that_are_due_between_the_closes_of_the_data_are_among_the_assump
     test = Backtest(settings(interval=interval), [candles], SessionOptions(), place=place)
     said = assumptions_of(test.session.timeline, test.options, test.exchange, funded=[], timers=test.session.timers)
     assert [one for one in said if "timer" in one] == [
-        f"s0: timer {name}: when it is due several times between two closes of {interval} candles, it fires once, at the later close"
+        f"s0: timer {name}: when it is due several times between two closes of {interval} candles, it fires once, at"
+        " the later close"
         for name in between
     ]
     test.run()
@@ -262,7 +266,9 @@ def level(
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_daily_limit_reached_by_a_fill_holds_after_a_better_close(skip: bool):
-    """As in live trading, where the fill comes inside the bar: a stop loses 20 USD, and another position gains 15 by the close of the same minute."""
+    """As in live trading, where the fill comes inside the bar: a stop loses 20 USD, and another position gains 15 by
+    the close of the same minute.
+    """
     data = [
         level("BTC", {7: (100_000, 100_000, 97_000, 100_000)}, 100_000),
         level("ETH", {7: (4_000, 4_060, 4_000, 4_060), **dict.fromkeys(range(8, 30), (4_060,) * 4)}, 4_000),
@@ -286,9 +292,8 @@ def test_an_unaccepted_entry_frees_its_budget_when_it_expires():
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         minute = (bar.at_ms - START_MS) // MINUTE_MS
         if minute == 3:
-            yield Open(
-                "BTC", "long", usd=400, max_slippage_bps=0, bracket=Bracket(stop_pct=5)
-            )  # Half the spread is larger than that.
+            # Half the spread is larger than that.
+            yield Open("BTC", "long", usd=400, max_slippage_bps=0, bracket=Bracket(stop_pct=5))
         elif minute == 6:
             yield Open("BTC", "long", usd=400, max_slippage_bps=500, bracket=Bracket(stop_pct=5))
 
@@ -531,7 +536,9 @@ def test_a_method_that_a_strategy_replaces_is_called_from_the_next_bar_on(listen
 
 
 def test_the_last_bar_before_a_failure_is_kept_as_decided():
-    """A strategy that fails or begins to keep a state in the middle of a run of bars leaves the rest to the general way."""
+    """A strategy that fails or begins to keep a state in the middle of a run of bars leaves the rest to the general
+    way.
+    """
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         count.append(bar.at_ms)
@@ -605,18 +612,24 @@ def test_a_refusal_is_reported_with_the_message_of_the_first_of_its_code():
     assert summary["rejections"] == {"below_min_notional": 30}
     gate, service = summary["firstRefusals"]["over_budget"], summary["firstRejections"]["below_min_notional"]
     assert gate | {"atMs": 0} == {
-        "atMs": 0, "strategy": "s0", "market": "BTC", "message": "5000.00 USD is more than the 2000.00 USD left of budget_usd 2000",
-    }  # fmt: skip
+        "atMs": 0,
+        "strategy": "s0",
+        "market": "BTC",
+        "message": "5000.00 USD is more than the 2000.00 USD left of budget_usd 2000",
+    }
     assert "the minimum is 10 USD" in service["message"]
     assert gate["atMs"] < service["atMs"] < START_MS + 3 * MINUTE_MS
     assert refusals_text(summary, "rejections") == [
-        f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC: {service['message']}"
+        f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC:"
+        f" {service['message']}"
     ]
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "a journal"])
 def test_each_accepted_and_unfilled_order_is_counted_with_the_first_message(on_disk: bool, tmp_path: Path):
-    """At the opens of these minutes: 100,000, 104,000 (too dear for the margin), 104,000, 90,000 (the stop is first), 90,000."""
+    """At the opens of these minutes: 100,000, 104,000 (too dear for the margin), 104,000, 90,000 (the stop is
+    first), 90,000.
+    """
 
     def wants(view: View, bar: Bar) -> Iterable[Intent]:
         n = (bar.at_ms - START_MS) // MINUTE_MS
@@ -644,12 +657,20 @@ def test_each_accepted_and_unfilled_order_is_counted_with_the_first_message(on_d
     assert summary["unfilled"] == {"insufficient_funds": 1, "reduce_only": 1, "session_ended": 2}
     first = summary["firstUnfilled"]
     assert first["insufficient_funds"] == {
-        "atMs": START_MS + MINUTE_MS, "strategy": "s0", "market": "BTC",
-        "message": "market order to open long 0.1, 0 of it filled: its margin was more than the free margin at the execution price",
-    }  # fmt: skip
+        "atMs": START_MS + MINUTE_MS,
+        "strategy": "s0",
+        "market": "BTC",
+        "message": (
+            "market order to open long 0.1, 0 of it filled: its margin was more than the free margin at the execution"
+            " price"
+        ),
+    }
     lines = summary_lines(result, [])
     for code, one in first.items():
-        told = f"not filled: {code} {summary['unfilled'][code]}, first at {iso(one['atMs'])[:19]}, s0 in BTC: {one['message']}"
+        told = (
+            f"not filled: {code} {summary['unfilled'][code]}, first at {iso(one['atMs'])[:19]}, s0 in BTC:"
+            f" {one['message']}"
+        )
         assert f"  {told}" in lines
         assert told in refusals_text(summary, "unfilled")
 
@@ -703,7 +724,9 @@ class Wanting(Strategy):
 def played(
     fill_at: str, *scripts: dict[tuple[int, str], list[Intent]], balance: int = 10_000
 ) -> tuple[Backtest, dict[str, float]]:
-    """The backtest and the positions at its end, with constant prices: equal with fills at once, as in live trading, and at the next open."""
+    """The backtest and the positions at its end, with constant prices: equal with fills at once, as in live trading,
+    and at the next open.
+    """
     markets = ["BTC", "ETH"]
 
     def place(config: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The journal in memory and the journal on disk behave alike: the same backtest on both, with outages, has the same events and state."""
+"""The journal in memory and the journal on disk behave alike: the same backtest on both, with outages, has the same
+events and state.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,18 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Scripted, minutes, placing, ran, settings
 
-ORDER_PATH = ("intents", "attempts", "events", "cursor", "progress", "strategy_state", "refusals", "traces", "books", "shares")  # fmt: skip
+ORDER_PATH = (
+    "intents",
+    "attempts",
+    "events",
+    "cursor",
+    "progress",
+    "strategy_state",
+    "refusals",
+    "traces",
+    "books",
+    "shares",
+)
 
 
 def ended(folder: Path, *, on_disk: bool, seed: int) -> tuple[Backtest, Result]:
@@ -74,8 +87,11 @@ def test_a_backtest_gives_the_same_events_with_a_journal_file_and_in_memory(
                 assert other is not None
                 # In memory an order is one record, its outcome, so that its attempt is not counted.
                 assert (one.state, one.trade_id, one.strategy, one.market) == (
-                    other.state, other.trade_id, other.strategy, other.market,
-                )  # fmt: skip
+                    other.state,
+                    other.trade_id,
+                    other.strategy,
+                    other.market,
+                )
         finally:
             file.close()
 
@@ -136,7 +152,10 @@ def test_entries_that_find_no_depth_block_no_other_order():
 def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_old(
     px: float, fills: int, said: dict[str, int]
 ):
-    """Nothing else is ordered. Between two ticks the best ask is above the middle, which is all that the buyer pays; at `px` it may be the middle."""
+    """Nothing else is ordered.
+
+    Between two ticks the best ask is above the middle, which is all that the buyer pays; at `px` it may be the middle.
+    """
 
     def script(view: View, bar: Bar) -> Iterable[Open]:
         if bar.at_ms == START_MS + 2 * MINUTE_MS:
@@ -151,7 +170,9 @@ def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_ol
 
 
 def test_the_journal_of_a_backtest_writes_no_order_to_its_database():
-    """Guards against a new kind of record that only the journal on disk stores: the tables of the backtest's journal stay empty."""
+    """Guards against a new kind of record that only the journal on disk stores: the tables of the backtest's journal
+    stay empty.
+    """
     test = Backtest(settings(), [minutes(400, seed=3)], SessionOptions(), place=placing())
     rows: dict[str, int] = {}
     close = test.journal.close
@@ -168,9 +189,20 @@ def test_the_journal_of_a_backtest_writes_no_order_to_its_database():
 
 def intent_of(key: str) -> Intent:
     return Intent(
-        id=key, strategy="s0", market="BTC", action="close", path="direct", trigger="bar:1", ordinal=0, leg="order",
-        epoch=0, body=b"{}", not_after_ms=10**15, opened_ms=0, notional_usd=Decimal(0),
-    )  # fmt: skip
+        id=key,
+        strategy="s0",
+        market="BTC",
+        action="close",
+        path="direct",
+        trigger="bar:1",
+        ordinal=0,
+        leg="order",
+        epoch=0,
+        body=b"{}",
+        not_after_ms=10**15,
+        opened_ms=0,
+        notional_usd=Decimal(0),
+    )
 
 
 def opened(journal: Journal) -> Intent:
@@ -180,15 +212,7 @@ def opened(journal: Journal) -> Intent:
 
 
 @pytest.mark.parametrize(
-    "outcomes",
-    [
-        ("no",),
-        ("unknown",),
-        ("unknown", "no"),
-        ("no", "unknown", "no"),
-        (None, "no"),
-        ("no", "no"),
-    ],
+    "outcomes", [("no",), ("unknown",), ("unknown", "no"), ("no", "unknown", "no"), (None, "no"), ("no", "no")]
 )
 def test_an_attempt_that_may_have_arrived_is_kept_after_a_later_refusal(outcomes: tuple[Outcome | None, ...]):
     said: list[list[bool]] = []
@@ -220,12 +244,7 @@ NEVER_ASKED = {
 
 def test_the_empty_tables_of_a_backtests_journal_are_never_queried():
     questions = re.compile(rf"FROM ({'|'.join(ORDER_PATH)})\b|self\._intents\(")
-    pairs = (
-        (Journal, MemoryJournal),
-        (IntentLog, MemoryIntents),
-        (EventLog, MemoryEvents),
-        (StateStore, MemoryState),
-    )
+    pairs = ((Journal, MemoryJournal), (IntentLog, MemoryIntents), (EventLog, MemoryEvents), (StateStore, MemoryState))
     asking = {
         (in_memory, name)
         for on_disk, in_memory in pairs
@@ -240,8 +259,12 @@ def test_both_journals_find_the_newest_repair_of_a_cause():
     found: list[list[Intent | None]] = []
     for journal in (MemoryJournal(address=ADDRESS), open_journal(None, address=ADDRESS)):
         first = replace(intent_of("K1"), strategy=RUNTIME, trigger="naked:1")
-        for one in (first, replace(first, id="K2", ordinal=1), replace(first, id="K3", trigger="naked:2"),
-                    replace(first, id="K4", market="ETH")):  # fmt: skip
+        for one in (
+            first,
+            replace(first, id="K2", ordinal=1),
+            replace(first, id="K3", trigger="naked:2"),
+            replace(first, id="K4", market="ETH"),
+        ):
             assert journal.open(one)
         journal.intents.accept(journal.intents.sending(replace(first, id="K2", ordinal=1), now_ms=1), "trd_1", now_ms=2)
         asked = (("BTC", "naked:1", 0), ("BTC", "naked:1", 1), ("ETH", "naked:1", 0), ("ETH", "naked:2", 0))
@@ -294,7 +317,9 @@ class Again(Scripted):
 
 
 def test_a_long_held_position_is_recognised_after_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Longer than thousands of events and intents of another market, of which only the newest are kept; here they are hundreds."""
+    """Longer than thousands of events and intents of another market, of which only the newest are kept; here they
+    are hundreds.
+    """
     monkeypatch.setattr(journals, "EVENTS_KEPT", 100)
     monkeypatch.setattr(journals, "INTENTS_KEPT", 100)
     monkeypatch.setattr(backtests, "EVENTS_HELD", 300)
@@ -326,7 +351,5 @@ def test_a_long_held_position_is_recognised_after_an_outage(tmp_path: Path, monk
     assert result.left == []
     assert result.failures.refusals == {}
     entries = [one["idempotencyKey"] for one in events if (one["type"], one["subtype"]) == ("fill", "entry")]
-    assert [test.journal.intents.find(key) is None for key in (entries[0], entries[-1])] == [
-        True,
-        False,
-    ]  # intents that no position or order depends on are dropped
+    # intents that no position or order depends on are dropped
+    assert [test.journal.intents.find(key) is None for key in (entries[0], entries[-1])] == [True, False]

@@ -1,10 +1,12 @@
-"""Outside results through `bot backtest`, with strategy files as users write them: the bracket strategy, freqtrade's scenarios, Lean's four.
+"""Outside results through `bot backtest`, with strategy files as users write them: the bracket strategy, freqtrade's
+scenarios, Lean's four.
 
-Lean fills an order on the side of the quote that it takes, a session all orders on one series. So Lean's minutes are given as the prices that its
-orders met: the ask's until the last one has bought, the bid's from then on, the trade's where Lean filled at a trade. Two of its orders are none
-of the service's: an entry by a trailing stop (the strategy trails it), and a stop on the wrong side of its entry, which the service refuses
-(the strategy closes instead: such a stop is through when it is placed). Lean's fee, half a cent a share and at least a dollar an order, is taken off
-by hand: the service's fees are shares of the notional.
+Lean fills an order on the side of the quote that it takes, a session all orders on one series. So Lean's minutes are
+given as the prices that its orders met: the ask's until the last one has bought, the bid's from then on, the trade's
+where Lean filled at a trade. Two of its orders are none of the service's: an entry by a trailing stop (the strategy
+trails it), and a stop on the wrong side of its entry, which the service refuses (the strategy closes instead: such a
+stop is through when it is placed). Lean's fee, half a cent a share and at least a dollar an order, is taken off by
+hand: the service's fees are shares of the notional.
 """
 
 from __future__ import annotations
@@ -31,12 +33,22 @@ def config(
     folder: Path, use: str, params: dict[str, Any], *, interval: str = "1m", market: str = "BTC", protected: bool = True
 ) -> Path:
     path = folder / "oracle.yaml"
-    strategy = {"name": "oracle", "use": use, "markets": [market], "interval": interval, "budget_usd": 100_000_000, "max_leverage": 10,
-                "params": params}  # fmt: skip
+    strategy = {
+        "name": "oracle",
+        "use": use,
+        "markets": [market],
+        "interval": interval,
+        "budget_usd": 100_000_000,
+        "max_leverage": 10,
+        "params": params,
+    }
     body = {
-        "account": {"base_url": "embedded"}, "dead_man": "off", "strategies_dir": str(HERE / "strategies"), "strategies": [strategy],
+        "account": {"base_url": "embedded"},
+        "dead_man": "off",
+        "strategies_dir": str(HERE / "strategies"),
+        "strategies": [strategy],
         "safety": {"require_protection": protected},
-    }  # fmt: skip
+    }
     path.write_text(json.dumps(body))
     return path
 
@@ -71,11 +83,15 @@ def exits(trades: list[dict[str, str]], entry_ms: int, exit_ms: int) -> list[tup
     kinds = {"stop_loss": "sl", "take_profit": "tp"}
     return [
         (
-            row["side"], int(row["entry_ms"]) // entry_ms * entry_ms, int(row["exit_ms"]) // exit_ms * exit_ms, float(row["entry_px"]),
-            float(row["exit_px"]), kinds[row["exit_kind"]],
+            row["side"],
+            int(row["entry_ms"]) // entry_ms * entry_ms,
+            int(row["exit_ms"]) // exit_ms * exit_ms,
+            float(row["entry_px"]),
+            float(row["exit_px"]),
+            kinds[row["exit_kind"]],
         )
         for row in trades
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("path", ["sl_first", "ohlc", "olhc", "adaptive"])
@@ -102,7 +118,8 @@ def test_the_hourly_strategy_driven_by_minutes_makes_the_true_trades(shared: Pat
     assert sum(float(row["realized_usd"]) for row in trades) == pytest.approx(3569.0, abs=1e-6)
 
 
-# Facts of freqtrade's tests/optimize/test_backtest_detail.py; what applies here is a fixed stop and target without exit signals.
+# Facts of freqtrade's tests/optimize/test_backtest_detail.py; what applies here is a fixed stop and target without exit
+# signals.
 APPLICABLE = ("tc1", "tc2", "tc3", "tc4", "tc5", "tc6", "tc7", "tc13", "tc14", "tc15")
 
 
@@ -136,7 +153,8 @@ def test_a_backtest_of_freqtrades_candle_scenario_gives_its_published_result(sha
 
 
 def test_leans_daily_holding_has_its_published_value(shared: Path, tmp_path: Path):
-    # Lean's BasicTemplateDailyAlgorithm: sized on the close of 10-08, filled at the open of 10-09, valued at the close of 10-17; a fee of 0.005 a share.
+    # Lean's BasicTemplateDailyAlgorithm: sized on the close of 10-08, filled at the open of 10-09, valued at the close
+    # of 10-17; a fee of 0.005 a share.
     data = tmp_path / "SPY_1d.csv"
     with (shared / "oracles/lean/spy_1d_adj_20131007_18.csv").open() as lines:
         rows = list(csv.DictReader(lines))
@@ -168,7 +186,8 @@ def test_leans_daily_holding_has_its_published_value(shared: Path, tmp_path: Pat
 
 
 def test_leans_first_minute_holding_has_its_published_value(shared: Path, tmp_path: Path):
-    # Lean's BasicTemplateAlgorithm: 688 at the ask's close of the first minute, which is the ask's next open; valued at the last trade; fee 3.44.
+    # Lean's BasicTemplateAlgorithm: 688 at the ask's close of the first minute, which is the ask's next open; valued at
+    # the last trade; fee 3.44.
     rows = lean_minutes(shared)
     data = tmp_path / "SPY_1m.csv"
     text = ["ts,open,high,low,close,volume"]
@@ -189,8 +208,10 @@ def test_leans_first_minute_holding_has_its_published_value(shared: Path, tmp_pa
 
 
 def test_leans_stop_already_passed_when_placed_has_its_published_loss(shared: Path, tmp_path: Path):
-    # Lean's StopLossOnOrderEventRegressionAlgorithm: short 100 at the bid's close of the first minute; on the fill a stop to buy two dollars below.
-    # It is filled at the open of the next minute's trades: the quote at which the short was filled stands between the two, as a minute of its own.
+    # Lean's StopLossOnOrderEventRegressionAlgorithm: short 100 at the bid's close of the first minute; on the fill a
+    # stop to buy two dollars below.
+    # It is filled at the open of the next minute's trades: the quote at which the short was filled stands between the
+    # two, as a minute of its own.
     rows = lean_minutes(shared)
     quote = rows[0]["bid_close"]
     assert quote == rows[1]["bid_open"]
@@ -207,8 +228,9 @@ def test_leans_stop_already_passed_when_placed_has_its_published_loss(shared: Pa
 
 @pytest.mark.parametrize("path", ["sl_first", "olhc"])
 def test_leans_trailing_stops_have_their_published_profit(shared: Path, tmp_path: Path, path: str):
-    # Lean's TrailingStopOrderRegressionAlgorithm: buy on a trail of 2.00 under the ask, sell on one of 0.50 over the bid. The first is met by the
-    # gap of a morning (row 1170) and filled at the ask's close, which is the ask's next open; the second at its level (row 1268).
+    # Lean's TrailingStopOrderRegressionAlgorithm: buy on a trail of 2.00 under the ask, sell on one of 0.50 over the
+    # bid. The first is met by the gap of a morning (row 1170) and filled at the ask's close, which is the ask's next
+    # open; the second at its level (row 1268).
     rows = lean_minutes(shared)
     asks, bids = rows[:1171], rows[1172:]
     assert rows[1170]["ask_close"] == rows[1171]["ask_open"]

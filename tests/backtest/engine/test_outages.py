@@ -1,4 +1,6 @@
-"""Outages of the daemon in simulated time: the dead-man switch fires, stops fill, and a new daemon recovers from the same journal."""
+"""Outages of the daemon in simulated time: the dead-man switch fires, stops fill, and a new daemon recovers from the
+same journal.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def test_the_dead_man_switch_fires_while_the_daemon_is_down_and_is_armed_again_a
     made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
     one = ran([minutes(6 * 60)], made=made, script=always_long, outages=(outage,))
     (shot,) = fired(one.lines, "dead_man_switch")
-    # It sends a heartbeat every 50 s: the last one is at most that long before the outage, and the switch waits its whole time from it.
+    # It sends a heartbeat every 50 s: the last one is at most that long before the outage, and the switch waits its
+    # whole time from it.
     assert outage.at_ms + 300_000 - 50_000 <= shot["ts"] <= outage.at_ms + 300_000
     (down,) = one.result.stats.outage_records
     assert len(down.open_before) == 1
@@ -96,7 +99,8 @@ def test_a_strategys_state_and_positions_survive_an_outage():
     one = ran([minutes(120)], script=counting, outages=(outage,))
     after = [n for at, n in seen if at > outage.end_ms]
     assert after[0] == 62, (
-        "60 bars before, the newest one at its start, then the next: nothing forgotten, and what is history counts for nothing"
+        "60 bars before, the newest one at its start, then the next: nothing forgotten, and what is history counts for"
+        " nothing"
     )
     assert one.test.session.kernel is not None
     (position,) = one.test.session.kernel.account.mirror.positions.values()
@@ -186,9 +190,12 @@ def test_data_that_are_cut_in_an_outage_prove_a_strategy_causal_all_the_same():
 
 
 def test_data_that_are_cut_in_the_night_of_one_market_prove_a_strategy_causal_all_the_same():
-    """The other goes on, so that the coarse bar in which the day ended closes before the cut: with the data of the morning after, and without."""
+    """The other goes on, so that the coarse bar in which the day ended closes before the cut: with the data of the
+    morning after, and without.
+    """
     days = minutes(3 * 288, interval="5m", market="ETH", px=2_500.0)
-    nightly = days.pick([n for n in range(len(days)) if n % 288 < 200])  # until 16:40
+    # until 16:40
+    nightly = days.pick([n for n in range(len(days)) if n % 288 < 200])
     candles = [minutes(3 * 288, interval="5m"), nightly]
     heard: list[int] = []
 
@@ -197,7 +204,18 @@ def test_data_that_are_cut_in_the_night_of_one_market_prove_a_strategy_causal_al
             heard.append(bar.at_ms)
             yield Close("BTC") if view.position("BTC") else Open("BTC", "long", usd=300, bracket=Bracket(stop_pct=20))
 
-    made = settings(strategies=[{"name": "s0", "use": "scripted", "markets": ["BTC", "ETH"], "interval": "4h", "budget_usd": 2_000, "max_leverage": 5}])  # fmt: skip
+    made = settings(
+        strategies=[
+            {
+                "name": "s0",
+                "use": "scripted",
+                "markets": ["BTC", "ETH"],
+                "interval": "4h",
+                "budget_usd": 2_000,
+                "max_leverage": 5,
+            }
+        ]
+    )
     one = ran(candles, made=made, script=script)
     assert [at_ms for at_ms in heard if at_ms > START_MS + 64 * HOUR_MS] == [START_MS + 68 * HOUR_MS]
 

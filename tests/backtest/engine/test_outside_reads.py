@@ -1,5 +1,6 @@
-"""A strategy that opens a file, a database, a connection or a process, or reads the clock, is not proved causal. What Python or the daemon does by itself
-does not count."""
+"""A strategy that opens a file, a database, a connection or a process, or reads the clock, is not proved causal. What
+Python or the daemon does by itself does not count.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from bot import Bracket, Close, Open, Strategy
 
 FILE = Path(__file__).parent / "future.json"
 """
-# A strategy's reads (at its import, in each on_bar) and the proof's text about them; {folder} is the folder of its file.
+# A strategy's reads (at its import, in each on_bar) and the proof's text about them; {folder} is the folder of its
+# file.
 READS = {
     "open": ("", "with open(FILE) as file: json.load(file)", "reads {folder}/future.json"),
     "a path": ("", "FILE.read_text()", "reads {folder}/future.json"),
@@ -35,26 +37,43 @@ READS = {
         "view.state or read_candles(FILE.with_name('BTC_1m.csv'), sz_decimals=5); view.state['n'] = 1",
         "reads {folder}/BTC_1m.csv",
     ),
-    "a thread": ("", "one = threading.Thread(target=FILE.read_text); one.start(); one.join()", "reads {folder}/future.json"),
+    "a thread": (
+        "",
+        "one = threading.Thread(target=FILE.read_text); one.start(); one.join()",
+        "reads {folder}/future.json",
+    ),
     "at its import": ("FUTURE = json.loads(FILE.read_text())", "FUTURE", "reads {folder}/future.json"),
     "a database": ("", "sqlite3.connect(FILE.with_name('future.db')).close()", "reads {folder}/future.db"),
-    "a program": ("", "view.state or os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0); view.state['n'] = 1", "starts /bin/true"),
+    "a program": (
+        "",
+        "view.state or os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0); view.state['n'] = 1",
+        "starts /bin/true",
+    ),
     "a file attached to a database in memory": (
-        "", "one = sqlite3.connect(':memory:'); one.execute(f\"ATTACH '{FILE.with_name('future.db')}' AS f\"); one.close()",
+        "",
+        "one = sqlite3.connect(':memory:'); one.execute(f\"ATTACH '{FILE.with_name('future.db')}' AS f\"); one.close()",
         "uses a database, which can attach a file",
     ),
     "a zip": (
-        "import zipimport", "zipimport.zipimporter(str(FILE.with_name('future.zip'))).get_data('future.json')", "reads {folder}/future.zip"
+        "import zipimport",
+        "zipimport.zipimporter(str(FILE.with_name('future.zip'))).get_data('future.json')",
+        "reads {folder}/future.zip",
     ),
     "a loader": (
-        "from importlib.machinery import SourceFileLoader", "SourceFileLoader('x', str(FILE)).get_data(str(FILE))", "reads {folder}/future.json"
+        "from importlib.machinery import SourceFileLoader",
+        "SourceFileLoader('x', str(FILE)).get_data(str(FILE))",
+        "reads {folder}/future.json",
     ),
     "shared memory": (
         "import hashlib; from multiprocessing.shared_memory import SharedMemory",
         "one = SharedMemory(name='bot' + hashlib.sha256(str(FILE.parent).encode()).hexdigest()[:12]); one.close()",
         "reads /dev/shm/{shared}",
     ),
-    "mapped memory": ("import mmap", "file = os.open(FILE, os.O_RDONLY); mmap.mmap(file, 0, access=1).close(); os.close(file)", "reads {folder}/future.json"),
+    "mapped memory": (
+        "import mmap",
+        "file = os.open(FILE, os.O_RDONLY); mmap.mmap(file, 0, access=1).close(); os.close(file)",
+        "reads {folder}/future.json",
+    ),
     "the environment": ("", "os.environ.get('FUTURE')", "reads the environment"),
     "the environment by getenv": ("", "os.getenv('FUTURE')", "reads the environment"),
     "the whole environment": ("", "dict(os.environ)", "reads the environment"),
@@ -68,7 +87,7 @@ READS = {
         "\n        try: socket.create_connection(('127.0.0.1', 9), 0.2)\n        except OSError: pass",
         "connects to 127.0.0.1",
     ),
-}  # fmt: skip
+}
 SOUND = {
     "an import": ("", "import wave"),
     "a time zone": ("from zoneinfo import ZoneInfo", "ZoneInfo.no_cache('America/New_York')"),
@@ -78,8 +97,11 @@ SOUND = {
         "import logging; from datetime import UTC, datetime",
         "datetime.fromtimestamp(bar.at_ms / 1000, UTC), logging.makeLogRecord({})",
     ),
-    "a caught error": ("import traceback", "\n        try: 1 / 0\n        except ZeroDivisionError: traceback.format_exc()"),
-}  # fmt: skip
+    "a caught error": (
+        "import traceback",
+        "\n        try: 1 / 0\n        except ZeroDivisionError: traceback.format_exc()",
+    ),
+}
 
 
 def shared_name(folder: str) -> str:

@@ -1,4 +1,6 @@
-"""Local = ASGI = HTTP: the same backtest on the operations, through the client in process, and over a socket, has one digest of events."""
+"""Local = ASGI = HTTP: the same backtest on the operations, through the client in process, and over a socket, has
+one digest of events.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,10 @@ from bot.wire.requests import KillRequest
 from tests.backtest.builders import MINUTE_MS, Script, busy, placing, settings
 
 CONTROL = {"Authorization": "Bearer bbc_parity"}
-HISTORY = 200  # candles of a recorded file that are past when a sandbox starts
-BEAT_MS = 6 * 3_600_000  # a quarter of the switch's time
+# candles of a recorded file that are past when a sandbox starts
+HISTORY = 200
+# a quarter of the switch's time
+BEAT_MS = 6 * 3_600_000
 NEVER = Calm(float("inf"), float("-inf"), 0)
 GUARDIANS = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 0.5, "action": "block_opens"}]
 
@@ -79,7 +83,8 @@ class Remote:
         for cursor in self.cursors:
             while cursor.at < cursor.end and cursor.ts[cursor.at] + cursor.step_ms - 1 <= to_ms:
                 cursor.at += 1
-        self.count += 1  # Unknown before the request.
+        # Unknown before the request.
+        self.count += 1
         if to_ms - self._beaten_ms >= BEAT_MS:
             self._beaten_ms = to_ms
             self.wait(self.client.heartbeat())
@@ -100,7 +105,9 @@ def minutes_of(shared: Path, count: int) -> Candles:
 
 
 def quiet_first(view: View, bar: Bar) -> list[Intent]:
-    """Like `busy`, without the first hour: a sandbox applies the first open before the first request, a backtest does not."""
+    """Like `busy`, without the first hour: a sandbox applies the first open before the first request, a backtest
+    does not.
+    """
     if view.state.setdefault("first", bar.at_ms) > bar.at_ms - 60 * MINUTE_MS:
         return []
     return list(busy(view, bar)) or (
@@ -111,7 +118,9 @@ def quiet_first(view: View, bar: Bar) -> list[Intent]:
 
 
 def scaled_out(view: View, bar: Bar) -> list[Intent]:
-    """After the first hour: an entry with three targets and a stop at the entry, whenever it is flat; the sides take turns."""
+    """After the first hour: an entry with three targets and a stop at the entry, whenever it is flat; the sides take
+    turns.
+    """
     started_ms = view.state.setdefault("first", bar.at_ms)
     if bar.at_ms <= started_ms + 60 * MINUTE_MS or view.position(bar.market):
         return []
@@ -155,7 +164,7 @@ def made() -> Any:
 
 def over_a_wire(
     candles: Candles, *, base_url: str, transport: Any, wait: Any, script: Script = quiet_first
-) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
+) -> tuple[list[dict[str, Any]], str]:
     """The session through the client; the events as the wire has them, and the account's address."""
     config = made()
     killer = Killer(candles, script)
@@ -273,8 +282,12 @@ def test_a_backtest_with_targets_has_one_digest_in_process_and_through_the_clien
     with asyncio.Runner() as runner:
         runner.run(service.start())
         events, address = over_a_wire(
-            candles, base_url="http://127.0.0.1", transport=httpx.ASGITransport(service.app), wait=runner.run, script=scaled_out,
-        )  # fmt: skip
+            candles,
+            base_url="http://127.0.0.1",
+            transport=httpx.ASGITransport(service.app),
+            wait=runner.run,
+            script=scaled_out,
+        )
         runner.run(service.stop())
     digest, _, mine = locally(candles, address, skip=False, script=scaled_out)
     assert [shown(event) for event in events] == mine
@@ -285,9 +298,8 @@ def test_a_backtest_with_targets_has_one_digest_in_process_and_through_the_clien
 
 def test_the_same_backtest_over_a_socket_has_the_same_digest(shared: Path, tmp_path: Path):
     candles = minutes_of(shared, 240)
-    listening = (
-        free_port()
-    )  # The port is held from here on, because a free port that is only looked up may be taken meanwhile.
+    # The port is held from here on, because a free port that is only looked up may be taken meanwhile.
+    listening = free_port()
     port = listening.getsockname()[1]
     service = service_of(written(candles, tmp_path), port)
     with listening, served(service, listening), asyncio.Runner() as runner:

@@ -1,4 +1,6 @@
-"""Event markets that are settled inside a backtest: positions are paid the outcome, resting orders are canceled, and the figures add up."""
+"""Event markets that are settled inside a backtest: positions are paid the outcome, resting orders are canceled, and
+the figures add up.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def odds(market: str, closes: Iterable[float]) -> Candles:
 
 
 def holds(view: View, bar: Bar) -> Iterable[Intent]:
-    """Holds Yes of one market and No of the other, has entries that rest too far away, and tries to order after the end."""
+    """Holds Yes of one market and No of the other, has entries that rest too far away, and tries to order after the
+    end.
+    """
     n = (bar.at_ms - START_MS) // MINUTE_MS
     yes = bar.market == CUT
     if n == 2:
@@ -41,9 +45,7 @@ def holds(view: View, bar: Bar) -> Iterable[Intent]:
         yield Open(bar.market, "long" if yes else "short", size=100, bracket=stop)
     if n == 3:
         limit, stop = (0.1, 0.05) if yes else (0.9, 0.95)
-        yield Open(
-            bar.market, "long" if yes else "short", size=200, limit_px=limit, bracket=Bracket(stop_px=stop)
-        )  # fmt: skip
+        yield Open(bar.market, "long" if yes else "short", size=200, limit_px=limit, bracket=Bracket(stop_px=stop))
     if n == 30 and yes:
         yield Open(bar.market, "long", size=100, bracket=Bracket(stop_px=0.05))
 
@@ -68,16 +70,21 @@ def test_at_settlement_positions_are_paid_and_resting_orders_are_canceled():
     assert [worth[n] for n in (20, 31, 46)] == [10_000, 10_060, 10_030], "at once, and not from the next snapshot on"
     found = subjects(one.lines, "settlement")
     assert [(it["coin"], it["ts"], it["data"]["payoutUsd"]) for it in found] == [
-        (CUT, START_MS + 30 * MINUTE_MS - 1, "100"), (CPI, START_MS + 45 * MINUTE_MS - 1, "0"),
-    ]  # fmt: skip
+        (CUT, START_MS + 30 * MINUTE_MS - 1, "100"),
+        (CPI, START_MS + 45 * MINUTE_MS - 1, "0"),
+    ]
     canceled = [it for it in subjects(one.lines, "order") if it["data"]["reason"] == "settled"]
     assert sorted((it["coin"], it["data"]["kind"]) for it in canceled) == [
-        (CPI, "limit"), (CPI, "stop_loss"), (CUT, "limit"), (CUT, "stop_loss"),
-    ]  # fmt: skip
+        (CPI, "limit"),
+        (CPI, "stop_loss"),
+        (CUT, "limit"),
+        (CUT, "stop_loss"),
+    ]
     result, summary = one.result, one.result.summary()
     assert {(trip.coin, trip.exit_kind, trip.pnl) for trip in result.trade_ledger.trips} == {
-        (CUT, "settlement", 60 * 10**8), (CPI, "settlement", -30 * 10**8),
-    }  # fmt: skip
+        (CUT, "settlement", 60 * 10**8),
+        (CPI, "settlement", -30 * 10**8),
+    }
     assert (result.end_usd, result.curve.equity[-1], result.left) == (10_030.0, 10_030.0, [])
     assert summary["exits"] == {"settlement": 2}
     assert summary["costs"] | {"realizedUsd": "30", "unrealizedUsd": "0", "backstopUsd": "0"} == summary["costs"]
@@ -145,9 +152,8 @@ def test_an_impossible_settlement_is_refused():
     with pytest.raises(ConfigError, match="and the data end at"):
         ran(data, script=holds, settlements={CUT: late}, end_ms=START_MS + 30 * MINUTE_MS)
     cut = SessionOptions(settlements={CUT: late}, end_ms=START_MS + 30 * MINUTE_MS)
-    Backtest(
-        settings([CUT, "BTC"]), data, cut, place=placing(holds), is_cut=True
-    )  # All of the data go on after the hole.
+    # All of the data go on after the hole.
+    Backtest(settings([CUT, "BTC"]), data, cut, place=placing(holds), is_cut=True)
     with pytest.raises(ConfigError, match="from 0 \\(No\\) to 1"):
         Settlement(outcome=Decimal("1.2"))
     told = SessionOptions(settlements={CUT: Settlement(5, Decimal("0.5")), CPI: Settlement()})
@@ -194,8 +200,8 @@ def test_a_settlement_of_the_command_is_in_report_and_replay(tmp_path: Path, cap
     said = capsys.readouterr().out
     assert f"{CUT}: is not settled within the session" in said
     assert (
-        f"{CUT}: prices come from 1m candles; taker 5 % of price x (1 - price), maker 0 % of price x (1 - price), spread 40 bps of the payout"
-        in said
+        f"{CUT}: prices come from 1m candles; taker 5 % of price x (1 - price), maker 0 % of price x (1 - price),"
+        " spread 40 bps of the payout" in said
     )
     assert call(["backtest", str(config), *out, "--settle", f"{CUT}=yes", "--prove-causal", "--journal"]) == 0
     said = capsys.readouterr().out
@@ -205,7 +211,8 @@ def test_a_settlement_of_the_command_is_in_report_and_replay(tmp_path: Path, cap
     assert call(["report", str(folder)]) == 0
     assert '"settlement"' in (folder / "report.html").read_text()
     capsys.readouterr()
-    for run in (folder, folder / "journal.db"):  # a run by its manifest, a journal by its events
+    # a run by its manifest, a journal by its events
+    for run in (folder, folder / "journal.db"):
         words = ["--config", str(config), "--data", f"{CUT}={data}"]
         assert call(["replay", str(run), *words, "--path", "sl_first"]) == 0, capsys.readouterr().out
     assert call(["backtest", str(config), *out, "--settle", f"{CUT}=2025-06-01T00:10=no=yes"]) == 2

@@ -1,4 +1,7 @@
-"""Several targets on one bracket and the stop at the entry, in a backtest. All figures are computed by hand; fees and spread are zero."""
+"""Several targets on one bracket and the stop at the entry, in a backtest.
+
+All figures are computed by hand; fees and spread are zero.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, minutes, pla
 from tests.backtest.engine.builders import FLAT, candles
 from tests.documents import PAGES, blocks
 
-TWO = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "3R")])  # of 100,000: stop 99,000, targets 101,000 and 103,000
+# of 100,000: stop 99,000, targets 101,000 and 103,000
+TWO = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "3R")])
 SAFE = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "3R")], break_even_at="1R")
 
 
@@ -28,9 +32,12 @@ def bar(px: float, high: float, low: float, close: float) -> tuple[float, float,
     return px, high, low, close
 
 
-FIRST = bar(100_000, 101_200, 100_000, 101_200)  # meets the first target
-SECOND = bar(101_200, 103_200, 101_200, 103_200)  # meets the second target
-DOWN = bar(101_200, 101_200, 98_000, 98_000)  # meets the stop
+# meets the first target
+FIRST = bar(100_000, 101_200, 100_000, 101_200)
+# meets the second target
+SECOND = bar(101_200, 103_200, 101_200, 103_200)
+# meets the stop
+DOWN = bar(101_200, 101_200, 98_000, 98_000)
 
 
 def entering(bracket: Bracket, *later: Intent, side: Any = "long", size: float = 0.01) -> Any:
@@ -110,8 +117,10 @@ def test_parts_are_rounded_down_to_the_lot_and_the_last_target_takes_the_rest() 
     thirds = Bracket(stop_pct=1, targets=[(1 / 3, "1R"), (1 / 3, "2R"), (1 / 3, "3R")])
     one = lived(thirds, FIRST, SECOND, FLAT, script=entering(thirds, size=0.00101))
     assert exits(one) == [
-        ("limit", "0.00033", "101000"), ("limit", "0.00033", "102000"), ("take_profit", "0.00035", "103000")
-    ]  # fmt: skip
+        ("limit", "0.00033", "101000"),
+        ("limit", "0.00033", "102000"),
+        ("take_profit", "0.00035", "103000"),
+    ]
 
 
 def test_fractions_below_one_leave_a_rest_without_a_target() -> None:

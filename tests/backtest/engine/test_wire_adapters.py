@@ -1,4 +1,6 @@
-"""The local port and the client agree: every event, plan and order result of a session, field by field, and every refusal."""
+"""The local port and the client agree: every event, plan and order result of a session, field by field, and every
+refusal.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def test_a_line_of_any_event_equals_the_wire_form_as_json():
             given = {
                 name: None if "None" in type_ and chance.random() < 0.4 else values[type_.removesuffix(" | None")]()
                 for name, type_ in types.items()
-            } | {"seq": chance.randrange(10**9), "ts": chance.randrange(10**13)}  # fmt: skip
+            } | {"seq": chance.randrange(10**9), "ts": chance.randrange(10**13)}
             event = kind(**given)
             body = event_views.event(event)
             body.pop("requestId", None)
@@ -152,8 +154,12 @@ def test_a_refusal_is_the_exception_that_a_client_raises(port: LocalPort, what: 
         drive(asks[what](port))
     mine = raised.value
     assert (type(mine), mine.code, mine.order_submitted, mine.retryable, mine.status) == (
-        type(theirs), theirs.code, theirs.order_submitted, theirs.retryable, theirs.status,
-    )  # fmt: skip
+        type(theirs),
+        theirs.code,
+        theirs.order_submitted,
+        theirs.retryable,
+        theirs.status,
+    )
     assert (mine.details or {}).get("reason") == (theirs.details or {}).get("reason")
 
 

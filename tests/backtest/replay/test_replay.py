@@ -1,4 +1,7 @@
-"""`bot replay`: a daemon's run against a sandbox is repeated on candles. It is equal if nothing has changed, and each change is named."""
+"""`bot replay`: a daemon's run against a sandbox is repeated on candles.
+
+It is equal if nothing has changed, and each change is named.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +39,25 @@ from tests.fakes import FakePacer
 
 STRATEGIES = Path(__file__).resolve().parents[1] / "strategies"
 CONTROL = {"Authorization": "Bearer bbc_replay"}
-HISTORY = 200  # candles of a recorded file that are past when a sandbox starts
+# candles of a recorded file that are past when a sandbox starts
+HISTORY = 200
 BARS = 160
 
 
 def config(folder: Path, name: str = "mine.yaml", **params: Any) -> Path:
     path = folder / name
     path.write_text(
-        f"account: {{base_url: embedded}}\nname: mine\ndead_man: off\nstrategies_dir: {STRATEGIES}\nstate_dir: {folder / 'state'}\n"
-        f"strategies:\n  - {{name: one, use: replaying, markets: [BTC], budget_usd: 1000, params: {json.dumps(params)}}}\n"
+        f"account: {{base_url: embedded}}\nname: mine\ndead_man: off\nstrategies_dir: {STRATEGIES}\nstate_dir:"
+        f" {folder / 'state'}\nstrategies:\n  - {{name: one, use: replaying, markets: [BTC], budget_usd: 1000, params:"
+        f" {json.dumps(params)}}}\n"
     )
     return path
 
 
 async def lived(file: Path, data: Path) -> None:
-    """The parts of a daemon against a sandbox whose clock moves from minute to minute; its journal is at the path of the config."""
+    """The parts of a daemon against a sandbox whose clock moves from minute to minute; its journal is at the path of
+    the config.
+    """
     settings = checked_config(file).settings
     settings.state_dir.mkdir()
     options = HostOptions(clock="manual", data=(("BTC", data),), markets=("BTC",), rate_limits=False)
@@ -65,13 +72,20 @@ async def lived(file: Path, data: Path) -> None:
         now_ms = client.clock.now_ms
         placed = place_strategies(settings)
         fingerprints.note_run(
-            journal, fingerprints.mark_of(settings, source_digests(placed)), at_ms=now_ms(), epoch=snapshot.epoch,
-            balance_usd=snapshot.balance_usd, config=file,
-        )  # fmt: skip
+            journal,
+            fingerprints.mark_of(settings, source_digests(placed)),
+            at_ms=now_ms(),
+            epoch=snapshot.epoch,
+            balance_usd=snapshot.balance_usd,
+            config=file,
+        )
         kernel = Kernel(
-            port=client, journal=journal, specs=placed, pacer=FakePacer(),
+            port=client,
+            journal=journal,
+            specs=placed,
+            pacer=FakePacer(),
             settings=LoopSettings(guardians=wanted_guardians(settings)),
-        )  # fmt: skip
+        )
         await kernel.recover()
         await kernel.cycle()
         for _ in range(BARS):
@@ -251,8 +265,13 @@ def test_refusals_guardians_and_unknown_differences_have_their_own_causes(
             "INSERT INTO refusals (at_ms, strategy, market, cause, ordinal, code, message) VALUES (?,?,?,?,?,?,?)", row
         )
         (ts,) = db.execute("SELECT ts FROM events WHERE idempotency_key=? AND type='fill'", (stopped,)).fetchone()
-        fired = {"id": "evt_x", "type": "guardian", "subtype": "fired", "ts": ts,
-                 "data": {"guardianType": "kill_switch", "action": "flatten"}}  # fmt: skip
+        fired = {
+            "id": "evt_x",
+            "type": "guardian",
+            "subtype": "fired",
+            "ts": ts,
+            "data": {"guardianType": "kill_switch", "action": "flatten"},
+        }
         db.execute(
             "INSERT INTO events (id, epoch, type, subtype, ts, payload) VALUES ('evt_x', 0, 'guardian', 'fired', ?, ?)",
             (ts, json.dumps(fired)),
@@ -623,7 +642,10 @@ def test_fills_before_the_first_decision_of_the_replay_are_compared(tmp_path: Pa
 def test_an_end_at_another_stop_follows_from_the_decision_that_set_it(
     tmp_path: Path, has_journal: bool, capsys: pytest.CaptureFixture[str]
 ):
-    """The decision is in the journal. Without a journal the stop is the first difference, and the config is its cause."""
+    """The decision is in the journal.
+
+    Without a journal the stop is the first difference, and the config is its cause.
+    """
     data = str(write(minutes(200, vol=0.001), tmp_path / "BTC_1m.csv"))
     words = ["backtest", str(config(tmp_path)), "--data", data, *(["--journal"] if has_journal else [])]
     assert call([*words, "--out", str(tmp_path / "runs")]) == 0
@@ -644,10 +666,12 @@ def test_a_stop_that_fires_on_one_side_only_has_the_cause_data(tmp_path: Path, c
     (folder,) = (tmp_path / "runs").iterdir()
     with (folder / "trades.csv").open(newline="") as file:
         trade = next(
-            one for one in csv.DictReader(file)
+            one
+            for one in csv.DictReader(file)
             if one["exit_kind"] != "stop_loss" and int(one["exit_ms"]) - int(one["entry_ms"]) > 3 * MINUTE_MS
-        )  # fmt: skip
-    row = bisect_left(candles.at_ms, int(trade["entry_ms"])) + 1  # The position was held during this whole bar.
+        )
+    # The position was held during this whole bar.
+    row = bisect_left(candles.at_ms, int(trade["entry_ms"])) + 1
     lows = candles.low[:]
     lows[row] = float(trade["stop_px"]) - 10
     (tmp_path / "other").mkdir()
@@ -686,15 +710,18 @@ class Echoing(Strategy):
 
 @pytest.fixture(scope="module")
 def echoed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A backtest with its journal, and the command that replays it. It also decides on fills, is flat at each hour, and a guardian buys in each hour."""
+    """A backtest with its journal, and the command that replays it.
+
+    It also decides on fills, is flat at each hour, and a guardian buys in each hour.
+    """
     folder = tmp_path_factory.mktemp("echoed")
     (folder / "mine.py").write_text(ECHOING)
     made = folder / "mine.yaml"
     made.write_text(
-        f"account: {{base_url: embedded}}\ndead_man: off\nstrategies_dir: {folder}\nguardians:\n"
-        '  - {type: schedule, cron: "18 * * * *", order_template: {market: ETH, side: long, usdAmount: 50}}\nstrategies:\n'
-        '  - {name: one, use: "mine:Echoing", markets: [BTC], interval: 5m, budget_usd: 1000}\n'
-        '  - {name: two, use: "mine:Idle", markets: [ETH], budget_usd: 1000}\n'
+        f"account: {{base_url: embedded}}\ndead_man: off\nstrategies_dir: {folder}\nguardians:\n  - {{type: schedule,"
+        ' cron: "18 * * * *", order_template: {market: ETH, side: long, usdAmount: 50}}\nstrategies:\n  - {name:'
+        ' one, use: "mine:Echoing", markets: [BTC], interval: 5m, budget_usd: 1000}\n  - {name: two, use:'
+        ' "mine:Idle", markets: [ETH], budget_usd: 1000}\n'
     )
     write(minutes(240), folder / "BTC_1m.csv")
     write(minutes(240, market="ETH", px=3_000.0), folder / "ETH_1m.csv")

@@ -1,4 +1,6 @@
-"""The page in Chromium: it asks no host for anything, draws its charts, sorts and filters its trades, and has a dark mode."""
+"""The page in Chromium: it asks no host for anything, draws its charts, sorts and filters its trades, and has a dark
+mode.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,8 @@ def test_every_pane_is_drawn_and_markers_appear_as_the_view_gets_smaller(tab: An
     assert now_marked / fewer > marked / seen
     number = mine[3].number
     tab.select_option("#filter-market", "BTC")
-    for _ in range(2):  # once more for the newest first, once more for the oldest
+    # once more for the newest first, once more for the oldest
+    for _ in range(2):
         tab.click("#trade-table th[data-key=number] button")
     tab.click("#trade-table th[data-key=number] button")
     tab.get_by_role("button", name=f"{number}", exact=True).click()

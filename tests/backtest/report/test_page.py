@@ -1,4 +1,6 @@
-"""The HTML report of a run: complete offline, equal to the byte each time, foreign text escaped; and the error for a folder that is not a run."""
+"""The HTML report of a run: complete offline, equal to the byte each time, foreign text escaped; and the error for a
+folder that is not a run.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from bot.errors import BotError
 from bot.number_text import on_page, signed_usd
 
 CHROMIUM = Path("/usr/bin/chromium")
-START_MS = 1_746_057_600_000  # 2025-05-01
+# 2025-05-01
+START_MS = 1_746_057_600_000
 BARS = 4_000
 CONFIG = """\
 account: {{base_url: embedded}}
@@ -106,15 +109,21 @@ def test_the_drawn_drawdown_begins_with_the_start_balance_as_the_figure_does(run
 @pytest.mark.parametrize(
     ("proof", "said"),
     [
-        ({"differs": None, "isWhole": True}, "Causal: equal decisions on data cut at 2 instants, 1,234 events compared"),
-        ({"differs": None, "isWhole": False}, "Not proven causal: equal decisions on data cut at 2 instants, 1,234 events"),
+        (
+            {"differs": None, "isWhole": True},
+            "Causal: equal decisions on data cut at 2 instants, 1,234 events compared",
+        ),
+        (
+            {"differs": None, "isWhole": False},
+            "Not proven causal: equal decisions on data cut at 2 instants, 1,234 events",
+        ),
         ({"differs": "event 5: <x>", "isWhole": True}, "Not causal: event 5: <x>"),
         (
             {"differs": None, "isWhole": False, "outside": ["reads a.csv", "reads b.csv"]},
             "Not proved: reads a.csv and 1 other source; equal decisions on data cut at 2 instants",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_proof_of_causality_is_in_the_terminal_and_in_the_report(
     runs: list[Path], proof: dict[str, object], said: str
 ) -> None:
@@ -144,12 +153,13 @@ def test_a_stop_is_drawn_at_its_level_and_ends_where_another_replaces_it(tmp_pat
     arguments = ["--data", f"BTC={tmp_path / 'btc.csv'}", "--to", "2025-05-01T01:00", "--out", str(tmp_path / "out")]
     assert call(["backtest", str(tmp_path / "c.yaml"), *arguments]) == 0
     (folder,) = (tmp_path / "out").iterdir()
-    (first, second) = chart_data([read_run(folder)], ["one"])["markets"]["BTC"]["stops"]
+    first, second = chart_data([read_run(folder)], ["one"])["markets"]["BTC"]["stops"]
     minute = START_MS // 1000 + 60 * 10
     assert first[:2] == [minute, minute + 600]
     assert second[:2] == [minute + 600, None], "it stands until the end"
     assert first[2] > second[2]
-    events = folder / "events.jsonl"  # As before September 2001, when instants have one digit less.
+    # As before September 2001, when instants have one digit less.
+    events = folder / "events.jsonl"
     events.write_text(re.sub(r'"ts":\d{13}', '"ts":946771200000', events.read_text()))
     assert len(levels_of(read_run(folder), "BTC", 946771200000)["stop_loss"]) == 2
     assert levels_of(read_run(folder), "BTC", 946771200001) == {}
@@ -190,9 +200,8 @@ def test_figures_that_differ_on_another_path_are_shown_beside_each_other(runs: l
         "all paths fill their common trades alike; the differences come from funding" in line
         for line in report_lines(by_funding)
     )
-    of_before = replace(
-        run, summary=run.summary | {"band": {"path": "olhc"} | differs}
-    )  # by a version with one other path
+    # by a version with one other path
+    of_before = replace(run, summary=run.summary | {"band": {"path": "olhc"} | differs})
     assert [line for line in report_lines(of_before) if "band: " in line] == [f"  band: {told[0]}"]
 
 
@@ -241,8 +250,9 @@ def test_each_strategys_part_of_a_shared_position_is_shown_beside_the_total(runs
     shown = render_html(replace(run, summary=run.summary | {"booked": booked}))
     lines = report_lines(replace(run, summary=run.summary | {"booked": booked}))
     assert [line.split() for line in lines if "booked to" in line or " one " in line] == [
-        ["booked", "to", "Result", "Fees", "Funding"], ["one", "+12.34", "-1.00", "-0.50"],
-    ]  # fmt: skip
+        ["booked", "to", "Result", "Fees", "Funding"],
+        ["one", "+12.34", "-1.00", "-0.50"],
+    ]
     assert "<td>one</td><td>+12.34</td><td>−1.00</td><td>−0.50</td>" in shown
     assert "Attributed to each" not in render_html(run)
 
@@ -293,8 +303,10 @@ def test_two_runs_are_compared_by_figures_code_config_and_data(
     found: list[str] = []
     _differ("assumptions", ["both", "of one"], ["both", "of the other", "and one more"], found)
     assert found == [
-        "assumptions: 'of one' / not there", "assumptions: not there / 'of the other'", "assumptions: not there / 'and one more'",
-    ]  # fmt: skip
+        "assumptions: 'of one' / not there",
+        "assumptions: not there / 'of the other'",
+        "assumptions: not there / 'and one more'",
+    ]
     found.clear()
     _differ("assumptions", ["BTC: 1m candles drive"], ["BTC: 5m candles drive"], found)
     assert found == [
@@ -381,7 +393,10 @@ def test_different_runs_with_equal_records_get_the_list_of_unrecorded_causes(
     summary = json.loads((other / "summary.json").read_text())
     (other / "summary.json").write_text(json.dumps(summary | {"eventDigest": "0" * 64}))
     assert call(["compare", str(runs[0]), str(other)]) == 0
-    said = "the manifests are equal, but the events differ. A manifest does not record: that a run was stopped early, the requirements of packages"
+    said = (
+        "the manifests are equal, but the events differ. A manifest does not record: that a run was stopped early, the"
+        " requirements of packages"
+    )
     assert f"  differs: {said}" in capsys.readouterr().out
     assert said in html.unescape(render_html(read_run(runs[0]), read_run(other)))
     assert call(["compare", str(runs[0]), str(other), "--json"]) == 0

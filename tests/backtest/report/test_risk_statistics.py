@@ -1,4 +1,6 @@
-"""Value at risk, expected shortfall, rolling figures and the worst drawdowns, compared with numpy and with figures worked out by hand."""
+"""Value at risk, expected shortfall, rolling figures and the worst drawdowns, compared with numpy and with figures
+worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,14 @@ def test_the_worst_drawdowns_come_first_with_their_low_and_their_recovery() -> N
 
 
 def test_the_report_says_how_sure_the_sharpe_ratio_is_and_nothing_of_nine_days() -> None:
-    """Bailey, Lopez de Prado 2012, without skewness and with the kurtosis of the returns: cdf(sharpe * sqrt(n - 1) / sqrt(1 + (kurtosis - 1) / 4 * sharpe ** 2))."""
+    """Bailey, Lopez de Prado 2012, without skewness and with the kurtosis of the returns: cdf(sharpe * sqrt(n - 1) /
+    sqrt(1 + (kurtosis - 1) / 4 * sharpe ** 2)).
+    """
     returns = [0.02, -0.01] * 10
     spread = library.stdev(returns)
     sharpe = 0.005 / spread
-    chance = library.NormalDist().cdf(sharpe * 19**0.5)  # two values of equal weight have a kurtosis of 1
+    # two values of equal weight have a kurtosis of 1
+    chance = library.NormalDist().cdf(sharpe * 19**0.5)
     (line,) = run_lines(returns, None)
     assert f"Probabilistic Sharpe ratio {chance:.2f}: " in line
     assert "20 daily returns" in line

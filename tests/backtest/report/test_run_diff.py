@@ -93,11 +93,19 @@ def test_differences_are_told_in_words_and_no_hash_is_shown(
 ) -> None:
     one, other = map(read_run, runs)
     found = differences(one, other)
-    line = '  - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2, params: {fast_bars: %d}}'
+    line = (
+        '  - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2, params:'
+        " {fast_bars: %d}}"
+    )
     assert found == [
-        "config: - # 4 bars", "config: + # 6 bars", f"config: - {line % 4}", f"config: + {line % 6}",
-        "strategies.trend: the source of the strategy differs", "strategies.trend.params.fast_bars: 4 / 6", "data.BTC 1m: the candles differ",
-    ]  # fmt: skip
+        "config: - # 4 bars",
+        "config: + # 6 bars",
+        f"config: - {line % 4}",
+        f"config: + {line % 6}",
+        "strategies.trend: the source of the strategy differs",
+        "strategies.trend.params.fast_bars: 4 / 6",
+        "data.BTC 1m: the candles differ",
+    ]
     assert call(["compare", *map(str, runs)]) == 0
     assert not re.search(r"[0-9a-f]{16}", capsys.readouterr().out)
 
@@ -106,15 +114,32 @@ def test_differences_are_told_in_words_and_no_hash_is_shown(
     ("path", "one", "other", "told"),
     [
         ("code", {"version": "1", "sha256": "a"}, {"version": "1", "sha256": "b"}, ["code: the source of bot differs"]),
-        ("funding", {"BTC": "a", "ETH": "c"}, {"BTC": "b"}, ["funding.BTC: the recorded rates differ", "funding.ETH: recorded rates / the baseline"]),
-        ("strategies.s.packages", {"ta": "sha256:1", "np": "2.0"}, {"ta": "sha256:2", "np": "2.1"},
-         ["strategies.s.packages.ta: the source differs", "strategies.s.packages.np: 2.0 / 2.1"]),
-        ("strategies.s.packages", {"ta": "1.0"}, {"ta": "sha256:2", "x": "1"},
-         ["strategies.s.packages.ta: 1.0 / a source folder", 'strategies.s.packages.x: null / 1']),
-        ("strategies", [{"name": "s", "sha256": "a"}], [{"name": "s", "sha256": "a"}, {"name": "t", "sha256": "b"}],
-         ['strategies.t: null / {"name": "t"}']),
+        (
+            "funding",
+            {"BTC": "a", "ETH": "c"},
+            {"BTC": "b"},
+            ["funding.BTC: the recorded rates differ", "funding.ETH: recorded rates / the baseline"],
+        ),
+        (
+            "strategies.s.packages",
+            {"ta": "sha256:1", "np": "2.0"},
+            {"ta": "sha256:2", "np": "2.1"},
+            ["strategies.s.packages.ta: the source differs", "strategies.s.packages.np: 2.0 / 2.1"],
+        ),
+        (
+            "strategies.s.packages",
+            {"ta": "1.0"},
+            {"ta": "sha256:2", "x": "1"},
+            ["strategies.s.packages.ta: 1.0 / a source folder", "strategies.s.packages.x: null / 1"],
+        ),
+        (
+            "strategies",
+            [{"name": "s", "sha256": "a"}],
+            [{"name": "s", "sha256": "a"}, {"name": "t", "sha256": "b"}],
+            ['strategies.t: null / {"name": "t"}'],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_digest_stands_for_is_told(path: str, one: Any, other: Any, told: list[str]) -> None:
     found: list[str] = []
     _differ(path, one, other, found)

@@ -44,7 +44,8 @@ def test_the_return_of_a_trade_is_its_result_over_the_notional_at_entry() -> Non
         ({"stop_px": 96.0}, Excursion(6.0, 15.0, 1.5, 3.75)),
         ({"side": "short", "stop_px": 105.0}, Excursion(15.0, 6.0, 3.0, 1.2)),
         ({"stop_px": None}, Excursion(6.0, 15.0, None, None)),
-        ({"stop_px": 101.0}, Excursion(6.0, 15.0, None, None)),  # a stop beyond the entry risks nothing
+        # a stop beyond the entry risks nothing
+        ({"stop_px": 101.0}, Excursion(6.0, 15.0, None, None)),
         ({"low_px": 100.5, "high_px": 99.5}, Excursion(0.0, 0.0, None, None)),
     ],
 )
@@ -67,7 +68,8 @@ def test_results_are_grouped_by_the_hour_and_the_weekday_of_the_entry() -> None:
 
 def test_exposure_is_time_and_mean_notional_of_each_market() -> None:
     found = {one.market: one for one in exposure_by_market(TRADES, start_ms=MONDAY_MS, end_ms=MONDAY_MS + 40 * HOUR)}
-    # BTC: 4 of 40 hours with 200 USD; ETH: 2 hours with 50; the No: 12 hours with 60. USD hours: 800 + 100 + 720 = 1,620.
+    # BTC: 4 of 40 hours with 200 USD; ETH: 2 hours with 50; the No: 12 hours with 60. USD hours: 800 + 100 + 720 =
+    # 1,620.
     assert found["BTC"][1:] == pytest.approx((10.0, 200.0, 100 * 800 / 1620))
     assert found["ETH"][1:] == pytest.approx((5.0, 50.0, 100 * 100 / 1620))
     assert found["event:CUT"][1:] == pytest.approx((30.0, 60.0, 100 * 720 / 1620))

@@ -56,12 +56,17 @@ def test_an_indicator_is_drawn_as_the_strategy_saw_it(tmp_path: Path, interval: 
     chart, seen = charted(tmp_path, interval, "--from", "2025-06-01T10:00")
     assert chart["stepMs"] == 60_000
     assert [(one["name"], one["label"], one["onPrice"]) for one in chart["indicators"]] == [
-        ("fast", "EMA 10", True), ("slow", "SMA 30", True), ("range", "ATR 14", False), ("strength", "RSI 14", False), ("traded", "SMA 5", False),
-    ]  # fmt: skip
+        ("fast", "EMA 10", True),
+        ("slow", "SMA 30", True),
+        ("range", "ATR 14", False),
+        ("strength", "RSI 14", False),
+        ("traded", "SMA 5", False),
+    ]
     compared = 0
     for one in chart["indicators"]:
         for ts, value in zip(chart["ts"], one["values"], strict=True):
-            if ts + 60_000 in seen:  # The strategy was called at the close of this candle.
+            # The strategy was called at the close of this candle.
+            if ts + 60_000 in seen:
                 expected = seen[ts + 60_000][one["name"]]
                 assert value == (None if expected is None else pytest.approx(expected, rel=1e-7)), one["name"]
                 compared += value is not None

@@ -1,4 +1,6 @@
-"""The lowest and the highest price of a trade, compared with candles worked out by hand, and its place in trades.csv."""
+"""The lowest and the highest price of a trade, compared with candles worked out by hand, and its place in
+trades.csv.
+"""
 
 from __future__ import annotations
 
@@ -76,10 +78,12 @@ def test_extremes_of_many_trades_hold_their_fills_and_lie_within_their_bars() ->
         first, last = (bisect_right(cursor.ts, at) - 1 for at in (trip.entry_ms, trip.exit_ms or cursor.ts[-1]))
         assert low <= trip.entry_notional / trip.bought <= high
         assert not trip.sold or low <= trip.exit_notional / trip.sold <= high
-        around = 0.001 * high  # a fill pays the spread, beyond the price
+        # a fill pays the spread, beyond the price
+        around = 0.001 * high
         assert min(cursor.low[first : last + 1]) - around <= low
         assert high <= max(cursor.high[first : last + 1]) + around
-        if last > first + 2:  # Every bar between the first and the last is whole.
+        # Every bar between the first and the last is whole.
+        if last > first + 2:
             assert low <= min(cursor.low[first + 1 : last])
             assert high >= max(cursor.high[first + 1 : last])
     assert all(before.entry_ms <= after.entry_ms for before, after in pairwise(trips))

@@ -1,4 +1,6 @@
-"""The actions of guardians in a backtest and their cost are in the report, in the terminal and in JSON, and the figures add up."""
+"""The actions of guardians in a backtest and their cost are in the report, in the terminal and in JSON, and the
+figures add up.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ KILLED = ("kill_switch", 1_520, GuardianRequest(type="kill_switch", action="flat
 GUARDIANS = [
     {"type": "account_drawdown", "max_loss_pct_from_day_start": 0.12, "action": "flatten"},
     {
-        "type": "schedule", "cron": "0 2 * * *",
+        "type": "schedule",
+        "cron": "0 2 * * *",
         "order_template": {"market": "ETH", "side": "long", "usdAmount": 500, "bracket": {"stopLoss": {"pct": 10}}},
     },
-]  # fmt: skip
+]
 
 
 def script(view: View, bar: Bar) -> Iterable[Intent]:
@@ -53,7 +56,10 @@ def script(view: View, bar: Bar) -> Iterable[Intent]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which each of the six types acts at least once. The test operates the kill switch, because strategies cannot."""
+    """A run in which each of the six types acts at least once.
+
+    The test operates the kill switch, because strategies cannot.
+    """
     folder = tmp_path_factory.mktemp("six")
     candles = [minutes(1_600, seed=3), minutes(1_600, seed=3, market="ETH", px=2_500.0)]
     made = settings(("BTC", "ETH"), dead_man={"heartbeat_seconds": 600, "on_miss": "flatten"}, guardians=GUARDIANS)
@@ -73,8 +79,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assumptions = assumptions_of(test.session.timeline, options, test.exchange, funded=[])
     strategies = [{"name": one.name, "use": one.use, "sha256": "0"} for one in made.strategies]
     manifest = results.manifest_of(
-        name="six", config_text="", strategies=strategies, candles=candles, funding={}, options=options, accepted=(), assumptions=assumptions,
-    )  # fmt: skip
+        name="six",
+        config_text="",
+        strategies=strategies,
+        candles=candles,
+        funding={},
+        options=options,
+        accepted=(),
+        assumptions=assumptions,
+    )
     results.write(folder, found, manifest)
     return folder
 
@@ -89,8 +102,13 @@ def test_each_guardian_type_lists_its_trades_and_the_result_of_its_fills(told: P
     rows = rows_of(told)
     assert [row["type"] for row in rows] == [one["data"]["guardianType"] for one in fired]
     assert {row["type"] for row in rows if row["trades"]} == {
-        "trailing_stop", "max_hold", "schedule", "dead_man_switch", "account_drawdown", "kill_switch",
-    }  # fmt: skip
+        "trailing_stop",
+        "max_hold",
+        "schedule",
+        "dead_man_switch",
+        "account_drawdown",
+        "kill_switch",
+    }
     for row, one in zip(rows, fired, strict=True):
         fills = [
             it["data"] for it in lines if it["type"] == "fill" and it["data"]["tradeId"] in one["data"]["tradeIds"]
@@ -160,7 +178,9 @@ def test_account_guardians_are_drawn_also_after_many_others(told: Path):
 def test_a_position_that_a_guardian_opens_without_a_stop_is_handled_at_once(
     policy: str, closed_at: list[int], markets: tuple[str, ...]
 ):
-    """As in live trading, at the end of the pass that gets the event: the order template has no bracket, so the position has no owner and no stop."""
+    """As in live trading, at the end of the pass that gets the event: the order template has no bracket, so the
+    position has no owner and no stop.
+    """
     bought = {"market": "BTC", "side": "long", "usdAmount": 500}
     made = settings(
         markets,

@@ -18,9 +18,14 @@ from tests.backtest.builders import MINUTE_MS, START_MS, Ran, ran
 # Half of 20 bps: whoever takes at 100 pays 100.1.
 RULES = {
     "": MarketRules(
-        taker=Decimal(0), maker=Decimal(0), spread_bps=Decimal(20), depth_usd=Decimal(0), tick=Decimal("0.001"), lot=Decimal("0.0001")
+        taker=Decimal(0),
+        maker=Decimal(0),
+        spread_bps=Decimal(20),
+        depth_usd=Decimal(0),
+        tick=Decimal("0.001"),
+        lot=Decimal("0.0001"),
     )
-}  # fmt: skip
+}
 FLAT = (100.0, 100.0, 100.0, 100.0)
 
 
@@ -45,7 +50,8 @@ def test_each_side_of_a_market_order_slips_half_the_spread_from_its_open():
     bars = candles(FLAT, FLAT, (101, 101, 101, 101), FLAT, FLAT, FLAT)
     signals: dict[int, list[Intent]] = {
         1: [Open("BTC", "long", size=1, bracket=Bracket(stop_pct=50))],
-        2: [Close("BTC")],  # at 101: 0.101
+        # at 101: 0.101
+        2: [Close("BTC")],
         3: [Open("BTC", "short", size=2, bracket=Bracket(stop_pct=50))],
         4: [Close("BTC")],
     }
@@ -61,7 +67,9 @@ def test_a_stop_slips_from_its_level_and_from_the_open_where_the_bar_opened_beyo
 
 
 def in_parts() -> Ran:
-    """Twenty levels hold 13.5 where the first has 0.2: of 16 that a stop at 98 sells the rest waits for the bar's close, at 95."""
+    """Twenty levels hold 13.5 where the first has 0.2: of 16 that a stop at 98 sells the rest waits for the bar's
+    close, at 95.
+    """
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms <= START_MS + 2 * MINUTE_MS:

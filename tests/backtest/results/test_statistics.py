@@ -22,7 +22,8 @@ from tests.backtest.builders import FREE, MINUTE_MS, START_MS, ran
 
 DAY = 86_400_000
 HOUR = 3_600_000
-START = 1_735_689_600_000  # 2025-01-01
+# 2025-01-01
+START = 1_735_689_600_000
 
 
 def days(*values: float) -> tuple[list[int], list[float]]:
@@ -48,7 +49,8 @@ def test_a_run_of_four_days_has_the_figures_computed_by_hand() -> None:
     # Downside: sqrt(0.01 / 4) = 0.05.
     assert figures["Sortino Ratio"] == round(1.0 * math.sqrt(365), 6)
     assert figures["Max. Drawdown [%]"] == -10
-    assert figures["Max. Drawdown Duration [h]"] == 72  # from 1,100 until 1,197.9
+    # from 1,100 until 1,197.9
+    assert figures["Max. Drawdown Duration [h]"] == 72
     assert figures["Avg. Drawdown [%]"] == -10
     growth = 1.1979 ** (365 / 4) - 1
     assert figures["Return (Ann.) [%]"] == pytest.approx(100 * growth)
@@ -156,7 +158,10 @@ def test_days_without_prices_before_the_first_candle_are_days_of_the_run_too() -
 
 
 def test_ratios_of_a_market_closed_at_weekends_use_252_days_a_year() -> None:
-    """Five days of seven have prices. The same returns, with a year of five sevenths of 365 days, as is usual for shares."""
+    """Five days of seven have prices.
+
+    The same returns, with a year of five sevenths of 365 days, as is usual for shares.
+    """
     chance = random.Random(6)
     returns = [chance.gauss(0.001, 0.01) for _ in range(5 * 200)]
     at = [START + (7 * (n // 5) + n % 5 + 1) * DAY for n in range(len(returns))]

@@ -8,7 +8,9 @@ from bot import Bar, Bracket, Close, Field, Fill, Intent, Open, Params, Strategy
 
 
 class Bracketed(Strategy):
-    """Every `every` bars, when flat, with the mean of `mean` closes or against it; stop and target are set off the close, on a grid of 0.1."""
+    """Every `every` bars, when flat, with the mean of `mean` closes or against it; stop and target are set off the
+    close, on a grid of 0.1.
+    """
 
     class Params(Params):
         every: int = Field(ge=1)
@@ -53,7 +55,9 @@ class Ticked(Strategy):
 
 
 class AllIn(Strategy):
-    """Buys once, on the bar that is named, what the balance pays for at its close less a buffer of 0.25 %, and holds."""
+    """Buys once, on the bar that is named, what the balance pays for at its close less a buffer of 0.25 %, and
+    holds.
+    """
 
     class Params(Params):
         bar: int = Field(0, ge=0)
@@ -84,7 +88,9 @@ class Shares(Strategy):
 
 
 class StopOnFill(Strategy):
-    """Sells short on the first bar, and on the fill wants to buy back at a stop that far below it: where the price is already, so at once."""
+    """Sells short on the first bar, and on the fill wants to buy back at a stop that far below it: where the price
+    is already, so at once.
+    """
 
     class Params(Params):
         size: float = Field(gt=0)
@@ -101,10 +107,11 @@ class StopOnFill(Strategy):
 
 
 class Trailed(Strategy):
-    """Buys when the price has come `entry` up from its lowest, and sells when it has fallen `exit` from its highest since.
+    """Buys when the price has come `entry` up from its lowest, and sells when it has fallen `exit` from its highest
+    since.
 
-    The service trails stops of positions and no entries, so the entry's stop is trailed here, bar by bar: first looked at, then moved. Its own
-    is a trailing stop of one R, and R is `exit`.
+    The service trails stops of positions and no entries, so the entry's stop is trailed here, bar by bar: first looked
+    at, then moved. Its own is a trailing stop of one R, and R is `exit`.
     """
 
     class Params(Params):

@@ -24,9 +24,12 @@ class Cross(Strategy):
     def signals(self, bars: BarArrays) -> Signals:
         p = self.params
         return Signals(
-            long=crossed_above(bars.fast, bars.slow), close_long=crossed_above(bars.slow, bars.fast), usd=p.usd, stop_pct=p.stop_pct,
+            long=crossed_above(bars.fast, bars.slow),
+            close_long=crossed_above(bars.slow, bars.fast),
+            usd=p.usd,
+            stop_pct=p.stop_pct,
             target_pct=p.target_pct,
-        )  # fmt: skip
+        )
 
 
 class Trend(Strategy):
@@ -51,13 +54,20 @@ class Trend(Strategy):
         far = (np.abs(lead) >= p.band_atr) & (bars.range != 0)
         stop = np.clip(100 * p.stop_atr * bars.range / bars.close, 0.1, 45.0)
         return Signals(
-            long=far & (lead > 0), short=far & (lead < 0), close_long=lead < 0, close_short=lead > 0, usd=p.usd,
-            stop_pct=np.array([round(one, 3) for one in stop.tolist()]), target_r=p.target_r,
-        )  # fmt: skip
+            long=far & (lead > 0),
+            short=far & (lead < 0),
+            close_long=lead < 0,
+            close_short=lead > 0,
+            usd=p.usd,
+            stop_pct=np.array([round(one, 3) for one in stop.tolist()]),
+            target_r=p.target_r,
+        )
 
 
 class Bracketed(Strategy):
-    """Every `every` bars, when flat, with the mean of `mean` closes or against it; stop and target are set off the close, on a grid of 0.1."""
+    """Every `every` bars, when flat, with the mean of `mean` closes or against it; stop and target are set off the
+    close, on a grid of 0.1.
+    """
 
     class Params(Params):
         every: int = Field(ge=1)
@@ -78,9 +88,13 @@ class Bracketed(Strategy):
         is_long = tenths * p.mean > sums
         way = np.where(is_long, 1, -1)
         return Signals(
-            long=is_turn & is_long, short=is_turn & ~is_long, size=1, leverage=10, stop_px=np.rint(bars.close * (1 - way * p.stop) * 10) / 10,
+            long=is_turn & is_long,
+            short=is_turn & ~is_long,
+            size=1,
+            leverage=10,
+            stop_px=np.rint(bars.close * (1 - way * p.stop) * 10) / 10,
             target_px=np.rint(bars.close * (1 + way * p.target) * 10) / 10,
-        )  # fmt: skip
+        )
 
 
 class Chance(Strategy):
@@ -89,7 +103,8 @@ class Chance(Strategy):
     class Params(Params):
         seed: int = 0
         every: int = Field(20, ge=1)
-        kind: str = "pct"  # of the bracket: pct, px, r, stop
+        # of the bracket: pct, px, r, stop
+        kind: str = "pct"
         usd: float | None = None
         size: float | None = None
         stop_pct: float = 0.4

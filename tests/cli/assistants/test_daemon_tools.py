@@ -1,4 +1,6 @@
-"""`bot mcp --daemon` as a process between the official client and a real daemon: what an assistant sees, and what it cannot do."""
+"""`bot mcp --daemon` as a process between the official client and a real daemon: what an assistant sees, and what it
+cannot do.
+"""
 
 from __future__ import annotations
 

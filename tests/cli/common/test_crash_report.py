@@ -47,8 +47,10 @@ def test_a_file_that_this_user_may_not_read_is_an_error_that_says_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert told(denied("/var/lib/bot-live")) == 1
-    assert capsys.readouterr().err == (
-        f"error: /var/lib/bot-live: Permission denied (as user {os.geteuid()}): run this as the owner of that file, or with sudo\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: /var/lib/bot-live: Permission denied (as user {os.geteuid()}): run this as the owner of that file,"
+        " or with sudo\n"
     )
 
 

@@ -215,9 +215,7 @@ def test_an_audit_as_data_has_file_row_and_instant(tmp_path: Path, capsys: pytes
     (found,) = told["reports"][0]["findings"]
     assert told["sound"] is False
     assert (found["kind"], found["severity"], found["flag"]) == ("ohlc", "fault", "--accept-ohlc")
-    assert found["examples"][0] == {
-        "file": path, "row": 11, "ts": MS + 9 * MINUTE, "text": "high 99 is below low 100"
-    }  # fmt: skip
+    assert found["examples"][0] == {"file": path, "row": 11, "ts": MS + 9 * MINUTE, "text": "high 99 is below low 100"}
     assert call(["data", "audit", f"BTC={path}", "--to", "2025-06-16T00:05"]) == 0
 
 
@@ -254,17 +252,29 @@ def test_a_bad_file_ends_with_its_code_and_its_row(
         (["import", "BTC.csv", "--interval", "2m"], 4, "--interval '2m'"),
         (["import", "BTC.csv", "--columns", "ts"], 4, "write it like ts=Time"),
         (["audit", "BTC.csv", "--from", "2031-01-01"], 4, "no candle in this span"),
-        (["audit", "BTC.csv", "--from", "2025-01-02", "--to", "2025-01-02"], 4, "the span is empty: --from must lie before --to"),
+        (
+            ["audit", "BTC.csv", "--from", "2025-01-02", "--to", "2025-01-02"],
+            4,
+            "the span is empty: --from must lie before --to",
+        ),
         (["audit", "BTC.csv", "--hours", "nyse"], 4, "there are continuous, equity, index"),
         (["audit", "BTC.csv", "--market", "B/C"], 4, "dots, underscores and dashes"),
-        (["gen", "BTCC", "--from", "2025-01-01", "--days", "1"], 4, "did you mean BTC? (for an unlisted market, give its class with --class)"),
+        (
+            ["gen", "BTCC", "--from", "2025-01-01", "--days", "1"],
+            4,
+            "did you mean BTC? (for an unlisted market, give its class with --class)",
+        ),
         (["gen", "BTC", "--from", "soon", "--days", "1"], 2, "is not a time"),
-        (["gen", "BTC", "--from", "2025-01-01", "--days", "1", "--out", "x.json"], 2, "must end with .csv, .csv.gz or .parquet"),
+        (
+            ["gen", "BTC", "--from", "2025-01-01", "--days", "1", "--out", "x.json"],
+            2,
+            "must end with .csv, .csv.gz or .parquet",
+        ),
         (["pull", "BTC", "--config", "x.yaml", "--base-url", "http://127.0.0.1:1"], 2, "give one of them"),
         (["pull", "BTC", "--base-url", "http://example.com"], 4, "use https"),
         (["pull", "BTC", "--config", "x.yaml"], 4, "x.yaml"),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_are_named(
     tmp_path: Path, arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -417,9 +427,15 @@ def test_a_pull_without_a_service_names_the_address(capsys: pytest.CaptureFixtur
         "  - {name: a, use: a, markets: [BTC], budget_usd: 5}\n"
     )
     for given, said in (
-        (["--base-url", "http://127.0.0.1:9"], "no service answers at http://127.0.0.1:9 (.*): start one with `bot sandbox`, or name it"),
-        (["--config", "mine.yaml"], "is not running: `bot run mine.yaml` starts it; --base-url URL names another service"),
-    ):  # fmt: skip
+        (
+            ["--base-url", "http://127.0.0.1:9"],
+            "no service answers at http://127.0.0.1:9 (.*): start one with `bot sandbox`, or name it",
+        ),
+        (
+            ["--config", "mine.yaml"],
+            "is not running: `bot run mine.yaml` starts it; --base-url URL names another service",
+        ),
+    ):
         assert call(["data", "pull", "BTC", *given]) == 1
         assert re.search(said, capsys.readouterr().err)
 

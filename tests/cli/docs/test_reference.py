@@ -76,7 +76,11 @@ def test_every_route_of_a_running_service_has_a_section_and_every_body_its_field
 ) -> None:
     document: dict[str, Any] = sandbox.client().get("/openapi.json").json()
     headings = re.findall(r"^### `(.+)`$", pages["http-api"], re.MULTILINE)
-    operations = {f"{method.upper()} {path}": one for path, methods in document["paths"].items() for method, one in methods.items()}  # fmt: skip
+    operations = {
+        f"{method.upper()} {path}": one
+        for path, methods in document["paths"].items()
+        for method, one in methods.items()
+    }
     assert sorted(headings) == sorted(operations)
     for heading, operation in operations.items():
         section = part(pages["http-api"], f"`{heading}`")

@@ -18,7 +18,8 @@ from bot.errors import BotError
 from tests.documents import DOCS, PAGES, ROOT, blocks
 
 WAIT_S = 60
-MARKETS = ("BTC", "ETH", "SOL", "XRP", "DOGE", "AVAX", "LINK", "LTC")  # one for each strategy of the pages
+# one for each strategy of the pages
+MARKETS = ("BTC", "ETH", "SOL", "XRP", "DOGE", "AVAX", "LINK", "LTC")
 
 
 @pytest.fixture(scope="module")

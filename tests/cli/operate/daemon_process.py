@@ -87,9 +87,12 @@ class Ran:
         environ = os.environ | {"NOTIFY_SOCKET": str(self.folder / "notify"), "WATCHDOG_USEC": "2000000"}
         with (self.folder / "err").open("ab") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bot", "run", str(self.config)], env=environ, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=err,
-            )  # fmt: skip
+                [sys.executable, "-m", "bot", "run", str(self.config)],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+            )
 
     def heard(self) -> list[str]:
         with contextlib.suppress(BlockingIOError):

@@ -13,8 +13,12 @@ from bot.cli.operate.daemon_client import find
 from bot.cli.operate.telegram_chats import Chats
 from tests.cli.operate.daemon_process import Ran, made
 
-WAITING = "SELECT i.id FROM approvals a JOIN intents i ON i.id = a.intent_id WHERE a.state='pending' AND i.state='planned' ORDER BY a.seq DESC LIMIT 1"
-TOKEN = re.compile(rb"cft_[A-Za-z0-9_-]{32}")  # as the service makes them
+WAITING = (
+    "SELECT i.id FROM approvals a JOIN intents i ON i.id = a.intent_id WHERE a.state='pending' AND i.state='planned'"
+    " ORDER BY a.seq DESC LIMIT 1"
+)
+# as the service makes them
+TOKEN = re.compile(rb"cft_[A-Za-z0-9_-]{32}")
 TRADES = "SELECT 1 FROM events WHERE type='fill'"
 
 

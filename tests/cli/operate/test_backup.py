@@ -1,4 +1,6 @@
-"""`bot backup` and `bot restore`: a running daemon, damaged and foreign backups, newer states, and files that must stay as they are."""
+"""`bot backup` and `bot restore`: a running daemon, damaged and foreign backups, newer states, and files that must
+stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +83,12 @@ def journal_row(path: Path, sql: str, *values: object) -> Any:
 def daemon(folder: Path) -> Iterator[Callable[[str], None]]:
     """`bot run` on the project; the value waits for a line of its log that contains the given text."""
     with subprocess.Popen(
-        [sys.executable, "-m", "bot", "run", "bot.yaml", "--keep-service"], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", "bot", "run", "bot.yaml", "--keep-service"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    ) as process:
         assert process.stderr is not None
         seen: list[str] = []
 
@@ -142,8 +148,11 @@ def test_a_backup_of_a_running_daemon_is_restored_and_traded_on(
 def test_a_backup_has_every_file_private_and_its_digest(kept: Path, project: Path) -> None:
     manifest = json.loads((kept / MANIFEST).read_text())
     assert set(manifest["files"]) == {
-        "config/bot.yaml", "state/journal.db", "state/journal.safety.json", "strategies/buyer.py",
-    }  # fmt: skip
+        "config/bot.yaml",
+        "state/journal.db",
+        "state/journal.safety.json",
+        "strategies/buyer.py",
+    }
     assert manifest["files"] == {name: sha256(kept / name) for name in manifest["files"]}
     assert (manifest["name"], manifest["account"], manifest["strategiesDir"]) == ("kept", ADDRESS, "strategies")
     for path in (kept, *kept.rglob("*")):
@@ -225,9 +234,27 @@ def test_a_damaged_or_newer_backup_is_refused_and_nothing_is_written(
 
 
 OUTSIDE = (
-    "/home/x/.config/autostart", "../home/.config", "../../../..", "../..", "..", "../.config", ".config/autostart", "a/../../b", "~", "~/x",
-    "a//b", "/", "", "./x", "../a/b", "a\\b", "x\0y", "../../strategies", 7, ["x"],
-)  # fmt: skip
+    "/home/x/.config/autostart",
+    "../home/.config",
+    "../../../..",
+    "../..",
+    "..",
+    "../.config",
+    ".config/autostart",
+    "a/../../b",
+    "~",
+    "~/x",
+    "a//b",
+    "/",
+    "",
+    "./x",
+    "../a/b",
+    "a\\b",
+    "x\0y",
+    "../../strategies",
+    7,
+    ["x"],
+)
 
 
 @pytest.mark.parametrize("given", OUTSIDE)

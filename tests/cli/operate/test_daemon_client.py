@@ -1,4 +1,6 @@
-"""Which daemon a command means: as given, the project's, the one that runs, or the only one there has been; and never a guess between two."""
+"""Which daemon a command means: as given, the project's, the one that runs, or the only one there has been; and
+never a guess between two.
+"""
 
 from __future__ import annotations
 
@@ -406,7 +408,8 @@ def test_doctor_reports_that_it_may_not_see_a_units_daemon_and_continues(
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return look(path, follow_symlinks=follow_symlinks)
 
-    monkeypatch.setattr(Path, "stat", stat)  # A unit's folder is a link to one that only root can reach.
+    # A unit's folder is a link to one that only root can reach.
+    monkeypatch.setattr(Path, "stat", stat)
     strategy = '{name: s, use: "trend:Trend", markets: [BTC], budget_usd: 100}'
     (home / "one.yaml").write_text(
         f"account: {{base_url: embedded}}\nstrategies_dir: {repository / 'strategies'}\nstrategies: [{strategy}]\n"
@@ -414,7 +417,10 @@ def test_doctor_reports_that_it_may_not_see_a_units_daemon_and_continues(
     assert call(["doctor", "one.yaml", "--json"]) == 1
     found = {one["check"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
     for name in ("state", "journal", "daemon"):
-        assert (found[name]["level"], found[name]["message"].partition(":")[0]) == ("fail", f"{closed} belongs to another user")  # fmt: skip
+        assert (found[name]["level"], found[name]["message"].partition(":")[0]) == (
+            "fail",
+            f"{closed} belongs to another user",
+        )
     assert (found["service"]["level"], {"disk", "unit"} <= found.keys()) == ("skip", True)
 
 

@@ -1,4 +1,7 @@
-"""`bot kill` at a service that is not embedded: no daemon, no journal, only an address and a key. And `bot doctor` of its key."""
+"""`bot kill` at a service that is not embedded: no daemon, no journal, only an address and a key.
+
+And `bot doctor` of its key.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,8 @@ def been(config: Path) -> Path:
     mark = {"version": "1", "config": {}, "strategies": {}}
     with contextlib.closing(open_journal(folder / "journal.db", address="0x1")) as journal:
         note_run(journal, mark, at_ms=1, epoch=0, config=config)
-        note_run(journal, mark, at_ms=2, epoch=0)  # A reload does not say it again.
+        # A reload does not say it again.
+        note_run(journal, mark, at_ms=2, epoch=0)
     return folder
 
 
@@ -173,7 +177,8 @@ def test_a_lift_that_the_service_does_not_answer_says_to_try_again(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        # and does not listen
+        nobody.bind(("127.0.0.1", 0))
         base_url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         config.write_text(re.sub(r'base_url: "[^"]*"', f'base_url: "{base_url}"', config.read_text()))
         assert call(["kill", "--lift", "--config", str(config)]) == 5
@@ -190,8 +195,12 @@ def test_a_refused_key_ends_with_the_services_message(config: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("reference", "words"),
-    [("${credential:api-key}", "Name the file that holds the key (--key '${file:PATH}')"), ("${file:none}", "cannot be read"), ("${env:NO_SUCH_NAME}", "is not set")],
-)  # fmt: skip
+    [
+        ("${credential:api-key}", "Name the file that holds the key (--key '${file:PATH}')"),
+        ("${file:none}", "cannot be read"),
+        ("${env:NO_SUCH_NAME}", "is not set"),
+    ],
+)
 def test_a_key_that_cannot_be_read_is_an_error_that_says_what_to_do(
     config: Path, sandbox: Sandbox, reference: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,14 +215,22 @@ def test_a_key_that_cannot_be_read_is_an_error_that_says_what_to_do(
 @pytest.mark.parametrize(
     ("speed", "seconds", "code", "said"),
     [
-        (60, 3_600, 0, "after 60 s of real time without a heartbeat"), (1, 3_600, 0, "after 3600 s of real time without a heartbeat"), (0, 3_600, 0, "advanced by hand"),
+        (60, 3_600, 0, "after 60 s of real time without a heartbeat"),
+        (1, 3_600, 0, "after 3600 s of real time without a heartbeat"),
+        (0, 3_600, 0, "advanced by hand"),
         (60, 300, 4, "dead_man.heartbeat_seconds: "),
     ],
-)  # fmt: skip
+)
 def test_doctor_computes_the_dead_mans_real_time_from_the_services_clock_speed(
-    speed: float, seconds: int, code: int, said: str, config: Path, sandbox: Sandbox, repository: Path,
+    speed: float,
+    seconds: int,
+    code: int,
+    said: str,
+    config: Path,
+    sandbox: Sandbox,
+    repository: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     text = config.read_text().replace("nothing_that_loads:Mine", "trend:Trend")
     text = text.replace(f"strategies_dir: {config.parent}", f"strategies_dir: {repository / 'strategies'}")
     config.write_text(f"{text}dead_man: {{heartbeat_seconds: {seconds}, on_miss: flatten}}\n")

@@ -1,4 +1,7 @@
-"""The operator's commands against one running daemon, and against a dead one: `bot run` as a process, the commands in this one."""
+"""The operator's commands against one running daemon, and against a dead one:
+
+`bot run` as a process, the commands in this one.
+"""
 
 from __future__ import annotations
 
@@ -112,11 +115,17 @@ def test_status_marks_old_data_and_names_every_problem(ran: Ran, ask: Ask) -> No
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("net_usd", "-1234.56789012", "-1,234.57"), ("unrealized_usd", 0.0, "0.00"), ("entry_px", "100012.34567891", "100,012.35"),
-        ("mark_px", 3768.1, "3,768.10"), ("stop_px", "0.0000123456789", "0.0000123457"), ("limit_px", "100", "100.00"), ("limit_px", "0", "0"),
-        ("size", "0.00123456", "0.00123456"), ("trigger_px", "none", "-"),
+        ("net_usd", "-1234.56789012", "-1,234.57"),
+        ("unrealized_usd", 0.0, "0.00"),
+        ("entry_px", "100012.34567891", "100,012.35"),
+        ("mark_px", 3768.1, "3,768.10"),
+        ("stop_px", "0.0000123456789", "0.0000123457"),
+        ("limit_px", "100", "100.00"),
+        ("limit_px", "0", "0"),
+        ("size", "0.00123456", "0.00123456"),
+        ("trigger_px", "none", "-"),
     ],
-)  # fmt: skip
+)
 def test_figures_are_shown_as_a_person_reads_them(name: str, value: Any, text: str) -> None:
     assert formatting.shown(name, value) == text
 
@@ -285,8 +294,10 @@ def test_logs_show_the_newest_lines(ran: Ran, ask: Ask) -> None:
     assert [line["seq"] for line in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + 7))
     assert "bar.closed" in ask("logs", "--config", str(ran.config), "-n", "500")[1]
     follower = subprocess.Popen(
-        [sys.executable, "-m", "bot", "logs", "-f", "-n", "0", "--json", "--config", str(ran.config)], stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
+        [sys.executable, "-m", "bot", "logs", "-f", "-n", "0", "--json", "--config", str(ran.config)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert follower.stdout is not None
         assert json.loads(follower.stdout.readline())["seq"] > lines[0]["seq"], "what is logged after it began"
@@ -299,9 +310,12 @@ def test_logs_show_the_newest_lines(ran: Ran, ask: Ask) -> None:
 
 
 def test_an_order_is_explained_from_its_bar_to_its_exit(ran: Ran, ask: Ask) -> None:
-    sql = "SELECT i.id, i.trade_id FROM intents i JOIN events e ON e.idempotency_key=i.id WHERE e.subtype='exit' AND i.action='close' LIMIT 1"
-    (_, closing) = ran.query(sql)[0]
-    (opened, trade) = ran.query(
+    sql = (
+        "SELECT i.id, i.trade_id FROM intents i JOIN events e ON e.idempotency_key=i.id WHERE e.subtype='exit' AND"
+        " i.action='close' LIMIT 1"
+    )
+    _, closing = ran.query(sql)[0]
+    opened, trade = ran.query(
         "SELECT id, trade_id FROM intents WHERE action='open' AND state='accepted' ORDER BY seq LIMIT 1"
     )[0]
     at = ("--config", str(ran.config))
@@ -394,7 +408,8 @@ def test_the_attribution_in_status_adds_up_to_the_account_also_after_a_strategy_
     good = ran.config.read_text()
     ran.until("a trade", ran.has_traded)
     ask("pause", *at)
-    try:  # What is open would stay with the one of the other name.
+    # What is open would stay with the one of the other name.
+    try:
         ran.until("flat", lambda: not json.loads(ask("positions", *at, "--json")[1])["positions"])
         ran.config.write_text(good.replace("name: mine", "name: yours"))
         assert ask("reload", *at, "--yes")[0] == 0
@@ -558,7 +573,8 @@ def test_the_exported_trades_add_up_to_the_account(ran: Ran, ask: Ask, tmp_path:
         file = tmp_path / "trades.csv"
         assert ask("export", "trades", *at, "--out", str(file))[1].endswith(f" written to {file}\n")
         (balance,) = ran.query(
-            "SELECT json_extract(payload, '$.data.balanceUsd') FROM events WHERE type IN ('fill', 'funding') ORDER BY seq DESC LIMIT 1"
+            "SELECT json_extract(payload, '$.data.balanceUsd') FROM events WHERE type IN ('fill', 'funding') ORDER BY"
+            " seq DESC LIMIT 1"
         )[0]
     finally:
         ask("resume", *at)

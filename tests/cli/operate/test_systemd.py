@@ -1,4 +1,6 @@
-"""`bot systemd`: the unit's text as systemd itself judges it, its installation, and the configs that a unit could not start."""
+"""`bot systemd`: the unit's text as systemd itself judges it, its installation, and the configs that a unit could
+not start.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from bot.cli.operate import systemd_unit as unit_module
 from bot.cli.operate.systemd import next_commands
 from bot.cli.operate.systemd_unit import Unit, credential_file, unit_of
 
-EXPOSURE_MAX = 12  # of `--threshold`, in tenths
+# of `--threshold`, in tenths
+EXPOSURE_MAX = 12
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here (Debian: apt install systemd)"
@@ -126,12 +129,32 @@ def test_a_unit_runs_this_installation_and_loads_each_secret_as_a_credential(
     assert Path(command[0]).is_file()
     assert command[-2:] == ["run", str(tmp_path / "live.yaml")]
     assert [line for line in lines if line.startswith("LoadCredential=")] == [
-        "LoadCredential=api-key:/etc/bot/api-key", "LoadCredential=pager:/etc/bot/pager",
-    ]  # fmt: skip
-    for line in ("Type=notify", "NotifyAccess=main", "DynamicUser=yes", "StateDirectory=bot-live", "StateDirectoryMode=0700",
-                 "WatchdogSec=20s", "WatchdogSignal=SIGABRT", "TimeoutStartFailureMode=abort", "Restart=always", "RestartPreventExitStatus=2 4 7", "KillMode=mixed",
-                 "LimitCORE=0", "UMask=0077", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict",
-                 "ProcSubset=pid", "Environment=BOT_BOOT_ID=%b", "MemoryDenyWriteExecute=yes", "SystemCallFilter=~@privileged @resources", "StartLimitIntervalSec=0"):  # fmt: skip
+        "LoadCredential=api-key:/etc/bot/api-key",
+        "LoadCredential=pager:/etc/bot/pager",
+    ]
+    for line in (
+        "Type=notify",
+        "NotifyAccess=main",
+        "DynamicUser=yes",
+        "StateDirectory=bot-live",
+        "StateDirectoryMode=0700",
+        "WatchdogSec=20s",
+        "WatchdogSignal=SIGABRT",
+        "TimeoutStartFailureMode=abort",
+        "Restart=always",
+        "RestartPreventExitStatus=2 4 7",
+        "KillMode=mixed",
+        "LimitCORE=0",
+        "UMask=0077",
+        "NoNewPrivileges=yes",
+        "CapabilityBoundingSet=",
+        "ProtectSystem=strict",
+        "ProcSubset=pid",
+        "Environment=BOT_BOOT_ID=%b",
+        "MemoryDenyWriteExecute=yes",
+        "SystemCallFilter=~@privileged @resources",
+        "StartLimitIntervalSec=0",
+    ):
         assert line in lines
     bound = [line.removeprefix("BindReadOnlyPaths=") for line in lines if line.startswith("BindReadOnlyPaths=")]
     assert str(tmp_path) in bound, "the config is where the unit would not see it"
@@ -176,12 +199,16 @@ def test_a_dollar_begins_a_variable_in_a_command_and_nowhere_else(
         ("${env:BOT_API_KEY}", "", "write ${credential:bot-api-key} instead"),
         ("${file:secrets/key}", "", "write ${credential:key} instead"),
         ("${credential:api-key}", "state_dir: here", "remove the key, or make a user unit with --user"),
-        ("${credential:api-key}", 'reconcile_seconds: "${env:A_NUMBER}"', "${env:A_NUMBER} is not set in a unit: write the value"),
+        (
+            "${credential:api-key}",
+            'reconcile_seconds: "${env:A_NUMBER}"',
+            "${env:A_NUMBER} is not set in a unit: write the value",
+        ),
         ("${credential:my key}", "", "a credential's name is letters, digits and _ . @ -"),
         ("${credential:bot/key}", "", "account.api_key: a credential's name is letters, digits"),
         ("${credential:api-key}", "metrics: {port: 9000}", "metrics: needs the package prometheus-client: make -C"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_a_unit_could_not_start_is_refused_with_what_to_change(
     tmp_path: Path,
     repository: Path,

@@ -1,4 +1,6 @@
-"""`bot telegram` as a process between a server that speaks the Bot API and a real daemon: who is answered, what is done, and that the token stays secret."""
+"""`bot telegram` as a process between a server that speaks the Bot API and a real daemon: who is answered, what is
+done, and that the token stays secret.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,10 @@ class BotApi:
         self.sent: queue.Queue[tuple[int, str]] = queue.Queue()
         self.polled = threading.Event()
         self.url = ""
-        self.wrong: list[Response] = []  # answers to the next questions for messages
-        self.is_known = True  # False: the token is refused from now on
+        # answers to the next questions for messages
+        self.wrong: list[Response] = []
+        # False: the token is refused from now on
+        self.is_known = True
         self._ids = itertools.count(1)
         self.app = Starlette(routes=[Route("/bot{token}/{method}", self._answer, methods=["GET", "POST"])])
 
@@ -56,9 +60,13 @@ class BotApi:
         number = next(self._ids)
         entities = [{"type": "bot_command", "offset": 0, "length": len(text.split()[0])}]
         message = {
-            "message_id": number, "date": int(time.time() - age_s), "chat": {"id": chat, "type": "private" if chat > 0 else "group", "title": "g"},
-            "from": {"id": person or chat, "is_bot": False, "first_name": "Someone"}, "text": text, "entities": entities,
-        }  # fmt: skip
+            "message_id": number,
+            "date": int(time.time() - age_s),
+            "chat": {"id": chat, "type": "private" if chat > 0 else "group", "title": "g"},
+            "from": {"id": person or chat, "is_bot": False, "first_name": "Someone"},
+            "text": text,
+            "entities": entities,
+        }
         self.waiting.put({"update_id": number, kind: message | more})
 
     def heard(self) -> tuple[int, str]:
@@ -113,11 +121,15 @@ def process(api: BotApi, daemon: Ran, tmp_path: Path) -> Iterator[subprocess.Pop
     secret.touch(0o600)
     secret.write_text(TOKEN)
     config = tmp_path / "chats.yaml"
-    section = f'telegram: {{token: "${{file:{secret}}}", chats: [{OWNER}, {GROUP}], users: [{OWNER}], api_url: "{api.url}"}}\n'
+    section = (
+        f'telegram: {{token: "${{file:{secret}}}", chats: [{OWNER}, {GROUP}], users: [{OWNER}], api_url:'
+        f' "{api.url}"}}\n'
+    )
     config.write_text(
-        daemon.config.read_text().replace("state_dir: state", f"state_dir: {daemon.state}") + section
+        daemon.config.read_text().replace("state_dir: state", f"state_dir: {daemon.state}")
+        + section
         + f"strategies_dir: {daemon.folder / 'strategies'}\n"
-    )  # fmt: skip
+    )
     api.polled.clear()
     api.is_known, api.wrong = True, []
     with (tmp_path / "log").open("w") as log:
@@ -133,7 +145,10 @@ def process(api: BotApi, daemon: Ran, tmp_path: Path) -> Iterator[subprocess.Pop
 
 
 def answers_proposals(api: BotApi, daemon: Ran) -> None:
-    """Refuse one proposal and approve another. A price that drifts meanwhile gives the question a new id, as it should."""
+    """Refuse one proposal and approve another.
+
+    A price that drifts meanwhile gives the question a new id, as it should.
+    """
     fills = len(daemon.query("SELECT 1 FROM events WHERE type='fill'"))
     daemon.propose("first")
     api.say(FOREIGN, f"/approve {waiting(api)}")
@@ -269,14 +284,23 @@ def test_a_refused_token_and_a_missing_section_are_config_errors_that_do_not_sho
 ) -> None:
     monkeypatch.setenv("WRONG_TOKEN", "123456:wrong")
     config = tmp_path / "mine.yaml"
-    common = f'account: {{base_url: embedded}}\nstate_dir: {tmp_path}\nstrategies_dir: {Path("strategies").absolute()}\nstrategies: [{{name: a, use: "trend:Trend", markets: [BTC], budget_usd: 100}}]\n'
+    common = (
+        f"account: {{base_url: embedded}}\nstate_dir: {tmp_path}\nstrategies_dir:"
+        f' {Path("strategies").absolute()}\nstrategies: [{{name: a, use: "trend:Trend", markets: [BTC], budget_usd:'
+        " 100}]\n"
+    )
     config.write_text(common)
     assert call(["telegram", str(config)]) == 4
     assert "telegram: is required" in capsys.readouterr().err
     config.write_text(f'{common}telegram: {{token: "${{env:WRONG_TOKEN}}", chats: [1], api_url: "{api.url}"}}\n')
     done = subprocess.run(
-        [sys.executable, "-m", "bot", "telegram", str(config)], env=os.environ, capture_output=True, text=True, check=False, timeout=WAIT_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "bot", "telegram", str(config)],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
     assert done.returncode == 4
     assert "Telegram refuses this token" in done.stderr
     assert "123456:wrong" not in done.stdout + done.stderr

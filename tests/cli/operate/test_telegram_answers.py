@@ -164,10 +164,17 @@ def test_the_command_ends_with_the_sentence_and_not_with_a_bug(case: str, addres
 @pytest.mark.parametrize(
     ("operation", "result"),
     [
-        ("getUpdates", None), ("getUpdates", {}), ("getUpdates", "x"), ("getUpdates", [1]), ("getUpdates", [{}]),
-        ("getUpdates", [{"update_id": "1"}]), ("getMe", True), ("getMe", []), ("getMe", {"id": "1"}),
+        ("getUpdates", None),
+        ("getUpdates", {}),
+        ("getUpdates", "x"),
+        ("getUpdates", [1]),
+        ("getUpdates", [{}]),
+        ("getUpdates", [{"update_id": "1"}]),
+        ("getMe", True),
+        ("getMe", []),
+        ("getMe", {"id": "1"}),
     ],
-)  # fmt: skip
+)
 def test_a_result_of_another_form_is_a_fault_of_the_network(operation: str, result: Any) -> None:
     with pytest.raises(WrongAnswer):
         judged(operation, 200, json.dumps({"ok": True, "result": result}).encode())

@@ -41,7 +41,8 @@ def update(**fields: Any) -> Update:
         (message(PRIVATE, PRIVATE), Sender(PRIVATE, PRIVATE)),
         (message(GROUP, LISTED), Sender(GROUP, LISTED)),
         (message(GROUP, STRANGER), Ignored("person")),
-        (message(GROUP, PRIVATE), Ignored("person")),  # may command in the private chat, and is not listed for groups
+        # may command in the private chat, and is not listed for groups
+        (message(GROUP, PRIVATE), Ignored("person")),
         (message(OTHER_GROUP, LISTED), Ignored("chat")),
         (message(STRANGER, STRANGER), Ignored("chat")),
         (message(LISTED, LISTED), Ignored("chat")),

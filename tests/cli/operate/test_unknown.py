@@ -30,9 +30,19 @@ SERVICE = {
     "base_url": "http://127.0.0.1:9",
 }
 READ: dict[str, Any] = SERVICE | {
-    "state": "RUNNING", "address": "0xabc", "epoch": 0, "account": {"value_usd": 10.0, "free_usd": 10.0}, "strategies": [], "unprotected": [],
-    "positions": 0, "orders": 0, "intents": {"open": 0, "in_doubt": 0, "quarantined": 0}, "heartbeat": None, "guardians": [], "last_pass_ms": None,
-}  # fmt: skip
+    "state": "RUNNING",
+    "address": "0xabc",
+    "epoch": 0,
+    "account": {"value_usd": 10.0, "free_usd": 10.0},
+    "strategies": [],
+    "unprotected": [],
+    "positions": 0,
+    "orders": 0,
+    "intents": {"open": 0, "in_doubt": 0, "quarantined": 0},
+    "heartbeat": None,
+    "guardians": [],
+    "last_pass_ms": None,
+}
 
 
 async def traded(folder: Path, *closes: str) -> None:

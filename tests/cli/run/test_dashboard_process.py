@@ -1,4 +1,6 @@
-"""The dashboard beside a daemon: it starts when asked, outlives a crash, ends with a stop, and a fault of it is a sentence and no more."""
+"""The dashboard beside a daemon: it starts when asked, outlives a crash, ends with a stop, and a fault of it is a
+sentence and no more.
+"""
 
 from __future__ import annotations
 

@@ -57,9 +57,13 @@ def embedded(place: Path) -> Iterator[Callable[..., Embedded]]:
 
 def bot(*arguments: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "bot", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "bot", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         pass_fds=pass_fds,
-    )  # fmt: skip
+    )
 
 
 def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
@@ -72,8 +76,8 @@ def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
     assert process.returncode == 1
     assert out == ""
     assert (
-        err
-        == f"error: port {port} on 127.0.0.1 is in use; stop the program that uses it, or choose another port with --port\n"
+        err == f"error: port {port} on 127.0.0.1 is in use; stop the program that uses it, or choose another port with"
+        " --port\n"
     )
 
 
@@ -103,7 +107,8 @@ def test_a_candle_file_that_cannot_be_used_is_named_with_its_row(text: str | Non
 
 def test_the_sandbox_says_where_it_listens_and_serves_and_stops() -> None:
     reader, writer = os.pipe()
-    os.close(reader)  # Whoever has started it has been killed since.
+    # Whoever has started it has been killed since.
+    os.close(reader)
     arguments = ("--json", "--clock", "60x", "--markets", "btc", "--ready-fd", str(writer))
     process = bot("sandbox", "--port", "0", *arguments, pass_fds=(writer,))
     os.close(writer)
@@ -210,7 +215,8 @@ def test_a_service_that_cannot_start_says_why_and_what_to_do(
         ):
             service.ensure()
     service.log.unlink()
-    monkeypatch.setattr(Embedded, "_error_in_log", lambda *_: "")  # A disk without room keeps no word of it.
+    # A disk without room keeps no word of it.
+    monkeypatch.setattr(Embedded, "_error_in_log", lambda *_: "")
     monkeypatch.setattr(embedded_module, "FREE_BYTES_MIN", 1 << 60)
     monkeypatch.setattr(Embedded, "_arguments", lambda *_: ["--nonsense"])
     with pytest.raises(ServiceFailed, match=r"ended with code 2: the disk of .* is full .* free some space"):
@@ -283,7 +289,8 @@ def given_up_amid_a_start(service: Embedded) -> None:
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)
 
-    asyncio.run(stopped_meanwhile())  # Which waits for its threads.
+    # Which waits for its threads.
+    asyncio.run(stopped_meanwhile())
 
 
 def test_a_state_directory_with_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
@@ -331,11 +338,13 @@ def test_a_stopped_run_ends_its_service_unless_asked_to_keep_it_and_services_lis
     assert services(capsys) == []
 
     stopped("--keep-service")
-    out = stopped(breaks=True)  # The next run finds the service of the last one, and ends it.
+    # The next run finds the service of the last one, and ends it.
+    out = stopped(breaks=True)
     assert "The embedded service ended with the daemon." in out
     assert not service.is_alive()
 
-    monkeypatch.setenv("NOTIFY_SOCKET", str(place / "manager"))  # A unit ends as a whole, whatever the option says.
+    # A unit ends as a whole, whatever the option says.
+    monkeypatch.setenv("NOTIFY_SOCKET", str(place / "manager"))
     assert "The embedded service ended with the daemon." in stopped("--keep-service")
 
 
@@ -344,12 +353,17 @@ def test_a_run_prints_text_lines_on_a_terminal_and_json_lines_elsewhere(place: P
     config.write_text((CONFIG % (repository / "strategies")).replace("log: {format: json}", ""))
     terminal, its_end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "bot", "run", str(config)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=its_end,
-        env=os.environ | {"NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", "bot", "run", str(config)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=its_end,
+        env=os.environ | {"NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"},
+        text=True,
+    ) as process:
         os.close(its_end)
         text, is_stopping = "", False
-        with contextlib.suppress(OSError):  # The terminal's end.
+        # The terminal's end.
+        with contextlib.suppress(OSError):
             while part := os.read(terminal, 65_536).decode():
                 text = re.sub(r"\x1b\[[0-9;]*m", "", text + part).replace("\r", "")
                 if not is_stopping and re.search(r"bar +BTC .* closed at", text):
@@ -401,7 +415,8 @@ def broken_for_a_while(process: subprocess.Popen[str], state: Path) -> None:
     away.mkdir()
     for path in state.glob("sandbox.db*"):
         path.rename(away / path.name)
-    db.mkdir()  # Nothing can be begun there.
+    # Nothing can be begun there.
+    db.mkdir()
     os.kill(pid, signal.SIGKILL)
     failed = degraded = 0
     while not failed or not degraded:
@@ -428,7 +443,8 @@ def test_a_second_daemon_ends_at_once_and_takes_nothing_from_the_first_and_an_ab
     assert second.returncode == 1
     assert f"another daemon runs on {place / 'state'} (pid {first.pid})" in err
     started(first, "bar.closed")
-    first.send_signal(signal.SIGABRT)  # As a service manager does when the loop has hung.
+    # As a service manager does when the loop has hung.
+    first.send_signal(signal.SIGABRT)
     _, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in err

@@ -1,4 +1,6 @@
-"""The options of `bot sandbox`: what is wrong ends with exit code 4 and one sentence, before anything is served; what is right reaches the service."""
+"""The options of `bot sandbox`: what is wrong ends with exit code 4 and one sentence, before anything is served;
+what is right reaches the service.
+"""
 
 from __future__ import annotations
 

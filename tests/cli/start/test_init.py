@@ -30,8 +30,13 @@ def test_a_project_is_checked_and_its_files_are_named(tmp_path: Path, capsys: py
     assert "bot run bot.yaml" in said
     made = {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
     assert made == {
-        "bot.yaml", "bot.schema.json", "bot-my-bot.service", ".gitignore", "strategies/trend.py", "tests/test_trend.py",
-    }  # fmt: skip
+        "bot.yaml",
+        "bot.schema.json",
+        "bot-my-bot.service",
+        ".gitignore",
+        "strategies/trend.py",
+        "tests/test_trend.py",
+    }
     assert all(f"made {folder / name}\n" in said for name in made)
     assert call(["new-strategy", "meanRevert", "--dir", str(folder / "strategies")]) == 0
     assert call(["check", str(folder / "bot.yaml"), "--json"]) == 0
@@ -53,7 +58,19 @@ def test_the_test_of_every_template_passes_with_what_init_says_to_install(
     for name in TEMPLATES:
         if name != "trend":
             write_template(name, tmp_path / "project")
-    assert call(["new-strategy", "odds-of-mine", "--template", "event-market", "--dir", str(tmp_path / "project" / "strategies")]) == 0  # fmt: skip
+    assert (
+        call(
+            [
+                "new-strategy",
+                "odds-of-mine",
+                "--template",
+                "event-market",
+                "--dir",
+                str(tmp_path / "project" / "strategies"),
+            ]
+        )
+        == 0
+    )
     site = tmp_path / "site-packages"
     site.mkdir()
     for path in (*folders_of([*CORE, *PYTEST]), Path(bot.__file__).parent):
@@ -61,9 +78,13 @@ def test_the_test_of_every_template_passes_with_what_init_says_to_install(
             (site / path.name).symlink_to(path)
     assert not (site / "numpy").exists()
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"], cwd=tmp_path / "project",
-        env={"PYTHONPATH": str(site), "PATH": os.defpath}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-S", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path / "project",
+        env={"PYTHONPATH": str(site), "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     tests = [
         line for one in (tmp_path / "project" / "tests").glob("test_*.py") for line in one.read_text().splitlines()
@@ -100,12 +121,16 @@ def test_on_a_terminal_init_asks_and_takes_the_answers(tmp_path: Path) -> None:
     """Real questions on a real terminal; a wrong answer is asked for again."""
     master, slave = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "bot", "init", str(tmp_path / "it"), "--interval", "15m"], stdin=slave, stdout=slave, stderr=slave
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", "bot", "init", str(tmp_path / "it"), "--interval", "15m"],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    ) as process:
         os.close(slave)
         os.write(master, b"pears\npairs\nBTC ETHH\nSOL ETH\n\n")
         said = b""
-        with contextlib.suppress(OSError):  # The terminal ends with the process.
+        # The terminal ends with the process.
+        with contextlib.suppress(OSError):
             while part := os.read(master, 4096):
                 said += part
     os.close(master)
@@ -218,7 +243,8 @@ def test_the_name_of_a_class_that_a_strategy_imports_is_refused(
 
 def test_a_strategy_that_raises_fails_the_test_that_runs_it(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
-        '"""Bad."""\nfrom bot import Strategy\n\n\nclass Bad(Strategy):\n    def on_bar(self, view, bar):\n        raise RuntimeError("a mistake")\n'
+        '"""Bad."""\nfrom bot import Strategy\n\n\nclass Bad(Strategy):\n    def on_bar(self, view, bar):\n       '
+        ' raise RuntimeError("a mistake")\n'
     )
     from bot.testing.sandbox import Options, Sandbox
 

@@ -1,4 +1,6 @@
-"""`bot check` on the section notify: an address is a reference, a kind and a field are known ones, and the line is named."""
+"""`bot check` on the section notify: an address is a reference, a kind and a field are known ones, and the line is
+named.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,25 @@ notify:
     [
         ('"${env:NOTIFY}"', "mute: [fill.entry]", None),
         ('"json://hunter2@localhost"', "level: info", ":6:10: notify.urls[0]: a secret"),
-        ('"${env:NOTIFY}"', "texts: {fill.exit: '{pnl}'}", ":7:22: notify.texts.fill.exit: {pnl} is no field of fill.exit"),
+        (
+            '"${env:NOTIFY}"',
+            "texts: {fill.exit: '{pnl}'}",
+            ":7:22: notify.texts.fill.exit: {pnl} is no field of fill.exit",
+        ),
         ('"${env:NOTIFY}"', "mute: [fill.exot]", ":7:10: notify.mute[0]: there is no notice 'fill.exot'"),
         ('"${env:NOTIFY}", "${env:OTHER}"', "level: info", ":6:27: notify.urls[1]: is no URL that apprise knows"),
         ('"${env:NOTIFY}"', "per_hour: 0", ":7:13: notify.per_hour: must be 1..3600"),
     ],
-)  # fmt: skip
+)
 def test_errors_of_the_section_name_their_place(
-    url: str, rest: str, problem: str | None, tmp_path: Path, repository: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    url: str,
+    rest: str,
+    problem: str | None,
+    tmp_path: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     pytest.importorskip("apprise")
     monkeypatch.setenv("NOTIFY", "json://localhost/hunter2")
     monkeypatch.setenv("OTHER", "nosuch://hunter2")

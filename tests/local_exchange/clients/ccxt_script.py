@@ -65,7 +65,8 @@ async def stream(exchange: ccxt.pro.hyperliquid) -> None:
     check(book["bids"][0][0] < book["asks"][0][0], book)
     orders = asyncio.ensure_future(exchange.watch_orders(BTC))
     trades = asyncio.ensure_future(exchange.watch_my_trades(BTC))
-    while not orders.done():  # nothing says when the subscription is there
+    # nothing says when the subscription is there
+    while not orders.done():
         order = await exchange.create_order(BTC, "limit", "buy", 0.01, 90_000)
         await exchange.cancel_order(order["id"], BTC)
     placed = await exchange.create_order_ws(

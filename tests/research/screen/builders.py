@@ -27,14 +27,29 @@ Rates = dict[str, list[Payment]]
 
 
 def settings_of(
-    use: str, params: dict[str, Any], *, folder: Path = STRATEGIES, interval: str = "1m", budget_usd: int = 5_000, is_protected: bool = False
-) -> Settings:  # fmt: skip
+    use: str,
+    params: dict[str, Any],
+    *,
+    folder: Path = STRATEGIES,
+    interval: str = "1m",
+    budget_usd: int = 5_000,
+    is_protected: bool = False,
+) -> Settings:
     strategy = {
-        "name": "one", "use": use, "markets": ["BTC"], "interval": interval, "budget_usd": budget_usd, "max_leverage": 10, "params": params,
-    }  # fmt: skip
+        "name": "one",
+        "use": use,
+        "markets": ["BTC"],
+        "interval": interval,
+        "budget_usd": budget_usd,
+        "max_leverage": 10,
+        "params": params,
+    }
     body = {
-        "account": {"base_url": "embedded"}, "strategies_dir": str(folder), "safety": {"require_protection": is_protected}, "strategies": [strategy],
-    }  # fmt: skip
+        "account": {"base_url": "embedded"},
+        "strategies_dir": str(folder),
+        "safety": {"require_protection": is_protected},
+        "strategies": [strategy],
+    }
     return checked_text(json.dumps(body), Path("screen.yaml"))
 
 
@@ -62,13 +77,18 @@ def case_of(seed: int) -> tuple[dict[str, Any], Candles, SessionOptions, Rates]:
     """Params of signalled:Chance, candles with holes and jumps, options, and funding rates."""
     chance = Random(seed)
     params = {
-        "seed": seed, "every": chance.choice([5, 20, 60]), "kind": chance.choice(["pct", "px", "r", "stop"]), "leverage": chance.choice([None, 3, 10]),
-        "stop_pct": chance.choice([0.1, 0.4, 1.1]), "target": chance.choice([0.3, 0.7, 2.0]),
+        "seed": seed,
+        "every": chance.choice([5, 20, 60]),
+        "kind": chance.choice(["pct", "px", "r", "stop"]),
+        "leverage": chance.choice([None, 3, 10]),
+        "stop_pct": chance.choice([0.1, 0.4, 1.1]),
+        "target": chance.choice([0.3, 0.7, 2.0]),
         **chance.choice([{"usd": 200}, {"usd": 1000.5}, {"usd": 3333.33}, {"size": 0.0123}, {"size": 0.04}]),
-    }  # fmt: skip
+    }
     candles = minutes(900, seed=seed, hole=chance.choice([0, 0, 0.02]), vol=chance.choice([0.0008, 0.003]))
     begins = START_MS + chance.choice([0, 17, 120]) * MINUTE_MS
-    hours = 1 if seed % 2 else 8  # The hours of a rate, which is paid whole.
+    # The hours of a rate, which is paid whole.
+    hours = 1 if seed % 2 else 8
     found = [chance.randint(-(10**9), 10**9) for _ in range(15)]
     rates = {"BTC": [Payment(START_MS + n * HOUR_MS, found[n] * hours, hours) for n in range(0, 15, hours)]}
     return (

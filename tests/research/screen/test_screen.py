@@ -1,4 +1,6 @@
-"""The compiled screen makes the trades of the full backtest: seeded strategies, the shipped rule, the oracles; and it says where it cannot."""
+"""The compiled screen makes the trades of the full backtest: seeded strategies, the shipped rule, the oracles; and
+it says where it cannot.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +91,16 @@ def test_the_oracles_trades(shared: Path, case: tuple[str, dict[str, Any]], path
     kinds = {"stop_loss": "sl", "take_profit": "tp"}
     found = [
         (
-            one.side, one.entry_ms // step * step, one.exit_ms // step * step, one.entry_notional / one.size, one.exit_notional / one.size,
+            one.side,
+            one.entry_ms // step * step,
+            one.exit_ms // step * step,
+            one.entry_notional / one.size,
+            one.exit_notional / one.size,
             kinds[one.exit_kind],
         )
-        for one in made.trips() if one.exit_ms
-    ]  # fmt: skip
+        for one in made.trips()
+        if one.exit_ms
+    ]
     assert found == wanted(oracle_rows(shared, f"ref_{path}_{name}.csv"))
 
 
@@ -111,7 +118,9 @@ def test_plain_python_makes_the_same_rows_as_the_compiled_kernel() -> None:
     params, candles, options, rates = case_of(3)
     compiled = screened(settings_of("signalled:Chance", params), [candles], options, rates).rows.tolist()
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run([sys.executable, "-c", PLAIN], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout.splitlines()[-1]) == [False, compiled]
     assert len(compiled) > 20
 

@@ -85,8 +85,12 @@ async def test_each_difference_from_a_snapshot_is_named() -> None:
     mirror = AccountState(lambda key: "trend" if key == "OURS" else None)
     drifts = diff(mirror, await venue.account())
     assert [(drift.kind, drift.market) for drift in drifts] == [
-        ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "ETH"), ("foreign_order", "ETH"),
-    ]  # fmt: skip
+        ("missing_fill", "BTC"),
+        ("missing_fill", "BTC"),
+        ("missing_fill", "BTC"),
+        ("missing_fill", "ETH"),
+        ("foreign_order", "ETH"),
+    ]
     mirror.of_snapshot(await venue.account())
     gone = FakeVenue()
     kinds = {drift.kind for drift in diff(mirror, await gone.account())}
@@ -133,7 +137,15 @@ def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> No
         fold_event(mirror, folded_form(Event.model_validate(row)))
         return mirror.equity_usd
 
-    fill = {"tradeId": "t", "oid": "1", "kind": "market", "side": "long", "reduceOnly": False, "liquidity": "taker", "remainingSize": "0"}  # fmt: skip
+    fill = {
+        "tradeId": "t",
+        "oid": "1",
+        "kind": "market",
+        "side": "long",
+        "reduceOnly": False,
+        "liquidity": "taker",
+        "remainingSize": "0",
+    }
     value_after("account", "created", balanceUsd="10000")
     entry = {**fill, "intent": "open", "size": "30", "px": "100", "feeUsd": "1.5", "realizedPnlUsd": None}
     assert value_after("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7000") == 9_998.5

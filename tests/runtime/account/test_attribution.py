@@ -22,7 +22,8 @@ from tests.fakes import ADDRESS
 from tests.runtime.builders import folded_form, held_position, share_of
 
 STRATEGIES = ("alpha", "beta", "gamma")
-STEP = Decimal("0.00001")  # of the sizes of both markets
+# of the sizes of both markets
+STEP = Decimal("0.00001")
 
 
 @dataclass
@@ -123,7 +124,8 @@ def test_the_sum_over_all_strategies_equals_the_account(worlds: int, base_seed: 
             for _ in range(80):
                 one_step(harness, chance)
                 harness.check()
-                if chance.random() < 0.1:  # A restart: what is written is what is known.
+                # A restart: what is written is what is known.
+                if chance.random() < 0.1:
                     harness.attribution = harness.reread()
         except AssertionError as error:
             raise AssertionError(f"world {seed}: {error}") from error

@@ -1,4 +1,7 @@
-"""Each alarm has its state, notice, metric, alert rule and panel. The table of the alarms is walked; each one is set and ended by what sets and ends it."""
+"""Each alarm has its state, notice, metric, alert rule and panel.
+
+The table of the alarms is walked; each one is set and ended by what sets and ends it.
+"""
 
 from __future__ import annotations
 

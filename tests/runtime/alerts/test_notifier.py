@@ -78,14 +78,30 @@ def lost(ref: str, *, market: str = "BTC", message: str = "gone") -> messages.No
 def test_the_notice_of_an_event_has_its_figures_and_its_strategy() -> None:
     event = Event.model_validate(
         {
-            "id": "evt_1", "type": "fill", "subtype": "exit", "ts": 1, "coin": "BTC", "idempotencyKey": "KEY",
+            "id": "evt_1",
+            "type": "fill",
+            "subtype": "exit",
+            "ts": 1,
+            "coin": "BTC",
+            "idempotencyKey": "KEY",
             "data": {
-                "tradeId": "trd_1", "oid": "1", "kind": "stop_loss", "side": "long", "intent": "close", "reduceOnly": True,
-                "size": "0.1", "px": "100", "feeUsd": "0.01", "realizedPnlUsd": "-1.5", "liquidity": "taker",
-                "remainingSize": "0", "positionSize": "0", "balanceUsd": "998.49",
+                "tradeId": "trd_1",
+                "oid": "1",
+                "kind": "stop_loss",
+                "side": "long",
+                "intent": "close",
+                "reduceOnly": True,
+                "size": "0.1",
+                "px": "100",
+                "feeUsd": "0.01",
+                "realizedPnlUsd": "-1.5",
+                "liquidity": "taker",
+                "remainingSize": "0",
+                "positionSize": "0",
+                "balanceUsd": "998.49",
             },
         }
-    )  # fmt: skip
+    )
     (one,) = messages.of_event(event, lambda key: "trend" if key == "KEY" else None)
     message = messages.render(one.kind, one.payload, bot="b")
     assert (message.level, message.title[:12]) == ("info", "[b] BTC: clo")
@@ -254,7 +270,8 @@ async def test_counted_repeats_are_one_digest_at_the_end_if_the_hourly_limit_is_
     inbox = Inbox()
     delivery = delivery_to(journal, inbox)
     markets = [f"M{n}" for n in range(notify.BURST)]
-    for part in (markets[:-1], markets[-1:], markets):  # Sent, sent, counted.
+    # Sent, sent, counted.
+    for part in (markets[:-1], markets[-1:], markets):
         journal.notify([lost(str(journal.newest_notice() + n), market=one) for n, one in enumerate(part)], now_ms=0)
         await delivery.step(0)
     assert len(inbox.titles) == notify.BURST
@@ -319,7 +336,9 @@ async def test_a_damaged_notice_is_sent_by_its_kind_and_delays_no_other(journal:
 
 
 async def test_of_alternating_repeats_the_newest_state_is_sent_last(journal: Journal) -> None:
-    """Degraded, recovered, degraded, recovered, degraded: the last message must not say that the daemon has recovered."""
+    """Degraded, recovered, degraded, recovered, degraded: the last message must not say that the daemon has
+    recovered.
+    """
     inbox = Inbox()
     delivery = delivery_to(journal, inbox)
     kinds = ("daemon.degraded", "daemon.recovered") * 2 + ("daemon.degraded",)
@@ -388,7 +407,8 @@ async def test_an_error_written_during_the_search_for_errors_is_sent_with_the_wa
 
     inbox = Inbox()
     delivery = delivery_to(journal, inbox)
-    delivery._tokens = -1.9  # Earlier errors were sent on credit.
+    # Earlier errors were sent on credit.
+    delivery._tokens = -1.9
     journal.notify(talk(0, 1), now_ms=0)
     await asyncio.gather(delivery.step(0), write())
     await delivery.step(0)
@@ -480,9 +500,7 @@ async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Deliv
         journal.notify([notice("daemon.stopped", "stopped:9", at_ms=9, message="as asked")], now_ms=0)
 
 
-async def test_a_notice_being_sent_at_the_stop_arrives_once_and_the_stop_notice_after_it(
-    journal: Journal,
-) -> None:
+async def test_a_notice_being_sent_at_the_stop_arrives_once_and_the_stop_notice_after_it(journal: Journal) -> None:
     inbox = Slow()
     async with run_with(journal, inbox):
         journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)

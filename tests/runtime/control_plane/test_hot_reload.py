@@ -87,10 +87,14 @@ class FakeDaemon:
     folder: Path
     venue: FakeVenue = field(default_factory=FakeVenue)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    renewed: list[str] = field(default_factory=list)  # strategies that got a new worker thread
-    timed_by: list[Any] = field(default_factory=list)  # the dead-man section at each change of the heartbeat
-    guarded: list[Any] = field(default_factory=list)  # the armed guardians at each change of the heartbeat
-    meanwhile: Callable[[], Awaitable[None]] = _nothing  # runs each time that a reload yields to a pass
+    # strategies that got a new worker thread
+    renewed: list[str] = field(default_factory=list)
+    # the dead-man section at each change of the heartbeat
+    timed_by: list[Any] = field(default_factory=list)
+    # the armed guardians at each change of the heartbeat
+    guarded: list[Any] = field(default_factory=list)
+    # runs each time that a reload yields to a pass
+    meanwhile: Callable[[], Awaitable[None]] = _nothing
     away: str = ""
     is_recovered: bool = True
 
@@ -126,9 +130,13 @@ class FakeDaemon:
 
     async def begin(self) -> None:
         self.kernel = Kernel(
-            port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), specs=place_strategies(self.settings),
-            pacer=FakePacer(), settings=LoopSettings(guardians=wanted_guardians(self.settings)), hooks=Hooks(run=self._call),
-        )  # fmt: skip
+            port=self.venue,
+            journal=open_journal(self.folder / "j.db", address=ADDRESS),
+            specs=place_strategies(self.settings),
+            pacer=FakePacer(),
+            settings=LoopSettings(guardians=wanted_guardians(self.settings)),
+            hooks=Hooks(run=self._call),
+        )
         for px in ("99", "100"):
             self.venue.minute(BTC=px)
         await self.kernel.recover()
@@ -187,9 +195,7 @@ async def test_removing_a_strategy_names_its_resting_entries(daemon: FakeDaemon)
     assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
 
 
-async def test_a_new_strategy_starts_warmed_up_and_a_removed_ones_position_keeps_its_stop(
-    daemon: FakeDaemon,
-) -> None:
+async def test_a_new_strategy_starts_warmed_up_and_a_removed_ones_position_keeps_its_stop(daemon: FakeDaemon) -> None:
     daemon.write(CONFIG + TWO)
     result = await daemon.commands.reload()
     assert (result.refused, result.applied) == ((), ("two: started",))
@@ -362,7 +368,10 @@ async def _tells(daemon: FakeDaemon) -> None:
 
 
 def _in_between(daemon: FakeDaemon, *moments: Callable[[], Awaitable[None]]) -> list[int]:
-    """Run these one after another when a reload yields to a pass, once its bars are there. Returns a count of the yields."""
+    """Run these one after another when a reload yields to a pass, once its bars are there.
+
+    Returns a count of the yields.
+    """
     left, yields = list(moments), [0]
 
     async def meanwhile() -> None:
@@ -374,9 +383,7 @@ def _in_between(daemon: FakeDaemon, *moments: Callable[[], Awaitable[None]]) -> 
     return yields
 
 
-async def test_while_a_new_strategy_warms_up_the_others_trade_and_it_decides_the_newest_bar(
-    daemon: FakeDaemon,
-) -> None:
+async def test_while_a_new_strategy_warms_up_the_others_trade_and_it_decides_the_newest_bar(daemon: FakeDaemon) -> None:
     """It has many warm-up bars of a series that another strategy uses, and passes go on between them."""
     await _tells(daemon)
     assert "BTC" in daemon.kernel.account.mirror.positions
@@ -447,9 +454,7 @@ class Killed(BaseException):
     pass
 
 
-async def test_events_for_a_strategy_survive_a_kill_while_it_is_being_built(
-    daemon: FakeDaemon,
-) -> None:
+async def test_events_for_a_strategy_survive_a_kill_while_it_is_being_built(daemon: FakeDaemon) -> None:
     await _tells(daemon)
     daemon.code("tells", TELLS + "# mended\n")
 
@@ -560,7 +565,8 @@ async def test_no_order_of_bars_and_reloads_decides_a_bar_twice_or_loses_one(dae
             if running.pop(name, None) is None or not running or chance.random() < 0.7:
                 running[name] = chance.randrange(4)
         lines = [
-            f'  - {{name: {name}, use: "notes{version}:Notes", markets: {pool[name]}, budget_usd: 500, netting: allow}}\n'
+            f'  - {{name: {name}, use: "notes{version}:Notes", markets: {pool[name]}, budget_usd: 500, netting:'
+            " allow}\n"
             for name, version in running.items()
         ]
         daemon.write(head + "".join(lines))
@@ -738,9 +744,11 @@ async def test_a_refused_reload_leaves_no_unknown_guardian_armed(daemon: FakeDae
                 raise refused("limit_exceeded")
             return await arm(request, key=key)
 
-        daemon.venue.arm = first_only  # the one that is taken off again below
+        # the one that is taken off again below
+        daemon.venue.arm = first_only
     assert "the service" in (await daemon.commands.reload()).refused[0]
-    daemon.kernel.journal.close()  # What is owed is owed after a new start too.
+    # What is owed is owed after a new start too.
+    daemon.kernel.journal.close()
     daemon.write(CONFIG)
     daemon.settings = daemon.reread()
     await daemon.begin()
@@ -799,9 +807,7 @@ async def test_missing_bars_refuse_a_reload_in_time_for_the_next_heartbeat(
     assert [instance.name for instance in daemon.kernel.strategy_host.instances] == ["one"]
 
 
-async def test_a_reload_runs_a_strategys_code_once_in_another_thread_and_notes_its_digest(
-    daemon: FakeDaemon,
-) -> None:
+async def test_a_reload_runs_a_strategys_code_once_in_another_thread_and_notes_its_digest(daemon: FakeDaemon) -> None:
     off = "\nimport threading\nassert threading.current_thread() is not threading.main_thread()\n"
     code = HOLDS + off + "with open(__file__ + '.ran', 'a') as file:\n    file.write('x')\n"
     daemon.code("holds", code)

@@ -1,4 +1,6 @@
-"""An operator closes a position or cancels an entry through the daemon: written first, sent once, and no stop is lost."""
+"""An operator closes a position or cancels an entry through the daemon: written first, sent once, and no stop is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ async def test_a_close_without_an_answer_is_not_sent_twice(tmp_path: Path) -> No
 
 
 async def test_a_close_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> None:
-    """The daemon dies while the request is under way: the next start finds the intent and settles it, and nothing is closed twice."""
+    """The daemon dies while the request is under way: the next start finds the intent and settles it, and nothing is
+    closed twice.
+    """
     venue = FakeVenue()
     kernel = await opened(venue, path=tmp_path / "j.db")
     close = venue.close
@@ -57,7 +61,8 @@ async def test_a_close_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> No
         await close(*given, **named)
         raise Died
 
-    venue.close = dies  # it answers a daemon that is dead
+    # it answers a daemon that is dead
+    venue.close = dies
     with pytest.raises(Died):
         await close_position(kernel, "BTC")
     kernel.journal.close()

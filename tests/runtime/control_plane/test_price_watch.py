@@ -1,4 +1,7 @@
-"""What a service with live prices says of them, in the log, in `bot status` and in the metrics. The service's answers are given by hand."""
+"""What a service with live prices says of them, in the log, in `bot status` and in the metrics.
+
+The service's answers are given by hand.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,14 @@ from bot.wire.market import StatusResult
 NOW_MS = 1_746_057_600_000
 OPEN = {"coin": "ETH", "symbol": "ETH/USDT:USDT", "open": True, "quotedAt": NOW_MS - 2_500, "refused": {}}
 CLOSED = {
-    "coin": "BTC", "symbol": "BTC/USDT:USDT", "open": False, "reason": "no price for 30 s", "since": NOW_MS - 10_000, "quotedAt": NOW_MS - 40_000,
+    "coin": "BTC",
+    "symbol": "BTC/USDT:USDT",
+    "open": False,
+    "reason": "no price for 30 s",
+    "since": NOW_MS - 10_000,
+    "quotedAt": NOW_MS - 40_000,
     "refused": {"crossed": 2, "jump": 1},
-}  # fmt: skip
+}
 LOST = {
     "source": "ccxt:binance",
     "connected": False,
@@ -29,9 +37,13 @@ LOST = {
     "markets": [CLOSED, OPEN],
 }
 BACK = LOST | {
-    "connected": True, "trouble": None, "transport": "websocket", "clockDifferenceMs": -2_000, "missing": {"funding": "it has none"},
+    "connected": True,
+    "trouble": None,
+    "transport": "websocket",
+    "clockDifferenceMs": -2_000,
+    "missing": {"funding": "it has none"},
     "markets": [CLOSED | {"open": True, "reason": None, "since": None}, OPEN],
-}  # fmt: skip
+}
 
 
 class Service:
@@ -72,8 +84,11 @@ async def test_a_lost_source_and_its_return_are_logged_once_each_in_words_for_a_
     away = ApiError("connect", "refused")
     _, logged = await watched(LOST, LOST, away, BACK)
     assert [one["event"] for one in logged] == [
-        "prices.disconnected", "prices.market_closed", "prices.connected", "prices.market_opened",
-    ]  # fmt: skip
+        "prices.disconnected",
+        "prices.market_closed",
+        "prices.connected",
+        "prices.market_opened",
+    ]
     lines: list[str] = []
     narrator = Narrator(lambda line, _style: lines.append(line[10:]))
     for one in logged:
@@ -95,12 +110,21 @@ async def test_a_start_without_the_source_is_logged_again_when_the_reason_is_kno
 async def test_status_says_what_is_lost_since_when_and_why() -> None:
     watch, _ = await watched(LOST)
     assert list(_price_lines(watch.document())) == [
-        "  prices      ccxt:binance NOT CONNECTED since 2025-05-01T00:00:00.000Z: no answer; 2 markets, oldest price 40 s",
-        "  prices      BTC CLOSED FOR OPENINGS since 2025-04-30T23:59:50.000Z: no price for 30 s; quotes refused: 2 crossed, 1 jump",
+        (
+            "  prices      ccxt:binance NOT CONNECTED since 2025-05-01T00:00:00.000Z: no answer; 2 markets, oldest"
+            " price 40 s"
+        ),
+        (
+            "  prices      BTC CLOSED FOR OPENINGS since 2025-04-30T23:59:50.000Z: no price for 30 s; quotes refused: 2"
+            " crossed, 1 jump"
+        ),
     ]
     watch, _ = await watched(LOST, BACK)
     assert list(_price_lines(watch.document())) == [
-        "  prices      ccxt:binance connected by websocket since 2025-05-01T00:00:00.000Z, its clock is 2.0 s off; 2 markets, oldest price 40 s",
+        (
+            "  prices      ccxt:binance connected by websocket since 2025-05-01T00:00:00.000Z, its clock is 2.0 s off;"
+            " 2 markets, oldest price 40 s"
+        ),
         "  prices      without funding: it has none",
         "  prices      BTC quotes refused: 2 crossed, 1 jump",
     ]
@@ -118,7 +142,10 @@ async def test_the_metrics_have_age_closure_and_refused_quotes_of_each_market() 
     }
     assert samples == {
         ("bracketbot_prices_connected", "ccxt:binance"): 0.0,
-        ("bracketbot_price_age_seconds", "BTC"): 40.0, ("bracketbot_price_age_seconds", "ETH"): 2.5,
-        ("bracketbot_price_closed", "BTC"): 1.0, ("bracketbot_price_closed", "ETH"): 0.0,
-        ("bracketbot_prices_refused_total", "BTC", "crossed"): 2.0, ("bracketbot_prices_refused_total", "BTC", "jump"): 1.0,
-    }  # fmt: skip
+        ("bracketbot_price_age_seconds", "BTC"): 40.0,
+        ("bracketbot_price_age_seconds", "ETH"): 2.5,
+        ("bracketbot_price_closed", "BTC"): 1.0,
+        ("bracketbot_price_closed", "ETH"): 0.0,
+        ("bracketbot_prices_refused_total", "BTC", "crossed"): 2.0,
+        ("bracketbot_prices_refused_total", "BTC", "jump"): 1.0,
+    }

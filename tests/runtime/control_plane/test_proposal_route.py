@@ -103,9 +103,14 @@ async def test_a_kill_before_the_plan_keeps_the_proposal_and_its_reason(
 
 
 VALUES = some.one_of(
-    some.none(), some.booleans(), some.integers(), some.floats(), some.text(max_size=60), some.lists(some.text(max_size=3), max_size=2),
+    some.none(),
+    some.booleans(),
+    some.integers(),
+    some.floats(),
+    some.text(max_size=60),
+    some.lists(some.text(max_size=3), max_size=2),
     some.sampled_from(["1e400", "sNaN", "-5", "0.1", "BTC", "long", "trend", "k"]),
-)  # fmt: skip
+)
 FIELDS = (*LONG, "stop_px", "target_pct", "target_px", "limit_px", "leverage", "key", "confirm")
 
 

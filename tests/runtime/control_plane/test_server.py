@@ -68,10 +68,16 @@ async def breaks(_: Question) -> Data:
 
 
 ROUTES = {
-    ("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/no"): refuses, ("GET", "/config"): misreads, ("GET", "/broken"): breaks,
-    ("GET", "/late"): waits, ("GET", "/declined"): is_declined, ("GET", "/away"): is_away,
+    ("GET", "/echo"): echo,
+    ("POST", "/echo"): echo,
+    ("GET", "/no"): refuses,
+    ("GET", "/config"): misreads,
+    ("GET", "/broken"): breaks,
+    ("GET", "/late"): waits,
+    ("GET", "/declined"): is_declined,
+    ("GET", "/away"): is_away,
     ("GET", "/full"): is_full,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -80,7 +86,8 @@ async def folder() -> AsyncIterator[Path]:
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
         deep = Path(name) / ("x" * 120)
         deep.mkdir(mode=0o700)
-        (deep / server.SOCKET).touch()  # Left by a run that was killed.
+        # Left by a run that was killed.
+        (deep / server.SOCKET).touch()
         async with server.serving(deep, ROUTES, lambda: {"at_ms": 1, "pid": 2, "epoch": 3}):
             yield deep
         assert not (deep / server.SOCKET).exists()
@@ -166,7 +173,11 @@ async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) ->
         (b"hello there\r\n\r\n", 400, "no HTTP"),
         (b"GET /echo SPDY/3\r\n\r\n", 400, "no HTTP"),
         (b"GET //[ HTTP/1.1\r\n\r\n", 400, "no path"),
-        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, "there are /away, /broken, /config, /declined, /echo, /full, /late, /no"),
+        (
+            b"GET /nothing HTTP/1.1\r\n\r\n",
+            404,
+            "there are /away, /broken, /config, /declined, /echo, /full, /late, /no",
+        ),
         (b"DELETE /echo HTTP/1.1\r\n\r\n", 405, "takes GET, POST"),
         (b"GET /echo?count=ten HTTP/1.1\r\n\r\n", 400, "count is a whole number from 0 to 9"),
         (b"GET /echo?count=10 HTTP/1.1\r\n\r\n", 400, "from 0 to 9"),
@@ -176,7 +187,7 @@ async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) ->
         (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\n{{{{", 400, "no JSON"),
         (b"POST /echo HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}", 400, "not whole"),
         (b"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "no number"),
-        (b"POST /echo HTTP/1.1\r\nContent-Length: 12\r\n\r\n{\"word\": [1]}", 400, "JSON"),
+        (b'POST /echo HTTP/1.1\r\nContent-Length: 12\r\n\r\n{"word": [1]}', 400, "JSON"),
         (b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1), 413, str(BODY_BYTES_MAX)),
         (b"GET /echo HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX, 413, str(HEAD_BYTES_MAX)),
         (b"GET /no HTTP/1.1\r\n\r\n", 409, "not now"),
@@ -186,7 +197,7 @@ async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) ->
         (b"GET /away HTTP/1.1\r\n\r\n", 504, "service_unavailable: later"),
         (b"GET /broken HTTP/1.1\r\n\r\n", 500, "/broken failed"),
     ],
-)  # fmt: skip
+)
 async def test_a_malformed_request_gets_an_error(folder: Path, request_: bytes, status: int, words: str) -> None:
     answered, data = await raw(folder, request_)
     assert (answered, words in data["error"]["message"]) == (status, True), data
@@ -243,13 +254,22 @@ async def test_another_user_is_refused_by_the_operating_systems_word() -> None:
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'GET /echo HTTP/1.1\\r\\n\\r\\n'); print(s.recv(9999))"
+        code = (
+            "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'GET /echo"
+            " HTTP/1.1\\r\\n\\r\\n'); print(s.recv(9999))"
+        )
         async with server.serving(folder, ROUTES, dict):
             (folder / server.SOCKET).chmod(0o666)
             done = await asyncio.to_thread(
-                subprocess.run, ["/usr/bin/env", "python3", "-c", code, str(folder / server.SOCKET)], user=NOBODY, capture_output=True,
-                text=True, check=False, cwd="/", env={"PATH": "/usr/bin:/bin"},
-            )  # fmt: skip
+                subprocess.run,
+                ["/usr/bin/env", "python3", "-c", code, str(folder / server.SOCKET)],
+                user=NOBODY,
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin"},
+            )
         if done.returncode == 127 or "python3" in done.stderr:
             pytest.skip("no python3 that another user may run")
     assert "403 Forbidden" in done.stdout, done.stderr

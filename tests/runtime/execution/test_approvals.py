@@ -141,7 +141,8 @@ async def test_a_kill_leaves_the_question_or_its_answer_and_nothing_is_sent_twic
     await second.recover()
     assert [again.intent.id for again in second.approvals.waiting()] == [one.intent.id]
     assert count(venue, "confirm") == 0
-    second.approvals.decide(one.intent.id, approve=approve, decider="me")  # written, and not sent yet
+    # written, and not sent yet
+    second.approvals.decide(one.intent.id, approve=approve, decider="me")
     kill(second)
     third = make_kernel(venue, once, path=path, approval=ALWAYS, interval_ms=3_600_000)
     await third.recover()
@@ -263,10 +264,12 @@ ENTRY = {"oid": "7", "kind": "limit", "side": "long", "intent": "open", "size": 
 @pytest.mark.parametrize(
     ("type_", "subtype", "coin", "whose", "ends"),
     [
-        ("fill", "exit", "BTC", "nobody", True),  # a stop, a guardian, a person
+        # a stop, a guardian, a person
+        ("fill", "exit", "BTC", "nobody", True),
         ("fill", "entry", "BTC", "an older decision", True),
         ("fill", "exit", "BTC", "an older decision", True),
-        ("fill", "exit", "BTC", "this decision", False),  # the close of a reversal
+        # the close of a reversal
+        ("fill", "exit", "BTC", "this decision", False),
         ("fill", "entry", "BTC", "another strategy", False),
         ("fill", "exit", "ETH", "nobody", False),
         ("liquidation", "full", "BTC", "nobody", True),
@@ -301,9 +304,14 @@ async def test_an_entry_ends_when_what_it_was_decided_on_has_changed(
         kernel.approvals.write_decision([cancel])
     data = {**ENTRY, "intent": "close", "kind": "stop_loss"} if whose == "a stop" else ENTRY
     found = Event.model_construct(
-        id="evt_9", type=type_, subtype=subtype, ts=1, coin=coin, idempotency_key=key,
+        id="evt_9",
+        type=type_,
+        subtype=subtype,
+        ts=1,
+        coin=coin,
+        idempotency_key=key,
         data=OrderData.model_validate(data) if type_ == "order" else None,
-    )  # fmt: skip
+    )
     kernel.approvals.end_outdated([found])
     await kernel.cycle()
     assert (kernel.approvals.waiting() == []) is ends
@@ -353,9 +361,14 @@ def broken(_proposal: Proposal) -> object:
 
 @pytest.mark.parametrize(
     ("policy", "sent", "code"),
-    [(agree, True, None), (lambda _: "too late", False, "not_approved"), (lambda _: 1, False, "not_approved"), (broken, False, "policy_failed"),
-     (unread, False, "policy_failed")],
-)  # fmt: skip
+    [
+        (agree, True, None),
+        (lambda _: "too late", False, "not_approved"),
+        (lambda _: 1, False, "not_approved"),
+        (broken, False, "policy_failed"),
+        (unread, False, "policy_failed"),
+    ],
+)
 async def test_a_policy_agrees_with_true_alone(policy: Any, sent: bool, code: str | None) -> None:
     venue, kernel = await held(Approval(policy=policy, policy_name="mine:check"))
     assert ("BTC" in venue.positions, count(venue, "confirm")) == (sent, int(sent))

@@ -1,4 +1,6 @@
-"""Several orders in flight: exits first, one entry per market, each on disk before it is sent, no pass waits for a reply, and nothing is sent twice."""
+"""Several orders in flight: exits first, one entry per market, each on disk before it is sent, no pass waits for a
+reply, and nothing is sent twice.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,18 @@ def test_sent_one_at_a_time_intents_keep_the_dispatch_order() -> None:
 
 def test_exits_are_sent_before_entries_and_entries_one_per_market() -> None:
     assert batches("a BTC open", "b BTC open", "c ETH open", "d ETH close", "e BTC cancel") == [
-        ["d ETH close", "e BTC cancel"], ["a BTC open", "c ETH open"], ["b BTC open"],
-    ]  # fmt: skip
+        ["d ETH close", "e BTC cancel"],
+        ["a BTC open", "c ETH open"],
+        ["b BTC open"],
+    ]
 
 
 def test_the_order_of_a_strategys_intents_in_a_market_is_kept() -> None:
     assert batches("a BTC close", "a BTC open", "b ETH open", "b ETH close") == [
-        ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
-    ]  # fmt: skip
+        ["a BTC close"],
+        ["a BTC open", "b ETH open"],
+        ["b ETH close"],
+    ]
     close, entry = wanted("a BTC close", "a BTC open")
     assert next_batch([entry], in_flight=[close]) == [], "it waits for the reply to its close"
     assert next_batch([entry], in_flight=[close], slow=[close.id]) == [], "for any length of time"
@@ -117,7 +123,8 @@ class Busy(FakeVenue):
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
-            for _ in range(20):  # Long enough for the pass to start the others.
+            # Long enough for the pass to start the others.
+            for _ in range(20):
                 await asyncio.sleep(0)
             reader = open_journal(self.path, address=ADDRESS)
             (row,) = reader.db.conn.execute("SELECT state, attempts FROM intents WHERE id=?", (key,)).fetchall()
@@ -141,8 +148,13 @@ def three(path: Path, script: Any, kind: type[Busy] = Busy) -> tuple[Kernel, Bus
     specs = [StrategySpec(one, "1m", limits(one.name, one.markets, path="direct")) for one in strategies]
     journal: Any = open_journal(path, address=ADDRESS)
     kernel = Kernel(
-        port=venue, journal=journal, specs=specs, pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), abreast=ABREAST
-    )  # fmt: skip
+        port=venue,
+        journal=journal,
+        specs=specs,
+        pacer=FakePacer(),
+        settings=Settings(guardians=(DEAD_MAN_60,)),
+        abreast=ABREAST,
+    )
     return kernel, venue
 
 
@@ -221,7 +233,10 @@ async def test_a_reset_between_a_close_and_its_entry_ends_the_waiting_entry(tmp_
 
 
 class Slow(Busy):
-    """Replies to no order in the `slow` markets before `free` is set. `arrived` lists the orders in their order; with `forgets` they wait before they act."""
+    """Replies to no order in the `slow` markets before `free` is set.
+
+    `arrived` lists the orders in their order; with `forgets` they wait before they act.
+    """
 
     free: asyncio.Event
     arrived: list[str]
@@ -365,10 +380,7 @@ async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp
     assert isinstance(kernel.budget.pacer, FakePacer)
     kernel.budget.pacer.now_ms += UNSETTLED_MS
     await tick(kernel, venue)
-    assert state_of(kernel) == (
-        "DEGRADED",
-        "the service does not say what became of an order in BTC (no reply yet)",
-    )
+    assert state_of(kernel) == ("DEGRADED", "the service does not say what became of an order in BTC (no reply yet)")
     assert kernel.health.markets_of(ORDERS) == ["BTC"]
     assert kernel.health.no_entry("ETH") is None, "other markets open"
     venue.free.set()
@@ -376,9 +388,7 @@ async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp
     assert (state_of(kernel).word, kernel.health.markets_of(ORDERS)) == ("RUNNING", [])
 
 
-async def test_after_a_cut_run_known_outcomes_are_stored_and_the_rest_is_sent_with_the_same_key(
-    tmp_path: Path,
-) -> None:
+async def test_after_a_cut_run_known_outcomes_are_stored_and_the_rest_is_sent_with_the_same_key(tmp_path: Path) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
     kernel.execution.in_flight.abreast = 2
     await tick(kernel, venue)
@@ -436,7 +446,8 @@ async def test_at_the_end_every_close_is_sent_before_a_strategy_gets_the_first_e
 
     async def run(_seat: Any, call: Any) -> Any:
         if is_ending:
-            await asyncio.Event().wait()  # The hook is slow, and the end of a run does not wait for it.
+            # The hook is slow, and the end of a run does not wait for it.
+            await asyncio.Event().wait()
         return call()
 
     def enters(view: View, bar: Bar) -> Iterable[Signal]:
@@ -445,9 +456,14 @@ async def test_at_the_end_every_close_is_sent_before_a_strategy_gets_the_first_e
 
     one = Scripted(enters, markets=("BTC", "ETH"))
     kernel = Kernel(
-        port=venue, journal=open_journal(None, address=ADDRESS), specs=[StrategySpec(one, "1m", limits(one.name, one.markets))],
-        pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), hooks=Hooks(run=run), abreast=ABREAST,
-    )  # fmt: skip
+        port=venue,
+        journal=open_journal(None, address=ADDRESS),
+        specs=[StrategySpec(one, "1m", limits(one.name, one.markets))],
+        pacer=FakePacer(),
+        settings=Settings(guardians=(DEAD_MAN_60,)),
+        hooks=Hooks(run=run),
+        abreast=ABREAST,
+    )
     await kernel.recover()
     await kernel.cycle()
     await replied(kernel)

@@ -1,4 +1,7 @@
-"""A request without a reply delays only its own market, and the state shows it. A real service runs behind a proxy that swallows orders."""
+"""A request without a reply delays only its own market, and the state shows it.
+
+A real service runs behind a proxy that swallows orders.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +66,13 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def fast() -> Iterator[serving.Served]:
     """A service at 60 times real speed."""
     served = serving.start(
-        {"BOT_CONTROL_TOKEN": "bbc_test"}, port=0, clock="60x", start_ms=1_795_132_800_000, markets=MARKETS, rate_limits=False
-    )  # fmt: skip
+        {"BOT_CONTROL_TOKEN": "bbc_test"},
+        port=0,
+        clock="60x",
+        start_ms=1_795_132_800_000,
+        markets=MARKETS,
+        rate_limits=False,
+    )
     yield served
     serving.end(served)
 
@@ -121,9 +129,12 @@ async def trading(tmp_path: Path, fast: serving.Served) -> AsyncIterator[Callabl
             config.write_text(CONFIG.format(base_url=halfway.base_url, folder=tmp_path, lines=lines, path=path))
             ready = asyncio.Event()
             request = RunRequest(
-                settings=load(config, {"KEY": account["apiKey"]}), base_url=halfway.base_url, api_key=SecretStr(account["apiKey"]),
-                stop=one.stop, on_ready=ready.set,
-            )  # fmt: skip
+                settings=load(config, {"KEY": account["apiKey"]}),
+                base_url=halfway.base_url,
+                api_key=SecretStr(account["apiKey"]),
+                stop=one.stop,
+                on_ready=ready.set,
+            )
             one.task = asyncio.create_task(daemon.run(request))
             stack.push_async_callback(ended, one)
             await asyncio.wait_for(ready.wait(), PATIENCE_S)
@@ -152,7 +163,9 @@ async def until(what: str, holds: Callable[[], Any]) -> None:
 async def test_hung_orders_of_one_market_delay_no_other_and_the_state_shows_them(
     trading: Callable[..., Awaitable[Trading]], is_one: bool
 ) -> None:
-    """Three strategies, or one that trades all three markets: the other markets trade while the order hangs, for 15 s."""
+    """Three strategies, or one that trades all three markets: the other markets trade while the order hangs, for 15
+    s.
+    """
     one = await trading("direct", is_one=is_one)
     await until("all of them trade", lambda: all(one.closes().values()))
     assert (await one.status())["state"] == "RUNNING"
@@ -201,9 +214,7 @@ async def test_a_daemon_whose_orders_all_hang_is_degraded_and_not_safe(
     await until("passes go on, and with them beats, exits and stops", goes_on)
 
 
-async def test_hung_candles_of_one_market_delay_no_other(
-    trading: Callable[..., Awaitable[Trading]],
-) -> None:
+async def test_hung_candles_of_one_market_delay_no_other(trading: Callable[..., Awaitable[Trading]]) -> None:
     one = await trading("direct")
     await until("all of them trade", lambda: all(one.closes().values()))
     one.halfway.hangs = lambda path: path == "/v1/markets/BTC/candles"

@@ -1,4 +1,6 @@
-"""The confirm token of a plan is never in clear on disk, and a journal whose tokens cannot be read orders nothing twice."""
+"""The confirm token of a plan is never in clear on disk, and a journal whose tokens cannot be read orders nothing
+twice.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,19 @@ def once(view: View, bar: Bar) -> Iterable[Intent]:
 
 def intent_of(key: str) -> RuntimeIntent:
     return RuntimeIntent(
-        id=key, strategy="trend", market="BTC", action="open", path="plan", trigger="bar:1", ordinal=0, leg="order",
-        epoch=0, body=b"{}", not_after_ms=10**15, opened_ms=0,
-    )  # fmt: skip
+        id=key,
+        strategy="trend",
+        market="BTC",
+        action="open",
+        path="plan",
+        trigger="bar:1",
+        ordinal=0,
+        leg="order",
+        epoch=0,
+        body=b"{}",
+        not_after_ms=10**15,
+        opened_ms=0,
+    )
 
 
 async def again(venue: FakeVenue, path: Path, approval: Approval | None) -> Kernel:

@@ -148,7 +148,8 @@ def test_a_reset_makes_earlier_intents_void(journal: Journal) -> None:
 
 
 def test_refusals_are_kept_for_people(journal: Journal) -> None:
-    for _ in range(2):  # A bar that is decided again says no again.
+    # A bar that is decided again says no again.
+    for _ in range(2):
         journal.refused(
             Refusal("over_budget", "no"), strategy="trend", market="BTC", trigger="bar:1", ordinal=0, at_ms=1
         )
@@ -311,7 +312,10 @@ def test_a_failed_write_to_a_journal_in_memory_is_a_journal_error_and_changes_no
 def test_the_wait_for_another_process_lock_is_short_because_bars_wait_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first time, and again after the file was written again. A start waits longer: here for minutes, so that the test sees the difference."""
+    """The first time, and again after the file was written again.
+
+    A start waits longer: here for minutes, so that the test sees the difference.
+    """
     monkeypatch.setattr(opening, "OPEN_BUSY_MS", 120_000)
     journal = open_journal(tmp_path / "journal.db", address=ADDRESS)
     lock = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
@@ -382,8 +386,10 @@ def test_an_event_with_a_known_id_and_another_time_is_new_after_a_restore(journa
     notices = [Notice("evt_0000000003", "fill.entry", '"new"')]
     journal.take(journal.events.unseen(again), "evt_0000000003", epoch=0, notices=notices)
     assert [(row["id"], row["ts"]) for row in journal.db["events"].rows] == [
-        ("evt_0000000001", 1), ("evt_0000000002", 2), ("evt_0000000003", 77),
-    ]  # fmt: skip
+        ("evt_0000000001", 1),
+        ("evt_0000000002", 2),
+        ("evt_0000000003", 77),
+    ]
     assert [one.payload for one in journal.owed(0, 9)] == ['"undone"', '"new"']
     assert [one.payload for one in journal.owed(sent, 9)] == ['"new"'], (
         "whoever was told of the first is told of the second"

@@ -1,4 +1,7 @@
-"""A journal whose file fails: full, read-only, locked, an I/O error at any statement, or damaged when it is opened. No row is lost, no damaged row is used."""
+"""A journal whose file fails: full, read-only, locked, an I/O error at any statement, or damaged when it is opened.
+
+No row is lost, no damaged row is used.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ def path(tmp_path: Path) -> Path:
 def full(journal: Journal) -> Callable[[], None]:
     pages = journal.db.conn.execute("PRAGMA page_count").fetchone()[0]
     journal.db.conn.execute(f"PRAGMA max_page_count={pages}")
-    return lambda: None  # A new connection has its own bound: the disk has room again.
+    # A new connection has its own bound: the disk has room again.
+    return lambda: None
 
 
 def read_only(journal: Journal) -> Callable[[], None]:
@@ -129,9 +133,13 @@ def fill(journal: Journal) -> None:
     journal.intents.accept(journal.intents.sending(one, now_ms=4), "trd_1", now_ms=5)
     events = [event(1), event(2)]
     journal.take(
-        journal.events.unseen(events), "evt_0000000002", epoch=0, states={"trend": '{"n": 2}'}, intents=[intent(7)],
+        journal.events.unseen(events),
+        "evt_0000000002",
+        epoch=0,
+        states={"trend": '{"n": 2}'},
+        intents=[intent(7)],
         notices=[Notice("evt_0000000001", "fill.entry", "{}")],
-    )  # fmt: skip
+    )
     journal.state.write_arm(Arm("dead_man", 1, "grd_1", "{}"))
     journal.state.write_arm(Arm("dead_man", 2, "grd_2", "{}"))
     journal.intents.end(journal.intents.live()[0], "expired", "x", "y", now_ms=9)
@@ -416,13 +424,15 @@ async def test_an_entry_whose_write_fails_is_not_sent(tmp_path: Path) -> None:
         kernel = make_kernel(venue, trader, path=path)
         await kernel.recover()
         failing(kernel.journal, at=at)
-        kernel.upkeep.rewrite_at_ms = 1 << 60  # The file would be whole again at the end of the pass.
+        # The file would be whole again at the end of the pass.
+        kernel.upkeep.rewrite_at_ms = 1 << 60
         venue.calls.clear()
         await kernel.cycle()
         if kernel.journal.fault is None:
             assert left[0] is False
             assert left[-1] is True
-            return  # Every statement of the pass has failed once.
+            # Every statement of the pass has failed once.
+            return
         no = kernel.conditions.entries_stopped(kernel.now_ms())
         assert no is not None
         assert no.code == "journal_fault"
@@ -558,7 +568,8 @@ def test_a_damaged_file_is_set_aside_or_reads_as_written(tmp_path: Path, worlds:
         except (
             JournalError,
             ConfigError,
-        ):  # Another account's, a newer version's: a word of the file that says so was hit. Nothing is traded.
+            # Another account's, a newer version's: a word of the file that says so was hit. Nothing is traded.
+        ):
             outcomes["refused"] += 1
             shutil.rmtree(folder)
             continue
@@ -573,7 +584,8 @@ def test_a_damaged_file_is_set_aside_or_reads_as_written(tmp_path: Path, worlds:
                 if kind not in ("gone", "empty"):
                     assert any(name.name.startswith("journal.db.damaged-2025") for name in folder.iterdir()), "kept"
         except JournalDamaged:
-            pass  # Found when it was read: the run ends, and the next start sets it aside.
+            # Found when it was read: the run ends, and the next start sets it aside.
+            pass
         found.db.close()
         shutil.rmtree(folder)
     assert outcomes["rebuilt"] > worlds // 4, outcomes
@@ -691,9 +703,15 @@ def test_the_copy_of_the_halt_flags_has_only_committed_flags(path: Path) -> None
 
 def test_a_halt_flag_that_no_run_writes_counts_as_damage(path: Path) -> None:
     for name, value in (
-        ("pauses", "["), ("pauses", "{}"), ("pauses", '[["alpha"]]'), ("halted", '{"alpha": 5}'), ("halted", '{"alpha": ["0", 1]}'),
-        ("foreign_writer", "5"), ("quarantine:alpha", '["why"]'), ("quarantine:alpha", '["why", "1", "soon"]'),
-    ):  # fmt: skip
+        ("pauses", "["),
+        ("pauses", "{}"),
+        ("pauses", '[["alpha"]]'),
+        ("halted", '{"alpha": 5}'),
+        ("halted", '{"alpha": ["0", 1]}'),
+        ("foreign_writer", "5"),
+        ("quarantine:alpha", '["why"]'),
+        ("quarantine:alpha", '["why", "1", "soon"]'),
+    ):
         journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
         journal.state.halt_flags_file = None
         journal.state.write_note(name, value)

@@ -35,7 +35,9 @@ async def test_a_chain_after_a_reset_has_no_event_from_before_it() -> None:
 
 
 async def test_the_stop_of_an_older_position_is_not_in_the_chain_of_a_resting_entry() -> None:
-    """A limit waits below the stop of an open position: the stop fires first; then the limit is filled and stopped itself."""
+    """A limit waits below the stop of an open position: the stop fires first; then the limit is filled and stopped
+    itself.
+    """
     entries = [
         Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5)),
         Open("BTC", "long", usd=200, limit_px=90, bracket=Bracket(stop_pct=5)),

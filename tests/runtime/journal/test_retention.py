@@ -131,8 +131,10 @@ def test_rows_of_guardians_that_are_gone_are_removed(journal: Journal) -> None:
     names = ("dead_man", "old:grd_1", "old:grd_2", "cover:BTC:5", "cover:BTC:9")
     for name in names:
         journal.state.write_arm(Arm(name, 1, None if name == "old:grd_1" else "grd_7", "{}"))
-    journal.state.write_arm(Arm("lost:0:1:cap", 1, None, ""))  # taken back
-    journal.state.write_arm(Arm("lost:0:2:cap", 2, None, "{}"))  # to be taken back yet
+    # taken back
+    journal.state.write_arm(Arm("lost:0:1:cap", 1, None, ""))
+    # to be taken back yet
+    journal.state.write_arm(Arm("lost:0:2:cap", 2, None, "{}"))
     journal.trim(lambda: Held(positions={"BTC": 9}), now_ms=0)
     assert {arm.name for arm in journal.state.arms()} == {"dead_man", "old:grd_2", "lost:0:2:cap", "cover:BTC:9"}
 
@@ -207,7 +209,19 @@ def pages(journal: Journal) -> int:
 
 def fill(n: int, key: str) -> Event:
     data = {
-        "tradeId": f"trd_{n}", "oid": str(n), "kind": "market", "side": "long", "intent": "open", "size": "1", "px": "1", "feeUsd": "0",
-        "positionSize": "1", "entryPx": "1", "remainingSize": "0", "balanceUsd": "1", "reduceOnly": False, "liquidity": "taker",
-    }  # fmt: skip
+        "tradeId": f"trd_{n}",
+        "oid": str(n),
+        "kind": "market",
+        "side": "long",
+        "intent": "open",
+        "size": "1",
+        "px": "1",
+        "feeUsd": "0",
+        "positionSize": "1",
+        "entryPx": "1",
+        "remainingSize": "0",
+        "balanceUsd": "1",
+        "reduceOnly": False,
+        "liquidity": "taker",
+    }
     return Event(id=f"evt_{n:010d}", type="fill", subtype="entry", ts=n, coin="BTC", idempotency_key=key, data=data)

@@ -1,4 +1,6 @@
-"""Round trips from events: averages, reversals, liquidation, settlement, trades from before the journal, and exact sums."""
+"""Round trips from events: averages, reversals, liquidation, settlement, trades from before the journal, and exact
+sums.
+"""
 
 from __future__ import annotations
 
@@ -193,5 +195,6 @@ def test_sums_of_amounts_with_many_digits_are_exact() -> None:
         events.append(fill("entry", size, "98765.43210987", str(total), at=n))
     (trip,) = list(trips(events))
     assert isinstance(trip, Trip)
-    whole = sum(int(size.replace(".", "")) * 9876543210987 for size in sizes)  # in units of 1e-16
+    # in units of 1e-16
+    whole = sum(int(size.replace(".", "")) * 9876543210987 for size in sizes)
     assert EXACT.multiply(trip.entry_usd, Decimal(10**16)) == whole

@@ -1,8 +1,8 @@
 """A fake service in its own process: answers POST /v1/heartbeat as its mode file says and records each heartbeat.
 
-python heartbeat_service.py FOLDER [PORT]: writes FOLDER/port; reads FOLDER/mode (ok, empty, 401, 500, 429, hang_first, still,
-garbage, chunked, drip) at each request; appends one line for each heartbeat, "boot_ns mode", to FOLDER/beats. If FOLDER/service.pem,
-a certificate and its key, exists, the service uses TLS.
+python heartbeat_service.py FOLDER [PORT]: writes FOLDER/port; reads FOLDER/mode (ok, empty, 401, 500, 429, hang_first,
+still, garbage, chunked, drip) at each request; appends one line for each heartbeat, "boot_ns mode", to FOLDER/beats. If
+FOLDER/service.pem, a certificate and its key, exists, the service uses TLS.
 """
 
 import json

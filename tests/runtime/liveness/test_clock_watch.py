@@ -33,9 +33,11 @@ class Clocks:
 
     def keeper(self) -> ClockWatch:
         return ClockWatch(
-            skew_ms=lambda: self.skew, boot_ns=lambda: self.boot * 1_000_000, mono_ns=lambda: self.mono * 1_000_000,
+            skew_ms=lambda: self.skew,
+            boot_ns=lambda: self.boot * 1_000_000,
+            mono_ns=lambda: self.mono * 1_000_000,
             wall_ms=lambda: self.wall,
-        )  # fmt: skip
+        )
 
     def run(self, ms: int, *, asleep: int = 0, wall: int = 0) -> None:
         self.mono += ms
@@ -46,10 +48,19 @@ class Clocks:
 @pytest.mark.parametrize(
     ("asleep", "wall", "lapses"),
     [
-        (0, 0, 0), (900, 0, 0), (1_001, 0, 1), (8 * HOUR_MS, 0, 1), (0, 1_900, 0), (0, -1_900, 0), (0, HOUR_MS, 1), (0, -HOUR_MS, 1),
-        (0, YEAR_MS, 1), (0, -YEAR_MS, 1), (HOUR_MS, -HOUR_MS, 1),
+        (0, 0, 0),
+        (900, 0, 0),
+        (1_001, 0, 1),
+        (8 * HOUR_MS, 0, 1),
+        (0, 1_900, 0),
+        (0, -1_900, 0),
+        (0, HOUR_MS, 1),
+        (0, -HOUR_MS, 1),
+        (0, YEAR_MS, 1),
+        (0, -YEAR_MS, 1),
+        (HOUR_MS, -HOUR_MS, 1),
     ],
-)  # fmt: skip
+)
 def test_a_suspend_or_a_clock_jump_is_a_lapse_and_a_small_change_is_not(asleep: int, wall: int, lapses: int) -> None:
     clocks = Clocks()
     times = clocks.keeper()
@@ -77,8 +88,16 @@ def test_a_lapse_during_a_resync_causes_another_resync() -> None:
 
 @pytest.mark.parametrize(
     ("skew", "level"),
-    [(None, None), (2_000, None), (2_500, "warning"), (-2_500, "warning"), (30_000, "warning"), (31_000, "error"), (-31_000, "error")],
-)  # fmt: skip
+    [
+        (None, None),
+        (2_000, None),
+        (2_500, "warning"),
+        (-2_500, "warning"),
+        (30_000, "warning"),
+        (31_000, "error"),
+        (-31_000, "error"),
+    ],
+)
 def test_a_wrong_clock_causes_a_warning_and_a_very_wrong_one_blocks_scheduled_entries(
     skew: int | None, level: str | None
 ) -> None:
@@ -238,9 +257,12 @@ async def test_a_wall_clock_that_is_set_back_delays_no_pass(monkeypatch: pytest.
         (600, 1.0, False, True),
         (400, 1.0, False, False),
         (-5, 1.0, False, False),
-        (60_000, 600.0, False, False),  # in real time a tenth of a second
-        (60_000, 0.0, False, False),  # moved by hand, at unknown times
-        (60_000, 1.0, True, False),  # There are events, so the next pass is at once.
+        # in real time a tenth of a second
+        (60_000, 600.0, False, False),
+        # moved by hand, at unknown times
+        (60_000, 0.0, False, False),
+        # There are events, so the next pass is at once.
+        (60_000, 1.0, True, False),
     ],
 )
 async def test_at_rest_is_called_if_nothing_is_due_for_a_while(
@@ -278,11 +300,15 @@ class Waits:
     ("began", "ended", "look"),
     [
         (10_000, 10_050, 60_000),
-        (59_990, 60_040, 60_000),  # The bar closed during the pass, perhaps after the pass had requested it.
-        (60_005, 60_020, 60_100),  # The pass requested the bar, but it was not there yet.
+        # The bar closed during the pass, perhaps after the pass had requested it.
+        (59_990, 60_040, 60_000),
+        # The pass requested the bar, but it was not there yet.
+        (60_005, 60_020, 60_100),
         (60_105, 60_120, 60_500),
-        (60_505, 60_520, 120_000),  # The regular passes request it.
-        (125_000, 125_010, 180_000),  # A market without new bars is not requested all the time.
+        # The regular passes request it.
+        (60_505, 60_520, 120_000),
+        # A market without new bars is not requested all the time.
+        (125_000, 125_010, 180_000),
     ],
 )
 async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_asked_for_at_once(
@@ -302,8 +328,11 @@ async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_asked_for_at_onc
         venue.clock.set(start_ms + ended)
 
     run: Any = SimpleNamespace(
-        _request=SimpleNamespace(stop=stop), _scheduler=waits, one_pass=passed, _kernel=SimpleNamespace(is_late=False, feed=feed, port=venue),
-    )  # fmt: skip
+        _request=SimpleNamespace(stop=stop),
+        _scheduler=waits,
+        one_pass=passed,
+        _kernel=SimpleNamespace(is_late=False, feed=feed, port=venue),
+    )
     run._next_look_ms = partial(PassRunner._next_look_ms, run)
     await PassRunner.run(run)
     assert waits.looks == [start_ms + look]

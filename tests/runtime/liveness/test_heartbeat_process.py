@@ -28,7 +28,8 @@ from tests.certificates import certificate
 
 KEY = "bbk_test_abcdefgh_heartbeatcanary"
 SHORT = BeatTiming(deadline_ns=20 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND)
-PATIENCE_S = 60.0  # much longer than any step takes, so that a busy machine fails no test
+# much longer than any step takes, so that a busy machine fails no test
+PATIENCE_S = 60.0
 STAND_IN = Path(__file__).with_name("heartbeat_service.py")
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs CLOCK_BOOTTIME and prctl")
@@ -182,7 +183,8 @@ def test_heartbeats_go_on_while_the_daemon_holds_the_gil(tmp_path: Path, service
     stalled: list[int] = []
     while len(stalled) < 6 and boot_ns() < start + PATIENCE_S * SECOND:
         looks_at = boot_ns() + SECOND // 2
-        while boot_ns() < looks_at:  # Each product is one C call that lets no other thread of this process run.
+        # Each product is one C call that lets no other thread of this process run.
+        while boot_ns() < looks_at:
             _ = number * number
         stalled = [at for at in service.beats if at > start]
     patient.close()
@@ -192,7 +194,10 @@ def test_heartbeats_go_on_while_the_daemon_holds_the_gil(tmp_path: Path, service
 
 @pytest.mark.soak(worlds=2, full=10)
 def test_a_plug_in_that_holds_the_gil_delays_no_heartbeat(tmp_path: Path, service: Service, worlds: int) -> None:
-    """Each world takes one second, ten in `make soak`. No heartbeat may be more than one second late; a busy machine gets more time."""
+    """Each world takes one second, ten in `make soak`.
+
+    No heartbeat may be more than one second late; a busy machine gets more time.
+    """
     seconds = min(worlds, 10)
     late_ns = SECOND if seconds == 10 else 5 * SECOND
     patient = Brain(tmp_path, f"http://127.0.0.1:{service.port}", SHORT._replace(stale_ns=30 * SECOND))
@@ -202,7 +207,8 @@ def test_a_plug_in_that_holds_the_gil_delays_no_heartbeat(tmp_path: Path, servic
     number = 7**400_000
     began = boot_ns()
     while boot_ns() < began + seconds * SECOND:
-        _ = number * number  # One C call that lets no other thread of this process run.
+        # One C call that lets no other thread of this process run.
+        _ = number * number
     during = [at for at in service.beats if at >= began - SHORT.period_ns]
     patient.close()
     assert max(gaps([*during, boot_ns()])) < SHORT.period_ns * 11 // 10 + late_ns
@@ -247,7 +253,8 @@ def test_an_unreachable_address_delays_no_heartbeat(
         bad.bind(("127.0.0.1", 0))
         if first == "swallows":
             bad.listen(0)
-            fills.connect(bad.getsockname())  # The backlog is full.
+            # The backlog is full.
+            fills.connect(bad.getsockname())
         one = attempts(service, monkeypatch, bad)
         for from_last in (False, True):
             with heartbeat_process._connected(one.orders, boot_ns() + 60 * SECOND, from_last=from_last) as connected:
@@ -258,7 +265,8 @@ def test_an_unreachable_address_delays_no_heartbeat(
 def test_the_second_connection_goes_to_another_address_than_one_that_hangs(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:  # Accepts, never answers.
+    # Accepts, never answers.
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
         one = attempts(service, monkeypatch, deaf)
         wait_for(lambda: one.attempt()[1].kind == "ok")
 
@@ -282,7 +290,8 @@ def test_heartbeats_stop_and_go_on_with_the_daemons_progress(tmp_path: Path, ser
     brain.cycle()
     last_cycle = boot_ns()
     time.sleep(3.5)
-    assert service.beats[-1] <= last_cycle + lengths.stale_ns + 2 * SECOND  # A heartbeat sent in time may arrive late.
+    # A heartbeat sent in time may arrive late.
+    assert service.beats[-1] <= last_cycle + lengths.stale_ns + 2 * SECOND
     silent = len(service.beats)
     assert brain.heartbeat.alive
     brain.live_until(lambda: len(service.beats) > silent)
@@ -303,7 +312,8 @@ def test_the_stamp_of_another_run_is_no_proof_of_progress(brain: Brain, service:
         lives()
         time.sleep(0.05)
     other.close()
-    assert len(service.beats) == 3  # The heartbeats of the start.
+    # The heartbeats of the start.
+    assert len(service.beats) == 3
 
 
 def test_at_most_three_boot_heartbeats_across_restarts_until_a_pass_is_complete(
@@ -316,7 +326,8 @@ def test_at_most_three_boot_heartbeats_across_restarts_until_a_pass_is_complete(
         wait_for(lambda crashing=crashing, spent=spent: crashing.heartbeat.lease().boot_beats >= spent)
         time.sleep(0.4)
         crashing.close()
-    assert 1 <= len(service.beats) <= 3  # A heartbeat in flight when its process ended did not arrive.
+    # A heartbeat in flight when its process ended did not arrive.
+    assert 1 <= len(service.beats) <= 3
     well = Brain(tmp_path, url, fence=200)
     well.heartbeat.start()
     before = len(service.beats)
@@ -371,7 +382,8 @@ def test_a_failing_service_is_retried_fast(brain: Brain, service: Service, mode:
     service.mode = mode
     brain.heartbeat.start()
     brain.live_until(lambda: len(service.beats) >= 4)
-    assert 1 < sum(gaps(service.beats)[:3]) / SECOND < 20  # 0.25 + 0.5 + 1; to the digit in test_heartbeat_rule.
+    # 0.25 + 0.5 + 1; to the digit in test_heartbeat_rule.
+    assert 1 < sum(gaps(service.beats)[:3]) / SECOND < 20
     lease = brain.heartbeat.lease()
     assert lease.failures >= 3
     assert not lease.may_open
@@ -390,7 +402,8 @@ def test_a_slow_answer_does_not_extend_an_attempt(brain: Brain, service: Service
     service.mode = "drip"
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.lease().failures >= 1)
-    assert boot_ns() - service.beats[0] < 20 * SECOND  # The whole answer takes half a minute.
+    # The whole answer takes half a minute.
+    assert boot_ns() - service.beats[0] < 20 * SECOND
     assert brain.heartbeat.lease().error == "timeout"
 
 
@@ -404,7 +417,9 @@ def test_an_invalid_address_is_a_config_error(tmp_path: Path) -> None:
 def test_over_https_it_trusts_the_same_certificates_as_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_variable: bool
 ) -> None:
-    """If the process trusted the machine's certificates instead, the daemon's requests would succeed and its heartbeats would fail."""
+    """If the process trusted the machine's certificates instead, the daemon's requests would succeed and its
+    heartbeats would fail.
+    """
     folder = tmp_path / "service"
     folder.mkdir()
     made = certificate(folder, "localhost")
@@ -421,7 +436,8 @@ def test_over_https_it_trusts_the_same_certificates_as_the_client(
     trusting = Brain(tmp_path, url)
     trusting.heartbeat.start()
     trusting.live_until(lambda: trusting.heartbeat.lease().armed)
-    made.cert.unlink()  # An update of the installed certificates.
+    # An update of the installed certificates.
+    made.cert.unlink()
     count = len(service.beats)
     trusting.live_until(lambda: len(service.beats) > count + 2)
     trusting.close()
@@ -430,8 +446,14 @@ def test_over_https_it_trusts_the_same_certificates_as_the_client(
 
 @pytest.mark.parametrize(
     "base_url",
-    ["https://api.example.com", "https://fa\xdf.example/under/", "https://API.Example.com:8443", "https://x.example:443/\xe9", "http://[::1]:8700"],
-)  # fmt: skip
+    [
+        "https://api.example.com",
+        "https://fa\xdf.example/under/",
+        "https://API.Example.com:8443",
+        "https://x.example:443/\xe9",
+        "http://[::1]:8700",
+    ],
+)
 async def test_it_uses_the_same_address_and_path_as_the_client(base_url: str) -> None:
     orders, exchange = heartbeat._orders(base_url, KEY), Exchange(base_url)
     assert exchange._connections is not None
@@ -463,13 +485,13 @@ def test_a_connection_that_hangs_is_overtaken_by_a_second_one(brain: Brain, serv
     brain.heartbeat.start()
     start = time.monotonic()
     brain.live_until(lambda: brain.heartbeat.lease().armed)
-    assert 0.9 < time.monotonic() - start < 15  # The first attempt hangs for twenty seconds.
+    # The first attempt hangs for twenty seconds.
+    assert 0.9 < time.monotonic() - start < 15
     lease = brain.heartbeat.lease()
     assert lease.failures == 0
     assert lease.deadline_boot_ns is not None
-    assert (
-        lease.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]
-    )  # Counted from the sending of the second attempt.
+    # Counted from the sending of the second attempt.
+    assert lease.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]
 
 
 def test_after_429_it_waits_for_the_time_of_retry_after(tmp_path: Path, service: Service) -> None:
@@ -494,9 +516,8 @@ def test_a_success_with_nothing_armed_is_a_lapse_until_the_daemon_acknowledges_i
     assert lease.error == "nothing_armed"
     service.mode = "ok"
     brain.live_until(lambda: brain.heartbeat.lease().armed)
-    assert (
-        not brain.heartbeat.lease().may_open
-    )  # The switch is armed again, but the events in between have not been read.
+    # The switch is armed again, but the events in between have not been read.
+    assert not brain.heartbeat.lease().may_open
     brain.heartbeat.acknowledge(brain.heartbeat.lease().lapses)
     assert brain.heartbeat.lease().may_open
 
@@ -510,9 +531,8 @@ def test_a_heartbeat_that_does_not_move_the_deadline_does_not_count(brain: Brain
 
 
 def test_a_suspended_process_lapses_without_any_event(tmp_path: Path, service: Service) -> None:
-    lengths = BeatTiming(
-        deadline_ns=7 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND
-    )  # The margin leaves two seconds.
+    # The margin leaves two seconds.
+    lengths = BeatTiming(deadline_ns=7 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND)
     one = Brain(tmp_path, f"http://127.0.0.1:{service.port}", lengths)
     one.heartbeat.start()
     one.live_until(lambda: one.heartbeat.lease().may_open)
@@ -523,7 +543,8 @@ def test_a_suspended_process_lapses_without_any_event(tmp_path: Path, service: S
     assert one.heartbeat.lease().past
     os.kill(one.heartbeat.pid, signal.SIGCONT)
     one.live_until(lambda: not one.heartbeat.lease().past)
-    assert one.heartbeat.lease().lapsed  # The late heartbeat does not end the lapse.
+    # The late heartbeat does not end the lapse.
+    assert one.heartbeat.lease().lapsed
     assert not one.heartbeat.lease().may_open
     one.close()
 
@@ -572,7 +593,8 @@ def test_a_restart_under_the_same_daemon_keeps_the_lease(brain: Brain) -> None:
     assert brain.heartbeat.pid is not None
     os.kill(brain.heartbeat.pid, signal.SIGKILL)
     brain.live_until(lambda: not brain.heartbeat.alive)
-    assert not brain.heartbeat.lease().past  # The deadline outlives the killed process.
+    # The deadline outlives the killed process.
+    assert not brain.heartbeat.lease().past
     brain.heartbeat.start()
     brain.live_until(lambda: (brain.heartbeat.lease().deadline_boot_ns or 0) > (deadline or 0))
     assert not brain.heartbeat.lease().lapsed
@@ -620,7 +642,8 @@ def test_the_process_is_small_and_imports_nothing_heavy() -> None:
 
 
 def test_stop_ends_the_process_at_once_even_while_an_attempt_hangs(brain: Brain) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:  # Accepts, never answers.
+    # Accepts, never answers.
+    with socket.create_server(("127.0.0.1", 0)) as listening:
         deaf = HeartbeatProcess(
             base_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
             api_key=KEY,
@@ -633,6 +656,7 @@ def test_stop_ends_the_process_at_once_even_while_an_attempt_hangs(brain: Brain)
         wait_for(lambda: deaf.lease().beats >= 1)
         process = deaf._process
         assert process is not None
-        deaf.stop(PATIENCE_S)  # The process ends by itself; other tests check how long it may take.
+        # The process ends by itself; other tests check how long it may take.
+        deaf.stop(PATIENCE_S)
         deaf.close()
         assert process.returncode == -signal.SIGTERM, "ended on request, not killed"

@@ -74,13 +74,25 @@ def test_without_a_completed_pass_three_heartbeats_are_sent_and_no_more() -> Non
         ([(start, start + 5) for start in range(65, 500, 7)], 1, [65, 72, 79], 139),
         ([(start, start + 12) for start in range(65, 500, 55)], 1, [65, 75, 120, 130, 175, 185], 245),
     ],
-    ids=["none", "one that recovers for long", "a crash loop", "a slow crash loop", "one that warms for long", "one that recovers and warms for long",
-         "a crash loop while it warms", "a slow crash loop while it warms"],
-)  # fmt: skip
+    ids=[
+        "none",
+        "one that recovers for long",
+        "a crash loop",
+        "a slow crash loop",
+        "one that warms for long",
+        "one that recovers and warms for long",
+        "a crash loop while it warms",
+        "a slow crash loop while it warms",
+    ],
+)
 def test_failed_starts_share_three_heartbeats_and_then_the_switch_acts(
     lives: list[tuple[int, int]], warms_after: int, boot_beats: list[int], acts_at: int
 ) -> None:
-    """Also for runs that make passes during their warm-up, from `warms_after` seconds on. The last completed pass was at 0 s and its last heartbeat at 10 s. A run that begins before 70 s still finds the switch armed."""
+    """Also for runs that make passes during their warm-up, from `warms_after` seconds on.
+
+    The last completed pass was at 0 s and its last heartbeat at 10 s. A run that begins before 70 s still finds the
+    switch armed.
+    """
     heart, fence, stamp = Heart(), 1, WELL._replace(boot_ns=100 * S)
     beats: list[int] = []
     at, deadline = 0, 60
@@ -164,9 +176,12 @@ def test_retry_after_is_honoured_unless_the_switch_would_fire_meanwhile() -> Non
         )
 
     assert wait(30, 100) == 30
-    assert wait(80, 100) == 53  # 60 less the margin and an attempt
-    assert wait(30, 46) == 0.25  # already within the margin
-    assert wait(80, 0) == 10  # it is not known whether an earlier run's switch is armed
+    # 60 less the margin and an attempt
+    assert wait(80, 100) == 53
+    # already within the margin
+    assert wait(30, 46) == 0.25
+    # it is not known whether an earlier run's switch is armed
+    assert wait(80, 0) == 10
     assert wait(5, 0) == 5
 
 
@@ -310,7 +325,8 @@ def test_a_reader_beside_a_busy_writer_never_sees_half_a_stamp(tmp_path: Path, r
         end_ns = monotonic_ns() + 60 * SECOND
         while seen < 20_000 and monotonic_ns() < end_ns:
             stamp = reader.read()
-            if stamp is None:  # In the middle of a write, also if the writer is not scheduled for a long time.
+            # In the middle of a write, also if the writer is not scheduled for a long time.
+            if stamp is None:
                 continue
             assert stamp.cycles == 0 or stamp.cycles == stamp.boot_ns == stamp.last_bar_at_ms >= last
             last, seen = max(last, stamp.cycles), seen + 1

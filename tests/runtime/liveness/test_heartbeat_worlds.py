@@ -24,8 +24,10 @@ T = 7_200.0
 FENCE = 1
 D = 60.0
 LATENCY_S = (0.02, 0.4)
-CYCLE_S = 1.0  # A healthy daemon completes a pass at least this often.
-OUTAGE_MAX_S = D - 1.1 * D / 6 - 8  # 41 s at D = 60: what the rule promises to survive.
+# A healthy daemon completes a pass at least this often.
+CYCLE_S = 1.0
+# 41 s at D = 60: what the rule promises to survive.
+OUTAGE_MAX_S = D - 1.1 * D / 6 - 8
 
 
 class Spans:
@@ -82,16 +84,16 @@ class World:
     def __post_init__(self) -> None:
         r = self.r = random.Random(self.seed)
         self.partitions = Spans.random(r, (0, 1, 2, 3), (3, 10, 25, 60))
-        if r.random() < 0.5:  # Durations just under the bound find most mistakes.
+        # Durations just under the bound find most mistakes.
+        if r.random() < 0.5:
             start = r.uniform(60, T - 400)
             self.partitions = Spans(
                 [*self.partitions.spans, (start, start + r.uniform(OUTAGE_MAX_S - 6, OUTAGE_MAX_S + 2))]
             )
         self.downs = Spans.random(r, (0, 0, 1, 2), (2, 10, 40))
         self.suspends = Spans.random(r, (0, 0, 1, 2), (5, 30, 600))
-        self.sleepy = (
-            0.003 if r.random() < 0.3 else 0.0
-        )  # Probability that the host is suspended while a heartbeat is in flight.
+        # Probability that the host is suspended while a heartbeat is in flight.
+        self.sleepy = 0.003 if r.random() < 0.3 else 0.0
         self.stalls = Spans.random(r, (0, 1, 3), (1, 5, 15, 40))
         self.loss = r.choice((0, 0, 0.02, 0.1, 0.3))
         self.death = r.uniform(1_000, 6_000) if r.random() < 0.3 else None
@@ -134,7 +136,8 @@ class World:
 
     def stamp(self, t: float) -> Stamp:
         if self.crash_loop and self.death is not None and t > self.death:
-            return Stamp(FENCE + 1, 0, 0, -1)  # A new run every few seconds, none with a complete pass.
+            # A new run every few seconds, none with a complete pass.
+            return Stamp(FENCE + 1, 0, 0, -1)
         return Stamp(FENCE, 1, self.rules.clock(self, self.progress(t)), -1)
 
     def attempt(self, t: float) -> tuple[float, Answer]:
@@ -160,7 +163,8 @@ class World:
                 self.suspends = Spans([*self.suspends.spans, (arrives + latency / 4, back + self.r.uniform(5, 200))])
             asleep = self.suspends.at(back)
             if asleep:
-                back = asleep[1]  # The answer waits in the socket until the host wakes.
+                # The answer waits in the socket until the host wakes.
+                back = asleep[1]
             if not armed:
                 return back, Answer("ok", server_ms=int(arrives * 1000))
             assert self.deadline is not None
@@ -202,9 +206,8 @@ class World:
     def run(self) -> World:
         rules, lengths = self.rules, self.rules.lengths
         opens = sorted(self.r.uniform(100, T - 10) for _ in range(60))
-        opens += [
-            min(T - 1, end + self.r.uniform(0, 2)) for _, end in self.suspends.spans + self.partitions.spans
-        ]  # The moments just after a suspend matter most.
+        # The moments just after a suspend matter most.
+        opens += [min(T - 1, end + self.r.uniform(0, 2)) for _, end in self.suspends.spans + self.partitions.spans]
         opens = sorted(opens, reverse=True)
         t = 0.0
         while t < T:
@@ -236,9 +239,11 @@ class World:
                     lengths, self.heart, answer, sent_ns=now, now_ns=rules.clock(self, back), chance=self.r.random()
                 )
                 if self.fired is not None and not self.heart.guardians:
-                    break  # The daemon is informed; its next step is not part of this test.
+                    # The daemon is informed; its next step is not part of this test.
+                    break
                 if self.suspends.at(back - 0.001):
-                    self.open(back + 0.01)  # The daemon may act before the heartbeat process reads the clocks.
+                    # The daemon may act before the heartbeat process reads the clocks.
+                    self.open(back + 0.01)
                 t = max(back, t + 0.05)
                 continue
             nxt = t + 0.25 if verdict != "wait" else max(t + 0.01, (self.heart.next_ns - now) / SECOND + t)
@@ -294,8 +299,10 @@ def test_no_world_breaks_the_three_promises(worlds: int, base_seed: int) -> None
         assert not world.bad, f"seed {seed}: {world.bad[0]}"
         triggers += world.fired is not None
         beats += world.beats
-    assert beats > 100 * worlds  # The daemon works in most worlds ...
-    assert triggers > worlds // 10  # ... and the switch fires in some.
+    # The daemon works in most worlds ...
+    assert beats > 100 * worlds
+    # ... and the switch fires in some.
+    assert triggers > worlds // 10
 
 
 def monotonic(world: World, t: float) -> int:

@@ -134,7 +134,10 @@ def test_a_folder_on_a_failing_disk_is_no_config_error(
 
 
 def test_testing_a_lock_does_not_prevent_a_start(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import is_held\nwhile True: is_held(Path(sys.argv[1]))"
+    code = (
+        "import sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import is_held\nwhile True:"
+        " is_held(Path(sys.argv[1]))"
+    )
     (tmp_path / "lock").touch()
     looker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     try:
@@ -147,7 +150,10 @@ def test_testing_a_lock_does_not_prevent_a_start(tmp_path: Path) -> None:
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    code = "import os, sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import hold_state\nwith hold_state(Path(sys.argv[1])): print(1, flush=True); sys.stdin.read()"
+    code = (
+        "import os, sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import hold_state\nwith"
+        " hold_state(Path(sys.argv[1])): print(1, flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
@@ -305,7 +311,8 @@ def test_a_nearly_due_full_garbage_collection_runs_while_nothing_is_due() -> Non
 
     gc.disable()
     gc.collect()
-    gc.freeze()  # A full collection of a large heap takes long.
+    # A full collection of a large heap takes long.
+    gc.freeze()
     gc.callbacks.append(note)
     try:
         for _ in range(2 * LOOKS_MAX):
@@ -320,8 +327,9 @@ def test_a_nearly_due_full_garbage_collection_runs_while_nothing_is_due() -> Non
 
 def test_a_hardened_process_leaves_no_core_file_and_hides_its_memory() -> None:
     code = (
-        "import ctypes, json, os, resource; from bot.runtime.liveness.instance_lock import harden; harden(); mask = os.umask(0);"
-        f"print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}, 0, 0, 0, 0), mask]))"
+        "import ctypes, json, os, resource; from bot.runtime.liveness.instance_lock import harden; harden(); mask ="
+        " os.umask(0);print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE),"
+        f" ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}, 0, 0, 0, 0), mask]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[0, 0], 0, 0o077]
@@ -368,7 +376,8 @@ def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_once_a_second(man
     told = 0
     for _ in range(120):
         dog.pass_done()
-        now_ns[0] += 500_000_000  # a pass each half second, for a minute
+        # a pass each half second, for a minute
+        now_ns[0] += 500_000_000
         told += len(heard(manager))
     assert told == 60
 
@@ -414,7 +423,9 @@ async def test_a_long_start_asks_for_time_until_it_is_over(manager: socket.socke
 async def test_a_start_that_waits_for_its_embedded_service_asks_for_time(
     tmp_path: Path, repository: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service that catches up a long gap first issues no key meanwhile; the daemon asks again while the service runs."""
+    """A service that catches up a long gap first issues no key meanwhile; the daemon asks again while the service
+    runs.
+    """
     seen: list[str] = []
     asked = 0
 

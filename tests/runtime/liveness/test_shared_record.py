@@ -1,4 +1,6 @@
-"""A record that two processes share: whatever is done to its file, neither of them ends, and a reader gets a whole record or none."""
+"""A record that two processes share: whatever is done to its file, neither of them ends, and a reader gets a whole
+record or none.
+"""
 
 from __future__ import annotations
 

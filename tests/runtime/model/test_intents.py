@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, intent_key
 
 DECISION: dict[str, Any] = {
-    "address": "0x" + "ab" * 20, "epoch": 0, "strategy": "btc-trend", "market": "BTC", "trigger": "bar:BTC:1748736060000",
-    "ordinal": 0, "leg": "order",
-}  # fmt: skip
+    "address": "0x" + "ab" * 20,
+    "epoch": 0,
+    "strategy": "btc-trend",
+    "market": "BTC",
+    "trigger": "bar:BTC:1748736060000",
+    "ordinal": 0,
+    "leg": "order",
+}
 
 GOLDEN = [
     ({}, "YPAZFBYUNFQ63HMQIXVRMKZBESLUO5PB"),

@@ -1,4 +1,7 @@
-"""A position of another hand is adopted only with a stop under it. Whatever happens, no order of ours closes it for want of one."""
+"""A position of another hand is adopted only with a stop under it.
+
+Whatever happens, no order of ours closes it for want of one.
+"""
 
 from __future__ import annotations
 
@@ -147,9 +150,11 @@ async def stop_in_another_market(venue: FakeVenue, side: str) -> None:
 
 class Case(NamedTuple):
     by_hand: Callable[[FakeVenue, str], Any]
-    pct: float | None  # adopted_stop_pct
+    # adopted_stop_pct
+    pct: float | None
     is_adopted: bool
-    armed_pct: float | None = None  # of the stop that the daemon adds
+    # of the stop that the daemon adds
+    armed_pct: float | None = None
 
 
 CASES = (
@@ -362,9 +367,11 @@ async def test_the_position_of_the_other_side_that_replaces_an_adopted_one_is_ju
 @pytest.mark.parametrize(
     ("begins", "pct", "owner", "armed"),
     [
-        (covered, None, "trend", [("BTC", 2.0)]),  # at the distance of the stop that is gone
+        # at the distance of the stop that is gone
+        (covered, None, "trend", [("BTC", 2.0)]),
         (covered, 5, "trend", [("BTC", 2.0)]),
-        (trailed, None, None, []),  # nobody knows a distance
+        # nobody knows a distance
+        (trailed, None, None, []),
         (trailed, 5, "trend", [("BTC", 5.0)]),
         (bare, 5, "trend", [("BTC", 5.0)]),
     ],

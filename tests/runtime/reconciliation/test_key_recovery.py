@@ -70,7 +70,9 @@ async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None
 async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_one_too(
     venue: FakeVenue, tmp_path: Path
 ) -> None:
-    """The life that began the journal ended before it decided: the next one decides the same bar, and its plan is refused."""
+    """The life that began the journal ended before it decided: the next one decides the same bar, and its plan is
+    refused.
+    """
     signal = [Open("BTC", "long", usd=200, bracket=STOP)]
     await life(venue, Wants(signal))
     (trade,) = (await venue.trades()).trades
@@ -137,7 +139,9 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
 async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
     venue: FakeVenue, arrives: bool
 ) -> None:
-    """Until the fence of the request that may be on its way; nothing is asked for meanwhile, but whether it has come."""
+    """Until the fence of the request that may be on its way; nothing is asked for meanwhile, but whether it has
+    come.
+    """
     signal = [Open("BTC", "long", usd=200, bracket=STOP)]
     venue.faults = [Fault("confirm", "late" if arrives else "drop", count=3)]
     await life(venue, Wants(signal))
@@ -167,7 +171,8 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     (trade,) = (await venue.trades()).trades
     kernel = make_kernel(venue, strategies=[Wants(signal)])
     await kernel.recover()
-    monkeypatch.setattr(kernel.budget, "entries_left_ms", lambda: 0)  # The pass is over when the plan is there.
+    # The pass is over when the plan is there.
+    monkeypatch.setattr(kernel.budget, "entries_left_ms", lambda: 0)
     await kernel.cycle()
     (row,) = kernel.journal.db["intents"].rows
     assert row["state"] == "planned"
@@ -186,7 +191,9 @@ async def test_what_is_refused_on_an_account_that_nothing_stands_on_ends_at_once
 
 
 async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_it_had_opened(venue: FakeVenue) -> None:
-    """The close is another order than the open of the same bar: it is sent, and never takes the open's trade for its own."""
+    """The close is another order than the open of the same bar: it is sent, and never takes the open's trade for its
+    own.
+    """
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
     kernel = await life(venue, Wants([Close("BTC")]))
     assert venue.positions == {}

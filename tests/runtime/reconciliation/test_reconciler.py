@@ -143,7 +143,10 @@ async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> Non
     "answer", [refused("invalid_input"), ApiError.of("rate_limited", "not now", order_submitted=False, retryable=True)]
 )
 async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_without_a_stop(answer: ApiError) -> None:
-    """Of BTC only the list tells whether its trailing stop sleeps, and not to be told is no reason to close it. ETH has no stop."""
+    """Of BTC only the list tells whether its trailing stop sleeps, and not to be told is no reason to close it.
+
+    ETH has no stop.
+    """
 
     def both(view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market) is None:
@@ -197,7 +200,10 @@ LATER = ApiError.of("rate_limited", "not now", order_submitted=False, retryable=
 
 @pytest.mark.parametrize("answer", [LATER, unknown(), refused("invalid_input")])
 async def test_a_list_that_one_position_waits_for_keeps_another_from_no_repair(answer: ApiError) -> None:
-    """ETH has waited as long as it may, so that it is closed, which asks for no list; BTC has only just lost its stop."""
+    """ETH has waited as long as it may, so that it is closed, which asks for no list;
+
+    BTC has only just lost its stop.
+    """
     venue = FakeVenue()
     kernel = await both_opened(venue)
     venue.faults = [no := Fault("guardians", answer, count=99)]
@@ -277,7 +283,8 @@ async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_accou
     venue = FakeVenue()
     kernel = make_kernel(venue)
     await kernel.recover()
-    for _ in range(5):  # So many guardians come and go, and their keys are spent.
+    # So many guardians come and go, and their keys are spent.
+    for _ in range(5):
         venue.guards.clear()
         await kernel.reconciliation.reconcile()
     venue.guards.clear()
@@ -289,7 +296,9 @@ async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_accou
 
 
 async def test_no_key_of_a_dead_man_meets_one_of_a_journal_that_was_lost(tmp_path: Path) -> None:
-    """Before a journal drew its serials by chance, it went through the keys of the lost one: twenty at a time, without a dead-man meanwhile."""
+    """Before a journal drew its serials by chance, it went through the keys of the lost one: twenty at a time,
+    without a dead-man meanwhile.
+    """
     venue = FakeVenue()
     venue.minute()
     draw = drawn()
@@ -858,8 +867,17 @@ async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
 
 
 SERVICE_KEEPS = (
-    "positions", "working", "guards", "trade_rows", "event_rows", "replies", "plans", "balance", "serial", "px",
-)  # fmt: skip
+    "positions",
+    "working",
+    "guards",
+    "trade_rows",
+    "event_rows",
+    "replies",
+    "plans",
+    "balance",
+    "serial",
+    "px",
+)
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["noticed at once", "gone on since"])
@@ -951,7 +969,8 @@ async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_ru
     for name, value in before.items():
         setattr(venue, name, value)
     await kernel.cycle()
-    kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["trend"])  # As while it is built anew.
+    # As while it is built anew.
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["trend"])
     await minutes(kernel, venue, "97")
     assert "BTC" in venue.positions
     kill(kernel)

@@ -1,4 +1,6 @@
-"""A service that shows no keys: the daemon knows its own trades by the trade id in the answer to the order, and by nothing else."""
+"""A service that shows no keys: the daemon knows its own trades by the trade id in the answer to the order, and by
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from tests.runtime.builders import (
 )
 
 STOP = Bracket(stop_pct=5, target_pct=5)
-LOST = [("lose_reply", 1), ("drop", 2)]  # executed, and none of the pass's three tries has an answer
+# executed, and none of the pass's three tries has an answer
+LOST = [("lose_reply", 1), ("drop", 2)]
 
 
 class Keyless(FakeVenue):
@@ -305,7 +308,9 @@ async def test_an_order_whose_events_have_no_name_has_its_owner_by_its_trade(tmp
 async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after_its_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before the answer to its one attempt: the next run is told of the fill, and later finds the trade by its key."""
+    """Killed before the answer to its one attempt: the next run is told of the fill, and later finds the trade by
+    its key.
+    """
     path = tmp_path / "journal.db"
 
     class Dies(KeysOnTrades):
@@ -322,7 +327,8 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     (doubt,) = kernel.journal.intents.live()
     kill(kernel)
     again = make_kernel(venue, always, path=path)
-    monkeypatch.setattr(again.execution.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
+    # It has no time for it at first.
+    monkeypatch.setattr(again.execution.sender, "is_due", lambda _intent: False)
     await again.recover()
     assert again.execution.in_doubt("BTC")
     monkeypatch.undo()
@@ -423,7 +429,9 @@ async def test_after_a_lost_journal_nobody_can_know(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", ["file", "session"])
 def test_trades_are_known_by_market_action_and_epoch(kept: str) -> None:
-    """An account that was reset may count its trades from the beginning; a cancel keeps the id of an order in its place."""
+    """An account that was reset may count its trades from the beginning; a cancel keeps the id of an order in its
+    place.
+    """
     journal = open_journal(None, address=ADDRESS) if kept == "file" else MemoryJournal(address=ADDRESS)
     one = intent(1)
     assert journal.open(one)

@@ -1,4 +1,6 @@
-"""The gate: each rule says its own no, exits pass where entries do not, and what passes is the request that was meant."""
+"""The gate: each rule says its own no, exits pass where entries do not, and what passes is the request that was
+meant.
+"""
 
 from __future__ import annotations
 
@@ -122,9 +124,20 @@ def test_a_market_in_doubt_takes_no_entry_and_the_next_market_does() -> None:
 
 def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
     intent = Intent(
-        id="K2", strategy="trend", market="ETH", action="open", path="plan", trigger="t", ordinal=0, leg="order", epoch=0, body=b"",
-        not_after_ms=0, opened_ms=0, notional_usd=Decimal(100),
-    )  # fmt: skip
+        id="K2",
+        strategy="trend",
+        market="ETH",
+        action="open",
+        path="plan",
+        trigger="t",
+        ordinal=0,
+        leg="order",
+        epoch=0,
+        body=b"",
+        not_after_ms=0,
+        opened_ms=0,
+        notional_usd=Decimal(100),
+    )
     it = risk(live=[intent])
     it.mirror.positions["ETH"] = held_position("ETH")
     it.mirror.orders["1"] = resting_order()
@@ -134,7 +147,8 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
     assert isinstance(answer, Refusal)
     assert answer.fix == {"field": "usd", "value": "220"}
     assert code(judge(it, Open("BTC", "long", usd=700, bracket=STOP), closing=frozenset({"ETH"}))) == "permitted"
-    it.mirror.orders["2"] = resting_order("2", "market", limit_px=None)  # It waits for the next open.
+    # It waits for the next open.
+    it.mirror.orders["2"] = resting_order("2", "market", limit_px=None)
     it.mirror.marks["BTC"] = 50.0
     assert it.used_usd("trend") == 500 + 180 + 100 + 100
 
@@ -198,7 +212,15 @@ def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
 @pytest.mark.parametrize(
     ("market", "decimals", "side", "limit", "stop", "target", "sent"),
     [
-        ("BTC", 5, "long", 104_209.61803398875, 103_000.00000000001, 107_578.01491784633, ("104209", "103000", "107578")),
+        (
+            "BTC",
+            5,
+            "long",
+            104_209.61803398875,
+            103_000.00000000001,
+            107_578.01491784633,
+            ("104209", "103000", "107578"),
+        ),
         ("BTC", 5, "short", 104_209.61803398875, 105_000.5, 99_999.99, ("104210", "105000", "100000")),
         ("ETH", 4, "long", 2_620.87, 2_599.123, 2_700.0, ("2620.8", "2599.2", "2700")),
         ("ETH", 4, "long", 0.1 * 3, 0.1 + 0.1 + 0.05, 1.1 * 1.1, ("0.3", "0.25", "1.21")),
@@ -206,7 +228,7 @@ def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
         ("NEW", None, "long", 1 / 3, 0.30000000000000004, Decimal("0.123456789"), ("0.33333333", "0.3", "0.12345679")),
         ("event:YES", 0, "long", 0.61839, 0.5, 0.87654321, ("0.618", "0.5", "0.876")),
     ],
-)  # fmt: skip
+)
 def test_a_price_goes_to_the_grid_of_its_market_and_no_entry_is_worse_than_wanted(
     market: str, decimals: int | None, side: Any, limit: float, stop: float, target: float, sent: tuple[str, str, str]
 ) -> None:
@@ -233,8 +255,15 @@ def test_a_target_below_the_minimum_of_its_market_is_refused() -> None:
 
 
 def test_what_passes_is_the_request_that_was_meant() -> None:
-    signal = Open("BTC", "short", usd=123.456, leverage=2, bracket=Bracket(stop_px=101.5, target_r=2), guardians=(TrailingStop(trail_r=1, activate_at_r=1.5), MaxHold(3_600)),
-                max_slippage_bps=30)  # fmt: skip
+    signal = Open(
+        "BTC",
+        "short",
+        usd=123.456,
+        leverage=2,
+        bracket=Bracket(stop_px=101.5, target_r=2),
+        guardians=(TrailingStop(trail_r=1, activate_at_r=1.5), MaxHold(3_600)),
+        max_slippage_bps=30,
+    )
     answer = judge(risk(), signal)
     assert isinstance(answer, ApprovedOrder)
     request = answer.request

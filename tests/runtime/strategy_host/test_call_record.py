@@ -98,7 +98,8 @@ def test_a_run_clears_the_record_of_the_run_before_and_frees_rows(tmp_path: Path
     assert again.row() is not None
     assert again.row() is None
     again.close()
-    rows[1].begin("late", "v1")  # Its thread comes back when all is closed.
+    # Its thread comes back when all is closed.
+    rows[1].begin("late", "v1")
 
 
 async def test_a_worker_records_its_calls_until_it_is_abandoned(
@@ -154,7 +155,9 @@ def test_a_strategy_that_three_runs_in_a_row_were_calling_at_their_end_is_quaran
     fences = count(1)
 
     def life(*asked: tuple[str, str]) -> int:
-        """A run that ended while these were asked, and how many are in quarantine after two starts, of which one came to nothing."""
+        """A run that ended while these were asked, and how many are in quarantine after two starts, of which one
+        came to nothing.
+        """
         noted = CallRecord(tmp_path / call_record.FILE, fence=next(fences))
         for name, version in asked:
             row = noted.row()
@@ -174,6 +177,7 @@ def test_a_strategy_that_three_runs_in_a_row_were_calling_at_their_end_is_quaran
     assert life(("crashes", "v1"), ("other", "v1")) == 0, "a damaged note"
     assert life(("crashes", "v1")) == 0
     (tmp_path / call_record.FILE).write_bytes(b"")
-    quarantine_asked(tmp_path, journal, placed, now_ms=1)  # Where nothing can be told nothing is forgotten.
+    # Where nothing can be told nothing is forgotten.
+    quarantine_asked(tmp_path, journal, placed, now_ms=1)
     assert life(("crashes", "v1"), ("other", "v1")) == 1
     assert life(("crashes", "v1")) == 1, "it begins anew when a person has let it go on"

@@ -136,8 +136,21 @@ def test_a_state_change_to_an_equal_value_of_another_type_is_seen() -> None:
         assert instance.changed_state() is None, "it is told once"
     texts = [None if text is None else json.loads(text)["n"] for text in told]
     assert list(map(repr, texts)) == [
-        "1", "1.0", "True", "-0.0", "0.0", "'1'", "[1]", "None", "[1.0]", "[True]", "{'a': 1, 'b': 2}", "None", "None", "1"
-    ]  # fmt: skip
+        "1",
+        "1.0",
+        "True",
+        "-0.0",
+        "0.0",
+        "'1'",
+        "[1]",
+        "None",
+        "[1.0]",
+        "[True]",
+        "{'a': 1, 'b': 2}",
+        "None",
+        "None",
+        "1",
+    ]
     assert told[-2] == '{"n": null}'
     instance.source.state["n"] = float("nan")
     for _ in range(2):

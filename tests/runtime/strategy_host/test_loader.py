@@ -77,7 +77,8 @@ def test_a_changed_file_runs_as_it_is_now_although_it_was_compiled_before(folder
     stamp = path.stat()
     first = load("one", folder)
     path.write_text(GOOD.replace("lookback: int = Field(20", "lookback: int = Field(30"))
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # As a quick editor or a copy does: same size, same time.
+    # As a quick editor or a copy does: same size, same time.
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     second = load("one", folder)
     assert second.strategy.Params.model_fields["lookback"].default == 30
     assert first.sha256 != second.sha256
@@ -246,10 +247,7 @@ BROKEN = [
         r"One.Params does not derive from bot's Params: write class Params",
     ),
     (GOOD + "    Params = {'usd': 5}\n", "One.Params does not derive from bot's Params"),
-    (
-        GOOD.replace("lookback: int = Field(20, ge=2, le=500)", "lookback = 20"),
-        "type annotation[^\\n]*\\Z",
-    ),
+    (GOOD.replace("lookback: int = Field(20, ge=2, le=500)", "lookback = 20"), "type annotation[^\\n]*\\Z"),
     ("raise BaseException('x')\n", "raises BaseException"),
     (
         "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\nraise Mute\n",
@@ -275,13 +273,17 @@ def test_a_file_that_cannot_be_used_says_where_and_why(folder: Path, text: str |
 
 def test_a_hook_with_names_of_its_own_and_one_that_takes_anything_are_hooks(folder: Path) -> None:
     more = "    def on_fill(self, account, execution, more=1): return []\n    def on_timer(self, *args): return []\n"
-    more += "    @staticmethod\n    def on_trigger(view, trigger): return []\n    @classmethod\n    def on_stop(cls, view): pass\n"
+    more += (
+        "    @staticmethod\n    def on_trigger(view, trigger): return []\n    @classmethod\n    def on_stop(cls, view):"
+        " pass\n"
+    )
     put(folder, "mine", GOOD + more + "    _on_signal = print\n    on_count = 3\n")
     assert load("mine", folder).strategy.__name__ == "One"
 
 
 def test_a_file_that_cannot_be_read_is_not_reported_as_missing(folder: Path) -> None:
-    (folder / "one.py").symlink_to("one.py")  # What a folder that is closed to this user is to everybody but root.
+    # What a folder that is closed to this user is to everybody but root.
+    (folder / "one.py").symlink_to("one.py")
     with pytest.raises(ConfigError, match=r"strategies/one\.py: cannot be read: "):
         load("one", folder)
 
@@ -358,16 +360,24 @@ BUILDS = "    def __init__(self, **given):\n        super().__init__(**given)\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GOOD + BUILDS + "        1 / 0\n", r"one\.py:\d+: raises ZeroDivisionError while it is built: division by zero"),
+        (
+            GOOD + BUILDS + "        1 / 0\n",
+            r"one\.py:\d+: raises ZeroDivisionError while it is built: division by zero",
+        ),
         (GOOD + BUILDS + "        int(None)\n", "remove __init__ and prepare in on_start"),
         (GOOD + BUILDS + "        raise SystemExit\n", r"one\.py:\d+: calls sys.exit while it is built"),
-        (GOOD + "    def __init__(self, **given):\n        pass\n", r"its __init__ does not call super\(\).__init__; remove it"),
         (
-            GOOD.replace("    def on_bar", "        def model_post_init(self, _):\n            {}[self.usd]\n    def on_bar"),
+            GOOD + "    def __init__(self, **given):\n        pass\n",
+            r"its __init__ does not call super\(\).__init__; remove it",
+        ),
+        (
+            GOOD.replace(
+                "    def on_bar", "        def model_post_init(self, _):\n            {}[self.usd]\n    def on_bar"
+            ),
             "One.Params: raises KeyError while it checks params; report a bad param with ValueError",
         ),
     ],
-)  # fmt: skip
+)
 def test_an_error_while_a_strategy_is_built_names_the_strategy(folder: Path, text: str, message: str) -> None:
     put(folder, "one", text)
     with pytest.raises(StrategyError, match=message):
@@ -403,7 +413,10 @@ def test_discover_lists_each_strategy_and_leaves_out_private_files(folder: Path)
 
 
 def test_optional_params_and_params_without_a_json_type_are_listed(folder: Path) -> None:
-    more = "    class Params(Params):\n        stop: float | None = None\n        days: list[int] = Field(default_factory=list)\n        usd: float\n"
+    more = (
+        "    class Params(Params):\n        stop: float | None = None\n        days: list[int] ="
+        " Field(default_factory=list)\n        usd: float\n"
+    )
     put(folder, "plain", GOOD + f"class Two(One):\n{more}")
     put(folder, "typed", GOOD + f"class Two(One):\n{more}        of: type = int\n")
     found = {one.use: one for one in discover(folder)}
@@ -411,8 +424,10 @@ def test_optional_params_and_params_without_a_json_type_are_listed(folder: Path)
         params = found[use].params
         assert found[use].error is None
         assert [("default" in params[name], params[name].get("default")) for name in ("stop", "days", "usd")] == [
-            (True, None), (True, None), (False, None)
-        ]  # fmt: skip
+            (True, None),
+            (True, None),
+            (False, None),
+        ]
     assert "of" in found["typed:Two"].params
 
 

@@ -1,4 +1,6 @@
-"""Slow hooks: events are delivered in several passes, so that exits, stops and heartbeats do not wait for all of them."""
+"""Slow hooks: events are delivered in several passes, so that exits, stops and heartbeats do not wait for all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import FakePacer, FakeVenue, Fault
 from tests.runtime.builders import AWAY, Script, Scripted, begun, grown, kill, make_kernel, trailing
 
-HOOK_MS = 2_000  # late, and allowed
+# late, and allowed
+HOOK_MS = 2_000
 
 
 class SlowToFill(Scripted):
@@ -35,7 +38,10 @@ class SlowToFill(Scripted):
 
 
 async def test_events_for_slow_hooks_are_delivered_in_several_passes(tmp_path: Path) -> None:
-    """A person replaces the stop of a position meanwhile. If the page is cut between the two events, the position does not count as unprotected."""
+    """A person replaces the stop of a position meanwhile.
+
+    If the page is cut between the two events, the position does not count as unprotected.
+    """
     pacer, path = FakePacer(), tmp_path / "journal.db"
     entered = False
 

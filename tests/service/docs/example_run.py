@@ -2,7 +2,8 @@
 
     .venv/bin/python -m tests.service.docs.example_run        writes bot/service/docs/examples.json anew
 
-The service has a manual clock and a seed, so the answers are the same in every run, apart from random secrets: these become placeholders.
+The service has a manual clock and a seed, so the answers are the same in every run, apart from random secrets: these
+become placeholders.
 """
 
 from __future__ import annotations
@@ -22,17 +23,27 @@ from bot.service.http.operation_names import operation_name
 
 START_MS = 1_767_225_600_000
 CONTROL_TOKEN = "bbc_example"
-SHOWN_MAX = 2  # entries of a list that are kept
+# entries of a list that are kept
+SHOWN_MAX = 2
 # Fields with random values, and what stands for each in an example.
 SECRETS = {
-    "apiKey": "<apiKey>", "confirmToken": "<confirmToken>", "accessToken": "<accessToken>", "deviceCode": "<deviceCode>", "secret": "<secret>",
-    "sandboxCode": "<sandboxCode>", "userCode": "<userCode>", "verificationUriComplete": "<verificationUriComplete>",
+    "apiKey": "<apiKey>",
+    "confirmToken": "<confirmToken>",
+    "accessToken": "<accessToken>",
+    "deviceCode": "<deviceCode>",
+    "secret": "<secret>",
+    "sandboxCode": "<sandboxCode>",
+    "userCode": "<userCode>",
+    "verificationUriComplete": "<verificationUriComplete>",
     "digest": "<digest>",
-}  # fmt: skip
+}
 
 
 class Step(NamedTuple):
-    """A request. `<name>` in path or body stands for a value of an earlier answer. `owner`: with the session instead of the API key."""
+    """A request.
+
+    `<name>` in path or body stands for a value of an earlier answer. `owner`: with the session instead of the API key.
+    """
 
     method: str
     route: str
@@ -149,7 +160,10 @@ def filled(text: str, known: dict[str, str]) -> str:
 
 
 def remember(answer: Any, known: dict[str, str], operation: str) -> None:
-    """Keep the values that later steps name: `<apiKey>` is the newest one, `<post_keys_id>` the one of that operation."""
+    """Keep the values that later steps name:
+
+    `<apiKey>` is the newest one, `<post_keys_id>` the one of that operation.
+    """
     if isinstance(answer, list):
         for one in reversed(answer):
             remember(one, known, operation)

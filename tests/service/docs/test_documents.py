@@ -1,4 +1,6 @@
-"""The documents: every route described, the description compared with the interface, the pages offline and under a strict policy."""
+"""The documents: every route described, the description compared with the interface, the pages offline and under a
+strict policy.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ GET /v1/wallets/{address}/pnl | none
 GET /v1/wallets/{address}/nav | none
 GET /v1/wallets/{address}/trades | none
 """
-REFERENCED = {"GET /v1/trades": "bearer", "GET /v1/system/status": "none"}  # in the interface's prose
+# in the interface's prose
+REFERENCED = {"GET /v1/trades": "bearer", "GET /v1/system/status": "none"}
 
 # operation -> field -> the interface's words; queries and bodies alike.
 FIELDS: dict[str, dict[str, str]] = {
@@ -235,9 +238,16 @@ def test_every_operation_describes_its_failures_and_headers(document: dict[str, 
 
 @pytest.mark.parametrize(
     "name",
-    ["POST /v1/orders", "POST /v1/orders/confirm", "POST /v1/positions/{market}/close", "POST /v1/guardians", "POST /v1/webhooks",
-     "POST /v1/keys", "POST /v1/account/kill"],
-)  # fmt: skip
+    [
+        "POST /v1/orders",
+        "POST /v1/orders/confirm",
+        "POST /v1/positions/{market}/close",
+        "POST /v1/guardians",
+        "POST /v1/webhooks",
+        "POST /v1/keys",
+        "POST /v1/account/kill",
+    ],
+)
 def test_the_routes_with_idempotency_describe_it(name: str, document: dict[str, Any]) -> None:
     headers = {one["name"]: one["schema"] for one in operation(document, name)["parameters"] if one["in"] == "header"}
     more = {"X-Confirm-Token"} if name == "POST /v1/guardians" else set()
@@ -384,7 +394,8 @@ async def test_the_docs_work_offline_and_every_link_leads_somewhere(box: Box) ->
         assert answer.headers["x-content-type-options"] == "nosniff"
         pages[path] = _Seen()
         pages[path].feed(answer.text)
-        script = ["script"] if path == "/docs" else []  # inline, and allowed by its hash
+        # inline, and allowed by its hash
+        script = ["script"] if path == "/docs" else []
         assert pages[path].loaded == script
         assert ("script-src 'sha256-" in answer.headers["content-security-policy"]) == bool(script)
     for path, seen in pages.items():
@@ -455,9 +466,7 @@ INJECTED = """() => new Promise((done) => {
 })"""
 
 
-def test_a_browser_shows_the_pages_without_errors_and_runs_no_injected_code(
-    served: serving.Served,
-) -> None:
+def test_a_browser_shows_the_pages_without_errors_and_runs_no_injected_code(served: serving.Served) -> None:
     if shutil.which(CHROMIUM) is None:
         pytest.skip("chromium is not installed at /usr/bin/chromium")
     from playwright.sync_api import sync_playwright

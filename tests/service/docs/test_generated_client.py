@@ -1,4 +1,6 @@
-"""The description as the readers of it use it: the usual generator of Python clients reads it, and its client trades."""
+"""The description as the readers of it use it: the usual generator of Python clients reads it, and its client
+trades.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The public page of a wallet: its figures are those of the interface, it keeps what is private, and it works without JavaScript."""
+"""The public page of a wallet: its figures are those of the interface, it keeps what is private, and it works
+without JavaScript.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,12 @@ def cells(page: str, title: str) -> list[dict[str, str]]:
     section = page.split(f"<h2>{title}</h2>")[1].split("<h2>")[0]
     rows = re.findall(r"<tr>(<td.*?)</tr>", section)
     return [
-        {column: unescape(re.sub(r"<[^>]+>", "", value)) for column, value in re.findall(r'<td data-column="([^"]+)"[^>]*>(.*?)</td>', row)}
+        {
+            column: unescape(re.sub(r"<[^>]+>", "", value))
+            for column, value in re.findall(r'<td data-column="([^"]+)"[^>]*>(.*?)</td>', row)
+        }
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def test_the_page_has_a_chart_of_each_range_with_the_values_of_the_interface(box: Box) -> None:

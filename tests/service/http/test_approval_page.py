@@ -48,9 +48,8 @@ def test_an_owner_signs_in_by_phone_and_approves_with_chosen_scopes(served: Serv
         page = looked.page
         page.goto(started["verificationUriComplete"])
         assert page.input_value("#userCode") == started["userCode"]
-        assert (
-            page.evaluate("getComputedStyle(document.querySelector('main')).borderRadius") == "14px"
-        )  # The style is applied.
+        # The style is applied.
+        assert page.evaluate("getComputedStyle(document.querySelector('main')).borderRadius") == "14px"
         looked.shot("1-code")
         page.click("button[value=code]")
         looked.shot("2-sign-in")
@@ -89,7 +88,8 @@ def test_an_owner_pastes_a_key_and_denies(served: Served, browser: Any) -> None:
         page.click("button[value=key]")
         assert "<script>alert(1)</script>" in page.inner_text("dl")
         assert "<img src=x onerror=alert(1)>" in page.inner_text("dl")
-        page.press("#name", "Enter")  # The typed name has no effect on the decision.
+        # The typed name has no effect on the decision.
+        page.press("#name", "Enter")
         assert page.inner_text("h1") == "A device asks for a key"
         pending = http.post("/v1/oauth/device/token", json={"deviceCode": started["deviceCode"]})
         assert pending.json()["error"]["details"]["oauthError"] == "authorization_pending"
@@ -107,7 +107,10 @@ def test_a_form_of_another_site_changes_nothing(served: Served, browser: Any) ->
         page.goto(started["verificationUri"])
         csrf = page.input_value("input[name=csrf]")
         evil = f"{served.base_url}/device"
-        form = f"<form id=f method=post action='{evil}'><input name=csrf value='{csrf}'><input name=step value=code><input name=userCode value='{started['userCode']}'></form>"
+        form = (
+            f"<form id=f method=post action='{evil}'><input name=csrf value='{csrf}'><input name=step value=code><input"
+            f" name=userCode value='{started['userCode']}'></form>"
+        )
         page.goto(f"data:text/html,{form}")
         with page.expect_navigation():
             page.evaluate("document.getElementById('f').submit()")

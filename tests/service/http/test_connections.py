@@ -1,4 +1,6 @@
-"""Connections that send slowly, send no request, have endless headers, or do not use HTTP: each ends with the error object and disturbs no other."""
+"""Connections that send slowly, send no request, have endless headers, or do not use HTTP: each ends with the error
+object and disturbs no other.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ async def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
                 while part := await loop.sock_recv(ours, 65_536):
                     found += part
         except ConnectionResetError:
-            pass  # Bytes sent after the end cause this error; earlier bytes have been received.
+            # Bytes sent after the end cause this error; earlier bytes have been received.
+            pass
         finally:
             dripping.cancel()
             await asyncio.gather(dripping, return_exceptions=True)
@@ -73,7 +76,9 @@ def refused(answer: bytes, status: int) -> dict[str, Any]:
 
 
 async def test_no_answer_waits_for_an_acknowledgement(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nagle's delay is off on asyncio's own loop, too, which the sandbox of a test runs on; each answer would take 40 ms."""
+    """Nagle's delay is off on asyncio's own loop, too, which the sandbox of a test runs on; each answer would take
+    40 ms.
+    """
     taken: list[int] = []
     made = Protocol.connection_made
 

@@ -1,4 +1,6 @@
-"""The event stream over a real server: the same sequence as pages for any filter and cut; refusals before the start; ends in time."""
+"""The event stream over a real server: the same sequence as pages for any filter and cut; refusals before the start;
+ends in time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from tests.service import serving
 
 CONTROL = {"Authorization": "Bearer bbc_of_the_test"}
 PATIENCE_S = 60.0
-SLACK_S = 8.0  # seconds that a busy machine may add to the promised ones
+# seconds that a busy machine may add to the promised ones
+SLACK_S = 8.0
 FILTERS = sorted(EVENT_FILTERS)
 
 Start = Callable[..., serving.Served]
@@ -101,7 +104,10 @@ class Trader:
             yield answer
 
     async def take(self, count: int, began: asyncio.Event | None = None, **where: Any) -> list[Message]:
-        """The first messages of a stream, up to the given number; then the stream is closed. `began` is set when it is open."""
+        """The first messages of a stream, up to the given number; then the stream is closed.
+
+        `began` is set when it is open.
+        """
         if count == 0:
             return []
         found: list[Message] = []

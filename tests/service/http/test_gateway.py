@@ -256,7 +256,8 @@ async def test_rate_limits_are_enforced_and_reported(open_box: OpenBox, monkeypa
             break
     error = assert_refused(answer, 429, "rate_limited")
     assert error["retryable"] is True
-    assert (await caller.post("/v1/heartbeat"))["guardians"] == []  # It has a bucket of its own.
+    # It has a bucket of its own.
+    assert (await caller.post("/v1/heartbeat"))["guardians"] == []
 
 
 async def test_a_real_clock_is_not_announced(open_box: OpenBox) -> None:

@@ -1,4 +1,6 @@
-"""The service against its own OpenAPI description: schemathesis over a running process, every phase, stateful sequences included."""
+"""The service against its own OpenAPI description: schemathesis over a running process, every phase, stateful
+sequences included.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,17 @@ LEFT_OUT = ("GET /v1/events/stream",)
 
 # Refusals that a schema cannot express: finer than 1e-8, a country, a cron line, a template. 422 is a rule of trading.
 CHECKED = (
-    "POST /v1/orders", "POST /v1/orders/suggest", "POST /v1/positions/{market}/close", "POST /v1/guardians", "POST /v1/keys",
-    "POST /v1/sandbox/accounts", "POST /v1/sandbox/accounts/reset", "PATCH /v1/settings", "POST /v1/auth/otp", "POST /v1/auth/verify",
-)  # fmt: skip
+    "POST /v1/orders",
+    "POST /v1/orders/suggest",
+    "POST /v1/positions/{market}/close",
+    "POST /v1/guardians",
+    "POST /v1/keys",
+    "POST /v1/sandbox/accounts",
+    "POST /v1/sandbox/accounts/reset",
+    "PATCH /v1/settings",
+    "POST /v1/auth/otp",
+    "POST /v1/auth/verify",
+)
 
 CONFIG = f"""
 [generation]
@@ -81,11 +91,30 @@ def conform(served: serving.Served, folder: Path, operations: list[str], example
     described.write_text(json.dumps(document))
     config.write_text(CONFIG)
     command = [
-        str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run", str(described), "--url", served.base_url,
-        "-H", f"Authorization: Bearer {opened['apiKey']}", "--max-examples", str(examples), "--generation-deterministic", "--seed", "1",
-        "--phases", "examples,coverage,fuzzing,stateful", "--continue-on-failure", "--no-color", "--no-shrink", "--request-timeout", "20",
-        "--warnings", "off",
-    ]  # fmt: skip
+        str(Path(sys.executable).with_name("schemathesis")),
+        "--config-file",
+        str(config),
+        "run",
+        str(described),
+        "--url",
+        served.base_url,
+        "-H",
+        f"Authorization: Bearer {opened['apiKey']}",
+        "--max-examples",
+        str(examples),
+        "--generation-deterministic",
+        "--seed",
+        "1",
+        "--phases",
+        "examples,coverage,fuzzing,stateful",
+        "--continue-on-failure",
+        "--no-color",
+        "--no-shrink",
+        "--request-timeout",
+        "20",
+        "--warnings",
+        "off",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-4_000:]
     assert httpx.get(f"{served.base_url}/v1/system/status").json()["status"] == "ok"

@@ -1,10 +1,13 @@
-"""A world of live prices in virtual time: an exchange that fails, the real source, the real LivePrices and machine, accounts with brackets, restarts.
+"""A world of live prices in virtual time: an exchange that fails, the real source, the real LivePrices and machine,
+accounts with brackets, restarts.
 
 What is checked:
-- after every command, all invariants of the venue: money, brackets, protection, levels (`tests.venue.invariants.Watch`);
-- every price that reaches the machine is one that the exchange showed, in the exchange's order, each once: the mid of a good quote, or the four
-  prices of a closed candle. A minute of which a part was lived through gives its close alone. While somebody holds a position, nothing that
-  traded between two prices more than `GAP_MS` apart is left out;
+- after every command, all invariants of the venue: money, brackets, protection, levels
+(`tests.venue.invariants.Watch`);
+- every price that reaches the machine is one that the exchange showed, in the exchange's order, each once: the mid of a
+good quote, or the four
+  prices of a closed candle. A minute of which a part was lived through gives its close alone. While somebody holds a
+  position, nothing that traded between two prices more than `GAP_MS` apart is left out;
 - no position is left beyond its armed stop;
 - a fill lies between the prices that the venue moved through, with the spread of the book (see `check_fill`);
 - a closed candle never changes, never comes twice, and no candle comes before one that was read;
@@ -46,9 +49,11 @@ from tests.venue.invariants import Watch
 
 COINS: Final = {"BTC/USDT:USDT": "BTC", "ETH/USDT:USDT": "ETH"}
 SYMBOLS: Final = tuple(COINS)
-LENGTH_MS: Final = 25 * MINUTE  # with faults
+# with faults
+LENGTH_MS: Final = 25 * MINUTE
 CALM_MS: Final = 6 * MINUTE
-GAP_MS: Final = AGE_MAX_MS + 2 * SLOT  # an open market may miss as much
+# an open market may miss as much
+GAP_MS: Final = AGE_MAX_MS + 2 * SLOT
 E8: Final = 10**8
 
 
@@ -58,8 +63,10 @@ class Seen:
 
     truth: Truth
     lived_ms: int
-    heard_ms: int = 0  # when the newest quote came: one that is sent again says that its price still holds
-    next_shown: int = 0  # quotes before it are too old to be applied
+    # when the newest quote came: one that is sent again says that its price still holds
+    heard_ms: int = 0
+    # quotes before it are too old to be applied
+    next_shown: int = 0
     bars: dict[str, dict[int, Candle]] = field(default_factory=dict)
 
 
@@ -117,14 +124,17 @@ class World:
                 await self.end(task, is_killed=False)
 
     def source(self, _name: str = "") -> LiveSource:
-        made: Any = CcxtSource("fake", feeder=FaultyFeeder(self.exchange))  # has what is used
+        # has what is used
+        made: Any = CcxtSource("fake", feeder=FaultyFeeder(self.exchange))
         return made
 
     def open(self) -> None:
         """Start the service."""
         options = live_options("ccxt:fake", tuple(f"{coin}={name}" for name, coin in COINS.items()), self.source)
         path = self.db if self.is_durable else None
-        machine = self.machine = open_machine(CommandLog(path), speed=1.0, prices=PriceOptions(markets=tuple(COINS.values()), live=(options,)))  # fmt: skip
+        machine = self.machine = open_machine(
+            CommandLog(path), speed=1.0, prices=PriceOptions(markets=tuple(COINS.values()), live=(options,))
+        )
         self.watched(machine)
         self.prices = LivePrices(machine, self.source)
         machine.log.start()
@@ -179,8 +189,18 @@ class World:
         if rng.random() < 0.2:
             mark = machine.state.markets[coin].mark
             limit_px = mark * rng.choice((995, 998, 1_000, 1_002)) // 1_000 // 10**7 * 10**7
-        order = OrderSpec(coin, rng.choice((1, -1)), size=size, leverage=rng.choice((1, 5, 20)), type="market" if limit_px is None else "limit",
-                          limit_px=limit_px, require_protection=True, stop=stop, target=target, guardians=trail)  # fmt: skip
+        order = OrderSpec(
+            coin,
+            rng.choice((1, -1)),
+            size=size,
+            leverage=rng.choice((1, 5, 20)),
+            type="market" if limit_px is None else "limit",
+            limit_px=limit_px,
+            require_protection=True,
+            stop=stop,
+            target=target,
+            guardians=trail,
+        )
         answer = machine.run(c.PlaceOrder(name, order))
         self.count("orders" if not isinstance(answer, Refusal) else answer.code)
 
@@ -190,7 +210,8 @@ class World:
         """The venue's `apply` with all invariants."""
         if self.watch is None:
             self.watch = Watch(state)
-        self.watch.state = state  # After a restart: another object with the same content.
+        # After a restart: another object with the same content.
+        self.watch.state = state
         before = {coin: market.mid for coin, market in state.markets.items()}
         applied = apply(state, command, now_ms)
         self.watch.judge(command, applied.answer, list(applied.events), was_calm=False)
@@ -201,10 +222,12 @@ class World:
         return applied
 
     def check_fill(self, state: State, command: c.Command, fill: Fill, last: int) -> None:
-        """A fill is made at a price of the source. A taker pays the half spread beside it; a maker gets its limit or better.
+        """A fill is made at a price of the source. A taker pays the half spread beside it; a maker gets its limit or
+        better.
 
-        The price is the market's last one for a client's order, the new one if the price jumps, and one between both on the way inside a candle. A
-        target waits for the close of the candle in which a limit opened its position, and then fills at its own price.
+        The price is the market's last one for a client's order, the new one if the price jumps, and one between both on
+        the way inside a candle. A target waits for the close of the candle in which a limit opened its position, and
+        then fills at its own price.
         """
         market = state.markets[fill.coin]
         buy = (1 if fill.side == "long" else -1) * (1 if fill.subtype == "entry" else -1)
@@ -258,7 +281,8 @@ class World:
             n for n in range(seen.next_shown, len(shown)) if shown[n][1] == px and shown[n][0] + slack >= seen.lived_ms
         ]
         if not fits and shown[-1][1] == px:
-            fits = [len(shown) - 1]  # The newest quote again: there is nothing newer.
+            # The newest quote again: there is nothing newer.
+            fits = [len(shown) - 1]
         if not fits:
             older = [one for one in shown if one[1] == px]
             raise Broken(
@@ -278,7 +302,8 @@ class World:
         seen = self.seen[coin]
         true = seen.truth.minute(candle.ts)
         assert true is not None, f"there is no candle {candle.ts}"
-        slack = abs(self.exchange.skew_ms)  # The service takes the time of the last quote from its own clock.
+        # The service takes the time of the last quote from its own clock.
+        slack = abs(self.exchange.skew_ms)
         demand(
             candle.ts + MINUTE + slack > seen.lived_ms,
             "a minute that was lived through already",
@@ -351,7 +376,12 @@ class World:
         for market in self.prices.markets:
             truth = self.seen[market.coin].truth
             demand(market.closed_reason is None, "the market is open again", market.coin, market.closed_reason)
-            demand(market.candles.until_ms > now_ms - 2 * MINUTE - 10_000, "the candles are up to now", market.coin, now_ms - market.candles.until_ms)  # fmt: skip
+            demand(
+                market.candles.until_ms > now_ms - 2 * MINUTE - 10_000,
+                "the candles are up to now",
+                market.coin,
+                now_ms - market.candles.until_ms,
+            )
             for interval, step in INTERVAL_MS.items():
                 self.read(interval)
                 bars = self.seen[market.coin].bars[interval]
@@ -359,7 +389,13 @@ class World:
                 first = truth.listed_ms - truth.listed_ms % step
                 found = (truth.candle(interval, ts) for ts in range(first, until_ms - step + 1, step))
                 wanted = {candle.ts: candle for candle in found if candle is not None}
-                demand(bars == wanted, "the candles are the exchange's", market.coin, interval, sorted(set(bars.items()) ^ set(wanted.items()))[:6])  # fmt: skip
+                demand(
+                    bars == wanted,
+                    "the candles are the exchange's",
+                    market.coin,
+                    interval,
+                    sorted(set(bars.items()) ^ set(wanted.items()))[:6],
+                )
         self.count("worlds")
 
     def count(self, what: str, number: int = 1) -> None:
@@ -373,7 +409,11 @@ def lived(seed: int, folder: Path) -> World:
         world.run()
     except (Broken, AssertionError) as error:
         exchange = world.exchange
-        faults = "\n".join(f"  {one.name} {one.symbol or ''} {(one.from_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}..{(one.until_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}" for one in exchange.faults)  # fmt: skip
+        faults = "\n".join(
+            f"  {one.name} {one.symbol or ''}"
+            f" {(one.from_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}..{(one.until_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}"
+            for one in exchange.faults
+        )
         raise AssertionError(f"seed {seed}, skew {exchange.skew_ms} ms: {error}\n{faults}") from error
     return world
 

@@ -1,4 +1,5 @@
-"""An exchange behind the feeder's interface whose prices and faults are functions of a seed. `ccxt_source` reads it as it reads the feeder process.
+"""An exchange behind the feeder's interface whose prices and faults are functions of a seed. `ccxt_source` reads it as
+it reads the feeder process.
 
 Times of `Truth` are the exchange's; its clock differs from ours by `skew_ms`. A price is scaled 1e8.
 """
@@ -20,29 +21,42 @@ from bot.service.market_data.simulator import Candle
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE: Final = 60_000
-SLOT: Final = 5_000  # the price changes this often
+# the price changes this often
+SLOT: Final = 5_000
 SLOTS: Final = MINUTE // SLOT
-ANSWER_SECONDS: Final = 120  # after which the feeder's client gives up
+# after which the feeder's client gives up
+ANSWER_SECONDS: Final = 120
 
 # Each fault: (name, longest duration in seconds, whether it may strike one market alone).
 FAULTS: Final = (
-    ("silence", 200, True),  # an open stream that sends nothing
+    # an open stream that sends nothing
+    ("silence", 200, True),
     ("cut", 5, False),
-    ("storm", 150, False),  # every connection is cut after a batch or two
-    ("no_start", 100, False),  # the feeder process cannot start
+    # every connection is cut after a batch or two
+    ("storm", 150, False),
+    # the feeder process cannot start
+    ("no_start", 100, False),
     ("bad_ticks", 300, True),
-    ("doubled", 300, False),  # quotes and candles come twice
-    ("reordered", 300, False),  # older quotes after newer ones, candles in any order
-    ("late_candles", 300, True),  # the newest closed candle is not there for up to a minute
-    ("short_pages", 300, False),  # of a large window the oldest candles are skipped
+    # quotes and candles come twice
+    ("doubled", 300, False),
+    # older quotes after newer ones, candles in any order
+    ("reordered", 300, False),
+    # the newest closed candle is not there for up to a minute
+    ("late_candles", 300, True),
+    # of a large window the oldest candles are skipped
+    ("short_pages", 300, False),
     ("delisted", 300, True),
     ("unreachable", 200, True),
     ("busy", 100, False),
-    ("failed", 60, True),  # an answer that ccxt cannot read
-    ("empty", 100, True),  # half an answer, of which ccxt makes an empty one
+    # an answer that ccxt cannot read
+    ("failed", 60, True),
+    # half an answer, of which ccxt makes an empty one
+    ("empty", 100, True),
     ("country", 60, False),
-    ("hang", 250, True),  # no answer to a request
-    ("maintenance", 400, False),  # no trade, no quote, no answer
+    # no answer to a request
+    ("hang", 250, True),
+    # no trade, no quote, no answer
+    ("maintenance", 400, False),
 )
 NAMES: Final = tuple(name for name, _, _ in FAULTS)
 
@@ -64,7 +78,8 @@ class Truth:
     tick: int
     listed_ms: int
     path: list[int | None]
-    shown: list[tuple[int, int]] = field(default_factory=list)  # (instant, mid) of the good quotes that were sent
+    # (instant, mid) of the good quotes that were sent
+    shown: list[tuple[int, int]] = field(default_factory=list)
     rows: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def mid(self, at_ms: int) -> int | None:
@@ -110,9 +125,12 @@ class FaultyExchange:
     truths: dict[str, Truth]
     faults: list[Fault]
     skew_ms: int
-    has_times: bool  # of its quotes
-    period: float  # seconds between two quotes
-    struck: set[str] = field(default_factory=set)  # names of the faults that took effect
+    # of its quotes
+    has_times: bool
+    # seconds between two quotes
+    period: float
+    # names of the faults that took effect
+    struck: set[str] = field(default_factory=set)
 
     def now_ms(self) -> int:
         return SystemClock().now_ms() + self.skew_ms
@@ -138,7 +156,9 @@ class FaultyExchange:
     def bad_quote(self, truth: Truth, at_ms: int) -> list[Any]:
         """A quote without a true price: zero, without prices, crossed, or far away."""
         mid = unscaled(truth.mid(at_ms) or 0)
-        cells = self.rng.choice(([0.0, mid], [None, None], [mid * 1.01, mid], [mid * 1.3, mid * 1.31], [mid / 2, mid / 2], [1e300, 1e301]))  # fmt: skip
+        cells = self.rng.choice(
+            ([0.0, mid], [None, None], [mid * 1.01, mid], [mid * 1.3, mid * 1.31], [mid / 2, mid / 2], [1e300, 1e301])
+        )
         return [truth.symbol, at_ms if self.has_times else None, *cells, None]
 
 
@@ -164,7 +184,8 @@ class FaultyFeeder:
             await asyncio.sleep(ANSWER_SECONDS)
             raise NoAnswer("the feeder has not answered")
         self.refuse(symbol)
-        now_ms = exchange.now_ms() // 1_000 * 1_000  # a Date header has whole seconds
+        # a Date header has whole seconds
+        now_ms = exchange.now_ms() // 1_000 * 1_000
         if op == "instruments":
             return {
                 "now_ms": now_ms,
@@ -236,9 +257,18 @@ class FaultyFeeder:
 
 
 INSTRUMENT: Final = {
-    "quote": "USDT", "kind": "swap", "linear": True, "active": True, "listed_ms": None, "taker": None, "maker": None,
-    "tick": "0.1", "size_step": "0.001", "min_notional": None, "max_leverage": "20",
-}  # fmt: skip
+    "quote": "USDT",
+    "kind": "swap",
+    "linear": True,
+    "active": True,
+    "listed_ms": None,
+    "taker": None,
+    "maker": None,
+    "tick": "0.1",
+    "size_step": "0.001",
+    "min_notional": None,
+    "max_leverage": "20",
+}
 
 
 def unscaled(value: int) -> float:
@@ -255,7 +285,14 @@ def draw(seed: int, start_ms: int, calm_ms: int, end_ms: int, symbols: tuple[str
         name, longest, may_be_one = rng.choice(FAULTS)
         from_ms = rng.randrange(start_ms + 90_000, calm_ms - 10_000)
         until_ms = min(calm_ms, from_ms + rng.randrange(1_000, longest * 1_000))
-        faults.append(Fault(name, from_ms + skew_ms, until_ms + skew_ms, rng.choice(symbols) if may_be_one and rng.random() < 0.5 else None))  # fmt: skip
+        faults.append(
+            Fault(
+                name,
+                from_ms + skew_ms,
+                until_ms + skew_ms,
+                rng.choice(symbols) if may_be_one and rng.random() < 0.5 else None,
+            )
+        )
     stopped = [fault for fault in faults if fault.name == "maintenance"]
     listed_ms = start_ms // MINUTE * MINUTE - rng.choice((40, 130, 200)) * MINUTE
     truths = {}
@@ -266,7 +303,8 @@ def draw(seed: int, start_ms: int, calm_ms: int, end_ms: int, symbols: tuple[str
             at_ms = listed_ms + slot * SLOT
             if any(one.from_ms - SLOT < at_ms < one.until_ms for one in stopped):
                 path[slot] = None
-        for _ in range(rng.randint(0, 3)):  # minutes without a trade
+        # minutes without a trade
+        for _ in range(rng.randint(0, 3)):
             first = rng.randrange((start_ms - listed_ms) // SLOT + 2 * SLOTS, len(path) - 18 * SLOTS) // SLOTS * SLOTS
             path[first : first + SLOTS] = [None] * SLOTS
         truths[symbol] = Truth(symbol, tick, listed_ms, path)
@@ -279,11 +317,13 @@ def walk(rng: random.Random, px: int, tick: int, listed_ms: int, end_ms: int, st
     fine_from = rng.randrange(count) if rng.random() < 0.2 else count
     first = (start_ms - listed_ms) // SLOT
     moves: dict[int, float] = {}
-    for _ in range(rng.randint(2, 8)):  # A dip or a peak of a few slots, which a gap may hide.
+    # A dip or a peak of a few slots, which a gap may hide.
+    for _ in range(rng.randint(2, 8)):
         at, size = rng.randrange(first, count - 60), rng.uniform(0.005, 0.04) * rng.choice((-1, 1))
         moves[at] = moves.get(at, 0.0) + size
         moves[at + rng.randint(1, 6)] = -size
-    if rng.random() < 0.3:  # The price jumps and stays.
+    # The price jumps and stays.
+    if rng.random() < 0.3:
         moves[rng.randrange(first, count - 60)] = rng.choice((-0.08, -0.06, 0.07))
     path: list[int | None] = []
     value = float(px)

@@ -21,8 +21,10 @@ from bot.venue.orders import OrderPlaced
 from bot.venue.state import LegSpec, OrderSpec
 
 MINUTE = 60_000
-START = 1_746_057_600_000  # 2025-05-01
-NOW = START + 12 * 3_600_000 + 30_000  # half a minute after noon
+# 2025-05-01
+START = 1_746_057_600_000
+# half a minute after noon
+NOW = START + 12 * 3_600_000 + 30_000
 
 BTC = Instrument("BTC/USDT:USDT", "BTC", "USDT", "swap", linear=True, tick="0.10", size_step="0.001", max_leverage="20")
 ETH = Instrument("ETH/USDT:USDT", "ETH", "USDT", "swap", linear=True, tick="0.01", size_step="0.01")
@@ -48,7 +50,8 @@ class FakeSource:
         }
         self.delisted: set[str] = set()
         self.fault: SourceError | None = None
-        self.asked = asyncio.Event()  # set after each request of minutes
+        # set after each request of minutes
+        self.asked = asyncio.Event()
         self.opened = 0
         self._batches: asyncio.Queue[list[Quote]] = asyncio.Queue()
 

@@ -1,4 +1,7 @@
-"""A wrong price that its source repeats fires nothing; a true jump becomes the price by a second witness, and is told. A known disconnection opens nothing."""
+"""A wrong price that its source repeats fires nothing; a true jump becomes the price by a second witness, and is told.
+
+A known disconnection opens nothing.
+"""
 
 from __future__ import annotations
 

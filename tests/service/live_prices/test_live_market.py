@@ -146,7 +146,8 @@ async def test_a_market_with_a_stop_waits_for_the_minutes_of_its_gap(source: Fak
     await live.open()
     trade(live, stop=90_000.0)
     live.move(3 * MINUTE)
-    source.now_ms = NOW  # The source tells no newer minute yet.
+    # The source tells no newer minute yet.
+    source.now_ms = NOW
     live.market().take_quote(quote(94_000.0))
     await live.fetch()
     assert live.market().closed_reason is not None
@@ -195,7 +196,10 @@ async def test_a_minute_that_came_before_its_silence_was_noticed_is_lived_throug
 
 
 async def test_quotes_older_than_the_missed_minutes_are_not_applied_after_them(source: FakeSource) -> None:
-    """While the quotes wait, the candles of their minutes come late. A price that goes back would fire a trailing stop."""
+    """While the quotes wait, the candles of their minutes come late.
+
+    A price that goes back would fire a trailing stop.
+    """
     live = Live(source)
     await live.open()
     live.machine.run(OpenAccount("me", "0x0", None, 10_000 * 10**8))
@@ -225,7 +229,8 @@ async def test_a_gap_that_was_lived_through_is_not_lived_through_again_after_a_k
     await live.fetch()
     live.prices.take_updates([quote(94_000.0)])
     trade(live, stop=93_500.0)
-    live.machine.log.close()  # The clock is saved no more.
+    # The clock is saved no more.
+    live.machine.log.close()
 
     later = Live(source, tmp_path / "s.db", markets=())
     later.move(5 * MINUTE)

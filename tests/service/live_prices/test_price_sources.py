@@ -24,9 +24,13 @@ class Two:
 
     def __init__(self, db: Path | None = None) -> None:
         self.of = {"one": FakeSource(), "two": FakeSource()}
-        self.machine: Machine = open_machine(CommandLog(db), speed=0.0, prices=PriceOptions(
-            markets=("SPY",), start_ms=NOW, live=(self.options("one", "BTC"), self.options("two", "ETH")),
-        ))  # fmt: skip
+        self.machine: Machine = open_machine(
+            CommandLog(db),
+            speed=0.0,
+            prices=PriceOptions(
+                markets=("SPY",), start_ms=NOW, live=(self.options("one", "BTC"), self.options("two", "ETH"))
+            ),
+        )
         self.machine.log.start()
         self.prices = PriceSources(self.machine, lambda name: self.of[name])
         self.prices.begin()

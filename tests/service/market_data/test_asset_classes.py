@@ -1,4 +1,6 @@
-"""The four classes in a served sandbox: listed with their figures, priced as they should be, settled and reopened at their instants."""
+"""The four classes in a served sandbox: listed with their figures, priced as they should be, settled and reopened at
+their instants.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.service.conftest import OpenBox
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-MONDAY_MS = 1_749_427_200_000  # 2025-06-09 00:00 UTC, Sunday 20:00 in New York
+# 2025-06-09 00:00 UTC, Sunday 20:00 in New York
+MONDAY_MS = 1_749_427_200_000
 FRIDAY_MS = MONDAY_MS + 4 * DAY_MS
 EVENT = "event:BTC-UP-6H"
 PAST: dict[str, Any] = {"hold_prices": False}
@@ -41,7 +44,9 @@ def event(seed: int, *, hours: int = 48, prior: float = 0.4, pace: float = 1.0) 
 
 
 def test_an_events_price_is_the_probability_of_yes() -> None:
-    """A martingale: of the markets seen at a price, this fraction is settled Yes, in every bin and at every distance from the end."""
+    """A martingale: of the markets seen at a price, this fraction is settled Yes, in every bin and at every distance
+    from the end.
+    """
     bins: dict[int, list[float]] = {}
     for seed in range(1_500):
         market = event(seed, prior=0.1 + 0.2 * (seed % 5))
@@ -146,7 +151,8 @@ async def test_an_event_is_traded_and_settled_and_the_account_gets_the_event(ope
     assert asked.json()["error"]["code"] == "leverage_too_high"
     await box.advance(5 * HOUR_MS)
     await box.service.stop()
-    box = await open_box(**options)  # Also across a restart.
+    # Also across a restart.
+    box = await open_box(**options)
     caller.http = box.http
     await box.price(EVENT, "0.03")
     await box.advance(2 * HOUR_MS)

@@ -1,4 +1,6 @@
-"""Event markets that follow one another: at every instant there is one of each series to trade, the same after a restart, a restore or a kill."""
+"""Event markets that follow one another: at every instant there is one of each series to trade, the same after a
+restart, a restore or a kill.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ async def test_after_weeks_each_series_has_one_open_market_and_old_ones_are_not_
     await box.advance(20 * 24 * HOUR_MS)
     found = await listed(box)
     assert [one["status"] for one in found.values()].count("open") == 1
-    assert len(found) <= 6  # the open market, and those settled within a day
+    # the open market, and those settled within a day
+    assert len(found) <= 6
     assert f"{SIX_HOURS}-40" not in found
     assert list(await listed(box, f"&query={SIX_HOURS}-40")) == [f"{SIX_HOURS}-40"]
     outcomes = {m.outcome_px for m in box.service.machine.state.markets.values() if m.status == "settled"}

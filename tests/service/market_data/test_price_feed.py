@@ -1,4 +1,6 @@
-"""Prices: seeded, consistent over the six intervals, without lookahead, the same for repeated requests; recorded files play and end."""
+"""Prices: seeded, consistent over the six intervals, without lookahead, the same for repeated requests; recorded
+files play and end.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from bot.wire.vocabulary import INTERVAL_MS
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 DAY_MS = 86_400_000
-SAMPLE = ("BTC", "KPEPE", "MINA", "AAPL", "SP500", "USBOND", "event:BTC-UP-6H", "event:BTC-150K")  # of each class
+# of each class
+SAMPLE = ("BTC", "KPEPE", "MINA", "AAPL", "SP500", "USBOND", "event:BTC-UP-6H", "event:BTC-150K")
 
 
 def test_the_sample_has_every_class() -> None:
@@ -128,7 +131,8 @@ def test_prices_depend_on_the_seed_and_not_on_the_order_of_requests() -> None:
 
 def test_a_candle_is_four_points_in_the_adaptive_order() -> None:
     candle = Candle(0, 100, 110, 95, 105, 10)
-    assert path_of(candle) == (100, 95, 110, 105)  # The low is nearer to the open.
+    # The low is nearer to the open.
+    assert path_of(candle) == (100, 95, 110, 105)
     assert path_of(candle._replace(high=102)) == (100, 102, 95, 105)
     points = points_of("BTC", candle, 60_000)
     assert [p.at_ms for p in points] == [0, 20_000, 40_000, 59_999]
@@ -168,7 +172,8 @@ async def test_quiet_prices_are_not_logged_but_change_the_mark(open_box: OpenBox
     )
     seq = box.service.machine.seq
     await box.advance(1_800_000)
-    assert box.service.machine.seq - seq <= 2  # Funding at the full hour, with the marks of its instant.
+    # Funding at the full hour, with the marks of its instant.
+    assert box.service.machine.seq - seq <= 2
     mark = (await caller.get("/v1/account"))["positions"][0]["markPx"]
     last = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=1")).json()["candles"][0]["close"]
     assert mark == last
@@ -193,9 +198,8 @@ async def test_a_command_does_not_overtake_the_prices_that_are_due_while_it_is_o
     machine = box.service.machine
     now = machine.catch_up()
     hour = now - now % 3_600_000 + 3_600_000
-    machine.clock.move_to(
-        hour + 60_000
-    )  # A fast clock moves this far in a moment; actions due meanwhile cannot be run in the past.
+    # A fast clock moves this far in a moment; actions due meanwhile cannot be run in the past.
+    machine.clock.move_to(hour + 60_000)
     machine.run(Heartbeat(caller.opened["accountId"]))
     assert machine.state.now_ms == now
     await box.advance(1_000)
@@ -231,7 +235,9 @@ async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant
 
 
 async def test_an_expired_max_hold_acts_after_the_prices_of_its_instant(open_box: OpenBox, tmp_path: Path) -> None:
-    """Two recorded markets: the open of the first fills an entry with an expired max_hold; the open of the second fills an entry that a schedule would cancel."""
+    """Two recorded markets: the open of the first fills an entry with an expired max_hold; the open of the second
+    fills an entry that a schedule would cancel.
+    """
     hour = START_MS - START_MS % 3_600_000 + 7_200_000
     options = stepping(tmp_path, hour, BTC=(100_000, 99_000), ETH=(2_500, 2_480))
     box = await open_box(db=tmp_path / "box.db", **options)
@@ -263,7 +269,8 @@ async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_b
     path = write(tmp_path / "BTC.csv", flat_rows(40))
     box = await open_box(data=((None, path),), markets=(), hold_prices=False, start_ms=None)
     assert list(box.service.machine.state.markets) == ["BTC"]
-    assert box.service.machine.clock.now_ms() == START_MS + 20 * 60_000  # Half of a short file is history.
+    # Half of a short file is history.
+    assert box.service.machine.clock.now_ms() == START_MS + 20 * 60_000
     before = (await box.http.get("/v1/markets/BTC/candles?interval=1m&limit=100")).json()["candles"]
     assert len([c for c in before if c["closed"]]) == 20
     await box.advance(20 * 60_000)
@@ -337,8 +344,10 @@ async def test_a_command_in_the_middle_of_a_bar_does_not_change_resting_orders_f
     await caller.post(
         "/v1/orders", {"market": "BTC", "side": "short", "type": "limit", "size": "0.01", "limitPx": "100800"}
     )
-    await box.advance(60_000)  # The open is a new extreme of the trailing stop, so the venue gets it.
-    await box.advance(21_000)  # The low is in the quiet band.
+    # The open is a new extreme of the trailing stop, so the venue gets it.
+    await box.advance(60_000)
+    # The low is in the quiet band.
+    await box.advance(21_000)
     await caller.post("/v1/heartbeat")
     await box.advance(60_000)
     fills = [(e["data"]["px"], e["data"]["size"]) for e in (await caller.get("/v1/events?types=fill"))["events"]]

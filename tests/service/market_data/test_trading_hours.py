@@ -1,4 +1,7 @@
-"""When outside prices are open: New York's clock through both changes of the hour, weekends, holidays, the daily gap of indices."""
+"""When outside prices are open:
+
+New York's clock through both changes of the hour, weekends, holidays, the daily gap of indices.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,36 @@ def ms(text: str) -> int:
 @pytest.mark.parametrize(
     ("kind", "at", "is_open", "turns"),
     [
-        ("equity", "2025-06-13T12:00", True, "2025-06-14T00:00"),  # Friday 20:00 in summer
-        ("equity", "2025-06-14T00:00", False, "2025-06-16T00:00"),  # Sunday 20:00
-        ("equity", "2025-06-16T00:00", True, "2025-06-19T00:00"),  # Juneteenth is a Thursday
+        # Friday 20:00 in summer
+        ("equity", "2025-06-13T12:00", True, "2025-06-14T00:00"),
+        # Sunday 20:00
+        ("equity", "2025-06-14T00:00", False, "2025-06-16T00:00"),
+        # Juneteenth is a Thursday
+        ("equity", "2025-06-16T00:00", True, "2025-06-19T00:00"),
         ("equity", "2025-06-18T12:00", True, "2025-06-19T00:00"),
         ("equity", "2025-06-19T12:00", False, "2025-06-20T00:00"),
-        ("equity", "2025-01-18T00:30", True, "2025-01-18T01:00"),  # Friday 20:00 in winter
-        ("equity", "2025-01-19T12:00", False, "2025-01-21T01:00"),  # Monday is a holiday
-        ("equity", "2025-03-09T12:00", False, "2025-03-10T00:00"),  # The clocks went forward that night.
-        ("equity", "2025-11-02T12:00", False, "2025-11-03T01:00"),  # And back.
-        ("equity", "2026-11-27T17:30", True, "2026-11-27T22:00"),  # The day after Thanksgiving ends at 17:00.
+        # Friday 20:00 in winter
+        ("equity", "2025-01-18T00:30", True, "2025-01-18T01:00"),
+        # Monday is a holiday
+        ("equity", "2025-01-19T12:00", False, "2025-01-21T01:00"),
+        # The clocks went forward that night.
+        ("equity", "2025-03-09T12:00", False, "2025-03-10T00:00"),
+        # And back.
+        ("equity", "2025-11-02T12:00", False, "2025-11-03T01:00"),
+        # The day after Thanksgiving ends at 17:00.
+        ("equity", "2026-11-27T17:30", True, "2026-11-27T22:00"),
         ("equity", "2026-11-27T22:00", False, "2026-11-30T01:00"),
-        ("equity", "2026-12-24T22:30", False, "2026-12-28T01:00"),  # Christmas Eve, then Christmas on a Friday
-        ("equity", "2025-07-03T22:00", False, "2025-07-07T00:00"),  # The day before Independence Day
+        # Christmas Eve, then Christmas on a Friday
+        ("equity", "2026-12-24T22:30", False, "2026-12-28T01:00"),
+        # The day before Independence Day
+        ("equity", "2025-07-03T22:00", False, "2025-07-07T00:00"),
         ("index", "2026-11-27T18:14", True, "2026-11-27T18:15"),
         ("index", "2026-12-24T18:15", False, "2026-12-27T23:00"),
-        ("index", "2025-06-11T20:30", True, "2025-06-11T21:00"),  # 17:00
+        # 17:00
+        ("index", "2025-06-11T20:30", True, "2025-06-11T21:00"),
         ("index", "2025-06-11T21:00", False, "2025-06-11T22:00"),
-        ("index", "2025-06-13T21:30", False, "2025-06-15T22:00"),  # From Friday 17:00 to Sunday 18:00
+        # From Friday 17:00 to Sunday 18:00
+        ("index", "2025-06-13T21:30", False, "2025-06-15T22:00"),
     ],
 )
 def test_a_session_begins_and_ends_by_new_yorks_clock(kind: str, at: str, is_open: bool, turns: str) -> None:
@@ -59,9 +74,12 @@ def test_the_half_days_of_years_to_come_are_those_of_the_exchange() -> None:
     short = {2025: ["07-03", "11-28", "12-24"], 2026: ["11-27", "12-24"], 2027: ["11-26"], 2028: ["07-03", "11-24"]}
     calendar = Calendar("equity")
     for year, days in short.items():
-        late = [f"{month:02d}-{day:02d}" for month, day in DATES
-                if calendar.at(ms(f"{year}-{month:02d}-{day:02d}T17:00")).is_open
-                and not calendar.at(ms(f"{year}-{month:02d}-{day:02d}T23:30")).is_open]  # fmt: skip
+        late = [
+            f"{month:02d}-{day:02d}"
+            for month, day in DATES
+            if calendar.at(ms(f"{year}-{month:02d}-{day:02d}T17:00")).is_open
+            and not calendar.at(ms(f"{year}-{month:02d}-{day:02d}T23:30")).is_open
+        ]
         assert late == days, year
 
 

@@ -1,4 +1,6 @@
-"""Agents' tools, driven by the official SDK's own client: over the service in both versions of the protocol, and over `bot mcp`."""
+"""Agents' tools, driven by the official SDK's own client: over the service in both versions of the protocol, and
+over `bot mcp`.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,22 @@ LONG = {"market": "BTC", "side": "long", "usdAmount": 100}
 # The table of the interface: name -> (scopes that open it, readOnly, destructive, idempotent). None: any credential.
 ANY = None
 TABLE: dict[str, tuple[set[str] | None, bool, bool, bool]] = {
-    **dict.fromkeys(("get_start", "search_markets", "get_candles", "get_book", "get_system_status"), (ANY, True, False, True)),
     **dict.fromkeys(
-        ("get_account", "get_portfolio", "get_limits", "get_settings", "get_funding", "list_orders", "list_trades", "list_events", "list_guardians", "suggest_order"),
+        ("get_start", "search_markets", "get_candles", "get_book", "get_system_status"), (ANY, True, False, True)
+    ),
+    **dict.fromkeys(
+        (
+            "get_account",
+            "get_portfolio",
+            "get_limits",
+            "get_settings",
+            "get_funding",
+            "list_orders",
+            "list_trades",
+            "list_events",
+            "list_guardians",
+            "suggest_order",
+        ),
         ({READ}, True, False, True),
     ),
     "plan_order": ({TRADE, CLOSE, OUTCOMES}, True, False, False),
@@ -48,7 +63,7 @@ TABLE: dict[str, tuple[set[str] | None, bool, bool, bool]] = {
     "delete_guardian": ({TRADE}, False, True, True),
     "heartbeat": ({TRADE, CLOSE, OUTCOMES}, False, False, True),
     "kill_switch": ({TRADE}, False, True, True),
-}  # fmt: skip
+}
 
 
 @asynccontextmanager
@@ -148,7 +163,8 @@ async def test_an_order_is_planned_confirmed_and_confirmed_only_once(box: Box, c
         judged = await no(client, "plan_order", **LONG, bracket={"stopLoss": {"r": 1}})
         assert (judged["code"], judged["fix"]["action"]) == ("invalid_input", "arm_stop")
         assert judged["details"]["fields"][0]["field"] == "bracket.stopLoss.r"
-        assert plan["plan"]["liquidationPx"] is None  # fields that do not apply are present
+        # fields that do not apply are present
+        assert plan["plan"]["liquidationPx"] is None
         assert (await yes(client, "get_account"))["positions"] == []
         missing = await no(client, "confirm_order", confirmToken=plan["confirmToken"])
         assert (missing["code"], missing["orderSubmitted"]) == ("invalid_input", False)
@@ -223,12 +239,14 @@ async def test_every_tool_accepts_its_scopes_and_no_other(box: Box) -> None:
         "get_candles": {"coin": "BTC"},
         "get_book": {"coin": "BTC"},
     }
-    await session.post("/v1/orders", LONG | {"side": "short", "usdAmount": 1000})  # so that buying only shrinks
+    # so that buying only shrinks
+    await session.post("/v1/orders", LONG | {"side": "short", "usdAmount": 1000})
     for scope, caller in callers.items():
         async with agent(box, caller) as client:
             for name, (scopes, *_) in TABLE.items():
                 given = enough.get(name, {})
-                if scope == OUTCOMES:  # It trades only event markets; without one the market is not found.
+                # It trades only event markets; without one the market is not found.
+                if scope == OUTCOMES:
                     given = {key: "event:X" if value == "BTC" else value for key, value in given.items()}
                 result = await client.call_tool(name, given)
                 code = result.structured_content["error"]["code"] if result.is_error else None
@@ -454,7 +472,10 @@ def test_foreign_text_is_short_and_has_no_control_characters() -> None:
 
 
 def test_the_service_starts_without_the_protocol(repository: Path) -> None:
-    code = "import sys, bot.service.host; print(sorted({m.partition('.')[0] for m in sys.modules} & {'mcp', 'mcp_types', 'httpx2'}))"
+    code = (
+        "import sys, bot.service.host; print(sorted({m.partition('.')[0] for m in sys.modules} & {'mcp', 'mcp_types',"
+        " 'httpx2'}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 

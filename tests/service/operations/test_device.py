@@ -197,7 +197,8 @@ async def test_the_page_requires_its_own_form_origin_and_cookie(box: Box, caller
     before = box.http.cookies["bb_device"]
     await page.press("code", userCode=started["userCode"])
     await page.press("key", apiKey=caller.opened["apiKey"])
-    assert box.http.cookies["bb_device"] != before  # Signing in renames the visit.
+    # Signing in renames the visit.
+    assert box.http.cookies["bb_device"] != before
     box.http.cookies.clear()
     assert (await page.press("approve", name="x", scope="read")).status_code == 403
     box.http.cookies.set("bb_device", before, path="/device")
@@ -237,7 +238,8 @@ async def test_only_an_owner_decides_and_only_with_the_offered_scopes(
     for scope in ([], ["admin"], ["read", "admin"]):
         assert (await page.press("approve", name="x", scope=scope)).status_code == 400
     assert_refused(await poll(box, started), 403, "forbidden")
-    await caller.delete(f"/v1/keys/{caller.opened['keyId']}")  # The key that signed in is revoked before it decides.
+    # The key that signed in is revoked before it decides.
+    await caller.delete(f"/v1/keys/{caller.opened['keyId']}")
     assert "revoked" in (await page.press("approve", name="x", scope="read")).text
     patient[0] += 5
     assert_refused(await poll(box, started), 403, "forbidden")

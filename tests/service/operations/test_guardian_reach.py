@@ -1,4 +1,6 @@
-"""Where a guardian acts: the decision table of docs/decisions.md, row by row, for guardians that every kind of key arms."""
+"""Where a guardian acts: the decision table of docs/decisions.md, row by row, for guardians that every kind of key
+arms.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of key: its requested scopes and markets, its word in the table's last column, and the markets where it may trade."""
+    """A kind of key: its requested scopes and markets, its word in the table's last column, and the markets where it
+    may trade.
+    """
 
     scopes: tuple[str, ...]
     coins: tuple[str, ...] | None

@@ -15,10 +15,35 @@ MINUTE_MS = 60_000
 NEXT_MINUTE_MS = START_MS // MINUTE_MS * MINUTE_MS + MINUTE_MS
 
 FIELDS = {
-    "id", "type", "scope", "status", "coin", "market", "heartbeatSeconds", "onMiss", "seconds", "trailPct", "trailR", "activateAtR",
-    "maxLossPctFromDayStart", "action", "cron", "orderTemplate", "nextDeadline", "lastHeartbeatAt", "active", "extremePx", "stopPx",
-    "dayStartValueUsd", "floorValueUsd", "blocksOpens", "tradeId", "firedAt", "fireCount", "createdAt",
-}  # fmt: skip
+    "id",
+    "type",
+    "scope",
+    "status",
+    "coin",
+    "market",
+    "heartbeatSeconds",
+    "onMiss",
+    "seconds",
+    "trailPct",
+    "trailR",
+    "activateAtR",
+    "maxLossPctFromDayStart",
+    "action",
+    "cron",
+    "orderTemplate",
+    "nextDeadline",
+    "lastHeartbeatAt",
+    "active",
+    "extremePx",
+    "stopPx",
+    "dayStartValueUsd",
+    "floorValueUsd",
+    "blocksOpens",
+    "tradeId",
+    "firedAt",
+    "fireCount",
+    "createdAt",
+}
 
 BARE: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 5000, "leverage": 5}
 
@@ -83,9 +108,15 @@ async def test_each_type_is_armed_shown_and_disarmed(caller: Caller, kind: str, 
     [
         ({"type": "schedule", "cron": "61 * * * *", "action": "flatten"}, "cron"),
         ({"type": "schedule", "cron": "* * * * *"}, "orderTemplate"),
-        ({"type": "schedule", "cron": "* * * * *", "orderTemplate": {"market": "BTC", "side": "up"}}, "orderTemplate.side"),
+        (
+            {"type": "schedule", "cron": "* * * * *", "orderTemplate": {"market": "BTC", "side": "up"}},
+            "orderTemplate.side",
+        ),
         ({"type": "schedule", "cron": "* * * * *", "orderTemplate": {**BARE, "dryRun": True}}, "orderTemplate.dryRun"),
-        ({"type": "schedule", "cron": "* * * * *", "orderTemplate": {**BARE, "bracket": {"stop": {"pct": 1}}}}, "orderTemplate.bracket.stop"),
+        (
+            {"type": "schedule", "cron": "* * * * *", "orderTemplate": {**BARE, "bracket": {"stop": {"pct": 1}}}},
+            "orderTemplate.bracket.stop",
+        ),
         ({"type": "max_hold", "market": "BTC", "seconds": 59}, "seconds"),
         ({"type": "max_hold", "seconds": 60}, "market"),
         ({"type": "account_drawdown"}, "maxLossPctFromDayStart"),
@@ -93,7 +124,7 @@ async def test_each_type_is_armed_shown_and_disarmed(caller: Caller, kind: str, 
         ({"type": "kill_switch", "scope": "position"}, "scope"),
     ],
     ids=str,
-)  # fmt: skip
+)
 async def test_a_wrong_field_is_named(caller: Caller, body: dict[str, Any], field: str) -> None:
     error = assert_refused(await caller.send("POST", "/v1/guardians", body), 400, "invalid_input")
     assert field in [problem["field"] for problem in error["details"]["fields"]] or field in error["message"]
@@ -207,8 +238,14 @@ async def test_a_kill_without_flatten_cancels_entries_and_keeps_protection(box: 
     oid = next(o["oid"] for o in resting["orders"] if o["kind"] == "limit")
     killed = await caller.post("/v1/account/kill", {})
     assert set(killed) == {
-        "guardian", "flatten", "canceledOids", "trades", "positions", "orderSubmitted", "lastEventId",
-    }  # fmt: skip
+        "guardian",
+        "flatten",
+        "canceledOids",
+        "trades",
+        "positions",
+        "orderSubmitted",
+        "lastEventId",
+    }
     assert (killed["flatten"], killed["canceledOids"], killed["trades"]) == (False, [oid], [])
     assert killed["orderSubmitted"] is True
     assert [p["coin"] for p in killed["positions"]] == ["BTC"]
@@ -216,7 +253,8 @@ async def test_a_kill_without_flatten_cancels_entries_and_keeps_protection(box: 
     assert len((await caller.get("/v1/orders"))["orders"]) == 2
     error = assert_refused(await caller.send("POST", "/v1/orders", ENTRY), 422, "limit_exceeded")
     assert error["details"] == {"guardianId": killed["guardian"]["id"], "guardianType": "kill_switch"}
-    await box.price("BTC", "97000")  # The stop still works.
+    # The stop still works.
+    await box.price("BTC", "97000")
     assert (await caller.get("/v1/account"))["positions"] == []
 
 

@@ -1,4 +1,6 @@
-"""The same key and request give the same answer, byte for byte, and one order; anything else under that key is a named conflict."""
+"""The same key and request give the same answer, byte for byte, and one order; anything else under that key is a
+named conflict.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the interface allows is judged by the venue, and not refused for its form: tiny amounts, many decimals, types of a later version."""
+"""What the interface allows is judged by the venue, and not refused for its form: tiny amounts, many decimals, types
+of a later version.
+"""
 
 from __future__ import annotations
 

@@ -29,10 +29,19 @@ async def test_a_key_is_shown_once_and_listed_without_its_secret(box: Box, calle
     assert all(made[cap] is None for cap in caps)
     assert made["apiKey"].startswith(made["prefix"])
     assert len(made["prefix"]) == 12
-    full = await caller.post("/v1/keys", {
-        "name": "n" * 64, "scopes": ["read", "trade", "trade:close_only", "outcomes"], "maxExposureUsd": 1e9, "maxDailyNotionalUsd": 0.5,
-        "maxLeverage": 50, "allowedCoins": ["perp:btc", "BTC", "ETH"], "maxOpenPositions": 100, "expiresAt": 9007199254740991,
-    })  # fmt: skip
+    full = await caller.post(
+        "/v1/keys",
+        {
+            "name": "n" * 64,
+            "scopes": ["read", "trade", "trade:close_only", "outcomes"],
+            "maxExposureUsd": 1e9,
+            "maxDailyNotionalUsd": 0.5,
+            "maxLeverage": 50,
+            "allowedCoins": ["perp:btc", "BTC", "ETH"],
+            "maxOpenPositions": 100,
+            "expiresAt": 9007199254740991,
+        },
+    )
     assert full["allowedCoins"] == ["BTC", "ETH"]
     assert (full["maxExposureUsd"], full["maxDailyNotionalUsd"]) == ("1000000000", "0.5")
     await Caller(box.http, made).get("/v1/account")
@@ -168,7 +177,8 @@ async def test_the_exposure_cap_counts_positions_and_resting_entries_of_the_whol
     limits = await trader.get("/v1/limits")
     assert limits["key"]["maxExposureUsd"] == "1000"
     assert float(limits["key"]["exposureUsd"]) == pytest.approx(900, abs=5)
-    await box.price("BTC", "200000")  # The exposure is beyond its cap now: no opening, every exit.
+    # The exposure is beyond its cap now: no opening, every exit.
+    await box.price("BTC", "200000")
     await refused(trader, order(100), "maxExposureUsd")
     assert (await trader.send("POST", "/v1/positions/BTC/close", {})).status_code == 200
 
@@ -178,14 +188,14 @@ async def test_the_daily_cap_is_the_keys_own_and_starts_anew_at_midnight(box: Bo
         await make(caller, scopes=TRADER, maxDailyNotionalUsd=500),
         await make(caller, scopes=TRADER, maxDailyNotionalUsd=500),
     )
-    await caller.post("/v1/orders", order(400, leverage=5))  # Orders of another credential are not counted.
+    # Orders of another credential are not counted.
+    await caller.post("/v1/orders", order(400, leverage=5))
     await trader.post("/v1/orders", order(400, leverage=5))
     error = await refused(trader, order(200, leverage=5), "maxDailyNotionalUsd")
     assert error["details"]["resetsAt"] % 86_400_000 == 0
     assert (await second.send("POST", "/v1/orders", order(200, leverage=5))).status_code == 200
-    assert (
-        await trader.send("POST", "/v1/orders", order(300, side="short"))
-    ).status_code == 200  # An exit is not counted.
+    # An exit is not counted.
+    assert (await trader.send("POST", "/v1/orders", order(300, side="short"))).status_code == 200
     await box.advance(error["details"]["resetsAt"] - START_MS)
     assert (await trader.send("POST", "/v1/orders", order(200, leverage=5))).status_code == 200
 
@@ -227,7 +237,8 @@ async def test_the_leverage_cap_applies_to_given_and_default_leverage(box: Box, 
         order(100),
         order(100, dryRun=True),
         order(500, side="short"),
-    ):  # The position's 10x applies with and without a given leverage.
+        # The position's 10x applies with and without a given leverage.
+    ):
         error = await refused(trader, body, "maxLeverage")
         assert error["fix"] == {"field": "leverage", "value": 3}
     error = assert_refused(
@@ -296,7 +307,8 @@ async def test_the_cap_on_open_positions_counts_markets_with_a_position_or_an_en
     resting = await trader.post("/v1/orders", order(100, type="limit", limitPx="90000"))
     error = await refused(trader, order(100, market="ETH"), "maxOpenPositions")
     assert error["fix"] == {"action": "close_first"}
-    assert (await trader.send("POST", "/v1/orders", order(100))).status_code == 200  # The same market.
+    # The same market.
+    assert (await trader.send("POST", "/v1/orders", order(100))).status_code == 200
     await trader.delete(f"/v1/orders/{resting['orders'][0]['oid']}")
     await trader.post("/v1/positions/BTC/close")
     assert (await trader.send("POST", "/v1/orders", order(100, market="ETH"))).status_code == 200

@@ -56,7 +56,8 @@ def test_one_number_is_read_from_every_form(number: str, country: str | None, co
         ("030 123456", "Deutschland", "+4930123456", "DE"),
         ("8 912 345-67-89", "7", "+79123456789", "RU"),
         ("01012345678", "South Korea", "+821012345678", "KR"),
-        ("+15555550123", None, "+15555550123", None),  # Assigned to nobody, so usable in a sandbox.
+        # Assigned to nobody, so usable in a sandbox.
+        ("+15555550123", None, "+15555550123", None),
     ],
 )
 def test_local_numbers_find_their_country(number: str, country: str | None, expected: str, home: str | None) -> None:

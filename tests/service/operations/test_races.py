@@ -1,4 +1,7 @@
-"""Sixty-four callers at once in one process: in any order of turns, a key is one order and a token one execution. Rate limits are off."""
+"""Sixty-four callers at once in one process: in any order of turns, a key is one order and a token one execution.
+
+Rate limits are off.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The balance can be rebuilt from the service's reports of each exit: from the events, from the trades, and from the sums of the wallet."""
+"""The balance can be rebuilt from the service's reports of each exit: from the events, from the trades, and from the
+sums of the wallet.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ async def test_a_code_has_five_tries_and_one_use(box: Box) -> None:
     for left in (4, 3, 2, 1):
         error = assert_refused(await verify(box, other(code)), 401, "unauthorized")
         assert error["details"]["attemptsLeft"] == left
-    assert (await verify(box, code)).status_code == 200  # The fifth is right.
+    # The fifth is right.
+    assert (await verify(box, code)).status_code == 200
     assert_refused(await verify(box, code), 401, "unauthorized")
     code = (await ask(box))["sandboxCode"]
     for left in (4, 3, 2, 1, 0):
@@ -92,7 +93,8 @@ async def test_a_code_is_valid_for_ten_minutes_of_real_time(box: Box, monkeypatc
     real = SystemClock().now_ms()
     monkeypatch.setattr(sign_in.SystemClock, "now_ms", lambda self: real)
     code = (await ask(box))["sandboxCode"]
-    await box.advance(86_400_000)  # The service's clock does not affect a code.
+    # The service's clock does not affect a code.
+    await box.advance(86_400_000)
     monkeypatch.setattr(sign_in.SystemClock, "now_ms", lambda self: real + 600_000)
     error = assert_refused(await verify(box, code), 401, "unauthorized")
     assert error["details"]["attemptsLeft"] == 0
@@ -129,7 +131,8 @@ async def test_a_nickname_is_two_to_thirty_two_printable_characters(box: Box, ni
     code = (await ask(box))["sandboxCode"]
     error = assert_refused(await verify(box, code, nickname=nickname), 400, "invalid_input")
     assert error["details"]["fields"][0]["field"] == "nickname"
-    assert (await verify(box, code)).status_code == 200  # No try was used up.
+    # No try was used up.
+    assert (await verify(box, code)).status_code == 200
 
 
 async def test_a_missing_nickname_is_generated(box: Box) -> None:

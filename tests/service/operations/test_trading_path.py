@@ -109,7 +109,8 @@ async def test_a_limit_order_rests_fills_and_arms_its_stop(box: Box, caller: Cal
     assert float((await caller.get("/v1/account"))["marginUsedUsd"]) > 0
     await box.price("BTC", "98990")
     snapshot = await caller.get("/v1/account")
-    # A pushed price is a gap: the limit fills at 98,990, and the stop is measured from there, rounded to the safer side.
+    # A pushed price is a gap: the limit fills at 98,990, and the stop is measured from there, rounded to the safer
+    # side.
     assert snapshot["positions"][0]["stopPx"] == "97011"
     assert {o["kind"] for o in snapshot["orders"]} == {"stop_loss", "take_profit"}
 
@@ -158,7 +159,8 @@ async def test_a_dead_man_switch_fires_at_its_deadline_and_not_before(box: Box, 
         "guardians": [{"id": armed["id"], "nextDeadline": START_MS + 119_999}],
         "serverTime": START_MS + 59_999,
     }
-    await box.advance(60_000)  # A heartbeat at exactly the deadline is too late.
+    # A heartbeat at exactly the deadline is too late.
+    await box.advance(60_000)
     assert (await caller.post("/v1/heartbeat"))["guardians"] == []
     snapshot = await caller.get("/v1/account")
     assert snapshot["positions"] == []

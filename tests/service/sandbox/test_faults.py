@@ -1,4 +1,6 @@
-"""Faults on demand, with a real client over a real connection: the lost part, the effect, and the end after the given count."""
+"""Faults on demand, with a real client over a real connection: the lost part, the effect, and the end after the
+given count.
+"""
 
 from __future__ import annotations
 

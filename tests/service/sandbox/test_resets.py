@@ -18,7 +18,9 @@ async def next_page(caller: Caller, cursor: str) -> Any:
 
 @pytest.mark.parametrize("types", ["", "fill", "account", "guardian.fired"])
 async def test_no_cursor_issued_since_the_reset_gets_a_410(caller: Caller, types: str) -> None:
-    """For an id of any origin: the opening, the snapshot, the reset, a page without `since`, a filter without matches."""
+    """For an id of any origin: the opening, the snapshot, the reset, a page without `since`, a filter without
+    matches.
+    """
     await next_page(caller, caller.opened["lastEventId"])
     filters = f"?types={types}" if types else ""
     for _ in range(3):

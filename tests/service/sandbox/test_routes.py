@@ -37,7 +37,8 @@ async def test_the_refusal_of_a_distant_next_instant_says_what_to_do(box: Box, c
     error = assert_refused(answer, 400, "invalid_input")
     assert [one["field"] for one in error["details"]["fields"]] == ["toNext"]
     assert error["fix"] == {"field": "ms", "value": 400 * 86_400_000}
-    for _ in range(2):  # 988 days from June 2025
+    # 988 days from June 2025
+    for _ in range(2):
         await box.advance(error["fix"]["value"])
     step = await box.http.post("/sandbox/v1/clock/advance", json={"toNext": True}, headers=box.control)
     assert (step.status_code, step.json()["processed"]) == (200, 1)

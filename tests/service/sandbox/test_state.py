@@ -1,4 +1,6 @@
-"""The sandbox's control over the whole state: seed, snapshot, restore, fork, reset; exact, durable, and the same again after a kill."""
+"""The sandbox's control over the whole state: seed, snapshot, restore, fork, reset; exact, durable, and the same
+again after a kill.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def test_the_scopes_allow_exactly_the_rights_of_the_table(access: Access) -> Non
         Access.NONE: {"read", "trade", "trade:close_only", "outcomes", "owner"},
         Access.READ: {"read"},
         Access.TRADE: {"trade"},
-        Access.SHRINK: {"trade", "trade:close_only", "outcomes"},  # the operation checks which
+        # the operation checks which
+        Access.SHRINK: {"trade", "trade:close_only", "outcomes"},
         Access.ANY: {"read", "trade", "trade:close_only", "outcomes", "owner"},
         Access.OWNER: {"owner"},
         Access.CONTROL: {"read", "trade", "trade:close_only", "outcomes", "owner"},
@@ -74,15 +75,18 @@ async def test_a_key_that_only_closes_never_opens(box: Box, caller: Caller) -> N
     assert (await closer.send("POST", "/v1/orders", ENTRY)).status_code == 403
     against = {"market": "BTC", "side": "short", "usdAmount": 900_000}
     made = (await closer.send("POST", "/v1/orders", against)).json()
-    assert made["position"] is None  # Cut to the position: it never flips.
+    # Cut to the position: it never flips.
+    assert made["position"] is None
     assert made["trade"]["reduceOnly"] is True
     plan = await caller.post("/v1/orders", ENTRY | {"dryRun": True})
     stolen = await closer.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
     assert_refused(stolen, 403, "forbidden")
-    await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})  # The token is not used up.
+    # The token is not used up.
+    await caller.post("/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
     stop = (await caller.get("/v1/orders"))["orders"][0]["oid"]
     assert_refused(await closer.send("DELETE", f"/v1/orders/{stop}"), 403, "forbidden")
-    for other in (f"0{stop}", f"00{stop}", f"{stop}%20", f"+{stop}"):  # No other spelling of it gets past that.
+    # No other spelling of it gets past that.
+    for other in (f"0{stop}", f"00{stop}", f"{stop}%20", f"+{stop}"):
         assert_refused(await closer.send("DELETE", f"/v1/orders/{other}"), 404, "not_found")
     resting = await caller.post(
         "/v1/orders", ENTRY | {"type": "limit", "limitPx": "90000", "usdAmount": 100, "leverage": 5}
@@ -157,7 +161,8 @@ async def test_a_credential_that_ends_while_its_request_arrives_has_no_effect(
     error = assert_refused(answer, 401, "session_expired" if way == "expired key" else "unauthorized")
     assert error["orderSubmitted"] is False
     assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
-    assert (await box.digest())["events"] - before == (1 if way == "revoked key" else 0)  # key_revoked alone
+    # key_revoked alone
+    assert (await box.digest())["events"] - before == (1 if way == "revoked key" else 0)
 
 
 async def test_a_key_that_is_revoked_while_a_name_is_looked_up_registers_no_webhook(
@@ -199,7 +204,8 @@ async def test_minting_a_key_opens_the_embedded_account_once_and_revokes_the_key
     assert third["accountId"] == first["accountId"]
     gone = await box.http.post("/sandbox/v1/keys", json={"accountId": "acc_99"}, headers=box.control)
     assert_refused(gone, 404, "not_found")
-    for _ in range(60):  # More than an account may have at once, so earlier keys have ended.
+    # More than an account may have at once, so earlier keys have ended.
+    for _ in range(60):
         third = await make()
     assert "apiKey" in third
 
@@ -210,8 +216,7 @@ async def test_an_account_of_that_name_is_not_the_embedded_one(box: Box) -> None
     minted = [(await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json() for _ in range(2)]
     assert {one["accountId"] for one in minted} == {"acc_00000002"}
     await box.http.post("/sandbox/v1/keys", json={"accountId": "acc_00000001"}, headers=box.control)
-    assert (await own.get("/v1/account"))["accountId"] == other.opened[
-        "accountId"
-    ]  # Another key of that name does not end.
+    # Another key of that name does not end.
+    assert (await own.get("/v1/account"))["accountId"] == other.opened["accountId"]
     later = (await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json()
     assert later["accountId"] == "acc_00000002"

@@ -1,4 +1,6 @@
-"""The security checklist, line by line: the tests of each line, and those tests of the service that are in no other file."""
+"""The security checklist, line by line: the tests of each line, and those tests of the service that are in no other
+file.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ CHECKLIST: dict[str, list[str]] = {
         "service/http/test_gateway.py::test_invalid_headers_are_refused",
         "service/docs/test_documents.py::test_a_browser_shows_the_pages_without_errors_and_runs_no_injected_code",
     ],
-    "13 a 500 shows its number only": ["service/http/test_gateway.py::test_an_internal_error_is_a_500_that_does_not_say_whether_the_order_was_sent"],
+    "13 a 500 shows its number only": [
+        "service/http/test_gateway.py::test_an_internal_error_is_a_500_that_does_not_say_whether_the_order_was_sent"
+    ],
     "14 every pin has a hash": ["test_house.py::test_every_pin_is_exact_and_has_hashes_and_names_no_registry"],
     "15 webhook targets": [
         "service/webhooks/test_address_policy.py::test_a_special_purpose_address_is_never_connected_to",
@@ -137,11 +141,11 @@ CHECKLIST: dict[str, list[str]] = {
         "test_logs.py::test_no_secret_gets_into_a_line",
     ],
     "23 files for their owner alone": [
-        "cli/operate/test_operate.py::test_the_process_is_private_and_reports_its_true_state_to_systemd",
+        "cli/operate/test_operate.py::test_the_process_is_private_and_reports_its_true_state_to_systemd"
     ],
     "24 nothing orders past the gate": ["test_house.py::test_only_the_sender_orders"],
     "25 what stops entries is asked again before one leaves": [
-        "runtime/test_many_strategies.py::test_an_entry_that_was_written_waits_while_its_strategy_is_paused",
+        "runtime/test_many_strategies.py::test_an_entry_that_was_written_waits_while_its_strategy_is_paused"
     ],
     "27 mcp: origin, bearer on every POST, metadata, no query tokens, headers that agree with the body": [
         "service/mcp/test_tools.py::test_a_page_of_another_site_is_refused",
@@ -181,9 +185,10 @@ CHECKLIST: dict[str, list[str]] = {
         "config/test_diff.py::test_a_secret_that_changed_is_seen_and_not_shown",
         "cli/test_commands.py::test_write_atomic_replaces_neither_a_pipe_nor_a_link",
     ],
-}  # fmt: skip
+}
 
-NOT_THERE = {26, 32}  # a dashboard; a strategy in a process of its own
+# a dashboard; a strategy in a process of its own
+NOT_THERE = {26, 32}
 
 
 def test_every_line_of_the_checklist_names_existing_tests(repository: Path) -> None:
@@ -209,8 +214,12 @@ async def test_an_unknown_key_is_compared_in_the_same_way_as_a_known_one(
 
     monkeypatch.setattr(auth, "hmac", type("Watched", (), {"compare_digest": staticmethod(compare)}))
     known = caller.opened["apiKey"]
-    wrong = [known[:-1] + ("0" if known[-1] != "0" else "1"), "bbk_test_99999999_" + "0" * 43 + "_000000", "nonsense",
-             "bbs_test_99999999_" + "0" * 43 + "_000000"]  # fmt: skip
+    wrong = [
+        known[:-1] + ("0" if known[-1] != "0" else "1"),
+        "bbk_test_99999999_" + "0" * 43 + "_000000",
+        "nonsense",
+        "bbs_test_99999999_" + "0" * 43 + "_000000",
+    ]
     for token in (known, *wrong):
         auth.authenticate(box.service.machine.state, f"Bearer {token}", START_MS)
     assert compared == [(64, 64)] * 5
@@ -321,7 +330,9 @@ async def test_a_header_that_names_another_call_than_the_body_is_refused(box: Bo
 async def test_an_agent_that_disconnects_during_a_call_leaves_no_partial_effect(
     box: Box, caller: Caller, how: str
 ) -> None:
-    """After any number of turns of the event loop, the order exists once and complete, and a repeated call gets its answer."""
+    """After any number of turns of the event loop, the order exists once and complete, and a repeated call gets its
+    answer.
+    """
     (await box.http.post("/mcp", json=DISCOVER, headers=caller.headers | ACCEPT)).raise_for_status()
     left = 0
     with capture_logs() as logs:
@@ -329,8 +340,12 @@ async def test_an_agent_that_disconnects_during_a_call_leaves_no_partial_effect(
             side = "short" if turns % 2 else "long"
             plan = await caller.post("/v1/orders", {"market": "BTC", "side": side, "usdAmount": 50, "dryRun": True})
             arguments = {"confirmToken": plan["confirmToken"], "idempotencyKey": f"{how}{turns}"}
-            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-                    "params": {"name": "confirm_order", "arguments": arguments}}  # fmt: skip
+            call = {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": "confirm_order", "arguments": arguments},
+            }
             left += await cut(box, caller, call, turns, how)
             before = (await caller.get("/v1/trades?limit=1"))["trades"]
             was_done = bool(before) and before[0]["idempotencyKey"] == f"{how}{turns}"
@@ -346,7 +361,9 @@ async def test_an_agent_that_disconnects_during_a_call_leaves_no_partial_effect(
 
 
 async def cut(box: Box, caller: Caller, call: Any, turns: int, how: str) -> bool:
-    """Sends a call and disconnects after `turns` turns of the event loop; answers whether that was before the answer."""
+    """Sends a call and disconnects after `turns` turns of the event loop; answers whether that was before the
+    answer.
+    """
     body = json.dumps(call).encode()
     gone = asyncio.Event()
     said: list[Any] = []
@@ -365,10 +382,20 @@ async def cut(box: Box, caller: Caller, call: Any, turns: int, how: str) -> bool
 
     names = {"Host": "127.0.0.1", "Content-Type": "application/json"} | caller.headers | ACCEPT
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/mcp",
-        "raw_path": b"/mcp", "query_string": b"", "root_path": "", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {},
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "query_string": b"",
+        "root_path": "",
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+        "state": {},
         "headers": [(name.lower().encode(), value.encode()) for name, value in names.items()],
-    }  # fmt: skip
+    }
     running = asyncio.create_task(box.service.app(scope, receive, send))
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -22,7 +22,10 @@ ORDER = {"side": "long", "usdAmount": 50}
 
 @dataclass(frozen=True)
 class Who:
-    """A caller: its scopes and caps, and the markets where it may close. `may` is False where the route itself refuses."""
+    """A caller: its scopes and caps, and the markets where it may close.
+
+    `may` is False where the route itself refuses.
+    """
 
     body: dict[str, Any]
     reach: frozenset[str]
@@ -165,7 +168,9 @@ async def test_the_refusal_names_the_market_or_the_cap(open_box: OpenBox) -> Non
 
 
 async def test_no_second_way_ends_the_owners_guardians(open_box: OpenBox) -> None:
-    """A new guardian of the same type, a kill, an order with guardians, a close, a reset, a revocation: by a key of ETH."""
+    """A new guardian of the same type, a kill, an order with guardians, a close, a reset, a revocation: by a key of
+    ETH.
+    """
     box: Box = await open_box(markets=MARKETS)
     callers = await callers_of(box)
     session, eth = callers["session"], callers["ETH"]

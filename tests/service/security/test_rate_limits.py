@@ -1,4 +1,6 @@
-"""Token buckets: a burst passes, then the rate; each caller and policy by itself; the callers remembered are bounded."""
+"""Token buckets: a burst passes, then the rate; each caller and policy by itself; the callers remembered are
+bounded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every route of the service, by every kind of caller, on their own and on another account's things. A route without a row fails here."""
+"""Every route of the service, by every kind of caller, on their own and on another account's things.
+
+A route without a row fails here.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,16 @@ from tests.service.builders import assert_refused, make, order, owner
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 READ, TRADE, CLOSE, OUTCOMES = "read", "trade", "trade:close_only", "outcomes"
-STREAM = "/v1/events/stream"  # never ends by itself, so the caller disconnects after its start
+# never ends by itself, so the caller disconnects after its start
+STREAM = "/v1/events/stream"
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`allowed`: the scopes that open it; "owner" stands for the owner's credentials. `foreign`: the path names a thing of an account."""
+    """`allowed`: the scopes that open it;
+
+    "owner" stands for the owner's credentials. `foreign`: the path names a thing of an account.
+    """
 
     method: str
     path: str
@@ -51,17 +58,30 @@ OPERATIONS = [
     op("POST", "/v1/orders/suggest", READ, body={"coin": "BTC", "notionalUsd": 100}),
     op("POST", "/v1/orders", TRADE, body=BTC),
     op("POST", "/v1/orders", TRADE, body=BTC | {"dryRun": True}),
-    op("POST", "/v1/orders", TRADE, CLOSE, body=BTC | {"side": "short"}),  # shrinks
+    # shrinks
+    op("POST", "/v1/orders", TRADE, CLOSE, body=BTC | {"side": "short"}),
     op("POST", "/v1/orders/confirm", TRADE, CLOSE, body={"confirmToken": "{token}"}, foreign=True),
     op("POST", "/v1/positions/BTC/close", TRADE, CLOSE, body={"usdAmount": 50}),
     op("DELETE", "/v1/orders", TRADE, CLOSE, body={"coin": "BTC"}),
     op("DELETE", "/v1/orders/{entry}", TRADE, CLOSE, foreign=True),
     op("DELETE", "/v1/orders/{stop}", TRADE, foreign=True),
     op("POST", "/v1/guardians", TRADE, CLOSE, OUTCOMES, body={"type": "dead_man_switch", "heartbeatSeconds": 60}),
-    op("POST", "/v1/guardians", TRADE, OUTCOMES, body={"type": "dead_man_switch", "heartbeatSeconds": 60, "onMiss": "flatten"}),
+    op(
+        "POST",
+        "/v1/guardians",
+        TRADE,
+        OUTCOMES,
+        body={"type": "dead_man_switch", "heartbeatSeconds": 60, "onMiss": "flatten"},
+    ),
     op("POST", "/v1/guardians", TRADE, CLOSE, body={"type": "trailing_stop", "market": "BTC", "trailPct": 5}),
     op("POST", "/v1/guardians", TRADE, body={"type": "account_drawdown", "maxLossPctFromDayStart": 50}),
-    op("POST", "/v1/guardians", TRADE, OUTCOMES, body={"type": "schedule", "cron": "0 0 1 1 *", "action": "cancel_orders"}),
+    op(
+        "POST",
+        "/v1/guardians",
+        TRADE,
+        OUTCOMES,
+        body={"type": "schedule", "cron": "0 0 1 1 *", "action": "cancel_orders"},
+    ),
     op("POST", "/v1/guardians", TRADE, body={"type": "kill_switch"}),
     op("DELETE", "/v1/guardians/{guardian}", TRADE, foreign=True),
     op("POST", "/v1/heartbeat", TRADE, CLOSE, OUTCOMES, body={}),
@@ -75,7 +95,7 @@ OPERATIONS = [
     op("GET", "/v1/keys", "owner"),
     op("DELETE", "/v1/keys/{key}", "owner", foreign=True),
     op("POST", "/v1/sandbox/accounts/reset", "owner", body={}),
-]  # fmt: skip
+]
 IDS = [f"{o.method} {o.path} {o.body or ''}" for o in OPERATIONS]
 # These need no credential: a good one, a bad one and none get the same answer.
 PUBLIC: list[tuple[str, str, Any]] = [
@@ -179,9 +199,21 @@ async def begun(box: Box, headers: dict[str, str]) -> httpx.Response:
             started.set()
 
     names = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http", "path": STREAM,
-             "raw_path": STREAM.encode(), "query_string": b"", "root_path": "", "headers": [(b"host", b"127.0.0.1"), *names],
-             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {}}  # fmt: skip
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": STREAM,
+        "raw_path": STREAM.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"127.0.0.1"), *names],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+        "state": {},
+    }
     await box.service.app(scope, receive, send)
     return httpx.Response(status, headers=said, content=kept, request=httpx.Request("GET", f"http://127.0.0.1{STREAM}"))
 
@@ -242,7 +274,8 @@ async def test_a_public_route_ignores_credentials(box: Box, method: str, path: s
     assert len({answer.status_code for answer in answers}) == 1
     assert "insufficient_scope" not in answers[0].headers.get("www-authenticate", "")
     if answers[0].status_code == 200 and (method, path) not in NEVER_ALIKE:
-        assert len({answer.content for answer in answers}) == 1  # Its owner sees no more of a wallet either.
+        # Its owner sees no more of a wallet either.
+        assert len({answer.content for answer in answers}) == 1
 
 
 async def test_the_control_accepts_its_token_and_no_account_key(box: Box) -> None:
@@ -354,7 +387,8 @@ async def test_the_session_route_is_for_sessions(box: Box) -> None:
             assert_refused(await caller.send("DELETE", "/v1/auth/session"), 403, "forbidden")
     assert await session.delete("/v1/auth/session") == {"revoked": True}
     assert_refused(await session.send("GET", "/v1/account"), 401, "unauthorized")
-    assert (await callers["owner"].send("GET", "/v1/keys")).status_code == 200  # Keys outlive the session.
+    # Keys outlive the session.
+    assert (await callers["owner"].send("GET", "/v1/keys")).status_code == 200
 
 
 async def test_a_key_that_only_closes_never_grows_or_flips_a_position_through_races(box: Box, caller: Caller) -> None:
@@ -363,7 +397,8 @@ async def test_a_key_that_only_closes_never_grows_or_flips_a_position_through_ra
     plan = await closer.post("/v1/orders", order(500, side="short", dryRun=True))
     resting = await closer.post("/v1/orders", order(500, side="short", type="limit", limitPx="101000"))
     assert resting["trade"]["reduceOnly"] is True
-    await caller.post("/v1/positions/BTC/close")  # The position of both orders is gone.
+    # The position of both orders is gone.
+    await caller.post("/v1/positions/BTC/close")
     late = await closer.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
     assert_refused(late, 403, "forbidden")
     await box.price("BTC", "102000")
@@ -372,7 +407,8 @@ async def test_a_key_that_only_closes_never_grows_or_flips_a_position_through_ra
     plan = await closer.post("/v1/orders", order(500, side="short", dryRun=True))
     resting = await closer.send("POST", "/v1/orders", order(400, side="short", type="limit", limitPx="103000"))
     assert resting.status_code == 200
-    await caller.post("/v1/orders", order(1000, side="short", leverage=5))  # The owner flips: now short.
+    # The owner flips: now short.
+    await caller.post("/v1/orders", order(1000, side="short", leverage=5))
     short = (await caller.get("/v1/account"))["positions"][0]
     assert short["side"] == "short"
     late = await closer.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})

@@ -34,7 +34,8 @@ def test_a_changed_letter_of_the_encrypted_text_is_refused() -> None:
             opened = cipher.decrypt(other, "acc")
         except DecryptionFailed:
             continue
-        assert opened == b"a secret of some length"  # only letters that carry no bit: the form's mark, base64's last
+        # only letters that carry no bit: the form's mark, base64's last
+        assert opened == b"a secret of some length"
     for text in (
         "",
         "s2.",

@@ -10,7 +10,10 @@ from typing import Any
 from bot.service.state_machine.command_log import CommandLog, Row, Statement, _gathered
 
 COMMAND = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
-REPLY = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+REPLY = (
+    "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?,"
+    " ?, ?, ?)"
+)
 
 
 def made(tmp_path: Path, name: str) -> sqlite3.Connection:

@@ -1,4 +1,6 @@
-"""Acknowledged commands are on disk, and a replay gives exactly the same state: restarts, snapshots, foreign files, failed commits."""
+"""Acknowledged commands are on disk, and a replay gives exactly the same state: restarts, snapshots, foreign files,
+failed commits.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 OLD_LOG = Path(__file__).with_name("old_log.jsonl")
-NO_RESTART = (Exit.USAGE, Exit.CONFIG, Exit.REFUSED)  # after these a unit is not started again
+# after these a unit is not started again
+NO_RESTART = (Exit.USAGE, Exit.CONFIG, Exit.REFUSED)
 
 
 def options(db: Path, **more: Any) -> HostOptions:
@@ -178,7 +181,8 @@ async def test_many_requests_at_once_share_their_commits(open_box: OpenBox, tmp_
     before = command_log.commits
     order = OrderRequest.from_wire({"market": "BTC", "side": "long", "usdAmount": 20})
     principal = principal_of(box.service.machine.state.keys[caller.opened["keyId"]])
-    for number in range(100):  # One turn of the loop, as when a hundred requests wait at once.
+    # One turn of the loop, as when a hundred requests wait at once.
+    for number in range(100):
         answer = box.service.operations.place(principal, order, Context(f"req_{number}"))
         assert answer.status == 200
     await command_log.settle()
@@ -213,7 +217,8 @@ async def closed_file(tmp_path: Path) -> Path:
     await service.start()
     service.machine.push_price("BTC", 10**13)
     await service.machine.settle()
-    service.machine.log.close()  # Without a snapshot, as after a crash.
+    # Without a snapshot, as after a crash.
+    service.machine.log.close()
     return db
 
 
@@ -234,7 +239,9 @@ async def test_a_file_whose_replay_gives_other_events_is_refused(tmp_path: Path)
 
 
 def test_a_log_that_was_written_before_events_and_commands_had_new_fields_still_replays() -> None:
-    """Its guardians and its kill act everywhere and its revocation cancels nothing, as at the time when it was written."""
+    """Its guardians and its kill act everywhere and its revocation cancels nothing, as at the time when it was
+    written.
+    """
     written = [json.loads(line) for line in OLD_LOG.read_text().splitlines()]
     rows = [
         Row(seq, row["at_ms"], json.dumps(row["command"]), bytes.fromhex(row["chain"]))
@@ -303,7 +310,8 @@ async def test_a_failing_disk_or_a_lock_is_not_reported_as_a_wrong_option(
         ) as caught:
             build(options(tmp_path / "s.db"))
     assert caught.value.exit_code not in NO_RESTART
-    build(options(tmp_path / "s.db")).machine.log.close()  # The failed start has left no lock.
+    # The failed start has left no lock.
+    build(options(tmp_path / "s.db")).machine.log.close()
 
 
 async def test_a_full_disk_at_the_lock_is_not_reported_as_a_wrong_option(
@@ -326,7 +334,8 @@ async def test_a_clock_that_is_behind_may_be_set_by_the_next_start(tmp_path: Pat
     service.machine.log.close()
     with sqlite3.connect(db) as raw:
         raw.execute("UPDATE clock SET ceiling_ms = ceiling_ms + 3600000, offset_ms = 0")
-    for _ in range(2):  # The first service has released the file.
+    # The first service has released the file.
+    for _ in range(2):
         with pytest.raises(BotError, match="s behind the latest time in the database") as caught:
             build(real)
         assert caught.value.exit_code not in NO_RESTART
@@ -368,9 +377,12 @@ async def test_an_exception_in_a_command_leaves_nothing_applied_or_stored(
 @pytest.mark.parametrize(
     "row",
     [
-        Row(1, 0, "{}", b""),  # The same number again.
-        Row(2, 2**63, "{}", b""),  # Larger than an integer of the file.
-        Row(2, 0, "\ud800", b""),  # Half of a surrogate pair, which the file cannot store.
+        # The same number again.
+        Row(1, 0, "{}", b""),
+        # Larger than an integer of the file.
+        Row(2, 2**63, "{}", b""),
+        # Half of a surrogate pair, which the file cannot store.
+        Row(2, 0, "\ud800", b""),
     ],
 )
 async def test_a_failed_commit_is_reported_once_and_fails_every_waiting_request(tmp_path: Path, row: Row) -> None:
@@ -439,7 +451,8 @@ async def test_a_damaged_snapshot_is_reported_as_a_damaged_file(open_box: OpenBo
     await box.caller()
     await box.service.stop()
     spoil(db, "snapshots", "state")
-    for _ in range(2):  # The file is released in between.
+    # The file is released in between.
+    for _ in range(2):
         with pytest.raises(ConfigError, match="is damaged; restore a copy, or start with a new file"):
             build(options(db))
 
@@ -468,7 +481,8 @@ async def test_downtime_does_not_count_against_a_dead_man_switch(open_box: OpenB
     armed = await caller.post("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 60})
     await box.service.stop()
     hour = 3_600_000
-    with sqlite3.connect(db) as raw:  # As if all of it had happened an hour ago.
+    # As if all of it had happened an hour ago.
+    with sqlite3.connect(db) as raw:
         raw.execute(f"UPDATE clock SET alive_ms = alive_ms - {hour}, ceiling_ms = ceiling_ms - {hour}")
     service_file = sqlite3.connect(db)
     service_file.close()
@@ -497,7 +511,8 @@ async def test_a_start_killed_during_catch_up_leaves_its_downtime_to_the_next_st
     start = build(HostOptions(db=db, **lives, markets=("BTC", "ETH")))
     await start.start()
     with closing(sqlite3.connect(db)) as source, closing(sqlite3.connect(killed)) as target:
-        source.backup(target)  # As after a kill: no price of that day has been applied.
+        # As after a kill: no price of that day has been applied.
+        source.backup(target)
     await start.stop()
     wall[0] += 5_000
     lived = []

@@ -48,7 +48,8 @@ async def test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten(
         served = start(db=db, clock=f"{SPEED}x")
         async with httpx.AsyncClient(base_url=served.base_url, headers=headers, timeout=60) as http:
             fired: list[dict[str, Any]] = []
-            until = time.monotonic() + 60  # The dead-man switch has its remaining time again.
+            # The dead-man switch has its remaining time again.
+            until = time.monotonic() + 60
             while not fired and time.monotonic() < until:
                 fired = await all_of(http, "/v1/events?types=guardian.fired", "events")
                 await asyncio.sleep(0.05)
@@ -65,7 +66,8 @@ async def test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten(
 
 async def test_over_a_kill_a_schedule_runs_no_minute_twice_and_skips_the_downtime(start: Start, tmp_path: Path) -> None:
     headers: dict[str, str] = {}
-    away: list[tuple[float, float]] = []  # the latest instant of the first run, the earliest of the next
+    # the latest instant of the first run, the earliest of the next
+    away: list[tuple[float, float]] = []
     for _ in range(3):
         began = time.monotonic()
         served = start(db=tmp_path / "s.db", clock=f"{SPEED}x")
@@ -89,6 +91,7 @@ async def test_over_a_kill_a_schedule_runs_no_minute_twice_and_skips_the_downtim
         runs = [e["ts"] for e in await all_of(http, "/v1/events?types=guardian.fired", "events")]
     assert len(runs) == len(set(runs)) >= 6
     assert all(ts % 60_000 == 0 for ts in runs)
-    # Between the last moment that it was alive and the first after the restart lie the lease of the clock and no run for each minute.
+    # Between the last moment that it was alive and the first after the restart lie the lease of the clock and no run
+    # for each minute.
     for gone, back in away[:2]:
         assert [ts for ts in runs if gone < ts < back] == []

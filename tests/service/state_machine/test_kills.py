@@ -1,4 +1,6 @@
-"""kill -9 at any moment under load: acknowledged orders exist once, the log replays to the same events, guardians keep their remaining time."""
+"""kill -9 at any moment under load: acknowledged orders exist once, the log replays to the same events, guardians
+keep their remaining time.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ from bot.service.state_machine.replay import replay
 from tests.service.conftest import Start
 
 ORDER: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 30, "bracket": {"stopLoss": {"pct": 30}}}
-START_MS = 1_750_000_020_000  # seven minutes past a full hour, so that no funding is due
+# seven minutes past a full hour, so that no funding is due
+START_MS = 1_750_000_020_000
 CONTROL = "bbc_of_the_kills"
-AWAY_SECONDS = 2.0  # real time that the service is down once
+# real time that the service is down once
+AWAY_SECONDS = 2.0
 
 
 class Account:
@@ -77,7 +81,9 @@ def chain_in(db: Path, scratch: Path) -> str:
 
 
 async def waiting(http: httpx.AsyncClient) -> tuple[float, dict[str, int], float, float]:
-    """What is left of the dead-man switch in real seconds, the instants of the others, and between which two moments that was so."""
+    """What is left of the dead-man switch in real seconds, the instants of the others, and between which two moments
+    that was so.
+    """
     asked_at = time.monotonic()
     account = (await http.get("/v1/account")).json()
     at = {g["type"]: g["nextDeadline"] for g in account["guardians"]}
@@ -107,7 +113,8 @@ async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_g
                 assert said.json()["digest"] == digest
                 still, others, _, now = await waiting(http)
                 assert others == instants and set(others) == {"max_hold", "schedule"}
-                ran = (killed_at - seen_at) + (now - asked_at)  # without what it was away
+                # without what it was away
+                ran = (killed_at - seen_at) + (now - asked_at)
                 # The place of the clock is written down every second: so much may be given back, and nothing taken.
                 assert left - ran - 0.1 <= still <= left + 4, (turn, left, still, ran)
                 newest = int((await http.get("/v1/account")).json()["lastEventId"][4:])
@@ -133,7 +140,8 @@ async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_g
             workers = [asyncio.create_task(account.order(http, worker)) for worker in range(4)]
             await asyncio.sleep(chance.uniform(0.02, 0.3))
             while turn == kills - 1 and len(account.acknowledged) <= kills:
-                await asyncio.sleep(0.01)  # On a busy machine, wait until there are answers to check.
+                # On a busy machine, wait until there are answers to check.
+                await asyncio.sleep(0.01)
             left, instants, seen_at, _ = await waiting(http)
             await asyncio.sleep(chance.uniform(0, 0.05))
             await asyncio.to_thread(served.kill)

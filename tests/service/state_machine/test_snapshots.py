@@ -45,15 +45,18 @@ async def test_a_snapshot_in_pieces_keeps_the_instant_at_which_it_was_begun(open
     saving = SnapshotWriter(machine.state, accounts)
     chance = Random(1)
     steps = 0
-    while not saving.go_on(0):  # One account at a time.
+    # One account at a time.
+    while not saving.go_on(0):
         steps += 1
         if steps == 3:
-            await box.price("BTC", "97000")  # Every stop fires.
+            # Every stop fires.
+            await box.price("BTC", "97000")
             await box.price("BTC", "100000")
         await chance.choice(callers).post("/v1/orders", ENTRY)
     assert {kept.account: plain(_read(kept.body, kept.pages)) for kept in saving.written} == then
     assert {account.id: plain(account) for account in peek_all(machine.state)} != then
-    machine.snapshot()  # All of them have changed since.
+    # All of them have changed since.
+    machine.snapshot()
     await machine.settle()
 
 
@@ -70,7 +73,8 @@ async def test_only_accounts_that_moved_are_written_again(open_box: OpenBox, tmp
     machine.snapshot()
     assert tracked(machine.state).asked == set()
     for caller in callers:
-        await caller.get("/v1/events")  # Reads change nothing.
+        # Reads change nothing.
+        await caller.get("/v1/events")
     await callers[3].post("/v1/orders", ENTRY)
     assert tracked(machine.state).asked == {callers[3].opened["accountId"]}
 
@@ -80,7 +84,8 @@ async def test_a_file_is_valid_at_every_moment_of_a_snapshot_in_pieces(open_box:
     box, callers = await busy(open_box, db, 6)
     machine = box.service.machine
     for round_ in range(3):
-        machine.snapshots.due_seq = machine.seq  # As after SNAPSHOT_EVERY commands.
+        # As after SNAPSHOT_EVERY commands.
+        machine.snapshots.due_seq = machine.seq
         number = 0
         while machine.snapshot_if_due():
             await callers[number % 6].post("/v1/orders", ENTRY)
@@ -105,13 +110,15 @@ async def test_the_log_stays_short_however_often_the_service_is_killed(
     lengths = []
     for life in range(1, 8):
         before = box.service.machine.seq
-        for px in range(5):  # Far fewer than a snapshot is due after.
+        # Far fewer than a snapshot is due after.
+        for px in range(5):
             await box.price("BTC", str(100_000 + px))
         while box.service.machine.snapshot_if_due():
             pass
         await box.service.machine.settle()
         assert 5 <= box.service.machine.seq - before < 20
-        left = tmp_path / f"{life}.db"  # The state after a kill.
+        # The state after a kill.
+        left = tmp_path / f"{life}.db"
         with sqlite3.connect(tmp_path / f"{life - 1}.db") as source, sqlite3.connect(left) as target:
             source.backup(target)
             lengths.append(target.execute("SELECT count(*) FROM commands").fetchone()[0])

@@ -1,4 +1,6 @@
-"""The contract: every body has exactly the fields of the interface, and the models of `bot.wire` read it without loss."""
+"""The contract: every body has exactly the fields of the interface, and the models of `bot.wire` read it without
+loss.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,8 @@ async def test_account_and_order_bodies_are_those_of_the_interface(box: Box, cal
     assert_exact(wire.CancelResult, await caller.delete(f"/v1/orders/{resting['orders'][-1]['oid']}"))
     assert_exact(wire.OrderResult, await caller.post("/v1/positions/BTC/close", {"fraction": 0.5}))
     await box.price("BTC", "100500")
-    await box.advance(3_600_000)  # Funding is paid, the dead-man switch fires.
+    # Funding is paid, the dead-man switch fires.
+    await box.advance(3_600_000)
     assert_exact(wire.CancelCoinResult, await caller.delete("/v1/orders", {"coin": "BTC"}))
     assert_exact(wire.TradesPage, await caller.get("/v1/trades"))
     page = await caller.get("/v1/events?limit=200")

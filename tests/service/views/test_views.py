@@ -1,4 +1,6 @@
-"""Changelog, portfolio, home, funding and the public wallets: exactly the fields of the interface, and a value through time that adds up."""
+"""Changelog, portfolio, home, funding and the public wallets: exactly the fields of the interface, and a value
+through time that adds up.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +105,12 @@ async def test_an_address_that_is_no_account_is_not_registered(box: Box) -> None
     assert pnl["ranges"] == {"1d": "0", "7d": "0", "30d": "0", "all": "0"}
     assert (pnl["trades"], pnl["winRatePct"]) == (0, None)
     assert (await get("/nav?range=30d")) == {
-        "address": UNREGISTERED, "registered": False, "range": "30d", "navUsd": "0", "series": None,
-    }  # fmt: skip
+        "address": UNREGISTERED,
+        "registered": False,
+        "range": "30d",
+        "navUsd": "0",
+        "series": None,
+    }
     assert (await get("/trades")) == {"trades": [], "nextBefore": None}
 
 
@@ -190,7 +196,9 @@ async def test_a_point_is_the_value_at_the_end_of_its_step(box: Box, caller: Cal
 
 
 async def gained_in_a_day(box: Box, caller: Caller, begin_ms: int) -> tuple[Decimal, Decimal, Decimal]:
-    """The gain of the day from this boundary on: by the account, by the wallet's range, and by the first point of its series."""
+    """The gain of the day from this boundary on: by the account, by the wallet's range, and by the first point of
+    its series.
+    """
     await box.advance(begin_ms - box.service.machine.clock.now_ms())
     before = Decimal((await caller.get("/v1/account"))["accountValueUsd"])
     await box.advance(DAY_MS)
@@ -201,7 +209,8 @@ async def gained_in_a_day(box: Box, caller: Caller, begin_ms: int) -> tuple[Deci
     return value - before, Decimal(body["ranges"]["1d"]), value - Decimal(first[1])
 
 
-@pytest.mark.parametrize("minute", [55, 60])  # at 60 funding is paid
+# at 60 funding is paid
+@pytest.mark.parametrize("minute", [55, 60])
 @pytest.mark.parametrize(
     ("market", "side", "usd"),
     [("event:RAIN-TOMORROW", "long", 500), ("event:RAIN-TOMORROW", "short", 500), ("ETH", "long", 5000)],
@@ -261,7 +270,9 @@ async def test_a_reset_starts_the_series_anew(box: Box, caller: Caller) -> None:
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_stored_values_are_bounded_and_cover_every_boundary(late: int) -> None:
-    """A value every five minutes for 60 days, thinned each day: each range has the same boundaries as without thinning."""
+    """A value every five minutes for 60 days, thinned each day: each range has the same boundaries as without
+    thinning.
+    """
     whole: list[Stand] = []
     kept: list[Stand] = []
     for at in range(0, 60 * DAY_MS, FIVE_MINUTES):

@@ -1,4 +1,6 @@
-"""Addresses of webhooks: every special-purpose address is refused in every spelling, by form and by the result of name resolution."""
+"""Addresses of webhooks: every special-purpose address is refused in every spelling, by form and by the result of
+name resolution.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,41 @@ import pytest
 from bot.service.webhooks.address_policy import TargetRefused, addresses_of, judge, literals, target_of
 
 NEVER = [
-    "169.254.169.254", "100.64.0.1", "0.0.0.0", "192.0.0.8", "192.0.0.170", "192.0.2.1", "192.88.99.1", "198.18.0.1", "198.51.100.1",
-    "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255", "::", "fe80::1", "fec0::1", "ff02::1", "ff0e::1", "100::1",
-    "2001:db8::1", "3fff::1", "5f00::1", "2001::1", "2001:2::1", "64:ff9b:1::1", "::ffff:169.254.169.254", "::169.254.169.254",
-    "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "2001:0:a9fe:a9fe::1", "2001:0:808:808:0:0:5601:5601", "4000::1", "::ffff:0:127.0.0.1",
-]  # fmt: skip
+    "169.254.169.254",
+    "100.64.0.1",
+    "0.0.0.0",
+    "192.0.0.8",
+    "192.0.0.170",
+    "192.0.2.1",
+    "192.88.99.1",
+    "198.18.0.1",
+    "198.51.100.1",
+    "203.0.113.1",
+    "224.0.0.1",
+    "239.255.255.255",
+    "240.0.0.1",
+    "255.255.255.255",
+    "::",
+    "fe80::1",
+    "fec0::1",
+    "ff02::1",
+    "ff0e::1",
+    "100::1",
+    "2001:db8::1",
+    "3fff::1",
+    "5f00::1",
+    "2001::1",
+    "2001:2::1",
+    "64:ff9b:1::1",
+    "::ffff:169.254.169.254",
+    "::169.254.169.254",
+    "64:ff9b::a9fe:a9fe",
+    "2002:a9fe:a9fe::1",
+    "2001:0:a9fe:a9fe::1",
+    "2001:0:808:808:0:0:5601:5601",
+    "4000::1",
+    "::ffff:0:127.0.0.1",
+]
 PRIVATE = [
     "127.0.0.1",
     "127.9.9.9",

@@ -1,4 +1,6 @@
-"""Webhooks of a real process that is killed between deliveries: each event arrives at least once under the same id, and the schedule continues."""
+"""Webhooks of a real process that is killed between deliveries: each event arrives at least once under the same id,
+and the schedule continues.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tests.service import serving
 from tests.service.webhooks.receiver import OK, Got, receiving, status
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-ORDERS_MIN = 4  # of each run of the service
+# of each run of the service
+ORDERS_MIN = 4
 PATIENCE_S = 120
 
 Start = Callable[..., serving.Served]
@@ -69,7 +72,8 @@ async def test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id(
     unproven: list[str] = []
 
     def answer(number: int, got: Got) -> bytes:
-        try:  # Now: its instant is a part of what is signed, and may be some minutes old at the most.
+        # Now: its instant is a part of what is signed, and may be some minutes old at the most.
+        try:
             Library(SECRET).verify(got.body, got.headers)
         except WebhookVerificationError as error:
             unproven.append(f"{got.id}: {error}")
@@ -111,7 +115,8 @@ async def test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id(
             bodies.setdefault(got.id, set()).add(got.body)
         assert {len(one) for one in bodies.values()} == {1}
         assert unproven == []
-        assert receiver.open_most <= 2  # a killed sender's connection may not be seen closed yet
+        # a killed sender's connection may not be seen closed yet
+        assert receiver.open_most <= 2
 
 
 async def test_the_retry_schedule_continues_after_kill_9(start: Start, tmp_path: Path) -> None:
@@ -126,7 +131,8 @@ async def test_the_retry_schedule_continues_after_kill_9(start: Start, tmp_path:
             await http.post("/v1/orders", json={"market": "BTC", "side": "long", "usdAmount": 30})
             await receiver.until(1)
             began = asyncio.get_running_loop().time()
-            async with asyncio.timeout(60):  # The answer has arrived; its record is written next.
+            # The answer has arrived; its record is written next.
+            async with asyncio.timeout(60):
                 while (before := (await http.get("/v1/webhooks")).json())["webhooks"][0]["failures"] == 0:
                     await asyncio.sleep(0.02)
             await asyncio.to_thread(served.kill)

@@ -1,4 +1,6 @@
-"""Webhooks: registered, signed, delivered on the published schedule in real time, disabled; never a secret shown twice, never a wrong address called."""
+"""Webhooks: registered, signed, delivered on the published schedule in real time, disabled; never a secret shown
+twice, never a wrong address called.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +85,15 @@ async def test_a_secret_is_shown_once_and_a_replay_of_its_creation_has_none(box:
     assert made["secret"].startswith("whsec_")
     assert len(signing.key_of(made["secret"])) == 32
     assert {name: made[name] for name in made if name not in ("id", "secret")} == {
-        "url": body["url"], "types": ["fill", "order.canceled"], "status": "active", "createdAt": START_MS, "lastDeliveryAt": None,
-        "lastStatus": None, "failures": 0, "disabledReason": None,
-    }  # fmt: skip
+        "url": body["url"],
+        "types": ["fill", "order.canceled"],
+        "status": "active",
+        "createdAt": START_MS,
+        "lastDeliveryAt": None,
+        "lastStatus": None,
+        "failures": 0,
+        "disabledReason": None,
+    }
     again = await caller.send("POST", "/v1/webhooks", body, key="w1")
     assert again.json() == made | {"secret": None}
     assert again.headers["Idempotency-Replayed"] == "true"
@@ -212,9 +220,8 @@ async def test_a_delivery_is_the_event_signed_as_the_standard_says() -> None:
         assert shown == 200
         seen = await the_hook(caller)
         assert (seen["lastStatus"], seen["failures"], seen["status"]) == (200, 0, "active")
-        assert (
-            seen["lastDeliveryAt"] == START_MS
-        )  # the service's clock, like every instant of a body; it stands still here
+        # the service's clock, like every instant of a body; it stands still here
+        assert seen["lastDeliveryAt"] == START_MS
 
 
 def test_the_signature_equals_that_of_the_reference_library() -> None:
@@ -260,7 +267,8 @@ async def test_the_schedule_is_ten_attempts_in_75_hours_with_one_id_and_then_the
             await receiver.until(number + 1)
         for gap, planned in zip((b - a for a, b in pairwise(at)), SCHEDULE_S, strict=True):
             assert abs(gap - planned * 1000) <= planned * 100 + 1
-        assert abs((at[-1] - at[0]) / 3_600_000 - 75.585) <= 7.5585 + 0.001  # each gap has its own random tenth
+        # each gap has its own random tenth
+        assert abs((at[-1] - at[0]) / 3_600_000 - 75.585) <= 7.5585 + 0.001
         assert len({got.id for got in receiver.got}) == 1
         assert len({got.body for got in receiver.got}) == 1
         assert [int(got.headers["webhook-timestamp"]) for got in receiver.got] == [one // 1000 for one in at]
@@ -326,7 +334,8 @@ async def test_a_retry_never_comes_before_retry_after(code: int) -> None:
         await receiver.until(1)
         due = await until(box.service.dispatcher.next_due_ms)
         assert due == REAL_MS + 600_000
-        await order(caller)  # The retry-after applies to the whole endpoint.
+        # The retry-after applies to the whole endpoint.
+        await order(caller)
         await asyncio.sleep(0.05)
         assert len(receiver.got) == 1
 
@@ -341,8 +350,7 @@ async def test_a_retry_after_date_is_read_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "date",
-    ["soon", "Fri, 01 Jan 99999999999 00:00:00 GMT", "Fri, 01 Jan 2027 00:00:00 +99999999999999"],
+    "date", ["soon", "Fri, 01 Jan 99999999999 00:00:00 GMT", "Fri, 01 Jan 2027 00:00:00 +99999999999999"]
 )
 async def test_an_unreadable_retry_after_is_ignored(date: str) -> None:
     answer = status(503, f"Retry-After: {date}")
@@ -421,9 +429,8 @@ async def test_an_endpoint_too_far_behind_is_disabled_also_between_attempts(monk
         await until(lambda: box.service.outbox.health(hook["id"]).failures == 1)
         for _ in range(8):
             await order(caller, 15)
-            await until(
-                lambda: not box.service.dispatcher._wakeup.is_set()
-            )  # The dispatcher has checked and found nothing to do.
+            # The dispatcher has checked and found nothing to do.
+            await until(lambda: not box.service.dispatcher._wakeup.is_set())
         await until(lambda: hook["id"] not in box.service.outbox.endpoints, 20)
         assert (await the_hook(caller))["disabledReason"] == "backlog"
         assert len(receiver.got) == 1
