@@ -20,7 +20,8 @@ SHA256: Final = "756b0ba9f58930226d6b8b9d47ad310448ab85d799ea1f7c2c02304777c10b5
 NOTICE: Final = "TradingView Lightweight Charts™. Copyright (с) 2025 TradingView, Inc. https://www.tradingview.com/"
 # The style that the library adds for its logo. The policy of the pages allows this style and no other.
 STYLE: Final = (
-    "a#tv-attr-logo{--fill:#131722;--stroke:#fff;position:absolute;left:10px;bottom:10px;height:19px;width:35px;margin:0;padding:0;border:0;z-index:3;}"
+    "a#tv-attr-logo{--fill:#131722;--stroke:#fff;position:absolute;left:10px;bottom:10px;"
+    "height:19px;width:35px;margin:0;padding:0;border:0;z-index:3;}"
     "a#tv-attr-logo[data-dark]{--fill:#D1D4DC;--stroke:#131722;}"
 )
 STYLE_SHA256: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()

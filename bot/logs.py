@@ -260,7 +260,8 @@ def configure(
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=_wrapper,
-        logger_factory=structlog.WriteLoggerFactory(file=lossy),  # type: ignore[arg-type]  # structlog calls only `write` and `flush`.
+        # Structlog calls only `write` and `flush`.
+        logger_factory=structlog.WriteLoggerFactory(file=lossy),  # type: ignore[arg-type]
         # so that a later call also applies to existing loggers
         cache_logger_on_first_use=False,
     )

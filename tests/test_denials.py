@@ -183,7 +183,10 @@ EVERYDAY = frozenset(
         "yes",
     ]
 )
-STATES = r"position|order|stop|price|candle|bar|event|account|key|journal|trade|fill|entry|entries|person|clock|client|network|answer|way|reason"
+STATES = (
+    r"position|order|stop|price|candle|bar|event|account|key|journal|trade|fill|"
+    r"entry|entries|person|clock|client|network|answer|way|reason"
+)
 DENIAL = re.compile(
     r"\b(?:there (?:is|are)|bracketbot (?:has|offers)|it (?:has|offers)|(?:,|and|or)) no (?P<what>[^,.;:|]+)"
     r"|\bbracketbot (?:cannot|does not|is not for) (?P<cannot>[^,.;:|]+)|(?P<not>[^.|\n]+?) (?:is|are) not"

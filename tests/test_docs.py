@@ -154,18 +154,28 @@ TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE
 # glossary.
 _PLAIN = """
 admission extra info raw socket visibility
-api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval arithmetic assembly assertion attempt auth backup base bootstrap
-builder call chart chat cli client clock column common condition config connection consumer context control cors count counter crash credential cron
-data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence
+api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval \
+arithmetic assembly assertion attempt auth backup base bootstrap
+builder call chart chat cli client clock column common condition config connection consumer context control cors count \
+counter crash credential cron
+data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption \
+engine equity error evidence
 example exchange unread
-execution executor explain fast file firing flag fold folder format formatting frame handle header health history hour html http identity importer
-index indicator init injection input jit json judgment latency layout library lifecycle line loader local lock log logging loss machine mailbox main mcp
-memory message model money naked name named notifier number open openapi opening operate option output outside overview ownership package paging param
+execution executor explain fast file firing flag fold folder format formatting frame handle header health history hour \
+html http identity importer
+index indicator init injection input jit json judgment latency layout library lifecycle line loader local lock log \
+logging loss machine mailbox main mcp
+memory message model money naked name named notifier number open openapi opening operate option output outside \
+overview ownership package paging param
 path pending
-phone plain plane plugin policy pool portfolio pre process progress public quality query queue read reader reconciliation record recorded reference registry
-rejection repair report reporting request resource response restore result resync review route row rule run runner runtime schedule scheduler schema
-search secret security seen send sender server service set setting shared shutdown sign signing simulated simulator sizing slot source stamp start startup
-statistic status stepper store strict suggestion summary supervision synthetic systemd table tail telegram template terminal testing text timeline tool trace
+phone plain plane plugin policy pool portfolio pre process progress public quality query queue read reader \
+reconciliation record recorded reference registry
+rejection repair report reporting request resource response restore result resync review route row rule run runner \
+runtime schedule scheduler schema
+search secret security seen send sender server service set setting shared shutdown sign signing simulated simulator \
+sizing slot source stamp start startup
+statistic status stepper store strict suggestion summary supervision synthetic systemd table tail telegram template \
+terminal testing text timeline tool trace
 trading type unit
 upkeep v1 value version vocabulary wait wakeup watch
 wire word worker write writer

@@ -70,6 +70,10 @@ def files(repository: Path) -> Iterator[Path]:
         yield from (Path(folder) / name for name in found)
 
 
+def python_files(repository: Path) -> Iterator[Path]:
+    return (file for file in files(repository) if file.suffix == ".py")
+
+
 def test_no_file_names_a_place_of_one_machine(repository: Path) -> None:
     homes = [str(repository.parent), str(Path.home())]
     places = [f"{home}/" for home in homes if len(home) > 1 and home not in ("/tmp", "/root", "/home")]
@@ -79,6 +83,32 @@ def test_no_file_names_a_place_of_one_machine(repository: Path) -> None:
         text = file.read_bytes()
         found += [f"{file.relative_to(repository)}: {place}" for place in places if place.encode() in text]
     assert found == []
+
+
+# Tables whose columns a reader compares; the formatter would set each value on a line of its own.
+TABLES = {
+    "bot/service/market_data/instruments.py": 2,
+    "bot/service/state_machine/named_snapshots.py": 1,
+    "tests/agents/builders.py": 1,
+    "tests/strategy/test_indicator_library.py": 1,
+}
+SKIP = "# fmt: " + "skip"
+
+
+def test_only_tables_are_kept_from_the_formatter(repository: Path) -> None:
+    counts = {str(file.relative_to(repository)): file.read_text().count(SKIP) for file in python_files(repository)}
+    assert {name: count for name, count in counts.items() if count} == TABLES
+
+
+def test_no_line_is_wider_than_the_page(repository: Path) -> None:
+    """The linter measures a line without its trailing pragma; here it counts. A long word cannot be broken."""
+    wide = [
+        f"{file.relative_to(repository)}:{number}"
+        for file in python_files(repository)
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if len(line) > 120 and " " in line.strip()
+    ]
+    assert wide == []
 
 
 def test_only_the_fixture_knows_where_the_shared_data_is(repository: Path) -> None:

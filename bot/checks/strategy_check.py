@@ -84,7 +84,8 @@ class StrategyCheck:
             thread.join(HANGS_S)
         if not thread.is_alive():
             return self.problem
-        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - a documented function, in spite of its name
+        # A documented function, in spite of its name.
+        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001
         while frame is not None and frame.f_code.co_filename != self.file:
             frame = frame.f_back
         place = "" if frame is None else f" ({Path(str(self.file)).name}:{frame.f_lineno})"

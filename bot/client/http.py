@@ -42,7 +42,8 @@ _VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 # httpcore imports sniffio for every lock, several times per request. If it is not installed, each import searches the
 # whole path, a fifth of the cost of a request. With None in sys.modules the import fails at once.
 if importlib.util.find_spec("sniffio") is None:
-    sys.modules["sniffio"] = None  # type: ignore[assignment]  # A None there is the import system's own word for "not to be had".
+    # A None there is the import system's own word for "not to be had".
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 # The most derived class that matches gives the fault. A class that is not listed is OTHER, and the outcome is in doubt.
 FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {

@@ -268,8 +268,10 @@ def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:
     if action_name in ("approve", "refuse"):
         what = "not sent" if action_name == "refuse" else answer["state"]
         return [
-            f"{answer['id'][:12]} is {answer['answer']}: the entry in {answer['market']} of {answer['strategy']} is"
-            f" {what}."
+            (
+                f"{answer['id'][:12]} is {answer['answer']}: the entry in {answer['market']} of {answer['strategy']} is"
+                f" {what}."
+            )
         ]
     lines += [f"{one['name']}: {one['state']}." for one in answer.get("strategies", ())]
     if resting := answer.get("resting"):

@@ -62,7 +62,8 @@ def outcomes(ground: Ground, seeds: Iterable[int], workers: int = 1) -> Generato
             f"a process died in one of the worlds {seeds_left}; run each alone, with --worlds 1 --seed SEED"
         ) from None
     finally:
-        for process in list((pool._processes or {}).values()):  # noqa: SLF001  the pool offers no way to stop a running task
+        # The pool offers no way to stop a running task.
+        for process in list((pool._processes or {}).values()):  # noqa: SLF001
             process.kill()
         pool.shutdown(cancel_futures=True)
 

@@ -186,7 +186,8 @@ class World:
         error = None
         try:
             self._live()
-        except Exception as failure:  # noqa: BLE001  a defect of the daemon is a finding of this world, and the others go on
+        # A defect of the daemon is a finding of this world, and the others go on.
+        except Exception as failure:  # noqa: BLE001
             error = Finding("error", f"the daemon ended: {type(failure).__name__}: {failure}")
         return self._judged(error, real.perf_counter() - began)
 

@@ -122,7 +122,8 @@ class Processes:
                 fresh.clear()
 
     def close(self) -> None:
-        processes = list((self._pool._processes or {}).values())  # noqa: SLF001  the pool offers no way to stop a running task
+        # The pool offers no way to stop a running task.
+        processes = list((self._pool._processes or {}).values())  # noqa: SLF001
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.kill()

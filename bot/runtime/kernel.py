@@ -40,6 +40,7 @@ from bot.runtime.execution.outcome_writer import OutcomeWriter
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import is_number
 from bot.runtime.model.intents import Intent
+from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.run_state import RunState
 from bot.runtime.pass_budget import YIELD_MS, PassBudget
 from bot.runtime.ports import Pacer, VenuePort
@@ -159,9 +160,8 @@ class Kernel:
             self.state, journal, mirror, self.health, self.guardians, losses, hooks.lease, hooks.schedule
         )
         in_flight = InFlight(live, hooks.wake, SLOW_MS / 1000, abreast)
-        self.execution = ExecutionEngine(
-            live, in_flight, journal, mirror, account.order_owners, self.budget, port.clock
-        )
+        owners = account.order_owners
+        self.execution = ExecutionEngine(live, in_flight, journal, mirror, owners, self.budget, port.clock)
         self.risk = RiskEngine(
             mirror,
             limits,
@@ -173,41 +173,44 @@ class Kernel:
             foreign_positions=settings.foreign_positions,
         )
         self.risk.order_rules = account.order_rules
-        foreign_activity = ForeignActivity(account.order_owners.owner_of)
-        context = RepairContext(
-            port,
-            journal,
-            self.state,
-            account,
-            self.health,
-            self.budget,
-            self.execution,
-            self.guardians,
-            self.strategy_host,
-            foreign_activity,
-            ComparisonSchedule(pacer, settings.reconcile_ms),
-            limits,
-            settings.foreign_positions,
-            settings.adopted_stop_pct,
-            settings.require_protection,
-            now_ms,
-            self.risk,
-        )
+        context = self._repair_context(settings, ComparisonSchedule(pacer, settings.reconcile_ms), limits)
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, self.execution, self.budget, now_ms)
         self.events = EventConsumer(context, self.builder, hooks.notices_of)
         context.events = self.execution.events = self.events
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
         search = OrderSearch(port, mirror, self.risk, in_flight)
         outcomes = OutcomeWriter(journal, mirror, self.risk, port.clock, late_events=self.events)
-        self.events.approvals = Approvals(
-            journal, self.risk.strategy_limits, live, mirror.marks, now_ms, hooks.run_policy
-        )
+        allowed = self.risk.strategy_limits
+        self.events.approvals = Approvals(journal, allowed, live, mirror.marks, now_ms, hooks.run_policy)
         self.execution.sender = OrderSender(
             port, journal, check, search, outcomes, self.budget, in_flight, self.events.approvals
         )
         self.reconciliation = Reconciliation(context)
         self.warm_up = WarmUp(context, self.feed, self.bars, self.builder, self._yield_to_pass)
         self.upkeep = Upkeep(context)
+
+    def _repair_context(
+        self, settings: Settings, schedule: ComparisonSchedule, limits: dict[str, StrategyLimits]
+    ) -> RepairContext:
+        return RepairContext(
+            self.port,
+            self.journal,
+            self.state,
+            self.account,
+            self.health,
+            self.budget,
+            self.execution,
+            self.guardians,
+            self.strategy_host,
+            ForeignActivity(self.account.order_owners.owner_of),
+            schedule,
+            limits,
+            settings.foreign_positions,
+            settings.adopted_stop_pct,
+            settings.require_protection,
+            self.port.clock.now_ms,
+            self.risk,
+        )
 
     def now_ms(self) -> int:
         """Service time."""

@@ -256,6 +256,28 @@ def fill(
         _fill_open(state, account, market, trade, order, px, size, maker=maker)
 
 
+def _new_position(state: State, account: Account, market: Market, order: Order) -> Position:
+    """An empty position for the first fill of an order, known to the market and to the deadlines."""
+    spec = market.spec
+    if not account.positions:
+        drawdown_floors.begin_day(account, state.now_ms, account.balance)
+    position = Position(
+        account=account.id,
+        coin=spec.coin,
+        side=order.buy,
+        size=0,
+        entry_notional=0,
+        leverage=order.leverage,
+        isolated=spec.margin_mode != "cross",
+        opened_ms=state.now_ms,
+    )
+    account.positions[spec.coin] = position
+    market.holders[account.id] = None
+    index.schedule_funding(state, market)
+    index.schedule_day(state)
+    return position
+
+
 def _fill_open(
     state: State, account: Account, market: Market, trade: Trade, order: Order, px: int, size: int, *, maker: bool
 ) -> None:
@@ -264,22 +286,7 @@ def _fill_open(
     fee = fee_on(spec, px, size, maker=maker)
     position = account.positions.get(spec.coin)
     if position is None:
-        if not account.positions:
-            drawdown_floors.begin_day(account, state.now_ms, account.balance)
-        position = Position(
-            account=account.id,
-            coin=spec.coin,
-            side=order.buy,
-            size=0,
-            entry_notional=0,
-            leverage=order.leverage,
-            isolated=spec.margin_mode != "cross",
-            opened_ms=state.now_ms,
-        )
-        account.positions[spec.coin] = position
-        market.holders[account.id] = None
-        index.schedule_funding(state, market)
-        index.schedule_day(state)
+        position = _new_position(state, account, market, order)
     position.size += size
     position.entry_notional += notional
     if spec.margin_mode == "full":

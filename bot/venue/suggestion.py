@@ -16,7 +16,7 @@ from bot.venue.state import Account, Key, Market, State
 Warning_ = tuple[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Suggestion:
     """An order that would pass. `feasible` false (`size` None): no order passes."""
 
@@ -24,14 +24,14 @@ class Suggestion:
     intent: str
     side: int
     feasible: bool
-    size: int | None
-    notional: int | None
+    size: int | None = None
+    notional: int | None = None
     leverage: int | None
     mid: int
-    est_px: int | None
-    slippage_bps: int | None
-    fee: int | None
-    margin: int | None
+    est_px: int | None = None
+    slippage_bps: int | None = None
+    fee: int | None = None
+    margin: int | None = 0
     min_size: int
     min_notional: int
     max_size: int
@@ -39,6 +39,17 @@ class Suggestion:
     # The leverage of the open position changes. The order must acknowledge it.
     changes_leverage: bool = False
     warnings: list[Warning_] = field(default_factory=list)
+
+
+def _refused(state: State, account: Account, coin: str, *, closing: bool) -> Refusal | None:
+    market = state.markets.get(coin)
+    if market is None:
+        return no_market(coin, state.markets)
+    if market.status != "open":
+        return Refusal("market_closed", f"{coin} is {market.status}", details={"opensAt": market.opens_ms})
+    if closing and coin not in account.positions:
+        return Refusal("not_found", f"there is no position in {coin} to close")
+    return None
 
 
 def suggest(
@@ -57,15 +68,10 @@ def suggest(
     """The size of an order (or a reduce-only exit) that would pass now: within depth, slippage, margin and caps, and
     not below the minimum.
     """
-    market = state.markets.get(coin)
-    if market is None:
-        return no_market(coin, state.markets)
-    if market.status != "open":
-        return Refusal("market_closed", f"{coin} is {market.status}", details={"opensAt": market.opens_ms})
     closing = intent == "close"
-    position = account.positions.get(coin)
-    if closing and position is None:
-        return Refusal("not_found", f"there is no position in {coin} to close")
+    if (refused := _refused(state, account, coin, closing=closing)) is not None:
+        return refused
+    market, position = state.markets[coin], account.positions.get(coin)
     if closing and position is not None:
         side = position.side
     buy = -side if closing else side
@@ -107,14 +113,8 @@ def suggest(
         intent=intent,
         side=side,
         feasible=0 < low <= want <= most,
-        size=None,
-        notional=None,
         leverage=None if closing else used,
         mid=market.mid,
-        est_px=None,
-        slippage_bps=None,
-        fee=None,
-        margin=0,
         min_size=low,
         min_notional=market.spec.min_notional,
         max_size=most,

@@ -45,7 +45,8 @@ TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 _SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 
 
-def address_problem(text: str, secret: str = "the key goes to api_key") -> str | None:  # noqa: S107 - words, not a secret
+# Words, not a secret.
+def address_problem(text: str, secret: str = "the key goes to api_key") -> str | None:  # noqa: S107
     """What is wrong with a base address;
 
     None if it is good. Allowed: https, or http to this machine, with nothing after the path.

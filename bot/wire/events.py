@@ -188,7 +188,9 @@ class Event(Resource):
     @classmethod
     def _typed(cls, value: Any, info: ValidationInfo) -> Any:
         kind = info.data.get("type")
-        model = DATA_OF.get(kind) if kind != "account" else DATA_OF.get(f"account/{info.data.get('subtype')}")  # type: ignore[arg-type]  # None finds no model
+        # None finds no model.
+        name = kind if kind != "account" else f"account/{info.data.get('subtype')}"
+        model = DATA_OF.get(name)  # type: ignore[arg-type]
         if model is not None:
             return model.model_validate(value)
         if not isinstance(value, Mapping):

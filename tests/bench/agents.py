@@ -26,7 +26,8 @@ AGENT = """\
     markets: [%s]
     interval: 1m
     budget_usd: 100
-    params: {model: local, base_url: "%s", usd_per_million_in: 0, usd_per_million_out: 0, instructions: Trade., asks_per_hour: 60}
+    params: {model: local, base_url: "%s", usd_per_million_in: 0, usd_per_million_out: 0, instructions: Trade., \
+asks_per_hour: 60}
 """
 
 

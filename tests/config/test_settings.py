@@ -28,7 +28,8 @@ guardians:
     order_template: {market: BTC, side: long, usdAmount: 50}
 safety: {require_protection: false, on_exit: flatten, foreign_positions: adopt}
 strategies:
-  - {name: one, use: "trend:Trend", markets: [BTC, perp:eth], interval: 1h, budget_usd: 500.10, max_leverage: 3, params: {n: 20, x: 0.1, on: true}}
+  - {name: one, use: "trend:Trend", markets: [BTC, perp:eth], interval: 1h, budget_usd: 500.10, max_leverage: 3, \
+params: {n: 20, x: 0.1, on: true}}
   - {name: two, use: pkg.module:Class, markets: ["event:Some-Slug"], budget_usd: 1e3}
 orders: {path: direct}
 reconcile_seconds: 60

@@ -217,7 +217,8 @@ def answer_for_the_service(service: ServiceSource) -> None:
         )
     )
     service.markets = gives(tuple(Market.model_construct(**one) for one in markets))  # type: ignore[method-assign]
-    service.book = gives(BookResult.model_validate({"coin": "BTC", "bids": levels[::-1], "asks": levels}))  # type: ignore[method-assign]
+    book = BookResult.model_validate({"coin": "BTC", "bids": levels[::-1], "asks": levels})
+    service.book = gives(book)  # type: ignore[method-assign]
     service.candles = gives(candles)  # type: ignore[method-assign]
 
 

@@ -346,7 +346,8 @@ class Daemon:
 
     def intents(self) -> dict[str, tuple[str, str, str]]:
         """id -> action, state, strategy."""
-        return {row[0]: row[1:] for row in self.ask("SELECT id, action, state, strategy FROM intents")}  # type: ignore[misc]
+        rows = self.ask("SELECT id, action, state, strategy FROM intents")
+        return {row[0]: row[1:] for row in rows}  # type: ignore[misc]
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(f"file:{self.state / 'journal.db'}?mode=ro", uri=True, timeout=10)) as db:

@@ -42,13 +42,15 @@ mkdir "$folder/files" "$folder/work" "$folder/tree"
 mount -t overlay none -o "lowerdir=/,upperdir=$folder/files,workdir=$folder/work" "$folder/tree"
 rm -f "$folder/tree/etc/machine-id" && : > "$folder/tree/etc/machine-id"
 mount -t cgroup2 none /sys/fs/cgroup
-exec env SYSTEMD_SECCOMP=0 systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --machine="${group##*/}" \\
+exec env SYSTEMD_SECCOMP=0 systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no \
+--machine="${group##*/}" \\
     --directory="$folder/tree" "$@" --boot -- --unit=sysinit.target
 ' sh "$@"
 """
 OPEN_ACCOUNT = """\
 import json, time, urllib.request
-ask = urllib.request.Request("http://127.0.0.1:%d/v1/sandbox/accounts", b'{"name": "me"}', {"Content-Type": "application/json"})
+ask = urllib.request.Request("http://127.0.0.1:%d/v1/sandbox/accounts", b'{"name": "me"}', {"Content-Type": \
+"application/json"})
 for _ in range(600):
     try:
         print(json.load(urllib.request.urlopen(ask))["apiKey"])

@@ -942,7 +942,8 @@ class World:
         stop = self.stop = asyncio.Event()
         key = SecretStr(self.hand.key)
         client = Client(BASE, key, transport=_NOWHERE)
-        client._exchange._http = _Exchange(self.wire, client._exchange._http.headers.items())  # type: ignore[assignment]
+        headers = client._exchange._http.headers.items()
+        client._exchange._http = _Exchange(self.wire, headers)  # type: ignore[assignment]
         try:
             snapshot = await startup.until_up(client.account, stop)
         except Refused:

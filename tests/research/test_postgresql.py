@@ -64,7 +64,8 @@ import sys
 from bot.cli.app import call
 
 asked = ["sweep", "mine.yaml", "--data", "BTC_1m.csv", "--space", "space.yaml"]
-for table, *kept in (["sqlite.csv"], ["first.csv", "--storage", sys.argv[1]], ["resumed.csv", "--storage", sys.argv[1]]):
+for table, *kept in (["sqlite.csv"], ["first.csv", "--storage", sys.argv[1]], ["resumed.csv", "--storage", \
+sys.argv[1]]):
     assert call([*asked, *kept]) == 0
     assert call(["sweep", "show", "mine", *kept, "--csv", table]) == 0
 assert call(["sweep", "show", "nosuch", "--storage", sys.argv[1]]) == 2

@@ -19,7 +19,8 @@ import ctypes
 from bot.service.host import return_large_blocks
 
 class Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks \
+fordblks keepcost".split()]
 
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype = Info

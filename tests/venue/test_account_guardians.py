@@ -144,7 +144,8 @@ def test_a_gap_through_the_floor_closes_at_the_open():
         mark BTC 100
         drawdown 5%
         long BTC 100 stop 2% take 9%
-        bar BTC 90 91 89 90            || fired account_drawdown drawdown, guardian 100 @ 90, canceled stop_loss 98 position_closed, canceled take_profit 109 position_closed
+        bar BTC 90 91 89 90            || fired account_drawdown drawdown, guardian 100 @ 90, canceled stop_loss 98 \
+position_closed, canceled take_profit 109 position_closed
         guardians                      | account_drawdown latched
     """)
 
@@ -363,9 +364,12 @@ def test_a_scheduled_order_passes_the_ordinary_checks():
     venue = run("""
         mark BTC 100
         schedule 5_*_*_*_* long BTC 1 stop 2% take 4% trail 1%
-        wait 5m                        || fired schedule schedule, open 1 @ 100, armed stop_loss 98, armed take_profit 104, armed trailing_stop
+        wait 5m                        || fired schedule schedule, open 1 @ 100, armed stop_loss 98, armed take_profit \
+104, armed trailing_stop
         wait 30m                       || -
-        wait 30m                       || funding 0, fired schedule schedule, open 1 @ 100, changed stop_loss 98, changed take_profit 104, canceled stop_loss 98 replaced, canceled take_profit 104 replaced, armed stop_loss 98, armed take_profit 104, armed trailing_stop
+        wait 30m                       || funding 0, fired schedule schedule, open 1 @ 100, changed stop_loss 98, \
+changed take_profit 104, canceled stop_loss 98 replaced, canceled take_profit 104 replaced, armed stop_loss 98, armed \
+take_profit 104, armed trailing_stop
         position BTC                   | long 2 @ 100 1x
         bar BTC 100 105 100 105        | take_profit 2 @ 104
     """)
@@ -485,7 +489,8 @@ def test_a_kill_acts_at_once_and_blocks_until_it_is_lifted():
         orders BTC                     | stop_loss 5 @ 98
         long BTC 1                     | no limit_exceeded
         short BTC 2                    | market 2 @ 100
-        kill flatten                   || fired kill_switch manual, kill 3 @ 100, canceled stop_loss 98 position_closed, kill 4 @ 50
+        kill flatten                   || fired kill_switch manual, kill 3 @ 100, canceled stop_loss 98 \
+position_closed, kill 4 @ 50
         guardians                      | kill_switch latched
         wait 3d                        || -
         long BTC 1                     | no limit_exceeded
@@ -544,7 +549,8 @@ def test_an_order_may_carry_every_type_of_guardian():
         long BTC 5 limit 99 trail 2% hold 600 drawdown 5% deadman 60 schedule 0_*_*_*_* cancel_orders kill
         guardians                      | none
         bar BTC 100 100 98 98          || ...
-        guardians                      | trailing_stop armed 97.02, max_hold armed, account_drawdown armed, dead_man_switch armed, schedule armed, kill_switch latched
+        guardians                      | trailing_stop armed 97.02, max_hold armed, account_drawdown armed, \
+dead_man_switch armed, schedule armed, kill_switch latched
         long BTC 1                     | no limit_exceeded
         position BTC                   | long 5 @ 99 1x
     """)
@@ -604,7 +610,8 @@ def test_a_liquidation_comes_before_a_drawdown_and_a_drawdown_before_a_stop():
         mark BTC 100
         drawdown 5%
         long BTC 100 stop 95
-        move BTC 94                    || fired account_drawdown drawdown, guardian 100 @ 95, canceled stop_loss 95 position_closed
+        move BTC 94                    || fired account_drawdown drawdown, guardian 100 @ 95, canceled stop_loss 95 \
+position_closed
     """)
 
 

@@ -141,7 +141,8 @@ def test_replaced_orders_are_reported_as_replaced():
     run("""
         mark BTC 100
         long BTC 5 stop 2% take 4%
-        long BTC 1 stop 97             || open 1 @ 100, changed stop_loss 98, changed take_profit 104, canceled stop_loss 98 replaced, canceled take_profit 104 replaced, armed stop_loss 97
+        long BTC 1 stop 97             || open 1 @ 100, changed stop_loss 98, changed take_profit 104, canceled \
+stop_loss 98 replaced, canceled take_profit 104 replaced, armed stop_loss 97
     """)
 
 
@@ -149,7 +150,8 @@ def test_closing_the_position_cancels_its_bracket():
     run("""
         mark BTC 100
         long BTC 5 stop 2% take 4%
-        close BTC                      || close 5 @ 100, canceled stop_loss 98 position_closed, canceled take_profit 104 position_closed
+        close BTC                      || close 5 @ 100, canceled stop_loss 98 position_closed, canceled take_profit \
+104 position_closed
     """)
 
 

@@ -86,7 +86,8 @@ def test_the_part_of_a_close_without_depth_stays_open():
     run("""
         mark BTC 100 depth 1 100bps
         long BTC 8 slip 1000
-        close BTC                      | close 1 @ 100, close 1 @ 99, close 1 @ 98, close 1 @ 97, close 1 @ 96, close 1 @ 95
+        close BTC                      | close 1 @ 100, close 1 @ 99, close 1 @ 98, close 1 @ 97, close 1 @ 96, close \
+1 @ 95
         trade                          | close close done partial slippage_bound
         close BTC slip 0               | close 1 @ 100
         orders BTC                     | none
@@ -119,7 +120,8 @@ def test_canceling_a_coin_takes_stops_and_targets_too():
         long BTC 5 stop 2% take 4%
         long BTC 1 limit 90
         long ETH 1 limit 90
-        cancel BTC                     || canceled stop_loss 98 user, canceled take_profit 104 user, canceled limit 90 user
+        cancel BTC                     || canceled stop_loss 98 user, canceled take_profit 104 user, canceled limit 90 \
+user
         orders BTC                     | none
         orders ETH                     | limit 1 @ 90
         bar BTC 100 100 90 90          | -

@@ -87,7 +87,8 @@ def test_flatten_cancels_closes_and_blocks_until_it_is_disarmed():
         short ETH 4
         long BTC 5 limit 90
         deadman 60 flatten
-        wait 60s                       || fired dead_man_switch deadline, canceled limit 90 guardian, guardian 5 @ 100, canceled stop_loss 98 position_closed, guardian 4 @ 50
+        wait 60s                       || fired dead_man_switch deadline, canceled limit 90 guardian, guardian 5 @ \
+100, canceled stop_loss 98 position_closed, guardian 4 @ 50
         guardians                      | dead_man_switch latched
         long BTC 1                     | no limit_exceeded
         beat

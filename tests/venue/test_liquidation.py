@@ -128,7 +128,8 @@ def test_liquidation_cancels_the_bracket_the_trail_and_the_resting_entries():
         long BTC 5 lev 10 stop 92 take 120
         long BTC 1 limit 50
         trail BTC 20%
-        jump BTC 91.1                  || canceled limit 50 liquidated, canceled stop_loss 92 liquidated, canceled take_profit 120 liquidated, liquidation 5 @ 91.1, released trailing_stop position_closed, liquidated full
+        jump BTC 91.1                  || canceled limit 50 liquidated, canceled stop_loss 92 liquidated, canceled \
+take_profit 120 liquidated, liquidation 5 @ 91.1, released trailing_stop position_closed, liquidated full
         trade                          | liquidation close done filled liquidated
     """)
 
@@ -207,7 +208,8 @@ def test_the_backstop_reports_the_end_of_the_positions_trailing_stop():
         mark BTC 100 isolated
         long BTC 5 lev 10 stop 92
         trail BTC 20%
-        jump BTC 80                    || canceled stop_loss 92 liquidated, liquidated backstop, released trailing_stop position_closed
+        jump BTC 80                    || canceled stop_loss 92 liquidated, liquidated backstop, released \
+trailing_stop position_closed
     """)
 
 

@@ -103,7 +103,8 @@ def test_a_trigger_event_comes_before_its_cancels_and_these_before_its_fill():
     run("""
         mark BTC 100
         long BTC 5 stop 98 take 104 trail 10%
-        bar BTC 100 100 97 97          || trigger stop_loss, canceled take_profit 104 sibling_filled, stop_loss 5 @ 98, released trailing_stop position_closed
+        bar BTC 100 100 97 97          || trigger stop_loss, canceled take_profit 104 sibling_filled, stop_loss 5 @ \
+98, released trailing_stop position_closed
     """)
 
 

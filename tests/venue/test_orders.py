@@ -326,7 +326,8 @@ def test_a_limit_that_only_closes_opens_nothing_when_its_position_is_gone():
         long BTC 5 stop 90
         short BTC 5 limit 110          || open limit 110
         kill                           || armed kill_switch, fired kill_switch manual
-        close BTC                      || close 5 @ 100, canceled stop_loss 90 position_closed, canceled limit 110 reduce_only
+        close BTC                      || close 5 @ 100, canceled stop_loss 90 position_closed, canceled limit 110 \
+reduce_only
         bar BTC 100 120 100 120
         position BTC                   | flat
     """)

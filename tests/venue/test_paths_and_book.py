@@ -184,7 +184,8 @@ def test_two_trails_on_one_position_the_nearer_fires_and_the_other_is_released()
     run("""
         mark BTC 100
         long BTC 5 trail 1% trail 3%
-        bar BTC 100 100 98 98          || fired trailing_stop trail, guardian 5 @ 99, released trailing_stop position_closed
+        bar BTC 100 100 98 98          || fired trailing_stop trail, guardian 5 @ 99, released trailing_stop \
+position_closed
     """)
 
 
@@ -193,7 +194,8 @@ def test_a_resting_limit_may_turn_a_position():
         mark BTC 100
         long BTC 5 stop 95
         short BTC 8 limit 105 stop 110
-        bar BTC 100 106 100 106        || limit 5 @ 105, open 3 @ 105, canceled stop_loss 95 position_closed, armed stop_loss 110
+        bar BTC 100 106 100 106        || limit 5 @ 105, open 3 @ 105, canceled stop_loss 95 position_closed, armed \
+stop_loss 110
         position BTC                   | short 3 @ 105 1x
     """)
 

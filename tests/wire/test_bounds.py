@@ -94,7 +94,8 @@ def samples(facts: Facts) -> tuple[list[object], list[object]]:
             10**400,
             1e308,
         ]
-        return [*good, *(float(one) for one in good if one > TINY and one % 1)], [*bad, *wrong]  # type: ignore[operator]
+        floats = [float(one) for one in good if one > TINY and one % 1]  # type: ignore[operator]
+        return [*good, *floats], [*bad, *wrong]
     if facts.kind == "integer":
         whole = [int(one) for one in good]  # type: ignore[call-overload]
         return whole, [

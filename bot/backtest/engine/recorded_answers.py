@@ -187,7 +187,8 @@ def _rows_of_journal(file: Path) -> Iterator[dict[str, Any]]:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
             if db.execute("SELECT 1 FROM sqlite_master WHERE name='asks'").fetchone() is None:
                 return
-            for values in db.execute(f"SELECT {', '.join(COLUMNS)} FROM asks ORDER BY seq"):  # noqa: S608 - constants only
+            # Constants only.
+            for values in db.execute(f"SELECT {', '.join(COLUMNS)} FROM asks ORDER BY seq"):  # noqa: S608
                 yield dict(zip(COLUMNS, values, strict=True))
     except sqlite3.Error as error:
         raise ConfigError(f"{file}: its recorded answers cannot be read: {error}") from error

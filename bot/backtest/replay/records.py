@@ -215,7 +215,8 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
     ]
     names = _names(events, since_ms)
     columns = "id, strategy, market, action, cause, ordinal, leg, body, opened_ms, state, code, message"
-    for row in queries.rows(db, f"SELECT {columns} FROM intents WHERE epoch=? ORDER BY seq", (epoch,)):  # noqa: S608 - constants only
+    # Constants only.
+    for row in queries.rows(db, f"SELECT {columns} FROM intents WHERE epoch=? ORDER BY seq", (epoch,)):  # noqa: S608
         key = Key(row["strategy"], row["market"], _cause(row["cause"], names), row["ordinal"], row["leg"])
         made.keys[row["id"]] = key
         bar = queries.traces(db, row["id"]).get("bar")

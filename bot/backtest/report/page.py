@@ -348,7 +348,8 @@ def _config(run: StoredRun, title: str) -> str:
 def _strategy(one: Mapping[str, Any]) -> str:
     where = f" on {', '.join(one['markets'])}, {one['interval']} bars" if "markets" in one else ""
     rows = [(name, _plain(value)) for name, value in one.get("params", {}).items()]
-    return f"<h3>{escaped(one['name'])}</h3><p>{escaped(one.get('use', ''))}{escaped(where)}</p>{table(('param', 'value'), rows)}"
+    head = f"<h3>{escaped(one['name'])}</h3><p>{escaped(one.get('use', ''))}{escaped(where)}</p>"
+    return f"{head}{table(('param', 'value'), rows)}"
 
 
 def _plain(value: Any) -> str:
@@ -384,12 +385,15 @@ _TIME_CHART: Final = """<div class="bar" id="chart-bar"></div><div class="readou
 <div class="plot" id="plot" role="img" aria-label="Equity, drawdown, price and trades over time"></div>
 <noscript><p>The charts over time need JavaScript.</p></noscript>"""
 _TRADE_TABLE: Final = """<div class="bar" id="trade-bar"></div><p id="trade-sum" role="status"></p>
-<div class="wide trades" tabindex="0" role="region" aria-label="Trades"><table id="trade-table"><thead></thead><tbody></tbody></table></div>
+<div class="wide trades" tabindex="0" role="region" aria-label="Trades"><table \
+id="trade-table"><thead></thead><tbody></tbody></table></div>
 <noscript><p>The table of trades needs JavaScript; trades.csv in the run's folder has them.</p></noscript>"""
 # The content policy allows inline scripts and styles only: no connection, no frame, no form.
 _PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta \
+name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src \
+'unsafe-inline'; img-src data: blob:">
 <title>{title}</title>
 <style>{style}</style>
 </head><body>
@@ -397,7 +401,8 @@ _PAGE: Final = """<!doctype html>
 <main>
 {body}
 </main>
-<footer>Charts over time: TradingView Lightweight Charts™, © TradingView, Inc., <a href="https://www.tradingview.com/">tradingview.com</a>, Apache License 2.0</footer>
+<footer>Charts over time: TradingView Lightweight Charts™, © TradingView, Inc., <a \
+href="https://www.tradingview.com/">tradingview.com</a>, Apache License 2.0</footer>
 <script type="application/json" id="data">{data}</script>
 <script>{library}</script>
 <script>{script}</script>

@@ -44,9 +44,12 @@ def _order(e: OrderChanged) -> str:
     text, amount = quoted, _amount
     key = "" if e.idempotency_key is None else f',"idempotencyKey":{quoted(e.idempotency_key)}'
     return (
-        f'{{"id":"evt_{e.seq:012d}","type":"order","subtype":{text(e.subtype)},"ts":{e.ts},"coin":{text(e.coin)},"data":{{"oid":{text(e.oid)},'
-        f'"tradeId":{"null" if e.trade is None else text(e.trade)},"kind":{text(e.kind)},"side":{text(e.side)},"intent":{text(e.intent)},"size":{amount(e.size)},'
-        f'"filledSize":{amount(e.filled)},"limitPx":{amount(e.limit_px)},"triggerPx":{amount(e.trigger_px)},"reason":{"null" if e.reason is None else text(e.reason)}}}{key}}}\n'
+        f'{{"id":"evt_{e.seq:012d}","type":"order","subtype":{text(e.subtype)},"ts":{e.ts},"coin":{text(e.coin)},'
+        f'"data":{{"oid":{text(e.oid)},'
+        f'"tradeId":{"null" if e.trade is None else text(e.trade)},"kind":{text(e.kind)},"side":{text(e.side)},'
+        f'"intent":{text(e.intent)},"size":{amount(e.size)},'
+        f'"filledSize":{amount(e.filled)},"limitPx":{amount(e.limit_px)},"triggerPx":{amount(e.trigger_px)},'
+        f'"reason":{"null" if e.reason is None else text(e.reason)}}}{key}}}\n'
     )
 
 
@@ -55,10 +58,13 @@ def _fill(e: Fill) -> str:
     key = "" if e.idempotency_key is None else f',"idempotencyKey":{quoted(e.idempotency_key)}'
     realized = "null" if e.realized is None else f'"{format_e8(e.realized)}"'
     return (
-        f'{{"id":"evt_{e.seq:012d}","type":"fill","subtype":{text(e.subtype)},"ts":{e.ts},"coin":{text(e.coin)},"data":{{"tradeId":{text(e.trade)},'
+        f'{{"id":"evt_{e.seq:012d}","type":"fill","subtype":{text(e.subtype)},"ts":{e.ts},"coin":{text(e.coin)},'
+        f'"data":{{"tradeId":{text(e.trade)},'
         f'"oid":{text(e.oid)},"kind":{text(e.kind)},"side":{text(e.side)},"intent":{text(e.intent)},'
-        f'"reduceOnly":{"true" if e.reduce_only else "false"},"size":{amount(e.size)},"px":{amount(e.px)},"feeUsd":"{format_e8(e.fee)}",'
+        f'"reduceOnly":{"true" if e.reduce_only else "false"},"size":{amount(e.size)},"px":{amount(e.px)},'
+        f'"feeUsd":"{format_e8(e.fee)}",'
         f'"realizedPnlUsd":{realized},"liquidity":{text(e.liquidity)},"remainingSize":{amount(e.remaining)},'
-        f'"positionSize":{amount(e.position_size)},"entryPx":{amount(e.entry_px)},"balanceUsd":"{format_e8(e.balance)}",'
+        f'"positionSize":{amount(e.position_size)},"entryPx":{amount(e.entry_px)},'
+        f'"balanceUsd":"{format_e8(e.balance)}",'
         f'"absorbedUsd":{amount(e.absorbed)}}}{key}}}\n'
     )

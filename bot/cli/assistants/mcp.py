@@ -24,11 +24,12 @@ For an MCP host with a config file:
   {"mcpServers": {"my-daemon": {"command": "bot", "args": ["mcp", "--daemon", "--config", "/home/me/bot.yaml"]}}}
 
 \b
-Without --daemon it offers the service's own tools, which place orders with the key. At the start it calls the service once. If the service
-refuses the key, it ends with exit code 7. If the service does not answer, it prints that on standard error and goes on.
-With --daemon it offers tools of a running daemon: status, positions, approvals, explain; backtest with --data; propose with --propose. No tool
-places, approves or closes anything. A proposal passes the strategy's limits and then waits for a person (bot approvals). Calls fail with
-a clear error while the daemon does not run.
+Without --daemon it offers the service's own tools, which place orders with the key. At the start it calls the service
+once. If the service refuses the key, it ends with exit code 7. If the service does not answer, it prints that on
+standard error and goes on.
+With --daemon it offers tools of a running daemon: status, positions, approvals, explain; backtest with --data; propose
+with --propose. No tool places, approves or closes anything. A proposal passes the strategy's limits and then waits for
+a person (bot approvals). Calls fail with a clear error while the daemon does not run.
 """
 OF_SERVICE: Final = ("base_url", "reference")
 OF_DAEMON: Final = ("config", "state_dir", "data", "can_propose")

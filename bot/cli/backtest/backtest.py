@@ -30,14 +30,17 @@ Examples:
   bot backtest configs/paper.yaml --data candles/ --monte-carlo 1000 --bootstrap 100
 
 \b
-The config is the one that runs live, unchanged. The same strategies, risk checks, journal and guardians trade against the same venue, under a
-simulated clock. A fee, a spread, a depth, a tick or a lot applies to all markets, or to one class or market:
+The config is the one that runs live, unchanged. The same strategies, risk checks, journal and guardians trade against
+the same venue, under a simulated clock. A fee, a spread, a depth, a tick or a lot applies to all markets, or to one
+class or market:
   --fee 0.05%   --spread stocks=2bps   --depth BTC=50000   --tick BTC=0.1
 Caps of an API key are set by their names in the API: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
-An event market is settled with --settle event:RATE-CUT=yes, or at an instant: --settle event:RATE-CUT=2025-03-20T18:00=no
+An event market is settled with --settle event:RATE-CUT=yes, or at an instant: --settle
+event:RATE-CUT=2025-03-20T18:00=no
 Ctrl-C or SIGTERM stops the backtest and keeps the results so far. Results go to runs/<name>-<time>/.
-Exit codes: 0 ran to the end, 1 the data were refused, or a strategy was quarantined or is not proved causal (the results are kept), 4 a config, a
-strategy or a file cannot be used, 130 stopped before the end (the results so far are kept).
+Exit codes: 0 ran to the end, 1 the data were refused, or a strategy was quarantined or is not proved causal (the
+results are kept), 4 a config, a strategy or a file cannot be used, 130 stopped before the end (the results so far are
+kept).
 """
 # options that add a section to summary.json
 BESIDES: Final = ("band", "prove_causal", "monte_carlo", "bootstrap")

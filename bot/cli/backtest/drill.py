@@ -30,17 +30,20 @@ Examples:
   bot drill configs/paper.yaml --data candles/ --worlds 1 --seed 17 --steps
 
 \b
-A world is a stretch of the candles with faults at seeded times: API outage, lost replies, death of the daemon, gap in the data, price shock, lost
-heartbeats, canceled stops. The daemon's own code lives through it in simulated time. Afterwards the service's events are compared with the journal:
-no order may be lost or sent twice, every order has its outcome, the daemon believes what the service has, and no position is without a stop for more
-than a minute in which the daemon could arm one. The same seed is the same world.
-Exit codes: 0 every world passed, 1 a world failed, 4 a config or a file cannot be used, 130 stopped (the worlds so far are shown).
+A world is a stretch of the candles with faults at seeded times: API outage, lost replies, death of the daemon, gap in
+the data, price shock, lost heartbeats, canceled stops. The daemon's own code lives through it in simulated time.
+Afterwards the service's events are compared with the journal: no order
+may be lost or sent twice, every order has its outcome, the daemon believes what the service has, and no position is
+without a stop for more than a minute in which the daemon could arm one. The same seed is the same world.
+Exit codes: 0 every world passed, 1 a world failed, 4 a config or a file cannot be used, 130 stopped (the worlds so far
+are shown).
 """
 # worlds
 FAILED_SHOWN: Final = 20
 LEGEND: Final = """
-lost, doubled: orders. no stop: the longest time in which a position of a world had no stop. worst: the lowest account value below that of the
-beginning, in any world. saved: what the closes of guardians made more than holding on to the end of the shock, or of the world; below 0, less."""
+lost, doubled: orders. no stop: the longest time in which a position of a world had no stop. worst: the lowest account
+value below that of the beginning, in any world. saved: what the closes of guardians made more than holding on to the
+end of the shock, or of the world; below 0, less."""
 
 
 @click.command(epilog=EPILOG)

@@ -32,15 +32,17 @@ Examples:
   bot replay runs/paper-20261120T165637Z --data data --json
 
 \b
-WHAT is a config (for the journal of its daemon), a state directory (also the demo's), a journal.db, or the folder of a backtest. The journal is only
-read. Exit code 0: every decision and fill is the same. 1: something differs. Each difference has one of these causes:
+WHAT is a config (for the journal of its daemon), a state directory (also the demo's), a journal.db, or the folder of a
+backtest. The journal is only read. Exit code 0: every decision and fill is the same. 1: something differs. Each
+difference has one of these causes:
   data      a bar differs                timing    filled later than at the next open
     code      the source has changed       price     spread, depth, tick, or the path inside a bar
     config    a param or limit changed     fee       another rate
     guardian  it fired on one side only    refused   the risk check or the service refused it
     down      the daemon was not running   follows   from an earlier difference
     unknown   the record does not show the cause
-  Without --data the candles come from the service of the config. If an embedded service has ended, a copy of it is started for this.
+  Without --data the candles come from the service of the config. If an embedded service has ended, \
+a copy of it is started for this.
 """
 # lines of a table; --json has them all
 SHOWN_MAX: Final = 60

@@ -40,8 +40,9 @@ Examples:
   bot compare RUN RUN --out page.html
 
 \b
-A run is named by its config and the params that differ. The differences come from what each run has stored: options, the lines of the config, params,
-and digests of code, strategies and candles. The files themselves are not read again, so later changes to them have no effect here. `bot replay RUN` runs again with the files of today.
+A run is named by its config and the params that differ. The differences come from what each run has stored: options,
+the lines of the config, params, and digests of code, strategies and candles. The files themselves are not read again,
+so later changes to them have no effect here. `bot replay RUN` runs again with the files of today.
 """
 
 

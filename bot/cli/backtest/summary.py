@@ -55,8 +55,7 @@ def summary_lines(
     monte_carlo: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The summary for a terminal."""
-    from bot.backtest.engine.outside_reads import PROVED
-    from bot.backtest.report.summary import FIRST, band_lines, figure_lines, guardian_text, outside_text, refusals_text
+    from bot.backtest.report.summary import FIRST, band_lines, figure_lines, guardian_text, refusals_text
     from bot.backtest.report.verdicts import monte_carlo_lines
     from bot.backtest.results.run_writer import failures_as_json, fired_row
     from bot.clock import iso
@@ -65,8 +64,10 @@ def summary_lines(
 
     stats, trade_ledger = result.stats, result.trade_ledger
     lines = [
-        f"{iso(result.start_ms)[:16]} to {iso(result.end_ms)[:16]}   {many(stats.bars, 'bar')}, {stats.touched:,} of"
-        " them could touch an order, a stop or a deadline"
+        (
+            f"{iso(result.start_ms)[:16]} to {iso(result.end_ms)[:16]}   {many(stats.bars, 'bar')}, {stats.touched:,}"
+            " of them could touch an order, a stop or a deadline"
+        )
     ]
     if stats.is_partial:
         lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
@@ -100,20 +101,27 @@ def summary_lines(
     lines += [f"  open at the end: {line}" for line in result.left]
     lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
     lines += [f"  {one}" for one in monte_carlo_lines(monte_carlo or {})]
-    if proof is not None:
-        verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
-        if proof["differs"] is not None:
-            verdict = "NOT CAUSAL"
-        elif proof["outside"]:
-            verdict = f"not proved: {outside_text(proof['outside'])}; equal decisions"
-        elif proof["moved"]:
-            verdict = f"not proved: {'; '.join(proof['moved'])}; equal decisions"
-        lines.append(
-            f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')},"
-            f" {many(proof['eventsCompared'], 'event')} compared"
-        )
-        if verdict.startswith("causal"):
-            lines.append(f"  the proof covers {PROVED}, and nothing else")
+    lines += [f"  {line}" for line in _proof_lines(proof)]
     lines.append("  assumptions:")
     lines += [f"    {assumption}" for assumption in assumptions]
     return lines
+
+
+def _proof_lines(proof: Mapping[str, Any] | None) -> Iterator[str]:
+    """What the proof of causality has shown; nothing without one."""
+    from bot.backtest.engine.outside_reads import PROVED
+    from bot.backtest.report.summary import outside_text
+
+    if proof is None:
+        return
+    verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
+    if proof["differs"] is not None:
+        verdict = "NOT CAUSAL"
+    elif proof["outside"]:
+        verdict = f"not proved: {outside_text(proof['outside'])}; equal decisions"
+    elif proof["moved"]:
+        verdict = f"not proved: {'; '.join(proof['moved'])}; equal decisions"
+    cuts, events = many(len(proof["cutsMs"]), "instant"), many(proof["eventsCompared"], "event")
+    yield f"{verdict} on data cut at {cuts}, {events} compared"
+    if verdict.startswith("causal"):
+        yield f"the proof covers {PROVED}, and nothing else"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bot.backtest.inputs import Inputs
     from bot.research.space import Space
     from bot.research.study import Study
-    from bot.research.sweep import Progress
+    from bot.research.sweep import Plan, Progress
     from bot.research.walk_forward import Fold, Walked
 
 STORAGE: Final = "sqlite:///sweeps.db"
@@ -46,8 +46,10 @@ The file of --space names the params, the objectives and the constraints:
     trend.slow_bars: [20, 40, 80]
   objectives: [Sharpe Ratio]              # figures of the report; the highest is best
   constraints: {"# Trades": {min: 30}}
-Each trial is stored when it ends. The same command goes on where it was stopped. --on runs the trials on a Dask cluster.
-Exit codes: 0 done, 1 no trial was complete, 2 no such study, 4 a config, a space or a file cannot be used, 130 stopped (the trials so far are kept).
+Each trial is stored when it ends. The same command goes on where it was stopped. --on runs the trials on a Dask
+cluster.
+Exit codes: 0 done, 1 no trial was complete, 2 no such study, 4 a config, a space or a file cannot be used, 130 stopped
+(the trials so far are kept).
 """
 SHOW_EPILOG: Final = """\b
 Examples:
@@ -60,9 +62,11 @@ Examples:
   bot sweep holdout paper
 
 \b
-No trial sees the holdout, so the first look is a test of the best trial on new data. Look once, when you have stopped to change things. Each look is
-recorded, and `bot sweep show` counts them: the more looks, the surer the result must be. The same best trial is not run again.
-Run it in the folder of the sweep: it reads the same config and data, and refuses others. Exit codes: 0 done, 1 refused, 2 no such study.
+No trial sees the holdout, so the first look is a test of the best trial on new data. Look once, when you have stopped
+to change things. Each look is recorded, and `bot sweep show` counts them: the more looks, the surer the result must be.
+The same best trial is not run again.
+Run it in the folder of the sweep: it reads the same config and data, and refuses others. Exit codes: 0 done, 1 refused,
+2 no such study.
 """
 TOP: Final = 10
 # The words of the command, in the context and with a study: `bot sweep holdout` reads the same inputs.
@@ -199,33 +203,19 @@ def run(
     from bot.research.sweep import Plan, Sweep, first_part_ms, identity_of, range_of
     from bot.research.walk_forward import WalkForward, folds_of, read_windows
 
-    if prune and windows is not None:
-        raise click.UsageError("--prune does not go with --walk-forward; leave one out")
-    if is_screened and (prune or windows is not None):
-        raise click.UsageError("--screen goes with neither --prune nor --walk-forward; leave one out")
-    if given["agents"] == "live":
-        raise click.UsageError("a sweep asks no model: record the answers with `bot backtest --agents live` first")
-
+    _refuse_together(prune=prune, windows=windows, is_screened=is_screened, agents=given["agents"])
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):
         whole = inputs_of(config, given)
         inputs, holdout = cut_off(whole, holdout_length)
         wanted = read_space(space, inputs.settings)
         plan = Plan(method, trials, given["seed"], prune, is_screened)
-        if method == "grid":
-            # An error is raised before a study is made.
-            wanted.grid()
-        if is_screened:
-            _check_screen(inputs)
-        if method != "grid" and wanted.size is not None and wanted.size < trials:
-            click.echo(f"the space has {many(wanted.size, 'cell')}: each is tried once", err=True)
+        _check_space(wanted, plan, inputs)
         folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
-        study_name = name or inputs.settings.name
-        bundle = trials_.bundle_of(inputs)
+        study_name, bundle = name or inputs.settings.name, trials_.bundle_of(inputs)
         _warn_of_few_days(wanted, *range_of(inputs), folds)
         directions = [one.is_highest for one in wanted.objectives]
         identity = identity_of(whole, wanted, plan, range_of(inputs), holdout)
-        words = click.get_current_context().meta[WORDS]
 
         def opened(number: int | None = None, fold: Fold | None = None) -> Study:
             its_name, span = study_name, {}
@@ -242,7 +232,7 @@ def run(
                     walked = WalkForward(wanted, plan, runner, opened).run(folds, show)
                 else:
                     study = opened()
-                    study.keep(WORDS, words)
+                    study.keep(WORDS, click.get_current_context().meta[WORDS])
                     Sweep(study, wanted, plan, runner, first_part_ms(inputs)).run(show)
                     if is_screened:
                         run_again(study, runner, top)
@@ -251,9 +241,39 @@ def run(
                 return int(Exit.STOPPED)
     if study is None:
         print_walk(walked, wanted, as_json=as_json)
-        return int(Exit.DONE if any(one.outcome is not None for one in walked) else Exit.ERROR)
-    print_study(study, TOP, _holdout_lines(study, storage), as_json=as_json)
-    return int(Exit.DONE if any(one.state == "complete" for one in study.trials()) else Exit.ERROR)
+    else:
+        print_study(study, TOP, _holdout_lines(study, storage), as_json=as_json)
+    return _exit_code(study, walked)
+
+
+def _exit_code(study: Study | None, walked: Sequence[Walked]) -> int:
+    """DONE if any trial, or any window of a walk forward, has a result."""
+    from bot.errors import Exit
+
+    states = (one.state == "complete" for one in study.trials()) if study is not None else ()
+    return int(Exit.DONE if any(states) or any(one.outcome is not None for one in walked) else Exit.ERROR)
+
+
+def _refuse_together(*, prune: bool, windows: str | None, is_screened: bool, agents: str) -> None:
+    """UsageError for options that do not go together."""
+    if prune and windows is not None:
+        raise click.UsageError("--prune does not go with --walk-forward; leave one out")
+    if is_screened and (prune or windows is not None):
+        raise click.UsageError("--screen goes with neither --prune nor --walk-forward; leave one out")
+    if agents == "live":
+        raise click.UsageError("a sweep asks no model: record the answers with `bot backtest --agents live` first")
+
+
+def _check_space(wanted: Space, plan: Plan, inputs: Inputs) -> None:
+    """Raise the errors of a grid and of a screen before a study is made; say that a space has fewer cells than trials
+    are wanted.
+    """
+    if plan.method == "grid":
+        wanted.grid()
+    if plan.is_screened:
+        _check_screen(inputs)
+    if plan.method != "grid" and wanted.size is not None and wanted.size < plan.trials:
+        click.echo(f"the space has {many(wanted.size, 'cell')}: each is tried once", err=True)
 
 
 def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[Fold] | None) -> None:

@@ -61,12 +61,15 @@ Examples:
   bot data import daily_60markets.csv.gz --market 'event:{id}' --columns price=yes --interval 1d --accept-off-grid
 
 \b
-Delimiter and header are detected. A file without a header has the columns time, open, high, low, close, volume, or --columns by number (ts=1).
-The first row decides whether times are ms, s, us, ns or ISO text; a file has one unit. A date without a time is a day of UTC.
-For a file with many markets, --market gives the pattern of their names: {id} stands for the value in column `id`. If rows are samples of one price
-instead of candles, --columns price=NAME names that column. Rows that are only about an interval apart need --interval and --accept-off-grid.
-Gaps, jumps and missing volume are imported and reported. `bot backtest` has flags to accept them. The newest candle is left out and reported if it is
-not closed yet.
+Delimiter and header are detected. A file without a header has the columns time, open, high, low, close, volume, or
+--columns by number (ts=1).
+The first row decides whether times are ms, s, us, ns or ISO text; a file has one unit. A date without a time is a day
+of UTC.
+For a file with many markets, --market gives the pattern of their names: {id} stands for the value in column `id`. If
+rows are samples of one price instead of candles, --columns price=NAME names that column. Rows that are only about an
+interval apart need --interval and --accept-off-grid.
+Gaps, jumps and missing volume are imported and reported. `bot backtest` has flags to accept them. The newest candle is
+left out and reported if it is not closed yet.
 Exit codes: 0 imported, 1 the data have other faults or the store has different values, 4 a file cannot be read.
 """
 
@@ -87,8 +90,10 @@ Examples:
   bot data gen MYCOIN --class crypto --from 2025-01-01 --days 30 --gaps 5 --out mycoin_1m.csv
 
 \b
-Regimes: calm, sideways, bull, bear, wild, crash, recovery, each with its number of days; `mixed` puts them in a random order.
-The same arguments give the same candles. The candles are artificial: use them to try things out, not to judge a strategy.
+Regimes: calm, sideways, bull, bear, wild, crash, recovery, each with its number of days; `mixed` puts them in a random
+order.
+The same arguments give the same candles. The candles are artificial: use them to try things out, not to judge a
+strategy.
 """
 
 LIST = """\b
@@ -108,16 +113,20 @@ Examples:
   bot data pull --from yfinance SPY TLT --interval 1d --since 2000-01-01
 
 \b
-A service keeps its newest 5,000 candles of each interval (for 1m: three and a half days). Pull again before they are deleted, by cron or a timer.
-Candles that the store already has are compared, and different values are refused. Candles with faults are refused, as in `import`.
+A service keeps its newest 5,000 candles of each interval (for 1m: three and a half days). Pull again before they are
+deleted, by cron or a timer.
+Candles that the store already has are compared, and different values are refused. Candles with faults are refused, as
+in `import`.
 A refused market does not stop the others.
 
 \b
---from asks an exchange through ccxt (the extra `markets`), or Yahoo through yfinance (the extra `yfinance`), which is unofficial
-and may change or be blocked. No account and no key are used. A coin is the exchange's perpetual in USDT, USDC or USD, else its spot market;
-COIN=SYMBOL names another. Only missing candles are asked for, so the same command goes on after an interruption and fills holes.
-Exit codes: 0 pulled, 1 the candles have faults, or the store has different values or cannot be written, 2 the source has no such exchange, market,
-interval or span, 4 the store has another source or symbol under this name, 5 the source does not answer, 7 it refuses this country or wants a key.
+--from asks an exchange through ccxt (the extra `markets`), or Yahoo through yfinance (the extra `yfinance`), which is
+unofficial and may change or be blocked. No account and no key are used. A coin is the exchange's perpetual in USDT,
+USDC or USD, else its spot market; COIN=SYMBOL names another. Only missing candles are asked for, so the same command
+goes on after an interruption and fills holes.
+Exit codes: 0 pulled, 1 the candles have faults, or the store has different values or cannot be written, 2 the source
+has no such exchange, market, interval or span, 4 the store has another source or symbol under this name, 5 the source
+does not answer, 7 it refuses this country or wants a key.
 What was pulled is kept.
 """
 
@@ -126,7 +135,8 @@ Example:
   bot data update
 
 \b
-Candles and funding rates of each source that `bot data pull --from` recorded are pulled up to now, and holes are filled. Exit codes as of `pull`.
+Candles and funding rates of each source that `bot data pull --from` recorded are pulled up to now, and holes are
+filled. Exit codes as of `pull`.
 """
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

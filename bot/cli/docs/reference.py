@@ -245,7 +245,8 @@ def _member(owner: str, name: str, member: Any) -> Iterator[str]:
         return
     yield f"### {owner}.{name}\n"
     if isinstance(member, property):
-        yield f"```text\n{name}: {inspect.get_annotations(member.fget)['return']}\n```\n"  # type: ignore[arg-type]  # our properties have a getter
+        # Our properties have a getter.
+        yield f"```text\n{name}: {inspect.get_annotations(member.fget)['return']}\n```\n"  # type: ignore[arg-type]
     else:
         yield f"```text\n{name}{_signature(member)}\n```\n"
     yield _doc(member) + "\n"

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 CHECK_EPILOG: Final = """\b
 Examples:
-  bot exchange check --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --agent-key-file secrets/agent
+  bot exchange check --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --agent-key-file \
+secrets/agent
   bot exchange check --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --market BTC --market ETH
   bot exchange check --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --url http://localhost:3001 --json
 

@@ -22,8 +22,9 @@ Examples:
   bot approvals refuse MZXW6YTB --reason "too late in the day"
 
 \b
-An entry waits if the strategy's `approve` in the config says so. Exits, stops and guardians never wait. A proposal ends with the freshness
-of its decision, two intervals after its bar. Exit 1: the proposal has ended, or its price has moved more than 0.5 %.
+An entry waits if the strategy's `approve` in the config says so. Exits, stops and guardians never wait. A proposal ends
+with the freshness of its decision, two intervals after its bar. Exit 1: the proposal has ended, or its price has moved
+more than 0.5 %.
 """
 
 

@@ -29,8 +29,8 @@ Examples:
   bot backup /mnt/backups/my-bot-monday --config bot.yaml
 
 \b
-The daemon and its embedded service may run. A secret is copied only where it is in a file of the state directory already;
-a config holds references to secrets. Check a backup with: bot restore FOLDER --check
+The daemon and its embedded service may run. A secret is copied only where it is in a file of the state directory
+already; a config holds references to secrets. Check a backup with: bot restore FOLDER --check
 """
 
 MANIFEST: Final = "backup.json"

@@ -23,8 +23,8 @@ Examples:
   bot dashboard --link
 
 \b
-The dashboard listens on this machine only and prints a link that opens it once. If a dashboard of the daemon runs already, the
-command prints a new link for it and ends. Without --control it only reads. It needs the extra `ui`.
+The dashboard listens on this machine only and prints a link that opens it once. If a dashboard of the daemon runs
+already, the command prints a new link for it and ends. Without --control it only reads. It needs the extra `ui`.
 """
 
 

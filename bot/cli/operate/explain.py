@@ -37,7 +37,8 @@ Examples:
   bot export trades --json --out trades.json
 
 \b
-A trade lasts from no position to no position in one market. Amounts are exact; entry_px and exit_px are averages to eight decimals.
+A trade lasts from no position to no position in one market. Amounts are exact; entry_px and exit_px are averages to
+eight decimals.
 """
 
 

@@ -40,8 +40,9 @@ Examples:
   bot kill --lift
 
 \b
-The service cancels all entries and blocks new ones until the account's owner lifts the switch. Stops stay. --flatten also closes every
-position. --lift removes every kill switch; only the owner's key may do that. On a terminal the command asks first; --yes does not ask.
+The service cancels all entries and blocks new ones until the account's owner lifts the switch. Stops stay. --flatten
+also closes every position. --lift removes every kill switch; only the owner's key may do that. On a terminal the
+command asks first; --yes does not ask.
 """
 
 

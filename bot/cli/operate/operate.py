@@ -30,7 +30,8 @@ Examples:
   bot resume trend
 
 \b
-Exit 4: STRATEGY does not load, or it failed again and is back in quarantine. 5: the service did not answer. 7: the service refused.
+Exit 4: STRATEGY does not load, or it failed again and is back in quarantine. 5: the service did not answer. 7: the
+service refused.
 """
 RELOAD = """\b
 Examples:
@@ -38,7 +39,8 @@ Examples:
   bot reload --yes
 
 \b
-Exit 4: the config cannot be applied. 5: the service did not answer. 7: the service refused a new guardian. In these cases nothing changed.
+Exit 4: the config cannot be applied. 5: the service did not answer. 7: the service refused a new guardian. In these
+cases nothing changed.
 Exit 4 also if the config was applied, but a new or changed strategy failed at once and is in quarantine.
 """
 STOP = """\b
@@ -46,7 +48,8 @@ Example:
   bot stop --config configs/paper.yaml
 
 \b
-Exit 0: the daemon ended as asked. Otherwise the exit code of the run: 5, safety.on_exit could not be finished; 6, a position has no stop.
+Exit 0: the daemon ended as asked. Otherwise the exit code of the run: 5, safety.on_exit could not be finished; 6, a
+position has no stop.
 """
 RECONCILE = """\b
 Examples:

@@ -44,7 +44,8 @@ Examples:
   bot restore /mnt/backups/my-bot-monday --config bot.yaml
 
 \b
-Without --config and --state-dir the config of the backup is written into the current folder, and its state where that config says.
+Without --config and --state-dir the config of the backup is written into the current folder, and its state where that
+config says.
 A config and strategies that exist stay as they are. Stop the daemon first: bot stop
 """
 

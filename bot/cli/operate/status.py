@@ -44,8 +44,8 @@ Examples:
   bot status --config configs/paper.yaml --json
 
 \b
-Exit 0: the daemon runs and each of its positions has a stop. 3: the daemon does not run. 4: nor can this version start it, because another
-version wrote its files. 6: one of its positions has no stop.
+Exit 0: the daemon runs and each of its positions has a stop. 3: the daemon does not run. 4: nor can this version start
+it, because another version wrote its files. 6: one of its positions has no stop.
 """
 POSITIONS = "\b\nExample:\n  bot positions --json"
 ORDERS = "\b\nExample:\n  bot orders"
@@ -350,15 +350,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
             f"  entries     REFUSED by the service: {one['type']} {one['id']} is active {until} the account's owner"
             " lifts it"
         )
-    for one in told["strategies"]:
-        why = f": {one['why']}" if one["why"] else ""
-        if one["state"] == "QUARANTINED":
-            why += f"; fix it, then bot resume {one['name']}"
-        if why and one.get("resting"):
-            why += f"; resting entries can still fill: {', '.join(one['resting'])} (bot orders)"
-        book = one.get("book")
-        gain = f", net {formatting.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
-        yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
+    yield from _strategy_lines(told["strategies"])
     for one in told.get("other_books", ()):
         whose = OTHERS.get(one["name"], "no longer in the config")
         yield f"  book        {one['name']} net {formatting.usd(one['book']['net_usd'], signed=True)} USD: {whose}"
@@ -368,6 +360,18 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     if passed is not None:
         bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}{_ago(told)}"
         yield f"  kernel      last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _strategy_lines(strategies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    for one in strategies:
+        why = f": {one['why']}" if one["why"] else ""
+        if one["state"] == "QUARANTINED":
+            why += f"; fix it, then bot resume {one['name']}"
+        if why and one.get("resting"):
+            why += f"; resting entries can still fill: {', '.join(one['resting'])} (bot orders)"
+        book = one.get("book")
+        gain = f", net {formatting.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
+        yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
 
 
 def _dead_man_line(beat: Mapping[str, Any] | None) -> str:

@@ -56,7 +56,8 @@ HELP: Final = """\
 /refuse ID [REASON] - the entry ends
 /kill - cancel entries and block new ones
 /kill flatten - also close every position
-/kill also works while the daemon does not run. A message that is older than 2 minutes, edited or forwarded does nothing."""
+/kill also works while the daemon does not run. A message that is older than 2 minutes, edited or forwarded does
+nothing."""
 
 UNKNOWN: Final = "no command of mine begins this message, so nothing was done; /help lists them"
 

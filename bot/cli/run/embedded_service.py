@@ -82,7 +82,8 @@ class ServiceFailed(BotError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         known = {int(one) for one in Exit}
-        self.exit_code = Exit(code) if code in known and code else Exit.ERROR  # type: ignore[misc]  # differs by instance here
+        # Differs by instance here.
+        self.exit_code = Exit(code) if code in known and code else Exit.ERROR  # type: ignore[misc]
 
 
 class Running(NamedTuple):
@@ -457,7 +458,8 @@ def child_environment() -> dict[str, str]:
     # The service runs in another folder. A name without a folder stays a name.
     if MARKETS_PYTHON in os.environ:
         given = os.environ[MARKETS_PYTHON]
-        kept[MARKETS_PYTHON] = os.path.abspath(given) if os.sep in given else given  # noqa: PTH100  keeps links of venvs
+        # Keeps links of venvs.
+        kept[MARKETS_PYTHON] = os.path.abspath(given) if os.sep in given else given  # noqa: PTH100
     return kept | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
 
 

@@ -30,9 +30,11 @@ Examples:
   bot check configs/paper.yaml && bot run configs/paper.yaml
 
 \b
-SIGTERM, Ctrl-C and `bot stop` end the daemon within five seconds, and then its embedded service. SIGHUP reloads the config.
-After a kill or an error of the daemon the embedded service keeps running, with all stops in place. The next `bot run` finds it and
-continues. No order is lost or sent twice, because the daemon writes each order to its journal before it sends it.
+SIGTERM, Ctrl-C and `bot stop` end the daemon within five seconds, and then its embedded service. SIGHUP reloads the
+config.
+After a kill or an error of the daemon the embedded service keeps running, with all stops in place. The next `bot run`
+finds it and continues. No order is lost or sent twice, because the daemon writes each order to its journal before it
+sends it.
 """
 
 
@@ -168,7 +170,6 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
 async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     from bot.checks.config_check import checked_config
     from bot.cli.run.dashboard_process import served_line
-    from bot.cli.run.embedded_service import Embedded, service_markets, service_prices
     from bot.cli.run.run_daemon import play, stopped_by_signals
     from bot.errors import BotError, Exit
     from bot.runtime.liveness.systemd import is_managed
@@ -202,18 +203,7 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
                 on_dashboard=say,
             )
             return end, ""
-        section = settings.embedded
-        service = Embedded(
-            settings.state_dir,
-            clock=section.clock,
-            speed=section.speed,
-            seed=section.seed,
-            markets=service_markets(settings),
-            data=tuple((one.market, one.file) for one in section.data),
-            prices=service_prices(settings),
-            port=section.port,
-        )
-
+        service = _service_of(settings)
         running, minted = await _started(settings, service, stop)
         if minted is None:
             end = DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
@@ -243,13 +233,25 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
             await asyncio.to_thread(service.stop)
         if service.is_alive():
             return end, _goes_on(service)
-        return (
-            end,
-            (
-                f"The embedded service ended with the daemon. Its database {service.db} holds the account; the next"
-                " `bot run` continues with it."
-            ),
-        )
+        kept = f"Its database {service.db} holds the account; the next `bot run` continues with it."
+        return end, f"The embedded service ended with the daemon. {kept}"
+
+
+def _service_of(settings: Settings) -> Embedded:
+    """The embedded service that the config describes; it does not run yet."""
+    from bot.cli.run.embedded_service import Embedded, service_markets, service_prices
+
+    section = settings.embedded
+    return Embedded(
+        settings.state_dir,
+        clock=section.clock,
+        speed=section.speed,
+        seed=section.seed,
+        markets=service_markets(settings),
+        data=tuple((one.market, one.file) for one in section.data),
+        prices=service_prices(settings),
+        port=section.port,
+    )
 
 
 async def _started(settings: Settings, service: Embedded, stop: asyncio.Event) -> tuple[Running, Minted | None]:

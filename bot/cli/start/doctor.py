@@ -45,7 +45,8 @@ Examples:
   bot doctor --json configs/paper.yaml
 
 \b
-Exit 0: no check failed; warnings are allowed. Otherwise the code of the first failure: 4 config, 5 no answer, 6 journal, 7 key, 1 any other.
+Exit 0: no check failed; warnings are allowed. Otherwise the code of the first failure: 4 config, 5 no answer, 6
+journal, 7 key, 1 any other.
 """
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -376,7 +377,10 @@ def _stored(patient: Patient) -> None:
 
 _DAMAGED: Final = "restore a backup (bot restore), or move the file away: the next start begins a new account"
 _ASK: Final = "run this as the user who runs the daemon, or as root (sudo)"
-_OPEN: Final = "the user who runs the daemon must be able to read and write it: chown or chmod it, or end the program that locks it"
+_OPEN: Final = (
+    "the user who runs the daemon must be able to read and write it: chown or chmod it, or end the program that"
+    " locks it"
+)
 _ANEW: Final = (
     "check the disk, then start the daemon: it keeps the damaged file under another name and rebuilds the journal from"
     " the service; no order is sent twice, because a repeated decision has the same key"

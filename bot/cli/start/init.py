@@ -50,13 +50,15 @@ Examples:
 
 CONFIG: Final = """\
 # yaml-language-server: $schema={schema}
-# Play money, real time, no key: the service is in the package. Editors complete and check this file by the schema that the first line names.
+# Play money, real time, no key: the service is in the package. Editors complete and check this file by the schema \
+that the first line names.
 #   bot check {config}                        before the first run and after each change
 #   bot config schema > {schema}    after an upgrade of Bracketbot
 name: {project}
 
 account:
-  base_url: embedded          # or https://..., with api_key: "${{credential:NAME}}", "${{file:PATH}}" or "${{env:NAME}}"
+  base_url: embedded          # or https://..., with api_key: "${{credential:NAME}}", \
+"${{file:PATH}}" or "${{env:NAME}}"
 
 dead_man:
   heartbeat_seconds: 300      # if the service gets no heartbeat for this long, it closes every position
@@ -79,8 +81,10 @@ strategies:
 UNIT: Final = """\
 # The unit that this command installs:
 #   bot systemd {config} --user --install
-# It has absolute paths. After a move of the folder, or of the environment of Bracketbot, make it again with: bot systemd {config} --user
-# systemd starts the daemon after a boot, restarts it after a crash, and ends it if it hangs (WatchdogSec). Its stop leaves what safety.on_exit says.
+# It has absolute paths. After a move of the folder, or of the environment of Bracketbot, \
+make it again with: bot systemd {config} --user
+# systemd starts the daemon after a boot, restarts it after a crash, \
+and ends it if it hangs (WatchdogSec). Its stop leaves what safety.on_exit says.
 # The other lines take rights away from the daemon that it does not need.
 {text}"""
 CONFIG_FILE: Final = "bot.yaml"

@@ -33,7 +33,8 @@ Examples:
 
 \b
 Needs a network and the extra `markets`, but no account and no key. The same command continues
-after a stop or a kill. Change the config as you like and run it with `bot run`. `bot markets ccxt:EXCHANGE` lists what an exchange has.
+after a stop or a kill. Change the config as you like and run it with `bot run`. `bot markets ccxt:EXCHANGE` lists what
+an exchange has.
 """
 
 CONFIG: Final = """\

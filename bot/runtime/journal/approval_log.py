@@ -17,7 +17,8 @@ from bot.runtime.model.intents import Intent
 
 ApprovalState = Literal["pending", "approved", "refused", "superseded"]
 COLUMNS: Final = ("intent_id", "state", "px", "figures", "asked_ms", "decided_ms", "decider", "reason")
-_SELECT: Final = f"SELECT {', '.join(f'a.{name}' for name in COLUMNS)} FROM approvals AS a "  # noqa: S608 - constants only
+# Constants only.
+_SELECT: Final = f"SELECT {', '.join(f'a.{name}' for name in COLUMNS)} FROM approvals AS a "  # noqa: S608
 _OF_DECISION: Final = (
     "JOIN intents AS i ON i.id = a.intent_id WHERE i.strategy=? AND i.market=? AND i.cause=? AND i.ordinal=? AND"
     " i.epoch=?"
@@ -52,7 +53,8 @@ class ApprovalLog:
         columns = row.columns()
         with self._database.transaction():
             self._database.execute(
-                f"INSERT INTO approvals ({', '.join(COLUMNS)}, seal) VALUES (?,?,?,?,?,?,?,?,?)"  # noqa: S608 - constants only
+                # Constants only.
+                f"INSERT INTO approvals ({', '.join(COLUMNS)}, seal) VALUES (?,?,?,?,?,?,?,?,?)"  # noqa: S608
                 " ON CONFLICT (intent_id) DO UPDATE SET state=excluded.state, decided_ms=excluded.decided_ms,"
                 " decider=excluded.decider,"
                 " reason=excluded.reason, seal=excluded.seal",

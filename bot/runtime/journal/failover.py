@@ -180,9 +180,11 @@ def _move_rows(memory: sqlite3.Connection, table: str) -> None:
     if not has_own_rowid:
         columns = f"rowid, {columns}"
     source, target = f'main."{table}"', f'disk."{table}"'
-    memory.execute(f"DELETE FROM {target} WHERE rowid NOT IN (SELECT rowid FROM {source})")  # noqa: S608 - names of our own tables
+    # Names of our own tables.
+    memory.execute(f"DELETE FROM {target} WHERE rowid NOT IN (SELECT rowid FROM {source})")  # noqa: S608
     memory.execute(
-        f"INSERT OR REPLACE INTO {target} ({columns}) SELECT {columns} FROM {source} EXCEPT SELECT {columns} FROM {target}"  # noqa: S608
+        f"INSERT OR REPLACE INTO {target} ({columns})"  # noqa: S608
+        f" SELECT {columns} FROM {source} EXCEPT SELECT {columns} FROM {target}"
     )
 
 

@@ -294,7 +294,8 @@ class Journal:
         for name, value in self.state.halt_flags().items():
             halt_flags.check(name, value)
         for table, columns in SEALED.items():
-            for *values, found in self._read(f"SELECT {', '.join(columns)}, seal FROM {table}"):  # noqa: S608 - constants only
+            # Constants only.
+            for *values, found in self._read(f"SELECT {', '.join(columns)}, seal FROM {table}"):  # noqa: S608
                 if found is not None and found != seal(*values):
                     raise JournalDamaged(
                         f"a row of {table} in the journal does not match its checksum: the file is damaged. {WAY_OUT}"

@@ -197,7 +197,8 @@ def events(
         values += [one for kind in types for one in (kind, kind)]
     forward = since_id is not None or since_ms is not None
     order = "ASC" if forward else "DESC"
-    sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq {order} LIMIT ?"  # noqa: S608 - constants only
+    # Constants only.
+    sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq {order} LIMIT ?"  # noqa: S608
     found = [json.loads(one["payload"]) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
     return found if forward else found[::-1]
 
@@ -222,7 +223,11 @@ def events_of_coin(db: sqlite3.Connection, coin: str) -> Iterator[Row]:
 def newest_events_of_coin(db: sqlite3.Connection, coin: str, *, types: Sequence[str], limit: int) -> list[Row]:
     """The newest events of a coin and of these types in the newest epoch, oldest first."""
     marks = ", ".join("?" for _ in types)
-    sql = f"SELECT payload FROM events WHERE coin=? AND type IN ({marks}) AND epoch=(SELECT epoch FROM cursor) ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+    # Constants only.
+    sql = (
+        f"SELECT payload FROM events WHERE coin=? AND type IN ({marks})"  # noqa: S608
+        " AND epoch=(SELECT epoch FROM cursor) ORDER BY seq DESC LIMIT ?"
+    )
     return [json.loads(one["payload"]) for one in rows(db, sql, (coin, *types, min(limit, PAGE_MAX)))][::-1]
 
 
@@ -253,7 +258,8 @@ def search_events(
     if before_id is not None:
         where.append("seq < (SELECT seq FROM events WHERE id=?)")
         values.append(before_id)
-    sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+    # Constants only.
+    sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608
     return [json.loads(one["payload"]) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
 
 
@@ -296,13 +302,15 @@ def intents(
     if strategy is not None:
         where.append("strategy=?")
         values.append(strategy)
-    sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+    # Constants only.
+    sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608
     return [_intent(one) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
 
 
 def intent_where(db: sqlite3.Connection, column: str, value: str) -> Row | None:
     assert column in ("id", "trade_id")
-    sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {column}=? ORDER BY seq DESC LIMIT 1"  # noqa: S608 - constants only
+    # Constants only.
+    sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {column}=? ORDER BY seq DESC LIMIT 1"  # noqa: S608
     found = rows(db, sql, (value,))
     return _intent(found[0]) if found else None
 

@@ -76,7 +76,8 @@ def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: i
             ("approvals", "intent_id"),
             ("intents", "id"),
         ):
-            execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (gone,))  # noqa: S608 - constants only
+            # Constants only.
+            execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (gone,))  # noqa: S608
     return len(rows)
 
 

@@ -29,7 +29,8 @@ _TABLES = (
     """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT""",
     f"""CREATE TABLE intents (
         seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, market TEXT NOT NULL,
-        action TEXT NOT NULL CHECK ({_one_of("action", "open", "close", "cancel")}), path TEXT NOT NULL CHECK ({_one_of("path", "plan", "direct")}),
+        action TEXT NOT NULL CHECK ({_one_of("action", "open", "close", "cancel")}), \
+path TEXT NOT NULL CHECK ({_one_of("path", "plan", "direct")}),
         cause TEXT NOT NULL, ordinal INTEGER NOT NULL, leg TEXT NOT NULL, epoch INTEGER NOT NULL,
         body BLOB NOT NULL, body_sha256 TEXT NOT NULL, not_after_ms INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
         notional_usd TEXT NOT NULL,
@@ -43,7 +44,8 @@ _TABLES = (
         outcome TEXT CHECK ({_one_of("outcome", "done", "unknown", "no")}), code TEXT, order_submitted TEXT,
         PRIMARY KEY (intent_id, n)) STRICT""",
     """CREATE TABLE events (
-        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, type TEXT NOT NULL, subtype TEXT NOT NULL,
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, type TEXT NOT NULL, \
+subtype TEXT NOT NULL,
         ts INTEGER NOT NULL, coin TEXT, idempotency_key TEXT, payload TEXT NOT NULL) STRICT""",
     """CREATE INDEX events_of_coin ON events (coin, seq)""",
     """CREATE TABLE cursor (
@@ -52,13 +54,16 @@ _TABLES = (
         market TEXT NOT NULL, interval TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (market, interval)) STRICT""",
     """CREATE TABLE strategy_state (strategy TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT""",
     """CREATE TABLE refusals (
-        seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, strategy TEXT NOT NULL, market TEXT NOT NULL, cause TEXT NOT NULL,
-        ordinal INTEGER NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL, UNIQUE (strategy, market, cause, ordinal)) STRICT""",
+        seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, strategy TEXT NOT NULL, market TEXT NOT NULL, \
+cause TEXT NOT NULL,
+        ordinal INTEGER NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL, UNIQUE (strategy, market, cause, \
+ordinal)) STRICT""",
     """CREATE TABLE arms (
         name TEXT PRIMARY KEY, serial INTEGER NOT NULL, guardian_id TEXT, body TEXT NOT NULL) STRICT""",
     # sent_ms is never written: each address has a cursor of its own among the notes (notifier.py).
     """CREATE TABLE outbox (
-        seq INTEGER PRIMARY KEY, event_id TEXT NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL, created_ms INTEGER NOT NULL,
+        seq INTEGER PRIMARY KEY, event_id TEXT NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL, \
+created_ms INTEGER NOT NULL,
         sent_ms INTEGER, UNIQUE (event_id, kind)) STRICT""",
 )
 
@@ -75,7 +80,8 @@ def m002_traces(db: Database) -> None:
     confirmed.
     """
     db.execute(f"""CREATE TABLE traces (
-        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK ({_one_of("kind", "bar", "wish", "plan")}),
+        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK \
+({_one_of("kind", "bar", "wish", "plan")}),
         at_ms INTEGER NOT NULL, payload TEXT NOT NULL, UNIQUE (intent_id, kind)) STRICT""")
 
 
@@ -86,11 +92,13 @@ def m003_books(db: Database) -> None:
     They have tables of their own, because old events are removed.
     """
     db.execute("""CREATE TABLE books (
-        strategy TEXT PRIMARY KEY, epoch INTEGER NOT NULL, fills INTEGER NOT NULL, fees_usd TEXT NOT NULL, funding_usd TEXT NOT NULL,
+        strategy TEXT PRIMARY KEY, epoch INTEGER NOT NULL, fills INTEGER NOT NULL, fees_usd TEXT NOT NULL, \
+funding_usd TEXT NOT NULL,
         realized_usd TEXT NOT NULL, margin_lost_usd TEXT NOT NULL, day_ms INTEGER NOT NULL, base_usd TEXT NOT NULL,
         halted_day_ms INTEGER NOT NULL) STRICT""")
     db.execute("""CREATE TABLE shares (
-        seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, market TEXT NOT NULL, strategy TEXT NOT NULL, side TEXT NOT NULL,
+        seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, market TEXT NOT NULL, strategy TEXT NOT NULL, \
+side TEXT NOT NULL,
         size TEXT NOT NULL, cost_usd TEXT NOT NULL, UNIQUE (market, strategy)) STRICT""")
 
 
@@ -119,7 +127,8 @@ def m006_approvals(db: Database) -> None:
     db.execute(f"""CREATE TABLE approvals (
         seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL UNIQUE,
         state TEXT NOT NULL CHECK ({_one_of("state", "pending", "approved", "refused", "superseded")}),
-        px TEXT NOT NULL, figures TEXT NOT NULL, asked_ms INTEGER NOT NULL, decided_ms INTEGER, decider TEXT, reason TEXT,
+        px TEXT NOT NULL, figures TEXT NOT NULL, asked_ms INTEGER NOT NULL, decided_ms INTEGER, decider TEXT, \
+reason TEXT,
         seal INTEGER) STRICT""")
     db.execute("CREATE INDEX approvals_pending ON approvals (seq) WHERE state = 'pending'")
 
@@ -131,7 +140,9 @@ def m007_asks(db: Database) -> None:
     `setup` is JSON: model, instructions, settings, tools and schema of the answer.
     """
     db.execute("""CREATE TABLE asks (
-        seq INTEGER PRIMARY KEY, strategy TEXT NOT NULL, cause TEXT NOT NULL, asked_ms INTEGER NOT NULL, key TEXT NOT NULL,
-        setup TEXT NOT NULL, prompt TEXT NOT NULL, model TEXT NOT NULL, answer TEXT, problem TEXT, outcomes TEXT NOT NULL,
+        seq INTEGER PRIMARY KEY, strategy TEXT NOT NULL, cause TEXT NOT NULL, asked_ms INTEGER NOT NULL, \
+key TEXT NOT NULL,
+        setup TEXT NOT NULL, prompt TEXT NOT NULL, model TEXT NOT NULL, answer TEXT, problem TEXT, \
+outcomes TEXT NOT NULL,
         tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL, usd TEXT NOT NULL, took_ms INTEGER NOT NULL,
         UNIQUE (strategy, cause)) STRICT""")

@@ -179,7 +179,8 @@ def errors_page(document: Json) -> str:
             f'<td>{text(meaning)}<br><span class="soft">{text(move)}</span></td></tr>'
         )
     reasons = "".join(
-        f"<tr><td><code>{text(reason)}</code></td><td>{status}</td><td>{'yes' if again else 'no'}</td><td>{text(REASONS[reason])}</td></tr>"
+        f"<tr><td><code>{text(reason)}</code></td><td>{status}</td><td>{'yes' if again else 'no'}</td>"
+        f"<td>{text(REASONS[reason])}</td></tr>"
         for reason, (status, again) in CONFLICTS.items()
     )
     body = (
@@ -201,8 +202,10 @@ def models_page(document: Json) -> str:
     """Every body with its fields."""
     schemas: dict[str, Json] = document["components"]["schemas"]
     body = [
-        "<h1>Bodies</h1><p>The service refuses a request with an unknown field. Responses may gain fields; a client"
-        " must ignore the fields that it does not know.</p>"
+        (
+            "<h1>Bodies</h1><p>The service refuses a request with an unknown field. Responses may gain fields; a client"
+            " must ignore the fields that it does not know.</p>"
+        )
     ]
     for name, schema in schemas.items():
         words = schema.get("description", "")

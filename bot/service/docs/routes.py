@@ -98,7 +98,9 @@ class Documents:
             ),
             (
                 "3. Plan: `POST /v1/orders`"
-                ' `{"market":"perp:BTC","side":"long","usdAmount":100,"bracket":{"stopLoss":{"pct":2},"takeProfit":{"r":2}},"requireProtection":true,"dryRun":true}`.'
+                ' `{"market":"perp:BTC","side":"long","usdAmount":100,"bracket":{"stopLoss":{"pct":2},'
+                '"takeProfit":{"r":2}},'
+                '"requireProtection":true,"dryRun":true}`.'
             ),
             "4. Execute: `POST /v1/orders/confirm` with the `confirmToken` and a new `Idempotency-Key`.",
             (

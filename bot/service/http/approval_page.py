@@ -19,30 +19,41 @@ SCOPES: Final[tuple[tuple[str, str], ...]] = (
 )
 
 _STYLE: Final = """
-:root { --ink:#1c2430; --soft:#5b6675; --line:#d9dfe7; --back:#eef1f5; --card:#ffffff; --go:#1f7a4d; --no:#b3261e; --note:#fff6dc; --note-ink:#6b4e00; }
+:root { --ink:#1c2430; --soft:#5b6675; --line:#d9dfe7; --back:#eef1f5; --card:#ffffff; --go:#1f7a4d; --no:#b3261e; \
+--note:#fff6dc; --note-ink:#6b4e00; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink:#e4e8ee; --soft:#98a3b3; --line:#2f3947; --back:#0f141a; --card:#181f28; --go:#2b9a63; --no:#d4554c; --note:#332a12; --note-ink:#f0d79a; }
+  :root { --ink:#e4e8ee; --soft:#98a3b3; --line:#2f3947; --back:#0f141a; --card:#181f28; --go:#2b9a63; --no:#d4554c; \
+--note:#332a12; --note-ink:#f0d79a; }
 }
 * { box-sizing:border-box; }
-body { margin:0; min-height:100vh; display:grid; grid-template-columns:minmax(0,1fr); place-items:center; overflow-wrap:anywhere; padding:1.5rem; background:var(--back); color:var(--ink);
+body { margin:0; min-height:100vh; display:grid; grid-template-columns:minmax(0,1fr); place-items:center; \
+overflow-wrap:anywhere; padding:1.5rem; background:var(--back); color:var(--ink);
   font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif; }
-main { width:100%; max-width:27rem; background:var(--card); border:1px solid var(--line); border-radius:14px; padding:1.8rem; }
+main { width:100%; max-width:27rem; background:var(--card); border:1px solid var(--line); border-radius:14px; \
+padding:1.8rem; }
 .mark { font-weight:700; color:var(--soft); font-size:.85rem; letter-spacing:.02em; }
 h1 { font-size:1.4rem; line-height:1.25; margin:.3rem 0 .5rem; }
 h2 { font-size:1rem; margin:1.5rem 0 .2rem; padding-top:1.3rem; border-top:1px solid var(--line); }
 p { margin:.3rem 0 .9rem; } .soft { color:var(--soft); font-size:.9rem; }
 label { display:block; font-size:.88rem; font-weight:600; margin:.8rem 0 .25rem; }
-input[type=text], input[type=tel], input[type=password] { width:100%; font:inherit; padding:.55rem .7rem; border:1px solid var(--line); border-radius:8px; background:var(--back); color:var(--ink); }
-input.code { font:600 1.35rem/1.3 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; letter-spacing:.12em; text-align:center; text-transform:uppercase; }
+input[type=text], input[type=tel], input[type=password] { width:100%; font:inherit; padding:.55rem .7rem; border:1px \
+solid var(--line); border-radius:8px; background:var(--back); color:var(--ink); }
+input.code { font:600 1.35rem/1.3 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; letter-spacing:.12em; \
+text-align:center; text-transform:uppercase; }
 input:focus-visible, button:focus-visible { outline:2px solid #2563b8; outline-offset:2px; }
-button { font:600 1rem/1.2 inherit; font-family:inherit; padding:.7rem 1rem; border-radius:8px; border:1px solid var(--line); background:var(--card); color:var(--ink); cursor:pointer; width:100%; margin-top:1rem; }
+button { font:600 1rem/1.2 inherit; font-family:inherit; padding:.7rem 1rem; border-radius:8px; border:1px solid \
+var(--line); background:var(--card); color:var(--ink); cursor:pointer; width:100%; margin-top:1rem; }
 button.go { background:var(--go); border-color:var(--go); color:#fff; } button.no { color:var(--no); }
 .pair { display:grid; grid-template-columns:1fr 1fr; gap:.8rem; }
-dl { display:grid; grid-template-columns:auto minmax(0,1fr); gap:.25rem .9rem; margin:.8rem 0; font-size:.92rem; } dt { color:var(--soft); } dd { margin:0; overflow-wrap:anywhere; }
-fieldset { border:1px solid var(--line); border-radius:10px; padding:.5rem .9rem .7rem; margin:1rem 0 0; } legend { font-size:.88rem; font-weight:600; padding:0 .3rem; }
-.scope { display:grid; grid-template-columns:auto 1fr; gap:0 .6rem; font-weight:400; margin:.45rem 0; } .scope b { font-size:.92rem; } .scope span { grid-column:2; color:var(--soft); font-size:.84rem; }
+dl { display:grid; grid-template-columns:auto minmax(0,1fr); gap:.25rem .9rem; margin:.8rem 0; font-size:.92rem; } dt \
+{ color:var(--soft); } dd { margin:0; overflow-wrap:anywhere; }
+fieldset { border:1px solid var(--line); border-radius:10px; padding:.5rem .9rem .7rem; margin:1rem 0 0; } legend { \
+font-size:.88rem; font-weight:600; padding:0 .3rem; }
+.scope { display:grid; grid-template-columns:auto 1fr; gap:0 .6rem; font-weight:400; margin:.45rem 0; } .scope b { \
+font-size:.92rem; } .scope span { grid-column:2; color:var(--soft); font-size:.84rem; }
 .scope input { margin-top:.3rem; }
-.note { background:var(--note); color:var(--note-ink); border-radius:8px; padding:.6rem .8rem; font-size:.92rem; } .wrong { border-left:4px solid var(--no); }
+.note { background:var(--note); color:var(--note-ink); border-radius:8px; padding:.6rem .8rem; font-size:.92rem; } \
+.wrong { border-left:4px solid var(--no); }
 """
 
 _HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()

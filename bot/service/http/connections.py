@@ -52,7 +52,8 @@ class Protocol(HttpToolsProtocol):
     _head: int | None = 0
     _watch: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's own is
+    # Narrower, as uvicorn's own is.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()
         self._watch = self.loop.call_later(self.look_seconds, self._look)

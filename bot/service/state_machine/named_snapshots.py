@@ -96,7 +96,11 @@ class NamedSnapshots:
                 ("INSERT OR REPLACE INTO kept (name, body) VALUES (?, ?)", (snapshot.name, snapshot.pack())),
                 ("DELETE FROM kept_replies WHERE name = ?", (snapshot.name,)),
                 (
-                    f"INSERT INTO kept_replies (name, {_REPLY_COLUMNS}) SELECT ?, {_REPLY_COLUMNS} FROM replies",  # noqa: S608  no outside text
+                    # No outside text.
+                    (
+                        f"INSERT INTO kept_replies (name, {_REPLY_COLUMNS})"  # noqa: S608
+                        f" SELECT ?, {_REPLY_COLUMNS} FROM replies"
+                    ),
                     (snapshot.name,),
                 ),
             ]
@@ -118,7 +122,8 @@ class NamedSnapshots:
         if self._log.path is None:
             return dict(self._memory[name][1])
         columns = "account, key, epoch, fingerprint, request_id, status, body"
-        rows = self._log.select(f"SELECT {columns} FROM kept_replies WHERE name = ?", (name,))  # noqa: S608  no outside text
+        # No outside text.
+        rows = self._log.select(f"SELECT {columns} FROM kept_replies WHERE name = ?", (name,))  # noqa: S608
         return {(account, key): Reply(*rest) for account, key, *rest in rows}
 
     def forget(self) -> None:
@@ -147,7 +152,11 @@ class NamedSnapshots:
         self._log.put_all(
             [
                 (
-                    f"INSERT INTO replies ({_REPLY_COLUMNS}) SELECT {_REPLY_COLUMNS} FROM kept_replies WHERE name = ?",  # noqa: S608  no outside text
+                    # No outside text.
+                    (
+                        f"INSERT INTO replies ({_REPLY_COLUMNS})"  # noqa: S608
+                        f" SELECT {_REPLY_COLUMNS} FROM kept_replies WHERE name = ?"
+                    ),
                     (snapshot.name,),
                 )
             ]

@@ -119,7 +119,8 @@ class Outbox:
             if name in self.endpoints:
                 self.endpoints[name].rest_ms = until_ms
         columns = "seq, webhook, event, body, attempts, first_ms, due_ms"
-        for seq, webhook, *rest in self._log.select(f"SELECT {columns} FROM deliveries ORDER BY seq"):  # noqa: S608  no outside text
+        # No outside text.
+        for seq, webhook, *rest in self._log.select(f"SELECT {columns} FROM deliveries ORDER BY seq"):  # noqa: S608
             self._seq = max(self._seq, seq)
             if webhook in self.endpoints:
                 self._push(self.endpoints[webhook], Delivery(seq, *rest))

@@ -274,6 +274,7 @@ def test_generated_files_run_in_the_demo(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_generator_arguments_are_refused(given: dict[str, object], says: str) -> None:
+    wanted = {"market": "BTC", "interval": "1m", "start_ms": START, "days": 1} | given
     with pytest.raises(ConfigError) as refused:
-        generate(Wanted(**({"market": "BTC", "interval": "1m", "start_ms": START, "days": 1} | given)))  # type: ignore[arg-type]
+        generate(Wanted(**wanted))  # type: ignore[arg-type]
     assert says in str(refused.value)

@@ -696,7 +696,8 @@ def test_the_margin_that_a_backstop_takes_is_a_loss_of_the_trade():
 
 def _unrealized(one: object) -> float:
     account = one.test.exchange.account  # type: ignore[attr-defined]
-    return sum(held.pnl(one.test.exchange.state.markets[held.coin].mark) for held in account.positions.values()) / E8  # type: ignore[attr-defined]
+    markets = one.test.exchange.state.markets  # type: ignore[attr-defined]
+    return sum(held.pnl(markets[held.coin].mark) for held in account.positions.values()) / E8
 
 
 def test_outages_that_touch_are_refused():

@@ -620,8 +620,10 @@ def test_a_refusal_is_reported_with_the_message_of_the_first_of_its_code():
     assert "the minimum is 10 USD" in service["message"]
     assert gate["atMs"] < service["atMs"] < START_MS + 3 * MINUTE_MS
     assert refusals_text(summary, "rejections") == [
-        f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC:"
-        f" {service['message']}"
+        (
+            f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC:"
+            f" {service['message']}"
+        )
     ]
 
 

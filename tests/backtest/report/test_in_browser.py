@@ -24,11 +24,13 @@ strategies:
   - {{name: back, use: "reversion:MeanReversion", markets: [ETH], interval: 1m, budget_usd: 2000, max_leverage: 2}}
 """
 # How many colours a canvas of each pane shows, its background included.
-COLOURS = """() => [...document.querySelectorAll("#plot tr")].map((row) => Math.max(0, ...[...row.querySelectorAll("canvas")].map((canvas) => {
+COLOURS = """() => [...document.querySelectorAll("#plot tr")].map((row) => Math.max(0, \
+...[...row.querySelectorAll("canvas")].map((canvas) => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   return new Set(new Uint32Array(data.buffer)).size;
 })))"""
-CELLS = """(column) => [...document.querySelectorAll("#trade-table tbody tr")].map((row) => row.cells[column].textContent)"""
+CELLS = """(column) =>
+    [...document.querySelectorAll("#trade-table tbody tr")].map((row) => row.cells[column].textContent)"""
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ account: {{base_url: embedded}}
 dead_man: off
 strategies_dir: {strategies}
 strategies:
-  - {{name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2, params: {{fast_bars: {fast}}}}}
+  - {{name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2, params: \
+{{fast_bars: {fast}}}}}
 """
 
 

@@ -109,7 +109,8 @@ import json, sys
 from tests.research.screen.builders import case_of, screened, settings_of
 from bot.research.screen.jit import IS_COMPILED
 params, candles, options, rates = case_of(3)
-print(json.dumps([IS_COMPILED, screened(settings_of("signalled:Chance", params), [candles], options, rates).rows.tolist()]))
+print(json.dumps([IS_COMPILED, screened(settings_of("signalled:Chance", params), [candles], options, \
+rates).rows.tolist()]))
 """
 
 

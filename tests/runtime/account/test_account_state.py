@@ -37,7 +37,13 @@ async def a_life(venue: FakeVenue, seed: int, steps: int = 40) -> None:
         act = chance.randrange(6)
         if act == 0 and coin not in venue.positions:
             side = chance.choice(["long", "short"])
-            await venue.place(OrderRequest(market=coin, side=side, usd_amount=Decimal(200), bracket=STOP), key=f"K{n}")  # type: ignore[arg-type]
+            order = OrderRequest(
+                market=coin,
+                side=side,  # type: ignore[arg-type]
+                usd_amount=Decimal(200),
+                bracket=STOP,
+            )
+            await venue.place(order, key=f"K{n}")
         elif act == 1 and coin in venue.positions:
             size = str(venue.positions[coin].size / 2)
             await venue.close(coin, CloseRequest(size=size), key=f"K{n}")

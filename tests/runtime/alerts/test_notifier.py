@@ -68,7 +68,8 @@ def journal() -> Iterator[Journal]:
 
 
 def delivery_to(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Delivery:
-    return notify.Delivery(inbox, "a", journal=journal, wording=notify.Wording("b", **wording), now_ms=now_ms)  # type: ignore[arg-type]
+    words = notify.Wording("b", **wording)  # type: ignore[arg-type]
+    return notify.Delivery(inbox, "a", journal=journal, wording=words, now_ms=now_ms)
 
 
 def lost(ref: str, *, market: str = "BTC", message: str = "gone") -> messages.Notice:

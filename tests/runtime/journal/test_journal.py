@@ -339,7 +339,8 @@ from bot.runtime.journal.opening import open_journal
 journal = open_journal(Path(sys.argv[1]), address={address!r})
 n = 0
 while True:
-    one = Intent(id=f"KEY{{n}}", strategy="trend", market="BTC", action="open", path="plan", trigger=f"bar:{{n}}", ordinal=0,
+    one = Intent(id=f"KEY{{n}}", strategy="trend", market="BTC", action="open", path="plan", trigger=f"bar:{{n}}", \
+ordinal=0,
                  leg="order", epoch=0, body=b"{{}}", not_after_ms=1, opened_ms=1)
     journal.open(one)
     one = journal.intents.planned(one, f"token-{{n}}", 50, now_ms=2)

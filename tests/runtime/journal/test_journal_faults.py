@@ -330,7 +330,8 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.intents import Intent
 
 def intent(n):
-    return Intent(id=f"KEY{n}", strategy="t", market="BTC", action="close", path="direct", trigger=f"bar:{n}", ordinal=0, leg="order",
+    return Intent(id=f"KEY{n}", strategy="t", market="BTC", action="close", path="direct", trigger=f"bar:{n}", \
+ordinal=0, leg="order",
                   epoch=0, body=b"{}" + b" " * 20000, not_after_ms=1, opened_ms=1)
 
 journal = open_journal(Path(sys.argv[1]), address=sys.argv[2])

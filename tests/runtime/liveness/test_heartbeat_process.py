@@ -344,7 +344,8 @@ from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.progress_stamp import ProgressWriter
 folder, url = sys.argv[1:]
 progress = ProgressWriter(folder + "/progress", fence=9)
-heartbeat = HeartbeatProcess(base_url=url, api_key="bbk_test_k", stamp_path=progress.path, lease_path=folder + "/belief",
+heartbeat = HeartbeatProcess(base_url=url, api_key="bbk_test_k", stamp_path=progress.path, lease_path=folder + \
+"/belief",
                              lengths=BeatTiming(20 * 10**9, 10**9 // 4, 3 * 10**9), fence=9)
 heartbeat.start()
 print(heartbeat.pid, flush=True)

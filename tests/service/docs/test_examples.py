@@ -111,7 +111,8 @@ def test_the_javascript_code_sends_the_examples(requests: list[HttpRequest], bro
     page = browser.new_page()
     run = """async (code) => {
         let sent;
-        const fetch = async (url, options = {}) => { sent = { url, ...options }; return { ok: true, json: async () => ({}) }; };
+        const fetch = async (url, options = {}) => { sent = { url, ...options }; return { ok: true, json: async () => \
+({}) }; };
         await (async () => {}).constructor("fetch", "console", code)(fetch, { log() {} });
         return sent;
     }"""

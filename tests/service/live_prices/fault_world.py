@@ -411,7 +411,8 @@ def lived(seed: int, folder: Path) -> World:
         exchange = world.exchange
         faults = "\n".join(
             f"  {one.name} {one.symbol or ''}"
-            f" {(one.from_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}..{(one.until_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}"
+            f" {(one.from_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}"
+            f"..{(one.until_ms - exchange.skew_ms) % 86_400_000 / 1000:.0f}"
             for one in exchange.faults
         )
         raise AssertionError(f"seed {seed}, skew {exchange.skew_ms} ms: {error}\n{faults}") from error
