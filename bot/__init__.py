@@ -11,8 +11,8 @@ tests check this).
     checks             checks of a whole config before anything starts
     service | runtime | local_exchange  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal,
     heartbeat (read
-                       runtime/kernel.py first) | an exchange in Hyperliquid's wire form, for tests of bots; only cli
-                       and testing use it
+                       runtime/kernel/kernel.py first) | an exchange in Hyperliquid's wire form, for tests of bots; only
+                       cli and testing use it
     exchanges          accounts at exchanges, read only; a folder for each exchange holds its wire form
     venue | client | market_data   pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each
     operation | sources of real prices

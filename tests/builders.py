@@ -12,11 +12,13 @@ from unittest.mock import patch
 from bot.errors import Refusal
 from bot.model.events import Event
 from bot.money import parse_e8
-from bot.venue import codec, index, matching
-from bot.venue import commands as c
 from bot.venue.apply import Applied, apply
-from bot.venue.quiet_band import band_of
-from bot.venue.state import Account, GuardianSpec, LegSpec, MarketSpec, OrderSpec, Position, Rules, State
+from bot.venue.model import commands as c
+from bot.venue.model.state import Account, GuardianSpec, LegSpec, MarketSpec, OrderSpec, Position, Rules, State
+from bot.venue.prices import index
+from bot.venue.prices.quiet_band import band_of
+from bot.venue.storage import codec
+from bot.venue.triggers import matching
 
 # 2025-05-01 00:00 UTC: a full hour, so that funding is an hour away.
 T0: Final = 1_746_057_600_000

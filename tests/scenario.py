@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from bot.errors import Refusal
 from bot.model import events as ev
-from bot.venue import commands as c
-from bot.venue import ledger
-from bot.venue.numbers import text_of
-from bot.venue.state import Account, GuardianSpec, OrderSpec, Rules, guardian_id, oid_text, side_name
+from bot.venue.accounting import ledger
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import text_of
+from bot.venue.model.state import Account, GuardianSpec, OrderSpec, Rules, guardian_id, oid_text, side_name
 from tests.builders import T0, WAYS, VenueDriver, dead_man, drawdown, e8, hold, market, order, replayed, trail
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

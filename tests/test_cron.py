@@ -18,8 +18,8 @@ from bot.config.settings import GuardianSpec as ConfiguredGuardian
 from bot.errors import Refusal, StrategyError
 from bot.runtime.strategy_host import timers
 from bot.strategy import Strategy
-from bot.venue.guardians import normalise
-from bot.venue.state import GuardianSpec
+from bot.venue.model.state import GuardianSpec
+from bot.venue.protection.guardians import normalise
 from bot.wire.guardian_requests import GuardianRequest
 from tests.builders import T0, VenueDriver, market
 

@@ -16,7 +16,7 @@ from bot.runtime.alerts.messages import TEMPLATES
 from bot.runtime.model.intents import INTENT_MOVES
 from bot.service.views.responses import CONFLICTS
 from bot.testing.sandbox import Sandbox
-from bot.venue import state
+from bot.venue.model import state
 from tests.documents import DOCS, PAGES, README, ROOT, blocks, section
 
 FILES = [README, ROOT / "AGENTS.md", *sorted(DOCS.rglob("*.md"))]

@@ -40,7 +40,7 @@ from bot.runtime.model.intents import RUNTIME
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load
 from bot.strategy import Strategy
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 
 # lines of log.jsonl; more come only from a strategy that logs at every bar
 LOG_LINES_MAX: Final = 100_000

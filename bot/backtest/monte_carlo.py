@@ -22,7 +22,7 @@ from bot.backtest.results.assumptions import is_agent
 from bot.backtest.results.run_writer import Result
 from bot.errors import ConfigError
 from bot.number_text import duration_ms
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 
 SHARES: Final = (0.05, 0.5, 0.95)
 FIGURES: Final = ("Return [%]", "Max. Drawdown [%]", "Sharpe Ratio", "# Trades")

@@ -167,7 +167,7 @@ def _of_markets(source: Source) -> list[Problem]:
     from bot.service.market_data.price_feed import RecordedSource
     from bot.service.market_data.recorded import interval_of, read_candles
     from bot.service.state_machine.bootstrap import recorded_start
-    from bot.venue.outcome import is_paid
+    from bot.venue.model.outcome import is_paid
     from bot.wire import INTERVAL_MS
 
     problems: list[Problem] = []
@@ -231,7 +231,7 @@ def _of_guardians(source: Source) -> list[Problem]:
     """
     from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
     from bot.service.views.responses import Refused
-    from bot.venue.guardians import normalise
+    from bot.venue.protection.guardians import normalise
     from bot.wire.errors import unknown
 
     problems: list[Problem] = []

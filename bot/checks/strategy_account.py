@@ -16,11 +16,11 @@ from bot.errors import Refusal
 from bot.money import e8_rounded
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.bar_feed import BarFeed
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.limits import RiskRequest, StrategyLimits
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition
 from bot.runtime.model.shares import Share
+from bot.runtime.passes.bar_feed import BarFeed
 from bot.runtime.risk.order_builder import exact, notional_usd
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.runtime.strategy_host.instance import StrategyInstance

@@ -22,14 +22,14 @@ from bot.checks.strategy_account import BY_PRICE, NEVER_RIGHT, CheckedAccount
 from bot.clock import monotonic_ns
 from bot.config import Settings
 from bot.errors import StrategyError
-from bot.runtime.assembly import limits_of
-from bot.runtime.bar_feed import BarFeed, Series
+from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.passes.bar_feed import BarFeed, Series
 from bot.runtime.strategy_host import loader
 from bot.runtime.strategy_host.timers import next_after
 from bot.service.market_data.instruments import CATALOGUE
 from bot.strategy import Bar, Fill, GuardianNote, Strategy, Timer, Trigger
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from bot.wire import INTERVAL_MS
 from bot.words import many
 

@@ -18,13 +18,13 @@ from bot.drill.drill_port import DrillPort, Killed
 from bot.drill.heartbeats import SimulatedHeartbeats
 from bot.drill.simulated_clock import SimulatedPacer, SimulatedTime
 from bot.errors import ApiError, Refusal
-from bot.runtime.assembly import kernel_settings
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_or_rebuild
-from bot.runtime.kernel import Hooks, Kernel
+from bot.runtime.kernel.assembly import kernel_settings
+from bot.runtime.kernel.kernel import Hooks, Kernel
 from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
 from bot.runtime.model.intents import FINAL
-from bot.runtime.pass_scheduler import PASS_S
+from bot.runtime.passes.pass_scheduler import PASS_S
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.startup import AWAY_MS
 from bot.runtime.strategy_host.host import StrategySpec

@@ -11,7 +11,7 @@ from bot.backtest.data.candles import Candles
 from bot.drill.faults import Fault
 from bot.drill.judgment import Failure, Finding
 from bot.model.events import Event, Fill, GuardianMoved
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 
 
 class Fire(NamedTuple):

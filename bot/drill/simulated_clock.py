@@ -17,8 +17,8 @@ from bot.drill.faults import Fault
 from bot.model.events import GuardianMoved
 from bot.service.state_machine.clock import ServiceClock
 from bot.service.views import event_views
-from bot.venue.ledger import account_value
-from bot.venue.state import guardian_id
+from bot.venue.accounting.ledger import account_value
+from bot.venue.model.state import guardian_id
 
 Task = Callable[[], None]
 

@@ -31,16 +31,16 @@ from bot.drill.market_faults import changed
 from bot.drill.outcome import Outcome, fires_of
 from bot.drill.simulated_clock import SimulatedTime
 from bot.errors import ConfigError
-from bot.runtime.assembly import place_strategies
-from bot.runtime.bar_feed import Series
+from bot.runtime.kernel.assembly import place_strategies
+from bot.runtime.passes.bar_feed import Series
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.operations.executor import Context
 from bot.service.views import event_views
-from bot.venue.commands import SetRules
-from bot.venue.ledger import account_value
-from bot.venue.numbers import E8
-from bot.venue.state import Rules
+from bot.venue.accounting.ledger import account_value
+from bot.venue.model.commands import SetRules
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Rules
 from bot.wire import INTERVAL_MS
 
 # at the end of a world, without faults: everything must come right in it

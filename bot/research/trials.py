@@ -24,7 +24,7 @@ from bot.backtest.results.statistics import daily_returns
 from bot.config import Settings
 from bot.errors import BotError, ConfigError
 from bot.research.space import Params
-from bot.runtime.assembly import place_strategies
+from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host import loader
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from bot.clock import SystemClock, boot_id
 from bot.descriptors import keep_reserve
 from bot.errors import Exit
 from bot.money import format_decimal
-from bot.runtime.assembly import place_strategies, source_digests
 from bot.runtime.control_plane import reporting, server
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.metrics import Sources
@@ -28,6 +27,7 @@ from bot.runtime.control_plane.routes import routes_of
 from bot.runtime.journal import queries
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_or_rebuild
+from bot.runtime.kernel.assembly import place_strategies, source_digests
 from bot.runtime.liveness import systemd
 from bot.runtime.liveness.clock_watch import expire_held
 from bot.runtime.liveness.instance_lock import Held, hold_account, hold_state, kept, noted, private_dir

@@ -13,14 +13,14 @@ from bot.clock import boot_ns, monotonic_ns
 from bot.descriptors import free, keep_reserve
 from bot.errors import ApiError, is_access_lost
 from bot.runtime.control_plane.metrics import Meter
-from bot.runtime.pass_budget import YIELD_MS
+from bot.runtime.passes.pass_budget import YIELD_MS
 from bot.wire import INTERVAL_MS
 
 if TYPE_CHECKING:
     from bot.runtime.alerts.health import Health
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
-    from bot.runtime.pass_scheduler import PassScheduler
+    from bot.runtime.passes.pass_scheduler import PassScheduler
     from bot.runtime.resync import Resync
     from bot.runtime.run_request import RunRequest
 

@@ -12,10 +12,10 @@ import structlog
 
 from bot.errors import ApiError, is_access_lost
 from bot.runtime.control_plane import reporting
-from bot.runtime.pass_budget import YIELD_MS
+from bot.runtime.passes.pass_budget import YIELD_MS
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.liveness.clock_watch import ClockWatch
     from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 

@@ -16,7 +16,7 @@ import structlog
 from bot.clock import iso
 from bot.errors import ApiError, Exit, OutcomeUnknown, Refused, TryLater, is_access_lost
 from bot.runtime.alerts.health import ENDING
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.positions import MirrorOrder
 from bot.runtime.reconciliation import protection

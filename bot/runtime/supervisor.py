@@ -16,7 +16,6 @@ from bot.client import Client
 from bot.clock import SystemClock, boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import AccessLost, Exit, JournalError, Refusal, Refused, TryLater, is_access_lost
-from bot.runtime.assembly import kernel_settings
 from bot.runtime.control_plane import reporting
 from bot.runtime.control_plane.alarm_watch import AlarmWatch
 from bot.runtime.control_plane.commands import Commands
@@ -25,7 +24,8 @@ from bot.runtime.control_plane.price_watch import PriceWatch
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal.failover import disk_hint
 from bot.runtime.journal.journal import Journal
-from bot.runtime.kernel import Hooks, Kernel
+from bot.runtime.kernel.assembly import kernel_settings
+from bot.runtime.kernel.kernel import Hooks, Kernel
 from bot.runtime.liveness import heartbeat_process, systemd
 from bot.runtime.liveness.clock_watch import ClockWatch, note_wall
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
@@ -33,7 +33,8 @@ from bot.runtime.liveness.heartbeat_rule import BeatTiming
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.liveness.progress_stamp import STARTING, ProgressWriter
 from bot.runtime.pass_runner import PassRunner
-from bot.runtime.pass_scheduler import PassScheduler
+from bot.runtime.passes.pass_scheduler import PassScheduler
+from bot.runtime.passes.stream_wakeup import listen
 from bot.runtime.resync import Resync
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd, LeftBehind, wind_down
@@ -41,7 +42,6 @@ from bot.runtime.startup import RealPacer, until_up
 from bot.runtime.strategy_host import call_record
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.worker_pool import WorkerPool
-from bot.runtime.stream_wakeup import listen
 from bot.wire import Event
 
 log = structlog.get_logger()

@@ -20,12 +20,12 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.results.run_writer import Result
 from bot.backtest.results.trade_ledger import RoundTrip
 from bot.config import Settings
-from bot.runtime.assembly import limits_of, place_strategies
+from bot.runtime.kernel.assembly import limits_of, place_strategies
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import Loaded, build
 from bot.strategy import Strategy
 from bot.testing.settings import checked_settings, strategy_entry
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from bot.wire import Event
 
 # the `use` of a strategy that is given as a class

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from pydantic import SecretStr
 
 from bot.client.client import Client
-from bot.runtime.assembly import place_strategies
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.assembly import place_strategies
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.startup import RealPacer
 from bot.testing.settings import checked_settings, strategy_entry
 

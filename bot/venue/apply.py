@@ -15,29 +15,17 @@ from typing import Any, Final, NamedTuple
 from bot import cron
 from bot.errors import Refusal
 from bot.model.events import AccountChanged, Event
-from bot.venue import commands as c
-from bot.venue import (
-    drawdown_floors,
-    funding,
-    guardian_actions,
-    guardian_commands,
-    guardian_deadlines,
-    guardian_lifecycle,
-    index,
-    matching,
-    nav,
-    open_orders,
-    orders,
-    outcome,
-    plans,
-    settlement,
-    sign_in,
-    text_set,
-    webhooks,
-)
-from bot.venue.numbers import E8
-from bot.venue.record import emit, next_seq
-from bot.venue.state import HOUR_MS, KEYS_MAX, Account, Key, Market, State, guardian_id
+from bot.venue.accounting import drawdown_floors, funding, nav
+from bot.venue.identity import sign_in, webhooks
+from bot.venue.model import commands as c
+from bot.venue.model import outcome, text_set
+from bot.venue.model.numbers import E8
+from bot.venue.model.record import emit, next_seq
+from bot.venue.model.state import HOUR_MS, KEYS_MAX, Account, Key, Market, State, guardian_id
+from bot.venue.orders import open_orders, orders, plans
+from bot.venue.prices import index
+from bot.venue.protection import guardian_lifecycle
+from bot.venue.triggers import guardian_actions, guardian_commands, guardian_deadlines, matching, settlement
 
 # reason in the events of orders and guardians that end because their key was revoked
 REVOKED: Final = "key_revoked"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bot.agents import AgentStrategy
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.strategy_host.asker import ThreadAsker
 from tests.fakes import FakeVenue
 from tests.runtime.builders import make_kernel, minutes

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from tests.agents.builders import agent, answered
 from tests.fakes import FakeVenue
 from tests.runtime.builders import make_kernel

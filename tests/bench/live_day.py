@@ -31,8 +31,8 @@ from bot.service.host import HostOptions, Service, build
 from bot.service.live_prices import live_prices
 from bot.service.market_data.price_feed import points_of
 from bot.service.market_data.simulator import Candle
-from bot.venue.book import level_px
-from bot.venue.numbers import text_of
+from bot.venue.model.numbers import text_of
+from bot.venue.prices.book import level_px
 from tests.bench.accelerated import AcceleratedTime, accelerated, feeder_in_real_time
 from tests.market_data.exchange import Exchange, Series, cut, half, recorded, served, silent, status
 

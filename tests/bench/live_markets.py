@@ -25,7 +25,7 @@ from typing import Any
 from bot import logs
 from bot.service.host import HostOptions, build
 from bot.service.market_data.instruments import CATALOGUE
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from tests.market_data.exchange import Series, minutes
 from tests.market_data.exchange import served as serving
 from tests.market_data.websocket_exchange import WebSocketExchange, ladder

@@ -151,7 +151,7 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
     if profile:
         import cProfile
 
-        from bot.runtime.kernel import Kernel
+        from bot.runtime.kernel.kernel import Kernel
 
         profiler = cProfile.Profile()
         cycle = Kernel.cycle

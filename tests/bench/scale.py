@@ -49,9 +49,9 @@ def say(what: str, figure: str) -> None:
 
 async def fill(machine: Machine, accounts: int) -> list[str]:
     """Open accounts with five resting triggers each, at the prices of `_options`. Returns their names."""
-    from bot.venue import commands as c
-    from bot.venue import state as s
-    from bot.venue.numbers import E8
+    from bot.venue.model import commands as c
+    from bot.venue.model import state as s
+    from bot.venue.model.numbers import E8
 
     for coin, at in PRICES.items():
         machine.push_price(coin, at * E8)
@@ -86,9 +86,9 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
     from bot.service.host import build, sparing_the_collector
     from bot.service.market_data.price_feed import Point
     from bot.service.state_machine.snapshots import STEP_NS
-    from bot.venue import commands as c
-    from bot.venue import state as s
-    from bot.venue.numbers import E8
+    from bot.venue.model import commands as c
+    from bot.venue.model import state as s
+    from bot.venue.model.numbers import E8
 
     # As the service does when it is a process of its own.
     with sparing_the_collector():

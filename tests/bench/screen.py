@@ -27,7 +27,7 @@ from bot.backtest.engine.options import SessionOptions
 from bot.research.screen.jit import IS_COMPILED
 from bot.research.screen.screen import screen
 from bot.research.trials import Bundle, Task, evaluate
-from bot.runtime.assembly import place_strategies
+from bot.runtime.kernel.assembly import place_strategies
 from tests.bench import peers
 from tests.bench.session import RULES, YEAR, year
 from tests.research.screen.builders import rows_of, settings_of

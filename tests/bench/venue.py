@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bot.venue import codec, index
-from bot.venue import commands as c
-from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.numbers import E8
-from bot.venue.quiet_band import band_of
+from bot.venue.model import commands as c
+from bot.venue.model import state as s
+from bot.venue.model.numbers import E8
+from bot.venue.prices import index
+from bot.venue.prices.quiet_band import band_of
+from bot.venue.storage import codec
 
 START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS
 MINUTE_MS = 60_000

@@ -20,7 +20,7 @@ from bot.config import Settings
 from bot.drill.drill import junit, lived, outcomes, summary
 from bot.drill.faults import KINDS
 from bot.drill.world import Ground, World
-from bot.runtime.assembly import place_strategies
+from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Intent, Strategy, View
 from tests.backtest.builders import write

@@ -23,7 +23,7 @@ import structlog
 from bot.client import Client
 from bot.errors import OutcomeUnknown, TryLater
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Intent, Open, Strategy, View

@@ -37,7 +37,7 @@ from bot.runtime.model.intents import Intent
 from bot.runtime.reconciliation import protection, reconciler
 from bot.runtime.reconciliation.guardians import Guardians
 from bot.service.operations.executor import OperationExecutor
-from bot.venue import orders as venue_orders
+from bot.venue.orders import orders as venue_orders
 from bot.wire import OrderRequest
 from tests.integration.simulated import LENGTHS, Rules, run_world
 

@@ -59,8 +59,8 @@ from bot.service.security import auth
 from bot.service.state_machine.command_log import SavedClock
 from bot.service.state_machine.machine import LEASE_REAL_MS
 from bot.strategy import Bar, Bracket, Fill, Intent, Open, Strategy, View
-from bot.venue.numbers import E8
-from bot.venue.state import guardian_id
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import guardian_id
 from tests.fakes import Crash
 from tests.integration import account_checks
 from tests.integration.builders import MARKETS, START_MS, START_PX, Hand, busy

@@ -16,7 +16,7 @@ import pytest
 
 from bot.client import Client
 from bot.errors import ApiError
-from bot.venue.commands import SetMarket
+from bot.venue.model.commands import SetMarket
 from bot.wire import (
     BracketRequest,
     CloseRequest,

@@ -14,7 +14,7 @@ import pytest
 
 from bot.errors import AccessLost
 from bot.runtime.control_plane.status import state_of
-from bot.runtime.kernel import Settings
+from bot.runtime.kernel.kernel import Settings
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from tests.fakes import Crash

@@ -22,11 +22,11 @@ from bot.errors import BotError
 from bot.money import decimal_of_e16
 from bot.runtime import supervisor
 from bot.runtime.account import attribution_fold
-from bot.runtime.assembly import limits_of
 from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.server import Problem, Question
 from bot.runtime.journal.journal import Journal
+from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.model.intents import FIRST_LEG
 from bot.runtime.risk.pauses import Pauses
 from bot.runtime.strategy_host.host import StrategySpec

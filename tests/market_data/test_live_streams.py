@@ -13,8 +13,8 @@ import pytest
 from bot.market_data.quote_filter import scaled
 from bot.model.events import Fill, FundingPaid
 from bot.service.host import Service
-from bot.venue.commands import OpenAccount, PlaceOrder
-from bot.venue.state import HOUR_MS, OrderSpec
+from bot.venue.model.commands import OpenAccount, PlaceOrder
+from bot.venue.model.state import HOUR_MS, OrderSpec
 from tests.market_data.exchange import Series, minutes, served
 from tests.market_data.live_service import running
 from tests.market_data.websocket_exchange import WebSocketExchange, ladder

@@ -10,7 +10,7 @@ import pytest
 
 from bot.model import events
 from bot.model.events import CLASSES, Event
-from bot.venue import codec
+from bot.venue.storage import codec
 from bot.wire import EVENT_SUBTYPES
 
 

@@ -12,7 +12,7 @@ from bot.model.events import Event as ModelEvent
 from bot.money import E8, parse_e8
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Hooks, Kernel, Settings
+from bot.runtime.kernel.kernel import Hooks, Kernel, Settings
 from bot.runtime.model.intents import Intent as JournalIntent
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition

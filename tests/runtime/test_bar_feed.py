@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.runtime.bar_feed import BarFeed, Series
+from bot.runtime.passes.bar_feed import BarFeed, Series
 from tests.fakes import START_MS, FakeVenue, Fault, refused, unknown
 
 BTC, ETH = Series("BTC", "1m"), Series("ETH", "1m")

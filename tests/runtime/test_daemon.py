@@ -33,8 +33,7 @@ from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import daemon, pass_budget, pass_runner, resync, startup, supervisor, upkeep
-from bot.runtime import kernel as loop_module
+from bot.runtime import daemon, pass_runner, resync, startup, supervisor
 from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import commands, reporting, status_documents
 from bot.runtime.control_plane import server as control
@@ -43,15 +42,18 @@ from bot.runtime.control_plane.metrics import Figures, Sources
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.opening import open_journal
+from bot.runtime.kernel import kernel as loop_module
+from bot.runtime.kernel import upkeep
 from bot.runtime.liveness import heartbeat, heartbeat_rule, systemd
 from bot.runtime.liveness.heartbeat import Lease
 from bot.runtime.liveness.instance_lock import Held, folders_held, is_held, runtime_dir
 from bot.runtime.liveness.progress_stamp import ProgressReader
+from bot.runtime.passes import pass_budget
+from bot.runtime.passes.stream_wakeup import listen
 from bot.runtime.reconciliation.guardians import ARM_TRIES, DEAD_MAN
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd
 from bot.runtime.strategy_host import worker
-from bot.runtime.stream_wakeup import listen
 from bot.service.security.auth import SECRET_LETTERS
 from tests.conftest import REPOSITORY
 from tests.fakes import FakePacer

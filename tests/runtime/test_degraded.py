@@ -21,7 +21,6 @@ from structlog.testing import capture_logs
 from bot.cli.run.run_daemon import left_lines
 from bot.clock import MINUTE_MS, boot_ns
 from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, Exit, Refusal, Refused, TryLater
-from bot.runtime import pass_scheduler
 from bot.runtime.alerts.health import Health, KeyExpiry, key_problem
 from bot.runtime.control_plane import status_documents
 from bot.runtime.control_plane.command_routes import CommandRoutes
@@ -36,11 +35,12 @@ from bot.runtime.execution.replan import LEGS, next_leg
 from bot.runtime.journal import queries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, Settings
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.run_state import EXITS_WAIT_MS
-from bot.runtime.pass_budget import PASS_MS
+from bot.runtime.passes import pass_scheduler
+from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.reconciliation.guardians import WantedGuardian
 from bot.runtime.reconciliation.protection import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.reconciliation.schedule import RECONCILE_MS, REFUSED_MS

@@ -13,13 +13,13 @@ import pytest
 
 from bot.backtest.engine.bar_runs import BarRuns
 from bot.errors import AccessLost, ApiError
-from bot.runtime.bar_feed import Series
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Settings
-from bot.runtime.pass_budget import PASS_MS
-from bot.runtime.ports import Calm
+from bot.runtime.kernel.kernel import Settings
+from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.pass_budget import PASS_MS
+from bot.runtime.passes.ports import Calm
 from bot.strategy import Bar, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
 from bot.wire import CloseRequest, GuardianRequest, OrderRequest
 from tests.fakes import ADDRESS, START_MS, FakePacer, FakeVenue, Fault, refused

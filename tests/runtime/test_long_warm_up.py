@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from bot.clock import MINUTE_MS, next_utc_day_ms
-from bot.runtime.bar_feed import Series
 from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
-from bot.runtime.pass_budget import PASS_MS, YIELD_MS
+from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.pass_budget import PASS_MS, YIELD_MS
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.event_backlog import NOTE_EVENTS, BacklogEvent, EventBacklog
 from bot.runtime.strategy_host.host import run_inline

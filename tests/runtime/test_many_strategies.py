@@ -19,17 +19,17 @@ from bot.backtest.engine.bar_runs import BarRuns
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ApiError
 from bot.runtime.alerts.messages import render
-from bot.runtime.bar_feed import Series
 from bot.runtime.control_plane import reporting, status_documents
 from bot.runtime.control_plane.metrics import Figures, Meter, Sources
 from bot.runtime.decisions.entry_conditions import SCHEDULED
 from bot.runtime.execution.entry_wait import BLOCKED_MS
 from bot.runtime.journal.halt_flags import HALTED
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.shares import FOREIGN
-from bot.runtime.ports import Calm
+from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.ports import Calm
 from bot.runtime.reconciliation.key_recovery import claimed
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec

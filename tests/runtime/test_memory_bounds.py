@@ -14,9 +14,10 @@ from typing import Final
 
 import pytest
 
-from bot.runtime import bar_feed, upkeep
 from bot.runtime.account import account_state, ownership
 from bot.runtime.decisions import bar_queue
+from bot.runtime.kernel import upkeep
+from bot.runtime.passes import bar_feed
 from bot.runtime.risk.order_builder import REQUESTS_KEPT
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
 from tests.fakes import FakePacer, FakeVenue

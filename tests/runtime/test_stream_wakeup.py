@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from bot.errors import AccessLost, ApiError, OutcomeUnknown, Refused
-from bot.runtime.stream_wakeup import AGAIN_S, WAKE_S, listen
+from bot.runtime.passes.stream_wakeup import AGAIN_S, WAKE_S, listen
 from bot.wire import Event
 
 

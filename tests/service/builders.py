@@ -8,8 +8,8 @@ import httpx
 
 from bot.errors import CODES, Refusal
 from bot.service.security.auth import mint
-from bot.venue.commands import CreateKey
-from bot.venue.state import Key
+from bot.venue.model.commands import CreateKey
+from bot.venue.model.state import Key
 from bot.wire.errors import ErrorEnvelope
 from tests.service.conftest import Box, Caller
 

@@ -11,7 +11,8 @@ from bot.service.market_data import candles
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.simulator import Candle
 from bot.service.state_machine import command_log, machine
-from bot.venue import pages, record
+from bot.venue.model import record
+from bot.venue.storage import pages
 from bot.wire.queries import CANDLES_MAX
 from tests.service.conftest import Box, Caller, OpenBox
 

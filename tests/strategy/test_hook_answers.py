@@ -15,7 +15,7 @@ import pytest
 
 from bot.errors import StrategyError
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.bar_feed import BarFeed, Series
+from bot.runtime.passes.bar_feed import BarFeed, Series
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.runtime.strategy_host.loader import HOOKS, load
 from bot.strategy import Bar, Close, Open, Strategy

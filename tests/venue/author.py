@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bot.venue import commands as c
-from bot.venue import index, outcome
-from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.numbers import E8, E12
-from bot.venue.quiet_band import band_of
+from bot.venue.model import commands as c
+from bot.venue.model import outcome
+from bot.venue.model import state as s
+from bot.venue.model.numbers import E8, E12
+from bot.venue.prices import index
+from bot.venue.prices.quiet_band import band_of
 from tests.venue.visitors import visit
 
 START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS

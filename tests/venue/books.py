@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bot.model.events import AccountChanged, Event, Fill, FundingPaid, Liquidated, OrderChanged, Settled, Triggered
-from bot.venue import pages
-from bot.venue import state as s
-from bot.venue.numbers import E8, E12
+from bot.venue.model import state as s
+from bot.venue.model.numbers import E8, E12
+from bot.venue.storage import pages
 
 
 class Broken(AssertionError):

@@ -9,10 +9,13 @@ from typing import Any
 from bot import cron
 from bot.errors import Refusal
 from bot.model.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
-from bot.venue import book, drawdown_floors, index, ledger, liquidation, pages
-from bot.venue import commands as c
-from bot.venue import state as s
-from bot.venue.numbers import E8
+from bot.venue.accounting import drawdown_floors, ledger
+from bot.venue.model import commands as c
+from bot.venue.model import state as s
+from bot.venue.model.numbers import E8
+from bot.venue.prices import book, index
+from bot.venue.storage import pages
+from bot.venue.triggers import liquidation
 from tests.venue import visitors
 from tests.venue.books import Books, demand
 

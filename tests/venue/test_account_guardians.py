@@ -8,10 +8,10 @@ import pytest
 
 from bot import cron
 from bot.model.events import Fill, GuardianMoved, OrderChanged
-from bot.venue import commands as c
-from bot.venue import ledger
-from bot.venue.numbers import text_of
-from bot.venue.state import DAY_MS, GuardianSpec, Key, Rules
+from bot.venue.accounting import ledger
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import text_of
+from bot.venue.model.state import DAY_MS, GuardianSpec, Key, Rules
 from tests.builders import T0, VenueDriver, code_of, dead_man, drawdown, e8, hold, market, order, trail
 from tests.scenario import run
 
@@ -322,7 +322,7 @@ def test_a_quiet_band_ends_where_the_floor_may_be_reached():
     venue.place(order(size="10"))
     venue.place(order("ETH", -1, size="10"))
     # 500 USD above the floor, 250 for each position of ten.
-    from bot.venue.quiet_band import band_of
+    from bot.venue.prices.quiet_band import band_of
 
     assert band_of(venue.state, "BTC").lo == 75
     assert band_of(venue.state, "ETH").hi == 75

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bot.model.events import Fill
-from bot.venue import commands as c
-from bot.venue import pages
-from bot.venue.state import Rules
+from bot.venue.model import commands as c
+from bot.venue.model.state import Rules
+from bot.venue.storage import pages
 from tests.builders import VenueDriver, e8, market, order
 from tests.scenario import run
 

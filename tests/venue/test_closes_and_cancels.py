@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from bot.venue import commands as c
-from bot.venue.numbers import E8
-from bot.venue.open_orders import OrderCanceled
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.orders.open_orders import OrderCanceled
 from tests.builders import VenueDriver, code_of, dead_man, e8, market, order, trail
 from tests.scenario import run
 

@@ -11,11 +11,12 @@ import pytest
 from bot.errors import Refusal
 from bot.model.events import FundingPaid, Liquidated, OrderChanged, Settled
 from bot.money import format_e8
-from bot.venue import codec, ledger
-from bot.venue import commands as c
-from bot.venue.book import book
-from bot.venue.state import MarketSpec
-from bot.venue.suggestion import Suggestion, suggest
+from bot.venue.accounting import ledger
+from bot.venue.model import commands as c
+from bot.venue.model.state import MarketSpec
+from bot.venue.orders.suggestion import Suggestion, suggest
+from bot.venue.prices.book import book
+from bot.venue.storage import codec
 from tests.builders import HOUR_MS, T0, VenueDriver, code_of, e8, market, order, trail
 
 COIN = "event:RAIN"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bot.errors import Refusal
-from bot.venue import funding, ledger, order_sizes
-from bot.venue.numbers import E8, E12, fee_of, notional_of, text_of
-from bot.venue.state import Market, Position, tiers_of
+from bot.venue.accounting import funding, ledger, order_sizes
+from bot.venue.model.numbers import E8, E12, fee_of, notional_of, text_of
+from bot.venue.model.state import Market, Position, tiers_of
 from tests.builders import VenueDriver, code_of, e8, market, order
 
 K, M = 1000 * E8, 1_000_000 * E8

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bot.model.events import FundingPaid
-from bot.venue import commands as c
-from bot.venue import funding, ledger
+from bot.venue.accounting import funding, ledger
 from bot.venue.apply import apply
-from bot.venue.numbers import E8, E12
-from bot.venue.state import GuardianSpec
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8, E12
+from bot.venue.model.state import GuardianSpec
 from tests.builders import HOUR_MS, T0, VenueDriver, e8, market, order
 from tests.scenario import run
 

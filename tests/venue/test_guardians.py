@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bot.model.events import Fill, GuardianMoved
-from bot.venue import commands as c
-from bot.venue import pages
-from bot.venue.numbers import text_of
-from bot.venue.state import GuardianSpec, Rules, oid_text
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import text_of
+from bot.venue.model.state import GuardianSpec, Rules, oid_text
+from bot.venue.storage import pages
 from tests.builders import VenueDriver, code_of, dead_man, e8, hold, market, order, trail
 from tests.scenario import run
 

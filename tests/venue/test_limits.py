@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bot.venue import commands as c
-from bot.venue.state import DAY_MS, KEYS_MAX, Key, Rules, oid_text
+from bot.venue.model import commands as c
+from bot.venue.model.state import DAY_MS, KEYS_MAX, Key, Rules, oid_text
 from tests.builders import VenueDriver, code_of, e8, hold, market, order, trail
 from tests.scenario import run
 

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from bot.model.events import Fill, Liquidated
-from bot.venue import ledger
-from bot.venue.numbers import E8, text_of
-from bot.venue.state import Rules
+from bot.venue.accounting import ledger
+from bot.venue.model.numbers import E8, text_of
+from bot.venue.model.state import Rules
 from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 

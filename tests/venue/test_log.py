@@ -7,10 +7,11 @@ import json
 import pytest
 
 from bot.model.events import AccountChanged, Fill, GuardianMoved, OrderChanged
-from bot.venue import codec, index
-from bot.venue import commands as c
 from bot.venue.apply import apply
-from bot.venue.state import Plan, Rules, State
+from bot.venue.model import commands as c
+from bot.venue.model.state import Plan, Rules, State
+from bot.venue.prices import index
+from bot.venue.storage import codec
 from tests.builders import WAYS, VenueDriver, code_of, dead_man, e8, market, order, replayed, trail
 from tests.scenario import run, whole
 

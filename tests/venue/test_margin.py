@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bot.venue import commands as c
-from bot.venue import ledger
-from bot.venue.protection import is_protected
-from bot.venue.state import Rules
+from bot.venue.accounting import ledger
+from bot.venue.model import commands as c
+from bot.venue.model.state import Rules
+from bot.venue.protection.protection import is_protected
 from tests.builders import VenueDriver, code_of, e8, market, order, trail
 from tests.scenario import run
 

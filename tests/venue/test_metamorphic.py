@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from bot.model.events import Fill
-from bot.venue import commands as c
-from bot.venue.numbers import E8
-from bot.venue.state import LegSpec, OrderSpec, Rules
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import LegSpec, OrderSpec, Rules
 from tests.builders import MINUTE_MS, VenueDriver, market, order
 
 Candle = tuple[int, int, int, int]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from bot.model.events import Fill
-from bot.venue import commands as c
-from bot.venue import guardians
-from bot.venue.numbers import E8
-from bot.venue.state import Guardian, LegSpec, OrderSpec, Rules
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Guardian, LegSpec, OrderSpec, Rules
+from bot.venue.protection import guardians
 from tests.builders import HOUR_MS, MINUTE_MS, VenueDriver, e8, market, trail
 
 CANDLES = "data/crypto/binance_BTCUSDT_1m_202505.csv.gz"

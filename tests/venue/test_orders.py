@@ -6,9 +6,9 @@ import pytest
 
 from bot.errors import Refusal
 from bot.model.events import OrderChanged
-from bot.venue.commands import CancelCoin, CancelOrder, ClosePosition, CreateKey
-from bot.venue.numbers import E8
-from bot.venue.state import Key, Rules, oid_text
+from bot.venue.model.commands import CancelCoin, CancelOrder, ClosePosition, CreateKey
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Key, Rules, oid_text
 from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bot.errors import Refusal
-from bot.venue import commands as c
-from bot.venue import funding
-from bot.venue.book import book
-from bot.venue.numbers import E8
+from bot.venue.accounting import funding
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.prices.book import book
 from tests.builders import T0, VenueDriver, e8, market, order
 
 OPENS = T0 + 7_200_000

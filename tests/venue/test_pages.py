@@ -8,12 +8,12 @@ from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
-from bot.venue import codec, pages
-from bot.venue import commands as c
-from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.numbers import E8
-from bot.venue.record import forget_oldest
+from bot.venue.model import commands as c
+from bot.venue.model import state as s
+from bot.venue.model.numbers import E8
+from bot.venue.model.record import forget_oldest
+from bot.venue.storage import codec, pages
 from tests.venue.world import Log, restored
 
 PX = 100 * E8

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from bot.model.events import Fill
-from bot.venue import book, matching
-from bot.venue import commands as c
 from bot.venue.apply import apply
-from bot.venue.numbers import E8
-from bot.venue.quiet_band import band_of
-from bot.venue.state import GuardianSpec, Market, Rules
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import GuardianSpec, Market, Rules
+from bot.venue.prices import book
+from bot.venue.prices.quiet_band import band_of
+from bot.venue.triggers import matching
 from tests.builders import VenueDriver, dead_man, e8, market, order, trail
 from tests.scenario import run
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bot.venue import codec, index, ledger, plans
-from bot.venue import commands as c
-from bot.venue.numbers import E8
-from bot.venue.state import DAY_MS, PLAN_KEPT_MS, OrderSpec
-from bot.venue.suggestion import suggest
+from bot.venue.accounting import ledger
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import DAY_MS, PLAN_KEPT_MS, OrderSpec
+from bot.venue.orders import plans
+from bot.venue.orders.suggestion import suggest
+from bot.venue.prices import index
+from bot.venue.storage import codec
 from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 

@@ -8,9 +8,9 @@ import pytest
 
 from bot.model.events import Event, Fill, FundingPaid, Liquidated
 from bot.service.state_machine.quiet_marks import QuietMarks
-from bot.venue.book import book
-from bot.venue.commands import PlaceOrder, QuotePoint, SetBook, SetMarket, SetQuotes
-from bot.venue.state import HOUR_MS
+from bot.venue.model.commands import PlaceOrder, QuotePoint, SetBook, SetMarket, SetQuotes
+from bot.venue.model.state import HOUR_MS
+from bot.venue.prices.book import book
 from tests.builders import T0, VenueDriver, e8, market, order, trail
 from tests.venue.world import check
 

@@ -12,9 +12,12 @@ from types import ModuleType
 
 import pytest
 
-from bot.venue import commands as c
-from bot.venue import drawdown_floors, funding, guardian_actions, index, ledger, liquidation, matching, protection
-from bot.venue.numbers import E8
+from bot.venue.accounting import drawdown_floors, funding, ledger
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.prices import index
+from bot.venue.protection import protection
+from bot.venue.triggers import guardian_actions, liquidation, matching
 from tests.venue import world
 
 # The number of tests that share the worlds, for parallel runs.
@@ -108,7 +111,7 @@ def test_a_broken_rule_is_detected_and_its_scenario_shrunk(
 
 def test_the_hash_seed_of_python_changes_no_byte(repository: Path) -> None:
     program = (
-        "from tests.venue import world; from bot.venue import codec\n"
+        "from tests.venue import world; from bot.venue.storage import codec\n"
         "for seed in range(40):\n"
         "    state, events = world.replay(world.write(seed)[0])\n"
         "    print(seed, codec.digest(state), codec.digest(events))"

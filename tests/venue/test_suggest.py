@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bot.errors import Refusal
-from bot.venue import commands as c
-from bot.venue.numbers import E8
-from bot.venue.state import OPEN_ORDERS_MAX, OrderSpec
-from bot.venue.suggestion import Suggestion, suggest
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import OPEN_ORDERS_MAX, OrderSpec
+from bot.venue.orders.suggestion import Suggestion, suggest
 from tests.builders import VenueDriver, code_of, dead_man, e8, market, order
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bot.venue import text_set
+from bot.venue.model import text_set
 
 
 def test_exactly_the_added_texts_are_found(base_seed: int) -> None:

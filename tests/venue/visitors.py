@@ -9,10 +9,10 @@ import random
 from typing import Any, Protocol
 
 from bot.errors import Refusal
-from bot.venue import commands as c
-from bot.venue import sign_in
-from bot.venue import state as s
-from bot.venue.numbers import E8
+from bot.venue.identity import sign_in
+from bot.venue.model import commands as c
+from bot.venue.model import state as s
+from bot.venue.model.numbers import E8
 from tests.venue.books import demand
 
 PHONES = ("+441", "+442", "+443")

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from bot.errors import Refusal
 from bot.model.events import Event
-from bot.venue import codec, index
-from bot.venue import commands as c
-from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.numbers import E8
-from bot.venue.quiet_band import band_of
+from bot.venue.model import commands as c
+from bot.venue.model import state as s
+from bot.venue.model.numbers import E8
+from bot.venue.prices import index
+from bot.venue.prices.quiet_band import band_of
+from bot.venue.storage import codec
 from tests.venue.author import Log, write
 from tests.venue.books import Broken, demand
 from tests.venue.invariants import Watch

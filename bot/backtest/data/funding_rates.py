@@ -21,7 +21,7 @@ from bot.backtest.data.findings import instant
 from bot.backtest.data.gaps import GAP_BARS
 from bot.clock import HOUR_MS, iso
 from bot.errors import ConfigError
-from bot.venue.numbers import E12
+from bot.venue.model.numbers import E12
 from bot.words import many
 
 TS_NAMES: Final = ("ts", "time", "at_ms", "timestamp", "fundingtime", "funding_time", "calc_time")

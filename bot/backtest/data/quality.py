@@ -39,8 +39,8 @@ from bot.backtest.data.gaps import (
 )
 from bot.clock import DAY_MS
 from bot.errors import ConfigError
-from bot.venue import outcome
-from bot.venue.numbers import E8
+from bot.venue.model import outcome
+from bot.venue.model.numbers import E8
 
 ZERO_VOLUME_SHARE: Final = 0.05
 # A larger relative move in one bar is reported. In a volatile market the limit is higher.

@@ -28,7 +28,7 @@ from bot.errors import ConfigError
 from bot.service.market_data.event_odds import EventMarket
 from bot.service.market_data.instruments import CATALOGUE, Listing
 from bot.service.market_data.trading_hours import is_half_day, is_trading_day
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
 

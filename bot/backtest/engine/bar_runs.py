@@ -8,9 +8,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from bot.runtime.bar_feed import Series
-from bot.runtime.kernel import Kernel
-from bot.runtime.ports import Calm
+from bot.runtime.kernel.kernel import Kernel
+from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.ports import Calm
 from bot.runtime.strategy_host.host import NO_SIGNALS, Decision, OwnedSignal, StrategyHost
 from bot.runtime.strategy_host.instance import INTENTS_MAX, StrategyInstance
 from bot.strategy import Bar

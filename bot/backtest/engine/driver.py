@@ -27,12 +27,12 @@ from bot.backtest.engine.timeline import Timeline, series_of, timeline_of
 from bot.config import Settings
 from bot.errors import ConfigError
 from bot.money import format_decimal
-from bot.runtime.assembly import kernel_settings, place_strategies
-from bot.runtime.bar_feed import Series
 from bot.runtime.journal.journal import Journal
-from bot.runtime.kernel import Hooks, Kernel
+from bot.runtime.kernel.assembly import kernel_settings, place_strategies
+from bot.runtime.kernel.kernel import Hooks, Kernel
 from bot.runtime.liveness import heartbeat_rule
-from bot.runtime.ports import VenuePort
+from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.ports import VenuePort
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.strategy_host.host import StrategySpec, run_inline
 from bot.runtime.strategy_host.instance import LogSink, StrategyInstance

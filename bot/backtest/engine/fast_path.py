@@ -14,8 +14,8 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
 from bot.backtest.engine.timeline import Timeline
-from bot.runtime.bar_feed import Closed, Series
-from bot.runtime.ports import Calm
+from bot.runtime.passes.bar_feed import Closed, Series
+from bot.runtime.passes.ports import Calm
 from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns

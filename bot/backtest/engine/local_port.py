@@ -18,14 +18,14 @@ from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
 from bot.backtest.engine.wire_adapters import EventsPageAdapter, OrderResultAdapter, PlanResultAdapter, wire_form
 from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.money import parse_e8
-from bot.runtime.ports import ServiceClock
+from bot.runtime.passes.ports import ServiceClock
 from bot.service.operations.executor import Context, parse_scaled
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact, order_spec
 from bot.service.views.responses import Answer, Refused, status_of, submitted_by
-from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
-from bot.venue.orders import OrderPlaced
-from bot.venue.quote_draft import Quote
-from bot.venue.state import OrderSpec
+from bot.venue.model.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
+from bot.venue.model.state import OrderSpec
+from bot.venue.orders.orders import OrderPlaced
+from bot.venue.orders.quote_draft import Quote
 from bot.wire import (
     AccountSnapshot,
     BookResult,

@@ -18,7 +18,7 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.data.resampling import resample
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 
 # at most as many rows are lists at a time
 BATCH_ROWS: Final = 1_024

@@ -30,7 +30,7 @@ from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
 from bot.runtime.model.positions import Named
 from bot.service.views import event_views
-from bot.venue.state import event_id
+from bot.venue.model.state import event_id
 from bot.wire.events import model_event
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from bot.backtest.engine.caps import Cap, caps_as_json, caps_from_json, check_caps
 from bot.backtest.engine.recorded_answers import RECORDED_ONLY, AgentOptions
 from bot.errors import ConfigError
-from bot.venue.numbers import E8, decimals_of
-from bot.venue.state import MarketSpec
+from bot.venue.model.numbers import E8, decimals_of
+from bot.venue.model.state import MarketSpec
 
 if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles

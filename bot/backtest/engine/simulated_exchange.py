@@ -20,7 +20,7 @@ from bot.backtest.engine.caps import Cap, cap_requests
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
 from bot.model.events import Event
-from bot.runtime.ports import Calm
+from bot.runtime.passes.ports import Calm
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.instruments import CATALOGUE, listing_at
 from bot.service.market_data.price_feed import PriceFeed
@@ -31,9 +31,8 @@ from bot.service.state_machine.clock import ServiceClock
 from bot.service.state_machine.command_log import CommandLog
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.replay import EMPTY_CHAIN
-from bot.venue import index, pages
 from bot.venue.apply import apply
-from bot.venue.commands import (
+from bot.venue.model.commands import (
     Command,
     Heartbeat,
     ListMarket,
@@ -45,10 +44,12 @@ from bot.venue.commands import (
     SetMarket,
     SetRules,
 )
-from bot.venue.numbers import E8
-from bot.venue.quiet_band import FOREVER_MS
-from bot.venue.record import forget_oldest
-from bot.venue.state import Account, Key, Rules, State
+from bot.venue.model.numbers import E8
+from bot.venue.model.record import forget_oldest
+from bot.venue.model.state import Account, Key, Rules, State
+from bot.venue.prices import index
+from bot.venue.prices.quiet_band import FOREVER_MS
+from bot.venue.storage import pages
 
 ACCOUNT: Final = "acc_00000001"
 KEY: Final = "key_00000001"
@@ -408,7 +409,7 @@ def apply_caps(exchange: SimulatedExchange, caps: Mapping[str, Cap], *, account:
     """
     from bot.service.operations.keys import cap, key_of
     from bot.service.security.auth import Minted
-    from bot.venue.commands import ChangeSettings, CreateKey
+    from bot.venue.model.commands import ChangeSettings, CreateKey
 
     key_request, own_request = cap_requests(caps)
     if own_request is not None:

@@ -10,7 +10,7 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
 from bot.backtest.engine.timeline import Timeline
-from bot.runtime.bar_feed import Series
+from bot.runtime.passes.bar_feed import Series
 
 
 class SlotPath:

@@ -14,13 +14,13 @@ from bot.backtest.engine.bar_runs import BarRuns
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.progress import RunStats
 from bot.errors import RETRY_AFTER_MS
-from bot.runtime.bar_feed import Closed, Series
-from bot.runtime.kernel import Kernel
-from bot.runtime.ports import Calm, ServiceClock
+from bot.runtime.kernel.kernel import Kernel
+from bot.runtime.passes.bar_feed import Closed, Series
+from bot.runtime.passes.ports import Calm, ServiceClock
 from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
-from bot.venue.quiet_band import FOREVER_MS
+from bot.venue.prices.quiet_band import FOREVER_MS
 
 # no bar leaves this range
 ANY_BAR: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)

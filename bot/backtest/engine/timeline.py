@@ -13,7 +13,7 @@ from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
 from bot.backtest.engine.options import SessionOptions, start_of
 from bot.clock import iso
 from bot.errors import ConfigError
-from bot.runtime.bar_feed import Series
+from bot.runtime.passes.bar_feed import Series
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.market_data.instruments import CATALOGUE
 from bot.wire import INTERVAL_MS

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bot.model import events as e
 from bot.money import decimal_of_e8, format_e12
 from bot.service.views import account_views, event_views
-from bot.venue.state import event_id
+from bot.venue.model.state import event_id
 from bot.wire import Event, Plan
 
 if TYPE_CHECKING:
-    from bot.venue.quote_draft import Quote
-    from bot.venue.state import Account, Trade
+    from bot.venue.model.state import Account, Trade
+    from bot.venue.orders.quote_draft import Quote
 
 
 # each amount is read several times, and an order's size is in all of its events

@@ -20,11 +20,11 @@ from bot.clock import DAY_MS, iso, ms_of
 from bot.money import format_e8
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.timers import Spec, instants
-from bot.venue.funding import CLAMP, INTEREST
-from bot.venue.liquidation import PARTIAL_FROM
-from bot.venue.numbers import BPS, E8, E12, digits_of
-from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
-from bot.venue.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, Market
+from bot.venue.accounting.funding import CLAMP, INTEREST
+from bot.venue.accounting.order_sizes import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
+from bot.venue.model.numbers import BPS, E8, E12, digits_of
+from bot.venue.model.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, Market
+from bot.venue.triggers.liquidation import PARTIAL_FROM
 
 # A fraction of the price. A larger tick is named.
 COARSE: Final = 0.001

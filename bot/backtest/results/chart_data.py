@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
 from bot.backtest.engine.timeline import Timeline
-from bot.runtime.bar_feed import Series
 from bot.runtime.decisions.bar_queue import wanted_series
+from bot.runtime.passes.bar_feed import Series
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy.base import declared
 from bot.strategy.indicators import Columns, Indicators

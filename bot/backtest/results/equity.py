@@ -16,7 +16,7 @@ from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.results.statistics import Trade, exposure, statistics
 from bot.backtest.results.trade_ledger import RoundTrip, Step
 from bot.runtime.model.positions import is_no
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 
 # below this size, a price's digits beyond the venue's eight decimals are worth nothing
 FEW: Final = 10

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.results.trade_ledger import RoundTrip
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 
 
 def extremes_of(cursors: Sequence[MarketCursor], trips: Iterable[RoundTrip], path: str) -> Iterator[tuple[int, int]]:

@@ -68,9 +68,9 @@ from bot.errors import BotError
 from bot.money import format_e8, format_e16
 from bot.runtime.model.shares import TotalsRow
 from bot.runtime.strategy_host.host import StrategySpec
-from bot.venue import ledger
-from bot.venue.numbers import E8
-from bot.venue.record import order_as_event
+from bot.venue.accounting import ledger
+from bot.venue.model.numbers import E8
+from bot.venue.model.record import order_as_event
 
 # A fraction of the price. A larger tick is listed among the assumptions.
 COARSE: Final = 0.001

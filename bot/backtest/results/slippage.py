@@ -16,8 +16,8 @@ from typing import Final
 
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.model.events import Fill, GuardianMoved, Triggered
-from bot.venue.numbers import E8
-from bot.venue.state import px_inside
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import px_inside
 
 # fills of these kinds follow a Triggered event, which has the level
 LEVELS: Final = frozenset({"stop_loss", "take_profit"})

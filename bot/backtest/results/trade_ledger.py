@@ -21,7 +21,7 @@ from bot.backtest.results.slippage import SlippageMeter
 from bot.model.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
 from bot.money import format_e8
 from bot.runtime.model.shares import FOREIGN
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 
 # Why the venue ended an order that nobody canceled, by the `reason` of its event.
 UNFILLED: Final = {

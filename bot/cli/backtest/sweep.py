@@ -390,7 +390,7 @@ def _refuse_elsewhere(name: str, given: Mapping[str, Any]) -> None:
 def _check_screen(inputs: Inputs) -> None:
     """ConfigError if the screen cannot run this config."""
     from bot.research.screen.markets import refuse
-    from bot.runtime.assembly import place_strategies
+    from bot.runtime.kernel.assembly import place_strategies
 
     refuse(inputs.settings, place_strategies(inputs.settings), inputs.options)
 

@@ -117,8 +117,8 @@ def _catalogue() -> list[Row]:
     from bot.market_data.source import Instrument
     from bot.money import format_e8
     from bot.service.market_data.instruments import CATALOGUE
-    from bot.venue.numbers import digits_of, tick_table
-    from bot.venue.state import MIN_NOTIONAL
+    from bot.venue.model.numbers import digits_of, tick_table
+    from bot.venue.model.state import MIN_NOTIONAL
 
     rows = []
     for coin, listing in CATALOGUE.items():

@@ -5,9 +5,10 @@ No other module imports bot.venue.
 
 from __future__ import annotations
 
-from bot.venue import book, funding, ledger
-from bot.venue.numbers import E8, E12, MICRO, div_up, fee_of, notional_of, round_figures, toward_zero
-from bot.venue.state import Account, Market, MarketSpec, Position, State
+from bot.venue.accounting import funding, ledger
+from bot.venue.model.numbers import E8, E12, MICRO, div_up, fee_of, notional_of, round_figures, toward_zero
+from bot.venue.model.state import Account, Market, MarketSpec, Position, State
+from bot.venue.prices import book
 
 __all__ = [
     "E8",

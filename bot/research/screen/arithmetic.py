@@ -1,5 +1,5 @@
-"""Exact products and quotients of amounts scaled 1e8: the venue's formulas (bot.venue.numbers), for the compiled kernel
-in signed 64 bits.
+"""Exact products and quotients of amounts scaled 1e8: the venue's formulas (bot.venue.model.numbers), for the compiled
+kernel in signed 64 bits.
 
 Numba's whole numbers overflow without an error, so its products are split into halves that fit. Python's own whole
 numbers have no bounds: without numba each formula is the plain one. Both answer TOO_LARGE for the same arguments, and a

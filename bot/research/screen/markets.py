@@ -22,8 +22,8 @@ from bot.errors import ConfigError
 from bot.money import E8
 from bot.research.screen.jit import IS_COMPILED
 from bot.research.screen.kernel import ADAPTIVE, OHLC, OLHC, SL_FIRST, Orders, Prices, Rules
-from bot.runtime.bar_feed import SPARE_BARS, Series
 from bot.runtime.decisions.bar_queue import wanted_series
+from bot.runtime.passes.bar_feed import SPARE_BARS, Series
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.market_data.instruments import CATALOGUE, listing_at
 from bot.strategy import Strategy
@@ -31,7 +31,7 @@ from bot.strategy.base import declared, follows_signals
 from bot.strategy.indicators import FAR_SMALLER, SOURCES, Columns, Indicator, Sma
 from bot.strategy.intents import USD_MAX
 from bot.strategy.signals import OPENS, BarArrays, SignalRows, Signals
-from bot.venue.state import Market, MarketSpec
+from bot.venue.model.state import Market, MarketSpec
 from bot.wire import CANDLES_MAX
 
 _PATHS: Final[Mapping[PathPolicy, int]] = {"ohlc": OHLC, "olhc": OLHC, "adaptive": ADAPTIVE, "sl_first": SL_FIRST}

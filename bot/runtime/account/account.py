@@ -29,10 +29,10 @@ from bot.runtime.model.order_rules import OrderRules, order_rules, rules_of
 from bot.wire import bare_coin
 
 if TYPE_CHECKING:
-    from bot.runtime.bar_feed import BarFeed
     from bot.runtime.journal.journal import Journal
     from bot.runtime.model.intents import Intent
     from bot.runtime.model.shares import Part
+    from bot.runtime.passes.bar_feed import BarFeed
     from bot.wire import Market
 
 _NO_PARTS: Final[Mapping[str, Part]] = {}

@@ -20,7 +20,7 @@ from bot.wire import bare_coin
 if TYPE_CHECKING:
     from bot.config import Settings
     from bot.runtime.control_plane.price_watch import PriceWatch
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
 
 # in the state directory: when `bot backup` has last written a whole backup
 LAST_BACKUP: Final = "last_backup.json"

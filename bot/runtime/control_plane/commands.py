@@ -19,10 +19,10 @@ from bot.config import Settings, StrategySettings
 from bot.config.diff import Change, diff
 from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Exit, Refused, StrategyError
 from bot.runtime.alerts.messages import notice
-from bot.runtime.assembly import kernel_settings, place, place_strategies, source_digests, wanted_guardians
 from bot.runtime.control_plane.hot_reload import Warm, hot_reload, warm_up
 from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.halt_flags import FOREIGN
+from bot.runtime.kernel.assembly import kernel_settings, place, place_strategies, source_digests, wanted_guardians
 from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
 from bot.runtime.risk.pauses import keep_quarantine
 from bot.runtime.strategy_host import fingerprints
@@ -31,7 +31,7 @@ from bot.runtime.strategy_host.worker import LIMIT_S, Worker
 
 if TYPE_CHECKING:
     from bot.runtime.control_plane.handle import DaemonHandle
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
 
 log = structlog.get_logger()
 T = TypeVar("T")

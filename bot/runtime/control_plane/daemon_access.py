@@ -20,7 +20,7 @@ from bot.runtime.control_plane.status import State
 from bot.words import many
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
 
 
 class RoutedDaemon(DaemonHandle, Protocol):

@@ -13,7 +13,7 @@ from bot.config import Settings
 from bot.runtime.control_plane.alarm_watch import AlarmWatch
 from bot.runtime.control_plane.price_watch import PriceWatch
 from bot.runtime.journal.journal import Journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.liveness.progress_stamp import ProgressWriter
 from bot.runtime.strategy_host.worker_pool import WorkerPool

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bot.runtime.bar_feed import BarFeed, Closed, Series, YieldToPass
 from bot.runtime.decisions.bar_queue import wanted_series
+from bot.runtime.passes.bar_feed import BarFeed, Closed, Series, YieldToPass
 from bot.runtime.strategy_host.host import StrategySpec
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.strategy_host.instance import StrategyInstance
 
 log = structlog.get_logger()

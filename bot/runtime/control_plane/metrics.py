@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bot.runtime.alerts.notifier import Notifier
     from bot.runtime.control_plane.alarm_watch import AlarmWatch
     from bot.runtime.control_plane.price_watch import PriceWatch
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.liveness.heartbeat import HeartbeatProcess
 
 PREFIX: Final = "bracketbot"

@@ -17,7 +17,7 @@ from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.reconciliation import protection
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
 
 log = structlog.get_logger()
 

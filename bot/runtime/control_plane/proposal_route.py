@@ -25,7 +25,7 @@ from bot.strategy import Bracket, Open
 from bot.strategy.intents import LEVERAGE_MAX
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
 
 log = structlog.get_logger()
 

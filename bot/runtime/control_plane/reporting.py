@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bot.config import Settings
     from bot.runtime.account.account_state import AccountState
     from bot.runtime.journal.journal import Journal
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.liveness.heartbeat import HeartbeatProcess
     from bot.runtime.model.shares import Part
     from bot.wire import Event

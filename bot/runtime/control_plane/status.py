@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 from bot.runtime.alerts.health import ENDING
 
 if TYPE_CHECKING:
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
 
 Word = Literal["STARTING", "RUNNING", "PAUSED", "DEGRADED", "STOPPING"]
 WORDS: Final[tuple[Word, ...]] = get_args(Word)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bot.config import Settings, StrategySettings
     from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
     from bot.runtime.control_plane.server import Data
-    from bot.runtime.kernel import Kernel
+    from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.model.positions import MirrorOrder, MirrorPosition
     from bot.runtime.strategy_host.instance import StrategyInstance
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from bot.runtime.bar_feed import BarFeed, Closed, Series
 from bot.runtime.model.intents import Intent
+from bot.runtime.passes.bar_feed import BarFeed, Closed, Series
 from bot.runtime.strategy_host.host import StrategyHost, StrategySpec
 from bot.strategy.history import HISTORY_BARS
 

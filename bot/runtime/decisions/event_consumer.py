@@ -22,7 +22,7 @@ from bot.runtime.journal.journal import Notice
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.positions import Named
 from bot.runtime.model.shares import Part
-from bot.runtime.ports import EventSource
+from bot.runtime.passes.ports import EventSource
 from bot.runtime.reconciliation import reconciler
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.strategy_host.host import Decision

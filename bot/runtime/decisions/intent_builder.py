@@ -18,7 +18,7 @@ from bot.runtime.execution.execution_engine import ExecutionEngine
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FIRST_LEG, Intent, intent_key
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest
-from bot.runtime.pass_budget import PassBudget
+from bot.runtime.passes.pass_budget import PassBudget
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.strategy import Close, Open
 from bot.wire import INTERVAL_MS

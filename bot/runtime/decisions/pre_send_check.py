@@ -9,7 +9,7 @@ from bot.runtime.model.intents import RUNTIME, Intent
 if TYPE_CHECKING:
     from bot.errors import Refusal
     from bot.runtime.decisions.entry_conditions import EntryConditions
-    from bot.runtime.ports import ServiceClock
+    from bot.runtime.passes.ports import ServiceClock
     from bot.runtime.risk.risk_engine import RiskEngine
     from bot.runtime.strategy_host.host import StrategyHost
     from bot.wire import Plan

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from bot import logs
 from bot.errors import ApiError
-from bot.runtime.bar_feed import BarFeed, YieldToPass, at_once
 from bot.runtime.decisions.bar_queue import BarQueue
 from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.model.intents import Intent
+from bot.runtime.passes.bar_feed import BarFeed, YieldToPass, at_once
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.strategy_host.event_backlog import EventBacklog
 from bot.runtime.strategy_host.host import Decision

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from bot.runtime.bar_feed import Closed
 from bot.runtime.model.intents import Intent
+from bot.runtime.passes.bar_feed import Closed
 
 # Orders in flight, and as many requests for bars. The client has 128 connections; the rest is for the requests of a
 # pass itself.

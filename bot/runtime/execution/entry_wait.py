@@ -11,7 +11,7 @@ from bot.runtime.execution.order_search import OrderSearch
 from bot.runtime.execution.send_state import SendStates
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import Intent
-from bot.runtime.ports import Pacer, VenuePort
+from bot.runtime.passes.ports import Pacer, VenuePort
 from bot.wire import Plan
 
 log = logs.FastLogger()

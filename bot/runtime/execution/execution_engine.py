@@ -18,8 +18,8 @@ from bot.runtime.execution.order_sender import UNSETTLED_MS, OrderSender
 from bot.runtime.execution.replan import next_leg
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, IN_DOUBT, Intent
-from bot.runtime.pass_budget import PassBudget
-from bot.runtime.ports import ServiceClock
+from bot.runtime.passes.pass_budget import PassBudget
+from bot.runtime.passes.ports import ServiceClock
 
 log = logs.FastLogger()
 

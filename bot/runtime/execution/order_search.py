@@ -13,7 +13,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.execution.in_flight import InFlight
 from bot.runtime.execution.outcome import SETTLE_MS, Fences
 from bot.runtime.model.intents import Intent
-from bot.runtime.ports import VenuePort
+from bot.runtime.passes.ports import VenuePort
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.wire import TRADES_PAGE_MAX, Trade
 

@@ -21,8 +21,8 @@ from bot.runtime.execution.outcome_writer import OutcomeWriter, log_plan, log_st
 from bot.runtime.execution.send_state import Ending, SendStates
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, Intent, State
-from bot.runtime.pass_budget import PassBudget
-from bot.runtime.ports import VenuePort
+from bot.runtime.passes.pass_budget import PassBudget
+from bot.runtime.passes.ports import VenuePort
 from bot.wire import OrderRequest, OrderResult
 
 log = logs.FastLogger()

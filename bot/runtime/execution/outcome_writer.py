@@ -14,7 +14,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.alerts.messages import notice
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import Intent, State
-from bot.runtime.ports import ServiceClock
+from bot.runtime.passes.ports import ServiceClock
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.wire import Plan
 

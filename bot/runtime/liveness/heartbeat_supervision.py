@@ -17,7 +17,7 @@ from bot.runtime.liveness.heartbeat_rule import BeatTiming
 
 if TYPE_CHECKING:
     from bot.config import Settings
-    from bot.runtime.ports import ServiceClock
+    from bot.runtime.passes.ports import ServiceClock
 
 log = structlog.get_logger()
 

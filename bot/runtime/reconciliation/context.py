@@ -14,8 +14,8 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.model.run_state import RunState
-from bot.runtime.pass_budget import PassBudget
-from bot.runtime.ports import VenuePort
+from bot.runtime.passes.pass_budget import PassBudget
+from bot.runtime.passes.ports import VenuePort
 from bot.runtime.reconciliation.guardians import Guardians
 from bot.runtime.reconciliation.schedule import ComparisonSchedule
 from bot.runtime.strategy_host.host import StrategyHost
@@ -23,7 +23,7 @@ from bot.runtime.strategy_host.host import StrategyHost
 if TYPE_CHECKING:
     from bot.runtime.account.account_state import AccountState
     from bot.runtime.account.ownership import OrderOwners, PositionOwners
-    from bot.runtime.ports import Pacer
+    from bot.runtime.passes.ports import Pacer
     from bot.runtime.reconciliation.foreign_activity import ForeignActivity
     from bot.runtime.risk.risk_engine import RiskEngine
     from bot.wire import AccountSnapshot

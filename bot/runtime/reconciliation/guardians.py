@@ -31,7 +31,7 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import intent_key
 from bot.runtime.model.positions import MirrorPosition
-from bot.runtime.ports import VenuePort
+from bot.runtime.passes.ports import VenuePort
 from bot.wire import Guardian, GuardianRequest
 
 log = structlog.get_logger()

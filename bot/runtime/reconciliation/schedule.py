@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from bot.clock import MINUTE_MS
-from bot.runtime.ports import Pacer
+from bot.runtime.passes.ports import Pacer
 
 # Real time between two comparisons when nothing asks for one.
 RECONCILE_MS: Final = 3 * MINUTE_MS

@@ -19,12 +19,12 @@ from bot.money import format_decimal
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.ownership import PositionOwners
 from bot.runtime.alerts.messages import notice
-from bot.runtime.bar_feed import Series
 from bot.runtime.journal.halt_flags import HALTED
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.run_state import RunState
-from bot.runtime.ports import Calm
+from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.ports import Calm
 
 log = structlog.get_logger()
 

@@ -18,10 +18,10 @@ import structlog
 from bot.errors import Refusal, StrategyError
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.bar_feed import BarFeed, Closed, Series
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.shares import Part
+from bot.runtime.passes.bar_feed import BarFeed, Closed, Series
 from bot.runtime.risk.pauses import quarantine, quarantine_of
 from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog

@@ -24,9 +24,9 @@ from bot.errors import StrategyError
 from bot.money import E8, E16
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.bar_feed import BarFeed, Series
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition, unit_px
 from bot.runtime.model.shares import EXACT, Part, Share
+from bot.runtime.passes.bar_feed import BarFeed, Series
 from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.strategy_errors import own_lines, whole_traceback
 from bot.strategy import (

@@ -29,8 +29,8 @@ from bot.service.views import event_views
 from bot.service.views.read_access import peek
 from bot.service.views.responses import Refused
 from bot.service.views.strict_json import dumps
-from bot.venue import pages
-from bot.venue.state import event_id
+from bot.venue.model.state import event_id
+from bot.venue.storage import pages
 from bot.wire.queries import EventStreamQuery
 
 # open streams of one account

@@ -1,8 +1,8 @@
 """The venue's book in the shape of an exchange's book. Pure.
 
 The venue's book has the same levels on both sides, evenly spaced, with sizes that grow evenly (see
-`bot/venue/book.py`). The first level has what the exchange has at its best price, and all levels together have what the
-exchange has within their span: on each count of the side that has less.
+`bot/venue/prices/book.py`). The first level has what the exchange has at its best price, and all levels together have
+what the exchange has within their span: on each count of the side that has less.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from bot.market_data.quote_filter import PX_MAX, scaled
 from bot.market_data.source import Depth
-from bot.venue.numbers import E8
-from bot.venue.state import BOOK_LEVELS, Market
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import BOOK_LEVELS, Market
 
 # The size of one level, in the base currency.
 SIZE_MAX: Final = 10**12

@@ -21,8 +21,8 @@ from bot.market_data.source import Instrument, LiveSource, NoAnswer, NotOffered,
 from bot.market_data.symbols import Mapped, mapped
 from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at
 from bot.service.state_machine.bootstrap import LiveOptions
-from bot.venue.numbers import E8, decimals_of
-from bot.venue.state import MarketSpec
+from bot.venue.model.numbers import E8, decimals_of
+from bot.venue.model.state import MarketSpec
 
 log = structlog.get_logger()
 

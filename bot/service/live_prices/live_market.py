@@ -19,10 +19,10 @@ from bot.service.live_prices.depth import book_of
 from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle
 from bot.service.state_machine.machine import Machine
-from bot.venue.commands import SetBook, SetMarket
-from bot.venue.numbers import E8, E12
-from bot.venue.quiet_band import INFINITY, band_of
-from bot.venue.state import HOUR_MS
+from bot.venue.model.commands import SetBook, SetMarket
+from bot.venue.model.numbers import E8, E12
+from bot.venue.model.state import HOUR_MS
+from bot.venue.prices.quiet_band import INFINITY, band_of
 
 log = structlog.get_logger()
 

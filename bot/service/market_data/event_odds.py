@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from bot.service.market_data.refinement import DAY_MS, Refinement
 from bot.service.market_data.simulator import HISTORY_DAYS, Candle
-from bot.venue.numbers import E8
-from bot.venue.outcome import PX_MAX, PX_MIN
+from bot.venue.model.numbers import E8
+from bot.venue.model.outcome import PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
 
 HOUR_MS: Final = INTERVAL_MS["1h"]

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from bot.service.market_data.event_odds import EventMarket
 from bot.service.market_data.instruments import Listing
 from bot.service.market_data.price_feed import SimulatedSource
-from bot.venue.numbers import E8
-from bot.venue.state import HOUR_MS, MarketSpec
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import HOUR_MS, MarketSpec
 
 _NUMBERED: Final = re.compile(r"(.+)-([0-9]{1,9})")
 _TICK: Final = E8 // 1000

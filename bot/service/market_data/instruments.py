@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from bot.venue.numbers import E8
-from bot.venue.outcome import PX_MAX, PX_MIN
-from bot.venue.state import HOUR_MS, MarketSpec
+from bot.venue.model.numbers import E8
+from bot.venue.model.outcome import PX_MAX, PX_MIN
+from bot.venue.model.state import HOUR_MS, MarketSpec
 
 _MILLION: Final = 1_000_000 * E8
 

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.price_feed import PriceFeed
-from bot.venue import ledger, nav
-from bot.venue.state import DAY_MS, HOUR_MS, Account, State
+from bot.venue.accounting import ledger, nav
+from bot.venue.model.state import DAY_MS, HOUR_MS, Account, State
 from bot.wire.vocabulary import INTERVAL_MS
 
 # range of the interface -> (its length, its step)

@@ -15,8 +15,8 @@ from bot.errors import ConfigError
 from bot.money import parse_decimal
 from bot.service.market_data import file_formats
 from bot.service.market_data.simulator import Candle
-from bot.venue.numbers import E8
-from bot.venue.outcome import PAYOUT, PX_MAX, PX_MIN
+from bot.venue.model.numbers import E8
+from bot.venue.model.outcome import PAYOUT, PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
 

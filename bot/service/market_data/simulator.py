@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from bot.service.market_data.refinement import DAY_MS, Refinement
 from bot.service.market_data.trading_hours import calendar
-from bot.venue.state import Market
+from bot.venue.model.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
 
 # so that 1,000 daily candles are past at the start

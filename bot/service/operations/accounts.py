@@ -18,9 +18,19 @@ from bot.service.security.auth import OWNER_SCOPES, Minted, Principal, mint
 from bot.service.views import account_views, event_views
 from bot.service.views.event_views import unknown_type
 from bot.service.views.responses import Answer, Refused, invalid
-from bot.venue import ledger, pages
-from bot.venue.commands import OpenAccount, ResetAccount
-from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, MIN_NOTIONAL, OPEN_ORDERS_MAX, Account, Key, event_id
+from bot.venue.accounting import ledger
+from bot.venue.model.commands import OpenAccount, ResetAccount
+from bot.venue.model.state import (
+    EVENTS_KEPT,
+    GUARDIANS_MAX,
+    KEYS_MAX,
+    MIN_NOTIONAL,
+    OPEN_ORDERS_MAX,
+    Account,
+    Key,
+    event_id,
+)
+from bot.venue.storage import pages
 from bot.wire.errors import FIELDS_SHOWN_MAX
 from bot.wire.headers import LIMITS_VERSION
 from bot.wire.queries import EventsQuery, TradesQuery

@@ -21,9 +21,9 @@ from bot.service.security.auth import Principal, mint
 from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
 from bot.service.views.responses import Answer, Refused
-from bot.venue.commands import DecideGrant, RedeemGrant, StartGrant
-from bot.venue.sign_in import is_waiting
-from bot.venue.state import Grant, Key
+from bot.venue.identity.sign_in import is_waiting
+from bot.venue.model.commands import DecideGrant, RedeemGrant, StartGrant
+from bot.venue.model.state import Grant, Key
 from bot.wire.requests import DeviceTokenRequest
 
 INTERVAL_SECONDS: Final = 5

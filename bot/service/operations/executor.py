@@ -14,9 +14,9 @@ from bot.service.state_machine.command_log import Reply
 from bot.service.state_machine.machine import Machine
 from bot.service.views.read_access import peek
 from bot.service.views.responses import Answer, Refused, invalid, refuse, status_of
-from bot.venue.commands import Command
-from bot.venue.refusals import no_market
-from bot.venue.state import Account, Key
+from bot.venue.model.commands import Command
+from bot.venue.model.refusals import no_market
+from bot.venue.model.state import Account, Key
 from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
 from bot.wire.order_requests import bare_coin
 

@@ -17,8 +17,8 @@ from bot.service.state_machine.machine import Machine
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
 from bot.venue.apply import Revoked
-from bot.venue.commands import ChangeSettings, Command, CreateKey, RevokeKey
-from bot.venue.state import Account, Key
+from bot.venue.model.commands import ChangeSettings, Command, CreateKey, RevokeKey
+from bot.venue.model.state import Account, Key
 from bot.wire.order_requests import bare_coin
 from bot.wire.requests import KeyRequest, SettingsRequest
 

@@ -10,10 +10,10 @@ from bot.service.operations.executor import Context, OperationExecutor
 from bot.service.security.auth import Principal
 from bot.service.views import account_views
 from bot.service.views.responses import Answer
-from bot.venue import pages
-from bot.venue.commands import Kill
-from bot.venue.guardian_actions import Killed
-from bot.venue.state import event_id
+from bot.venue.model.commands import Kill
+from bot.venue.model.state import event_id
+from bot.venue.storage import pages
+from bot.venue.triggers.guardian_actions import Killed
 from bot.wire.requests import KillRequest
 
 

@@ -10,8 +10,8 @@ from bot.service.operations.accounts import AccountOperations
 from bot.service.operations.executor import Context
 from bot.service.views import account_views
 from bot.service.views.responses import Answer
-from bot.venue.book import book
-from bot.venue.state import Market
+from bot.venue.model.state import Market
+from bot.venue.prices.book import book
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 from bot.wire.queries import CandlesQuery, MarketsQuery
 

@@ -22,8 +22,8 @@ from bot.service.operations.executor import Context, OperationExecutor, expired,
 from bot.service.security.auth import Principal, refuse_blocking, refuse_market
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
-from bot.venue.brackets import refuse_r
-from bot.venue.commands import (
+from bot.venue.accounting.limits import BRAKES, beyond_reach
+from bot.venue.model.commands import (
     ArmGuardian,
     CancelCoin,
     CancelOrder,
@@ -35,11 +35,7 @@ from bot.venue.commands import (
     PlaceOrder,
     StorePlan,
 )
-from bot.venue.limits import BRAKES, beyond_reach
-from bot.venue.open_orders import OrderCanceled, unprotected
-from bot.venue.orders import OrderPlaced
-from bot.venue.quote_draft import Quote
-from bot.venue.state import (
+from bot.venue.model.state import (
     Account,
     Guardian,
     GuardianSpec,
@@ -51,7 +47,11 @@ from bot.venue.state import (
     guardian_id,
     oid_text,
 )
-from bot.venue.suggestion import Suggestion, suggest
+from bot.venue.orders.open_orders import OrderCanceled, unprotected
+from bot.venue.orders.orders import OrderPlaced
+from bot.venue.orders.quote_draft import Quote
+from bot.venue.orders.suggestion import Suggestion, suggest
+from bot.venue.protection.brackets import refuse_r
 from bot.wire.base import aliases, encode
 from bot.wire.errors import FIELDS_SHOWN_MAX, clean, fields_of, message_of, unknown
 from bot.wire.guardian_requests import GuardianFields, GuardianRequest

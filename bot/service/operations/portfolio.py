@@ -9,8 +9,8 @@ from bot.service.operations.executor import OperationExecutor
 from bot.service.security.auth import Principal
 from bot.service.views import account_views
 from bot.service.views.responses import Answer
-from bot.venue import ledger, limits
-from bot.venue.state import DAY_MS, Account
+from bot.venue.accounting import ledger, limits
+from bot.venue.model.state import DAY_MS, Account
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 
 # the interface's "portfolio slice"

@@ -23,10 +23,10 @@ from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
-from bot.venue.commands import OpenAccount, RevokeSession, SendOtp, SignIn
-from bot.venue.numbers import E8
-from bot.venue.sign_in import SignedIn
-from bot.venue.state import Otp, Session
+from bot.venue.identity.sign_in import SignedIn
+from bot.venue.model.commands import OpenAccount, RevokeSession, SendOtp, SignIn
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Otp, Session
 from bot.wire.requests import OtpRequest, VerifyRequest
 
 OTP_TRIES: Final = 5

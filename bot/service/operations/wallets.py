@@ -16,8 +16,9 @@ from bot.service.state_machine.machine import Machine
 from bot.service.views import account_views
 from bot.service.views.read_access import peek, peek_all
 from bot.service.views.responses import Answer, Refused, invalid
-from bot.venue import ledger, pages
-from bot.venue.state import Account, State, Trade
+from bot.venue.accounting import ledger
+from bot.venue.model.state import Account, State, Trade
+from bot.venue.storage import pages
 from bot.wire.queries import NavQuery, WalletTradesQuery
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]{40}", re.ASCII)

@@ -27,8 +27,8 @@ from bot.service.webhooks.address_policy import (
     target_of,
 )
 from bot.service.webhooks.outbox import Outbox
-from bot.venue.commands import AddWebhook, RemoveWebhook
-from bot.venue.state import Webhook
+from bot.venue.model.commands import AddWebhook, RemoveWebhook
+from bot.venue.model.state import Webhook
 from bot.wire import signing
 from bot.wire.requests import WebhookRequest
 from bot.wire.vocabulary import EVENT_FILTERS

@@ -23,10 +23,11 @@ from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.restore import StateRestorer
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
-from bot.venue import index, outcome
-from bot.venue.commands import CreateKey, RevokeKey
-from bot.venue.numbers import E8
-from bot.venue.state import Account, Key, MarketSpec
+from bot.venue.model import outcome
+from bot.venue.model.commands import CreateKey, RevokeKey
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Account, Key, MarketSpec
+from bot.venue.prices import index
 from bot.wire import base as wire
 from bot.wire.control import (
     AdvanceRequest,

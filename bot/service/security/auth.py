@@ -17,7 +17,7 @@ from typing import Final
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
-from bot.venue.state import Key, Session, State
+from bot.venue.model.state import Key, Session, State
 
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 # 256 bits in base 62

@@ -25,10 +25,11 @@ from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.replay import EMPTY_CHAIN, PricePosition, replay
 from bot.service.state_machine.rules_version import META, program
-from bot.venue import codec, index
-from bot.venue.commands import ListMarket
-from bot.venue.outcome import is_paid
-from bot.venue.state import Market, MarketSpec, State
+from bot.venue.model.commands import ListMarket
+from bot.venue.model.outcome import is_paid
+from bot.venue.model.state import Market, MarketSpec, State
+from bot.venue.prices import index
+from bot.venue.storage import codec
 from bot.wire.order_requests import bare_coin
 from bot.wire.vocabulary import INTERVAL_MS
 

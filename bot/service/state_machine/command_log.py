@@ -28,7 +28,7 @@ from bot.errors import BotError, ConfigError, Exit
 from bot.files import DISK_FAULTS
 from bot.service.state_machine.rules_version import WAY_OUT
 from bot.service.state_machine.snapshots import KeptAccount
-from bot.venue import text_set
+from bot.venue.model import text_set
 
 log = structlog.get_logger()
 

@@ -27,9 +27,8 @@ from bot.service.state_machine.market_schedule import MarketSchedule
 from bot.service.state_machine.quiet_marks import QuietMarks
 from bot.service.state_machine.snapshot_schedule import SnapshotSchedule
 from bot.service.views.read_access import peek, peek_all
-from bot.venue import codec, index, pages
 from bot.venue.apply import Applied, apply
-from bot.venue.commands import (
+from bot.venue.model.commands import (
     CancelOrder,
     ClosePosition,
     Command,
@@ -48,7 +47,9 @@ from bot.venue.commands import (
     ShiftDeadlines,
     StorePlan,
 )
-from bot.venue.state import State
+from bot.venue.model.state import State
+from bot.venue.prices import index
+from bot.venue.storage import codec, pages
 
 log = structlog.get_logger()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bot.service.market_data.price_feed import Point
-from bot.venue.commands import SetMarks, SetQuotes
-from bot.venue.numbers import E8
-from bot.venue.quiet_band import QuietBand, band_of
-from bot.venue.state import State
+from bot.venue.model.commands import SetMarks, SetQuotes
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import State
+from bot.venue.prices.quiet_band import QuietBand, band_of
 
 
 class QuietMarks:

@@ -11,10 +11,11 @@ from bot.service.state_machine.command_log import Recovered
 from bot.service.state_machine.machine import chain_of
 from bot.service.state_machine.rules_version import META, WAY_OUT, versions_text
 from bot.service.state_machine.snapshots import assembled, tracked
-from bot.venue import codec, index
 from bot.venue.apply import apply
-from bot.venue.commands import ListMarket, PayFunding, PricePoint, RunOverdue, SetMarket, SetMarks
-from bot.venue.state import State
+from bot.venue.model.commands import ListMarket, PayFunding, PricePoint, RunOverdue, SetMarket, SetMarks
+from bot.venue.model.state import State
+from bot.venue.prices import index
+from bot.venue.storage import codec
 
 
 class ReplayError(ConfigError):

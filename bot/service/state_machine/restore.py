@@ -15,7 +15,7 @@ from bot.service.state_machine.bootstrap import PriceOptions, begin_again, go_ba
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NAMED_SNAPSHOTS_MAX, NamedSnapshot, NamedSnapshots, Replies
 from bot.service.views.responses import Refused, invalid
-from bot.venue import codec
+from bot.venue.storage import codec
 
 SEED_MAX: Final = 2**63 - 1
 

@@ -27,7 +27,7 @@ def program() -> str:
     """This program: its version and a digest of the venue's rules."""
     digest = hashlib.sha256()
     folders = (Path(module.__file__ or "").parent for module in (bot.venue, bot.model))
-    for file in (file for folder in folders for file in sorted(folder.glob("*.py"))):
+    for file in (file for folder in folders for file in sorted(folder.rglob("*.py"))):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return f"Bracketbot {version('bracketbot')} (rules {digest.hexdigest()[:8]})"
 

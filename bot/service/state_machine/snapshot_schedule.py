@@ -7,7 +7,7 @@ from typing import Final
 from bot.clock import SystemClock
 from bot.service.state_machine.command_log import CommandLog, Snapshot
 from bot.service.state_machine.snapshots import SnapshotWriter, tracked
-from bot.venue.state import State
+from bot.venue.model.state import State
 
 # commands that a start after a crash replays at most, about a second's work
 SNAPSHOT_EVERY: Final = 10_000

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import to_json
 
 from bot.clock import monotonic_ns
-from bot.venue import codec, pages
-from bot.venue.state import Account, Page, State
+from bot.venue.model.state import Account, Page, State
+from bot.venue.storage import codec, pages
 
 EVENTS: Final = "event"
 TRADES: Final = "trade"

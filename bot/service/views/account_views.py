@@ -8,13 +8,10 @@ from typing import Any
 from bot.money import format_e8, format_e12
 from bot.service.market_data.candles import CandleStore
 from bot.service.views.read_access import peek
-from bot.venue import drawdown_floors, funding, ledger, limits, outcome
-from bot.venue.book import book
-from bot.venue.brackets import resolve_bracket
-from bot.venue.numbers import E8
-from bot.venue.open_orders import unprotected
-from bot.venue.quote_draft import Quote
-from bot.venue.state import (
+from bot.venue.accounting import drawdown_floors, funding, ledger, limits
+from bot.venue.model import outcome
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import (
     Account,
     Bracket,
     Guardian,
@@ -29,7 +26,11 @@ from bot.venue.state import (
     oid_text,
     side_name,
 )
-from bot.venue.suggestion import Suggestion
+from bot.venue.orders.open_orders import unprotected
+from bot.venue.orders.quote_draft import Quote
+from bot.venue.orders.suggestion import Suggestion
+from bot.venue.prices.book import book
+from bot.venue.protection.brackets import resolve_bracket
 
 Body = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bot.venue.state import Account, State
+from bot.venue.model.state import Account, State
 
 
 def peek(state: State, name: str) -> Account:

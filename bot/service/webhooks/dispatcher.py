@@ -22,7 +22,7 @@ from bot.encryption import DecryptionFailed
 from bot.service.security.secret_encryption import SecretCipher
 from bot.service.state_machine.machine import Machine
 from bot.service.webhooks.outbox import Delivery, Endpoint, Outbox
-from bot.venue.commands import DisableWebhook
+from bot.venue.model.commands import DisableWebhook
 from bot.wire import signing
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from bot.model.events import Event
 from bot.service.state_machine.command_log import CommandLog, Statement
 from bot.service.views import event_views
 from bot.service.views.strict_json import dumps
-from bot.venue.state import State, Webhook, event_id
+from bot.venue.model.state import State, Webhook, event_id
 
 # pending deliveries of one endpoint; an endpoint with more is disabled
 BACKLOG_MAX: Final = 10_000

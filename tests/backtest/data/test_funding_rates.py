@@ -15,7 +15,7 @@ from bot.cli.app import call
 from bot.clock import HOUR_MS, ms_of
 from bot.errors import ConfigError
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from tests.backtest.builders import FREE, START_MS, config, minutes, ran, settings, write
 
 BASE = "0.0000125"

@@ -25,7 +25,7 @@ from bot.backtest.results.run_writer import write
 from bot.clock import HOUR_MS
 from bot.config import Settings
 from bot.money import format_decimal
-from bot.runtime.assembly import limits_of
+from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View, sma
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Scripted, busy, minutes

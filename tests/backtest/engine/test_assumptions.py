@@ -24,11 +24,11 @@ from bot.backtest.engine.options import PATHS, MarketRules, Outage, SessionOptio
 from bot.backtest.results.assumptions import assumptions_of
 from bot.clock import HOUR_MS
 from bot.errors import ConfigError
-from bot.runtime.bar_feed import Series
+from bot.runtime.passes.bar_feed import Series
 from bot.service.market_data.instruments import CATALOGUE
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, TrailingStop, View, sma
 from bot.strategy.indicators import Columns, Indicators, ema
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from bot.wire import Plan
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings
 from tests.backtest.engine.builders import FLAT, candles

@@ -13,7 +13,7 @@ from bot.backtest.backtest import Backtest
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import SessionOptions
 from bot.config import Settings
-from bot.runtime.assembly import limits_of
+from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import build, load
 from bot.strategy import Bar, Bracket, Intent, Open, View

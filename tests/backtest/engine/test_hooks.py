@@ -26,9 +26,9 @@ from bot.backtest.results.assumptions import assumptions_of
 from bot.cli.backtest.summary import summary_lines
 from bot.clock import iso
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, Strategy, View
-from bot.venue.commands import SetRules
-from bot.venue.numbers import E8
-from bot.venue.state import Rules
+from bot.venue.model.commands import SetRules
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Rules
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Scripted, minutes, placing, settings
 
 

@@ -18,9 +18,9 @@ from bot.service.host import HostOptions, build
 from bot.service.market_data.instruments import CATALOGUE
 from bot.service.market_data.trading_hours import session_at
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from bot.venue.commands import OpenAccount, PassPoints, PlaceOrder, SetMarket
-from bot.venue.numbers import E8
-from bot.venue.state import OrderSpec
+from bot.venue.model.commands import OpenAccount, PassPoints, PlaceOrder, SetMarket
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import OrderSpec
 from bot.wire import INTERVAL_MS
 from tests.backtest.builders import FREE, ran, settings, write
 from tests.builders import VenueDriver, e8, market

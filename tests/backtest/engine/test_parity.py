@@ -27,13 +27,13 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.timeline import series_of, timeline_of
 from bot.backtest.results.trade_ledger import digest_of
 from bot.client import Client
-from bot.runtime.ports import Calm
+from bot.runtime.passes.ports import Calm
 from bot.service.host import HostOptions, Service, build
 from bot.service.http.server import free_port
 from bot.service.operations.executor import Context
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from bot.venue.commands import SetRules
-from bot.venue.state import Rules
+from bot.venue.model.commands import SetRules
+from bot.venue.model.state import Rules
 from bot.wire.requests import KillRequest
 from tests.backtest.builders import MINUTE_MS, Script, busy, placing, settings
 

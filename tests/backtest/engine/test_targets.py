@@ -15,7 +15,7 @@ import pytest
 from bot.backtest.backtest import Backtest
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.config import Settings
-from bot.runtime.assembly import limits_of
+from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View

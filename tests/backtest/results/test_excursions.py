@@ -20,7 +20,7 @@ from bot.backtest.results.run_reader import _trades
 from bot.backtest.results.run_writer import write
 from bot.errors import BotError
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, minutes, ran
 
 # The venue reaches the extreme nearer to the open first: in the second bar the low, in the third the high.

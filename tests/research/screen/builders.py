@@ -19,7 +19,7 @@ from bot.clock import HOUR_MS, MINUTE_MS
 from bot.config import Settings
 from bot.research.screen.markets import ground_of
 from bot.research.screen.screen import Screened, screen
-from bot.runtime.assembly import place_strategies
+from bot.runtime.kernel.assembly import place_strategies
 from tests.backtest.builders import START_MS, STRATEGIES, minutes
 
 PATHS: tuple[PathPolicy, ...] = ("sl_first", "ohlc", "olhc", "adaptive")

@@ -20,7 +20,7 @@ from bot.backtest.engine.options import MarketRules, SessionOptions
 from bot.cli.app import call
 from bot.clock import HOUR_MS, MINUTE_MS
 from bot.errors import ConfigError, StrategyError
-from bot.runtime.assembly import place_strategies
+from bot.runtime.kernel.assembly import place_strategies
 from bot.strategy.indicators import Columns, Sma
 from tests.backtest.builders import STRATEGIES, minutes, write
 from tests.backtest.engine.oracles import CANDLES, ONE_HOUR, ONE_MINUTE, wanted

@@ -12,9 +12,9 @@ from bot.runtime.account.account import Account
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.diff import diff
 from bot.runtime.account.fold import FOLD, fold_event
-from bot.runtime.bar_feed import BarFeed
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.positions import MirrorGuardian
+from bot.runtime.passes.bar_feed import BarFeed
 from bot.wire import BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
 from tests.builders import VenueDriver, market, order
 from tests.fakes import ADDRESS, FakeVenue

@@ -27,7 +27,7 @@ from bot.runtime.control_plane.alarm_watch import (
     LOOK_SLOW_MS,
     AlarmWatch,
 )
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bracket, Open
 from bot.wire.market import LivePriceStatus

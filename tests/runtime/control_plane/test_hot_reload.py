@@ -18,12 +18,12 @@ import pytest
 
 from bot.config import Settings, load
 from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown, StrategyError
-from bot.runtime.assembly import place_strategies, wanted_guardians
 from bot.runtime.control_plane import commands, status_documents
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Hooks, Kernel
-from bot.runtime.kernel import Settings as LoopSettings
+from bot.runtime.kernel.assembly import place_strategies, wanted_guardians
+from bot.runtime.kernel.kernel import Hooks, Kernel
+from bot.runtime.kernel.kernel import Settings as LoopSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 from bot.runtime.strategy_host import fingerprints, worker
 from bot.runtime.strategy_host.instance import StrategyInstance

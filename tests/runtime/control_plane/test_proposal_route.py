@@ -20,7 +20,7 @@ from bot.runtime.control_plane.order_commands import decide
 from bot.runtime.control_plane.proposal_route import HOUR_MAX, ProposalRoute
 from bot.runtime.control_plane.server import Problem, Question
 from bot.runtime.journal import order_trace, queries
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import FakeVenue

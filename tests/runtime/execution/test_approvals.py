@@ -16,7 +16,7 @@ from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.order_commands import decide
 from bot.runtime.execution.approvals import document
 from bot.runtime.journal import order_trace, queries
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.runtime.strategy_host.worker_pool import WorkerPool
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Proposal, View

@@ -13,14 +13,14 @@ import pytest
 
 from bot.errors import AccessLost, OutcomeUnknown
 from bot.runtime.alerts.health import ORDERS
-from bot.runtime.bar_feed import Closed
 from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.dispatch import ABREAST, entries_max, next_batch, one_by_one, side_by_side
 from bot.runtime.execution.execution_engine import SLOW_MS
 from bot.runtime.execution.order_sender import UNSETTLED_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Hooks, Kernel, Settings
+from bot.runtime.kernel.kernel import Hooks, Kernel, Settings
 from bot.runtime.model.intents import Intent
+from bot.runtime.passes.bar_feed import Closed
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View

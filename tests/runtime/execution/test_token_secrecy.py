@@ -15,7 +15,7 @@ from bot.runtime.journal import opening
 from bot.runtime.journal.intent_log import UNREADABLE
 from bot.runtime.journal.journal import TOKENS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.intents import Intent as RuntimeIntent
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bar, Bracket, Intent, Open, View

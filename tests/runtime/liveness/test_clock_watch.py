@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bot.runtime import pass_scheduler
-from bot.runtime.bar_feed import BarFeed, Closed, Series
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.clock_watch import ClockWatch, expire_held, note_wall
 from bot.runtime.pass_runner import PassRunner
+from bot.runtime.passes import pass_scheduler
+from bot.runtime.passes.bar_feed import BarFeed, Closed, Series
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import ADDRESS, START_MS, FakeVenue
 from tests.runtime.builders import in_state, intent, make_kernel

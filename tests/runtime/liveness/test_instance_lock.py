@@ -37,7 +37,7 @@ from bot.runtime.liveness.instance_lock import (
     private_dir,
     runtime_dir,
 )
-from bot.runtime.pass_scheduler import PASS_S
+from bot.runtime.passes.pass_scheduler import PASS_S
 
 ADDRESS = "0x" + "ab" * 20
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, Settings
 from bot.runtime.shutdown import wind_down
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from bot.wire import BracketRequest, CloseRequest, GuardianRequest, LegRequest, OrderRequest

@@ -16,8 +16,8 @@ from bot.runtime.execution.order_sender import KEY_USED_OTHERWISE
 from bot.runtime.execution.outcome_writer import WAY_OUT
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel import Kernel
-from bot.runtime.pass_budget import PASS_MS
+from bot.runtime.kernel.kernel import Kernel
+from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.reconciliation import key_recovery
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest

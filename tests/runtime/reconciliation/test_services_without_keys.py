@@ -18,7 +18,7 @@ from bot.runtime.account.fold import with_our_keys
 from bot.runtime.alerts.messages import of_event
 from bot.runtime.decisions import event_consumer
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, Settings
 from bot.runtime.model.shares import FOREIGN
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.wire import CloseRequest, OrderResult, Trade

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bot.errors import TryLater
-from bot.runtime.kernel import Kernel
-from bot.runtime.pass_budget import PASS_MS
+from bot.runtime.kernel.kernel import Kernel
+from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.strategy_host.event_backlog import EventBacklog
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import FakePacer, FakeVenue, Fault

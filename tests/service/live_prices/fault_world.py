@@ -37,10 +37,10 @@ from bot.service.state_machine import machine as machine_module
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
 from bot.service.state_machine.machine import Machine
-from bot.venue import commands as c
 from bot.venue.apply import Applied, apply
-from bot.venue.book import level_px
-from bot.venue.state import GuardianSpec, LegSpec, OrderSpec, State
+from bot.venue.model import commands as c
+from bot.venue.model.state import GuardianSpec, LegSpec, OrderSpec, State
+from bot.venue.prices.book import level_px
 from bot.wire.vocabulary import INTERVAL_MS
 from tests.integration.virtual import virtual_time
 from tests.service.live_prices.faulty_exchange import MINUTE, SLOT, FaultyExchange, FaultyFeeder, Truth, draw

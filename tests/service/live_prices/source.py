@@ -16,9 +16,9 @@ from bot.service.live_prices.live_prices import LivePrices
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
 from bot.service.state_machine.machine import Machine
-from bot.venue.commands import OpenAccount, PlaceOrder
-from bot.venue.orders import OrderPlaced
-from bot.venue.state import LegSpec, OrderSpec
+from bot.venue.model.commands import OpenAccount, PlaceOrder
+from bot.venue.model.state import LegSpec, OrderSpec
+from bot.venue.orders.orders import OrderPlaced
 
 MINUTE = 60_000
 # 2025-05-01

@@ -6,10 +6,10 @@ import pytest
 
 from bot.market_data.source import Depth
 from bot.service.live_prices.depth import book_of
-from bot.venue.book import walk
-from bot.venue.commands import ListMarket, QuotePoint, SetBook
-from bot.venue.numbers import E8
-from bot.venue.state import Market, MarketSpec, State
+from bot.venue.model.commands import ListMarket, QuotePoint, SetBook
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Market, MarketSpec, State
+from bot.venue.prices.book import walk
 from tests.builders import e8
 
 SPEC = MarketSpec("BTC", sz_decimals=3, sig_figs=None, px_decimals=1)

@@ -16,8 +16,8 @@ from bot.market_data.quote_filter import is_near, scaled
 from bot.market_data.source import Mark, NoAnswer
 from bot.service.live_prices.live_market import AGE_MAX_MS
 from bot.service.live_prices.live_prices import NewConnection
-from bot.venue.commands import ClosePosition
-from bot.venue.orders import OrderPlaced
+from bot.venue.model.commands import ClosePosition
+from bot.venue.orders.orders import OrderPlaced
 from bot.wire.market import LivePriceStatus
 from tests.service.live_prices.source import BTC, MINUTE, FakeSource, Live, quote, row, trade
 

@@ -16,9 +16,9 @@ from bot.service.live_prices.listings import live_options
 from bot.service.live_prices.live_market import AGE_MAX_MS, candle_of
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
-from bot.venue.commands import ClosePosition, OpenAccount, PlaceOrder
-from bot.venue.orders import OrderPlaced
-from bot.venue.state import GuardianSpec, OrderSpec
+from bot.venue.model.commands import ClosePosition, OpenAccount, PlaceOrder
+from bot.venue.model.state import GuardianSpec, OrderSpec
+from bot.venue.orders.orders import OrderPlaced
 from tests.service.live_prices.source import BTC, ETH, MINUTE, NOW, START, FakeSource, Live, quote, row, trade
 
 NOON = NOW - 30_000

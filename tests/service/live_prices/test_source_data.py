@@ -8,8 +8,8 @@ from bot.market_data.quote_filter import scaled
 from bot.market_data.source import Connection, Depth, FundingRate, Mark, Missing, Quote
 from bot.model.events import Fill
 from bot.service.live_prices.live_market import AGE_MAX_MS, QUIET_MS
-from bot.venue.commands import OpenAccount, PlaceOrder
-from bot.venue.state import HOUR_MS, Market, OrderSpec
+from bot.venue.model.commands import OpenAccount, PlaceOrder
+from bot.venue.model.state import HOUR_MS, Market, OrderSpec
 from tests.service.live_prices.source import BTC, FakeSource, Live, quote
 
 

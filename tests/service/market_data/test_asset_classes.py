@@ -15,8 +15,8 @@ import pytest
 from bot.service.market_data.event_odds import EventMarket
 from bot.service.market_data.instruments import CATALOGUE, starting_at
 from bot.service.market_data.simulator import SimulatedMarket
-from bot.venue.numbers import E8
-from bot.venue.state import Market
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import Market
 from tests.service.conftest import OpenBox
 
 HOUR_MS = 3_600_000

@@ -16,8 +16,8 @@ from bot.service.market_data.event_odds import EventMarket
 from bot.service.market_data.instruments import CATALOGUE, starting_at
 from bot.service.market_data.price_feed import HISTORY_BARS, PriceFeed, RecordedSource, SimulatedSource, points_of
 from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
-from bot.venue.commands import Heartbeat
-from bot.venue.state import Market
+from bot.venue.model.commands import Heartbeat
+from bot.venue.model.state import Market
 from bot.wire.vocabulary import INTERVAL_MS
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 

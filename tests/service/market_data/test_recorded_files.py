@@ -16,7 +16,7 @@ from bot.errors import ConfigError
 from bot.service.host import HostOptions, build
 from bot.service.market_data.file_names import coin_of
 from bot.service.market_data.recorded import interval_of, read_candles
-from bot.venue.numbers import E8
+from bot.venue.model.numbers import E8
 from tests.backtest.builders import research
 
 HEADER = "ts,open,high,low,close,volume"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.service.operations.keys import wider_than
-from bot.venue.state import Key
+from bot.venue.model.state import Key
 from tests.service.builders import assert_refused, make, order, owner
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 

@@ -13,7 +13,7 @@ from bot.clock import SystemClock
 from bot.service.host import HostOptions, build
 from bot.service.operations import sign_in
 from bot.service.operations.sign_in import SESSION_TTL_MS
-from bot.venue import codec
+from bot.venue.storage import codec
 from tests.service.builders import ENTRY, PHONE, ask, assert_refused, owner, verify
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 

@@ -11,8 +11,8 @@ import pytest
 from bot.errors import Refusal
 from bot.service.operations import webhooks
 from bot.service.security.auth import OWNER_SCOPES, Access, Principal, authenticate, mint, refuse_access
-from bot.venue.commands import RevokeKey
-from bot.venue.state import Key, State
+from bot.venue.model.commands import RevokeKey
+from bot.venue.model.state import Key, State
 from tests.service.builders import ENTRY, assert_refused, owner, scoped
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 

@@ -34,8 +34,8 @@ from bot.service.state_machine.command_log import (
     Snapshot,
 )
 from bot.service.state_machine.replay import ReplayError, replay
-from bot.venue import codec
-from bot.venue.commands import Pulse
+from bot.venue.model.commands import Pulse
+from bot.venue.storage import codec
 from bot.wire.order_requests import OrderRequest
 from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox

@@ -13,8 +13,8 @@ from bot.service.state_machine import snapshot_schedule
 from bot.service.state_machine.snapshot_schedule import SNAPSHOT_EVERY
 from bot.service.state_machine.snapshots import SnapshotWriter, tracked
 from bot.service.views.read_access import peek_all
-from bot.venue import codec
-from bot.venue.state import Account
+from bot.venue.model.state import Account
+from bot.venue.storage import codec
 from tests.service.conftest import Box, Caller, OpenBox
 
 ENTRY: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 50, "bracket": {"stopLoss": {"pct": 2}}}

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import bot.wire
-from bot.venue import codec, ledger, nav, pages
-from bot.venue.state import DAY_MS, HOUR_MS, Stand
+from bot.venue.accounting import ledger, nav
+from bot.venue.model.state import DAY_MS, HOUR_MS, Stand
+from bot.venue.storage import codec, pages
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 UNREGISTERED = "0x" + "ab" * 20

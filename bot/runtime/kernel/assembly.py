@@ -1,0 +1,109 @@
+"""Assembly: from a config to the parts of a run: strategies with their limits, guardians, and the kernel's settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from bot.config import Settings, StrategySettings
+from bot.errors import ConfigError
+from bot.runtime.kernel.kernel import Settings as KernelSettings
+from bot.runtime.model.limits import Approval, StrategyLimits
+from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.loader import Loaded, build, load, load_policy
+from bot.wire import INTERVAL_MS, GuardianRequest
+
+log = structlog.get_logger()
+
+
+def place_strategies(settings: Settings, *, anew: bool = False) -> list[StrategySpec]:
+    """Load and build every configured strategy. ConfigError or StrategyError names the one that cannot be used.
+
+    `anew`: for a reload. Changed code that only a new process can load is an error then.
+    """
+    return [place(settings, one, anew=anew) for one in settings.strategies]
+
+
+def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> StrategySpec:
+    loaded = load(one.use, settings.strategies_dir)
+    if anew and loaded.is_outdated:
+        raise ConfigError(
+            f"the code of strategy {one.name} ({loaded.path}) has changed. The code of an installed package cannot be"
+            " reloaded: stop the daemon and start it again"
+        )
+    for warning in loaded.warnings:
+        log.warning("strategy.exposed", strategy=one.name, message=warning)
+    strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)
+    log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
+    return StrategySpec(strategy, one.interval, limits_of(settings, one), version_of(one, loaded), loaded.sha256)
+
+
+def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
+    """Strategy -> digest of the source that runs."""
+    return {one.strategy.name: one.sha256 for one in specs}
+
+
+def limits_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
+    return StrategyLimits(
+        strategy=one.name,
+        markets=frozenset(one.markets),
+        interval_ms=INTERVAL_MS[one.interval],
+        budget_usd=one.budget_usd,
+        max_leverage=one.max_leverage,
+        require_protection=settings.safety.require_protection,
+        path=settings.orders.path,
+        daily_loss_usd=one.daily_loss_usd,
+        nets=one.netting == "allow",
+        approval=_approval_of(settings, one),
+    )
+
+
+def _approval_of(settings: Settings, one: StrategySettings) -> Approval | None:
+    if isinstance(one.approve, Mapping):
+        return Approval(above_usd=one.approve["above_usd"])
+    if one.approve == "never":
+        return None
+    if one.approve == "always":
+        return Approval()
+    return Approval(policy=load_policy(one.approve, settings.strategies_dir), policy_name=one.approve)
+
+
+def version_of(one: StrategySettings, loaded: Loaded) -> str:
+    """A digest of code, params and markets: two instances with the same version are the same.
+
+    Only a digest, because params may hold secrets.
+    """
+    parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def kernel_settings(settings: Settings) -> KernelSettings:
+    """The part of the config that the kernel needs."""
+    return KernelSettings(
+        guardians=wanted_guardians(settings),
+        foreign_positions=settings.safety.foreign_positions,
+        adopted_stop_pct=settings.safety.adopted_stop_pct,
+        reconcile_ms=settings.reconcile_seconds * 1000,
+        require_protection=settings.safety.require_protection,
+    )
+
+
+def wanted_guardians(settings: Settings) -> tuple[WantedGuardian, ...]:
+    """The dead-man first, then the config's own."""
+    wanted = []
+    if settings.dead_man is not None:
+        request = GuardianRequest(
+            type="dead_man_switch",
+            scope="account",
+            heartbeat_seconds=settings.dead_man.heartbeat_seconds,
+            on_miss=settings.dead_man.on_miss,
+        )
+        wanted.append(WantedGuardian(DEAD_MAN, request))
+    wanted += [
+        WantedGuardian(f"config-{index}-{one.type}", one.request()) for index, one in enumerate(settings.guardians)
+    ]
+    return tuple(wanted)

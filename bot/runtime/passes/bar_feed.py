@@ -1,0 +1,272 @@
+"""The bar feed makes closed bars of the service's candles, each bar once, in order of close and market.
+
+A bar enters the history only when the strategies get it (`take`). So a strategy never sees a later bar, even if both
+came in one reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import structlog
+
+from bot.errors import OutcomeUnknown, Refused, TryLater
+from bot.runtime.passes.ports import VenuePort
+from bot.strategy import Bar, History
+from bot.strategy.history import HISTORY_BARS
+from bot.wire import CANDLES_MAX, INTERVAL_MS, Candle
+
+log = structlog.get_logger()
+
+# the open bar, and one that may close while the request is on its way
+SPARE_BARS: Final = 2
+# real time without a reply after which a pass goes on without the bars
+REPLY_S: Final = 1.0
+
+# called often during long work; makes a pass if the last one is too long ago
+YieldToPass = Callable[[], Awaitable[None]]
+# (market, interval) -> close of the newest decided bar, of any run
+DoneUntil = Callable[[str, str], int | None]
+
+
+async def at_once() -> None:
+    """Makes no pass, for work that needs none."""
+
+
+class Series(NamedTuple):
+    """A market and the interval of its bars."""
+
+    market: str
+    interval: str
+
+
+class Closed(NamedTuple):
+    """One closed bar of a series. Sorting gives the order in which bars are decided."""
+
+    at_ms: int
+    market: str
+    interval: str
+    bar: Bar
+
+    @property
+    def series(self) -> Series:
+        return Series(self.market, self.interval)
+
+
+class WarmUp(NamedTuple):
+    """Bars for the history only, and bars to decide: at most the newest of each series."""
+
+    past: list[Closed]
+    due: list[Closed]
+
+
+class BarFeed:
+    """`wanted` has, for each series, the number of past bars that its first decision needs."""
+
+    def __init__(self, wanted: Mapping[Series, int]) -> None:
+        self.wanted = dict(wanted)
+        self.histories = {
+            series: History(series.market, min(max(HISTORY_BARS, bars), CANDLES_MAX))
+            for series, bars in self.wanted.items()
+        }
+        # close of the newest bar that was returned
+        self._last_ms: dict[Series, int] = {}
+        # close up to which bars were history only
+        self._past_ms: dict[Series, int] = {}
+        # market -> why the service has no candles of it
+        self.gone: dict[str, str] = {}
+        # requests in flight
+        self._asked: dict[Series, asyncio.Task[list[Closed]]] = {}
+
+    def due(self, now_ms: int) -> list[Series]:
+        """Series that should have another closed bar by now.
+
+        Also series whose newest bar lies ahead, because a sandbox clock went back.
+        """
+        return [
+            s
+            for s in self.wanted
+            if (last := self._last_ms.get(s)) is None or abs(now_ms - last) >= INTERVAL_MS[s.interval]
+        ]
+
+    def awaited_ms(self, now_ms: int) -> int | None:
+        """The newest close that should have come and has not.
+
+        Of a market that stands still only the first missing bar counts.
+        """
+        nexts = (last + INTERVAL_MS[s.interval] for s in self.wanted if (last := self._last_ms.get(s)) is not None)
+        return max((at_ms for at_ms in nexts if at_ms <= now_ms), default=None)
+
+    async def warm_up(
+        self, port: VenuePort, done_until: DoneUntil, now_ms: int, yield_to_pass: YieldToPass = at_once
+    ) -> WarmUp:
+        """Ask for the history of every series.
+
+        Bars that were missed while the daemon was down are past; only the newest undecided one is due.
+        """
+        found: list[Closed] = []
+        for series in self.wanted:
+            await yield_to_pass()
+            try:
+                found += await self._begun(port, series, done_until, now_ms)
+            # The other series go on; positions there are protected without bars.
+            except Refused as error:
+                self._is_gone(series, error)
+        past = [one for one in found if self.is_past(one)]
+        return WarmUp(sorted(past), sorted(one for one in found if not self.is_past(one)))
+
+    def is_past(self, closed: Closed) -> bool:
+        """True if the bar is for the history only and is not decided."""
+        return closed.at_ms <= self._past_ms.get(closed.series, 0)
+
+    async def poll(
+        self,
+        port: VenuePort,
+        done_until: DoneUntil,
+        now_ms: int,
+        has_time: Callable[[], bool] = lambda: True,
+        *,
+        abreast: int = 1,
+    ) -> list[Closed]:
+        """Bars that have closed since the last call. Requests of `abreast` series run at a time.
+
+        A series whose request failed or had no time is asked again by the next poll. Bars with a late reply come with a
+        later poll. For a series whose warm-up was refused, most of the bars are past.
+        """
+        due = iter([series for series in self.due(now_ms) if series not in self._asked])
+        found: list[Closed] = []
+        if abreast <= 1:
+            for series in due:
+                if not has_time():
+                    break
+                found += await self._ask(port, series, done_until, now_ms)
+            return sorted(found)
+        fresh = set[asyncio.Task[list[Closed]]]()
+        while True:
+            while len(self._asked) < abreast and has_time() and (one := next(due, None)) is not None:
+                self._asked[one] = asyncio.create_task(self._ask(port, one, done_until, now_ms))
+                fresh.add(self._asked[one])
+            if not fresh:
+                return sorted(found + self._replies())
+            ended, fresh = await asyncio.wait(fresh, timeout=REPLY_S, return_when=asyncio.FIRST_COMPLETED)
+            # A request that hangs does not hold up other markets.
+            if not ended:
+                return sorted(found + self._replies())
+            found += self._replies()
+
+    def _replies(self) -> list[Closed]:
+        found: list[Closed] = []
+        for series in [one for one, task in self._asked.items() if task.done()]:
+            bars = self._asked.pop(series).result()
+            found += bars if series in self.wanted else ()
+        return found
+
+    def cancel(self) -> list[asyncio.Task[list[Closed]]]:
+        """Cancel the requests. Returns their tasks."""
+        tasks = list(self._asked.values())
+        for task in tasks:
+            task.cancel()
+        self._asked.clear()
+        return tasks
+
+    async def _ask(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
+        try:
+            if series in self._last_ms:
+                found = await self._fresh(port, series, now_ms)
+            else:
+                found = await self._begun(port, series, done_until, now_ms)
+        # Other markets go on.
+        except Refused as error:
+            self._is_gone(series, error)
+            return []
+        except (TryLater, OutcomeUnknown) as error:
+            log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
+            return []
+        self.gone.pop(series.market, None)
+        return found
+
+    async def _begun(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
+        """Ask for the history of a series. All bars are past, except the newest one if it was not decided."""
+        done_ms = done_until(*series)
+        gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
+        found = await self._closed(port, series, max(self.wanted[series], gap) + SPARE_BARS)
+        if found:
+            newest_ms = self._last_ms[series] = found[-1].at_ms
+            is_done = done_ms is not None and newest_ms <= done_ms
+            self._past_ms[series] = newest_ms if is_done else newest_ms - 1
+        return found
+
+    async def _fresh(self, port: VenuePort, series: Series, now_ms: int) -> list[Closed]:
+        last_ms = self._last_ms[series]
+        gap = max(1, (now_ms - last_ms) // INTERVAL_MS[series.interval])
+        bars = await self._closed(port, series, gap + SPARE_BARS)
+        fresh = [one for one in bars if one.at_ms > last_ms]
+        if fresh:
+            self._last_ms[series] = fresh[-1].at_ms
+        return fresh
+
+    def join(self, other: BarFeed) -> None:
+        """Take over the series of another feed with their history.
+
+        Of a series that both have, returned bars are not returned again.
+        """
+        for series, bars in other.wanted.items():
+            self.wanted[series] = max(bars, self.wanted.get(series, 0))
+            known = self.histories.get(series)
+            if known is None or known.limit < other.histories[series].limit:
+                self.histories[series] = other.histories[series]
+            if (
+                known is None and series in other._last_ms
+                # Otherwise the next poll begins the series for all its strategies.
+            ):
+                self._last_ms[series] = other._last_ms[series]
+
+    def rest(self, series: Series) -> None:
+        """Ask for no more bars of a series until it is joined again."""
+        self.wanted.pop(series, None)
+
+    def drop(self, series: Series) -> None:
+        """Forget a series."""
+        self.wanted.pop(series, None)
+        self.histories.pop(series, None)
+        self._last_ms.pop(series, None)
+        self._past_ms.pop(series, None)
+        self.gone.pop(series.market, None)
+
+    def take(self, closed: Closed) -> None:
+        """Add a bar to the history."""
+        self.histories[closed.series].append(closed.bar)
+
+    def trim(self) -> None:
+        """Remove bars that no reader can ask for."""
+        for history in self.histories.values():
+            history.trim()
+
+    def _is_gone(self, series: Series, error: Refused) -> None:
+        log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
+        self.gone[series.market] = f"no candles of {series.market} ({error.code}): {error.message}"
+
+    async def _closed(self, port: VenuePort, series: Series, limit: int) -> list[Closed]:
+        answer = await port.candles(series.market, series.interval, min(limit, CANDLES_MAX))
+        theirs = answer.coin.removeprefix("perp:")
+        # Positions and events use the service's name, so ours would look foreign.
+        if theirs != series.market:
+            raise Refused("not_found", f"the service calls it {theirs}; write it so in the config")
+        return _bars(series, answer.candles)
+
+
+def _bars(series: Series, candles: Iterable[Candle]) -> list[Closed]:
+    """The closed bars in order, each once."""
+    step_ms = INTERVAL_MS[series.interval]
+    found: list[Closed] = []
+    for one in sorted(candles, key=lambda candle: candle.ts):
+        at_ms = one.ts + step_ms
+        if not one.closed or (found and found[-1].at_ms == at_ms):
+            continue
+        bar = Bar(
+            series.market, at_ms, float(one.open), float(one.high), float(one.low), float(one.close), float(one.volume)
+        )
+        found.append(Closed(at_ms, series.market, series.interval, bar))
+    return found

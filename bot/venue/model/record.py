@@ -1,0 +1,113 @@
+"""Numbers and stores events and trades. No other module does."""
+
+from __future__ import annotations
+
+from bot.model.events import Event, OrderChanged, order_changed
+from bot.venue.model.state import EVENTS_KEPT, Account, Order, State, Trade, oid_text, trade_id
+
+
+def next_seq(account: Account) -> int:
+    account.event_seq += 1
+    return account.event_seq
+
+
+def emit(state: State, account: Account, event: Event) -> None:
+    """Append an event to its account's log, without a gap in the numbers."""
+    seq = event.seq
+    assert seq == account.event_seq, event
+    account.events.append(event)
+    state.fresh.append(event)
+    if seq - account.events_first >= EVENTS_KEPT:
+        forget_oldest(account)
+
+
+def forget_oldest(account: Account) -> None:
+    """Remove the oldest event from the log. A page goes when all its events are removed."""
+    account.events_first += 1
+    if not account.pages:
+        account.events.popleft()
+    elif account.pages[0].first + account.pages[0].count <= account.events_first:
+        del account.pages[0]
+
+
+def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:
+    """`emit` for the state of an order, with the next number: most events of a session come through here."""
+    account.event_seq += 1
+    event = order_as_event(state, account, order, subtype, reason)
+    account.events.append(event)
+    state.fresh.append(event)
+    if event.seq - account.events_first >= EVENTS_KEPT:
+        forget_oldest(account)
+
+
+def order_as_event(
+    state: State, account: Account, order: Order, subtype: str, reason: str | None = None
+) -> OrderChanged:
+    """The event that shows an order's present state, with the number of the account's newest event."""
+    is_long = order.side > 0
+    return order_changed(
+        (
+            account.id,
+            account.event_seq,
+            state.now_ms,
+            subtype,
+            order.coin,
+            oid_text(account, order.number),
+            order.trade,
+            order.kind,
+            "long" if is_long else "short",
+            "close" if order.reduce_only or is_long != (order.buy > 0) else "open",
+            order.size,
+            order.filled,
+            order.limit_px,
+            order.trigger_px,
+            reason,
+            order.request_id,
+            order.idempotency_key,
+        )
+    )
+
+
+def next_oid(account: Account) -> int:
+    account.order_seq += 1
+    return account.order_seq
+
+
+def open_trade(
+    state: State,
+    account: Account,
+    order: Order,
+    *,
+    kind: str,
+    intent: str,
+    side: int,
+    size: int,
+    guardian: str | None = None,
+    reason: str | None = None,
+) -> Trade:
+    """Store the Trade of an accepted order."""
+    account.trade_seq += 1
+    trade = Trade(
+        seq=account.trade_seq,
+        id=trade_id(account, account.trade_seq),
+        request_id=order.request_id,
+        source=order.source,
+        kind=kind,
+        coin=order.coin,
+        side=side,
+        intent=intent,
+        reduce_only=order.reduce_only,
+        size=size,
+        ts=state.now_ms,
+        updated_ms=state.now_ms,
+        leverage=order.leverage,
+        oid=order.number,
+        idempotency_key=order.idempotency_key,
+        guardian=guardian,
+        reason=reason,
+    )
+    account.trades.append(trade)
+    if order.idempotency_key is not None:
+        account.trade_by_key[order.idempotency_key] = trade.id
+    order.trade = trade.id
+    return trade

@@ -1,0 +1,146 @@
+"""Exits that the venue makes: a trigger, a guardian or a liquidation closes a position.
+
+The part that the book cannot fill is tried again.
+"""
+
+from __future__ import annotations
+
+from bot.venue.accounting.order_sizes import TRIGGER_SLIPPAGE_BPS, bound_of
+from bot.venue.model import outcome
+from bot.venue.model.numbers import BPS
+from bot.venue.model.record import emit_order, next_oid, open_trade
+from bot.venue.model.state import Account, Market, Order, Position, State, Trade
+from bot.venue.orders import order_fills
+from bot.venue.prices.book import walk
+from bot.venue.storage import pages
+
+
+def exit_order(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    *,
+    size: int,
+    bound_px: int,
+    source: str | None = None,
+    request_id: str | None = None,
+    idempotency_key: str | None = None,
+    reason: str | None = None,
+    key: str | None = None,
+) -> Order:
+    """A reduce-only order against the position, not yet part of the account."""
+    return Order(
+        number=next_oid(account),
+        account=account.id,
+        coin=position.coin,
+        kind="close",
+        side=position.side,
+        buy=-position.side,
+        size=size,
+        created_ms=state.now_ms,
+        reduce_only=True,
+        leverage=position.leverage,
+        bound_px=bound_px,
+        source=source,
+        request_id=request_id,
+        idempotency_key=idempotency_key,
+        reason=reason,
+        born=market.point,
+        key=key,
+    )
+
+
+def force_exit(
+    state: State,
+    account: Account,
+    market: Market,
+    position: Position,
+    *,
+    size: int,
+    kind: str,
+    reason: str,
+    ref_px: int,
+    guardian: str | None = None,
+) -> Trade:
+    """Close `size` of the position now, at most ten per cent away from `ref_px`. The unfilled part is tried again at
+    each price point. A market without a price has no book.
+    """
+    order = exit_order(
+        state,
+        account,
+        market,
+        position,
+        size=size,
+        bound_px=bound_of_trigger(market, ref_px, -position.side),
+        reason=reason,
+    )
+    trade = open_trade(
+        state,
+        account,
+        order,
+        kind=kind,
+        intent="close",
+        side=position.side,
+        size=size,
+        guardian=guardian,
+        reason=reason,
+    )
+    if market.px_at(state.now_ms) is not None:
+        order_fills.take(
+            state, account, market, order, trade, walk(market, ref_px, order.buy, order.size, order.bound_px)
+        )
+    settle_exit(state, account, market, order, trade)
+    return trade
+
+
+def bound_of_trigger(market: Market, px: int, buy: int) -> int:
+    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of the price, or ten cents in
+    an event market.
+    """
+    if outcome.is_paid(market.spec):
+        return bound_of(market, px, buy, TRIGGER_SLIPPAGE_BPS)
+    return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
+
+
+def settle_exit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
+    """Finish a filled exit; otherwise keep trying the rest."""
+    position = account.positions.get(order.coin)
+    if order.filled >= order.size or position is None or position.side != order.side:
+        account.orders.pop(order.number, None)
+        if order.status == "working":
+            market.working.remove((account.id, order.number))
+            if position is not None and position.stop_oid == order.number:
+                position.stop_oid = None
+            elif position is not None and position.target_oid == order.number:
+                position.target_oid = None
+        order_fills.finish(state, trade)
+    elif order.status != "working":
+        order.status = "working"
+        account.orders[order.number] = order
+        market.working.append((account.id, order.number))
+        emit_order(state, account, order, "changed")
+
+
+def work(state: State, account: Account, market: Market, order: Order) -> None:
+    """Try the rest of an exit at the current price."""
+    position = account.positions.get(order.coin)
+    trade = pages.trade_of(account, order.trade or "")
+    if position is not None and position.side == order.side:
+        size = min(order.size - order.filled, position.size)
+        # If this fill closes the position, its children are canceled; the exit that is filling must not be among them.
+        if position.stop_oid == order.number:
+            position.stop_oid = None
+        elif position.target_oid == order.number:
+            position.target_oid = None
+        order_fills.take(
+            state,
+            account,
+            market,
+            order,
+            trade,
+            walk(market, market.mid, order.buy, size, bound_of_trigger(market, market.mid, order.buy)),
+        )
+        if position.size and order.kind == "stop_loss" and position.stop_oid is None:
+            position.stop_oid = order.number
+    settle_exit(state, account, market, order, trade)

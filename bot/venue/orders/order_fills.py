@@ -1,0 +1,74 @@
+"""Fills of an order: books them in the ledger, and starts or ends the protection of the position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bot.venue.accounting import ledger
+from bot.venue.model.state import Account, Market, Order, Position, State, Trade
+from bot.venue.orders import open_orders
+from bot.venue.protection import guardian_lifecycle, protection
+
+
+def take(
+    state: State,
+    account: Account,
+    market: Market,
+    order: Order,
+    trade: Trade,
+    fills: Sequence[tuple[int, int]],
+    *,
+    maker: bool = False,
+    by_limit: bool = False,
+) -> tuple[int, ...]:
+    """Book an order's fills.
+
+    Arms the bracket and guardians of the part that opens, and ends those of a closed position. Returns the armed
+    guardians.
+    """
+    if not fills:
+        return ()
+    before = account.positions.get(market.spec.coin)
+    for px, size in fills:
+        ledger.fill(state, account, market, trade, order, px, size, maker=maker)
+    position = account.positions.get(market.spec.coin)
+    armed: tuple[int, ...] = ()
+    protection.follow(state, account, market, before)
+    if account.resting and before is not None and before is not position:
+        open_orders.drop_closings(state, account, market)
+    if (
+        position is not None
+        and position.side == order.buy
+        and not order.armed
+        and (order.stop_leg or order.target_leg or order.guardians)
+    ):
+        order.armed = True
+        entry_px = position.entry_px() if before is not position else trade.avg_px()
+        assert entry_px is not None
+        if order.stop_leg is not None or order.target_leg is not None:
+            protection.arm_bracket(state, account, market, position, order, entry_px, by_limit=by_limit)
+        if order.guardians:
+            armed = tuple(_arm_inline(state, account, market, position, order, entry_px, by_limit=by_limit))
+    return armed
+
+
+def _arm_inline(
+    state: State, account: Account, market: Market, position: Position, order: Order, entry_px: int, *, by_limit: bool
+) -> list[int]:
+    numbers = []
+    for spec in order.guardians:
+        if spec.type == "trailing_stop":
+            made = protection.arm_trail(
+                state, account, market, position, spec, extreme=entry_px, trade=order.trade, by_limit=by_limit
+            )
+        else:
+            made = guardian_lifecycle.arm_inline(state, account, position, spec, trade=order.trade, key=order.key)
+        numbers.append(made.number)
+    return numbers
+
+
+def finish(state: State, trade: Trade, *, reason: str | None = None) -> None:
+    """Mark a trade as done: the order is filled, or its own rule dropped the rest."""
+    trade.status, trade.updated_ms = "done", state.now_ms
+    if reason is not None:
+        trade.reason = reason

@@ -1,0 +1,290 @@
+"""Index of waiting prices and instants: two sorted lists of price levels per market, and one heap of deadlines.
+
+It is derived from the state and not stored: `rebuild` makes it again after a restore. The last element of each list is
+the one nearest to the price, so two comparisons decide whether a bar touches any level.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from functools import partial
+from heapq import heappop, heappush
+from typing import Final
+
+from bot.venue.model.outcome import clamp
+from bot.venue.model.state import DAY_MS, HOUR_MS, Account, Guardian, Level, Market, Order, Position, State
+
+LevelEntry = tuple[int, int, int, Level]
+
+# Order of actions at one price level.
+RANKS: Final = {
+    "liquidation": 0,
+    "drawdown": 1,
+    "stop_loss": 2,
+    "trail": 2,
+    "take_profit": 3,
+    "limit": 4,
+    "trail_move": 5,
+}
+
+# Order of actions at one instant: funding, then guardians by deadline (venue.md 2.11).
+# Settlement comes before the guardians.
+EXPIRY_RANK: Final = -1
+FUNDING_RANK: Final = 0
+DAY_RANK: Final = 1
+CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
+
+
+_level: Final = partial(tuple.__new__, Level)
+
+
+def _entry(px: int, kind: str, account: str, number: int, *, falls: bool) -> LevelEntry:
+    return (px if falls else -px, -RANKS[kind], -number, _level((kind, account, number)))
+
+
+def _add(market: Market, entry: LevelEntry, *, falls: bool) -> None:
+    insort(market.falling if falls else market.rising, entry)
+
+
+def _drop(market: Market, entry: LevelEntry, *, falls: bool) -> None:
+    levels = market.falling if falls else market.rising
+    at = bisect_left(levels, entry)
+    assert levels[at] == entry, entry
+    del levels[at]
+
+
+# ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def order_falls(order: Order) -> bool:
+    """True if the order waits for a price at or below its level."""
+    if order.kind == "limit":
+        return order.buy > 0
+    return (order.side > 0) == (order.kind == "stop_loss")
+
+
+def order_level(market: Market, order: Order) -> int:
+    """The price at which the order acts: its trigger, or for a limit one tick beyond its price (the price itself if a
+    touch fills, and at the ends of an event market, where no price lies beyond).
+    """
+    if order.kind != "limit":
+        assert order.trigger_px is not None
+        return order.trigger_px
+    assert order.limit_px is not None
+    if market.spec.limit_touch:
+        return order.limit_px
+    # Below a power of ten the grid is finer, so a buy uses the tick of the prices below its limit.
+    through = order.limit_px - order.buy * market.tick(order.limit_px - 1 if order.buy > 0 else order.limit_px)
+    return clamp(market.spec, through)
+
+
+def _order_entry(market: Market, order: Order) -> tuple[LevelEntry, bool]:
+    falls, px = order_falls(order), order.trigger_px
+    if px is None:
+        px = order_level(market, order)
+    return _entry(px, order.kind, order.account, order.number, falls=falls), falls
+
+
+def watch_order(market: Market, order: Order) -> None:
+    entry, falls = _order_entry(market, order)
+    insort(market.falling if falls else market.rising, entry)
+
+
+def unwatch_order(market: Market, order: Order) -> None:
+    entry, falls = _order_entry(market, order)
+    _drop(market, entry, falls=falls)
+
+
+def is_watched(market: Market, order: Order) -> bool:
+    """True if the order waits at a level. A limit that waits for the next point does not yet."""
+    if order.status == "armed":
+        return True
+    return order.status == "open" and order.kind == "limit" and (order.account, order.number) not in market.pending
+
+
+# ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _trail_entries(guardian: Guardian) -> list[tuple[LevelEntry, bool]]:
+    """A trailing stop has two levels: its stop, and one unit beyond its extreme (or its activation price)."""
+    assert guardian.extreme is not None
+    falls = guardian.side > 0
+    entries = [(_entry(guardian.extreme, "trail_move", guardian.account, guardian.number, falls=not falls), not falls)]
+    if guardian.active:
+        assert guardian.stop_px is not None
+        entries.append((_entry(guardian.stop_px, "trail", guardian.account, guardian.number, falls=falls), falls))
+        entries[0] = (
+            _entry(guardian.extreme + guardian.side, "trail_move", guardian.account, guardian.number, falls=not falls),
+            not falls,
+        )
+    return entries
+
+
+def watch_trail(market: Market, guardian: Guardian) -> None:
+    for entry, falls in _trail_entries(guardian):
+        _add(market, entry, falls=falls)
+
+
+def unwatch_trail(market: Market, guardian: Guardian) -> None:
+    for entry, falls in _trail_entries(guardian):
+        _drop(market, entry, falls=falls)
+
+
+# ── Margin watches ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def move_watch(market: Market, position: Position, level: int | None) -> None:
+    """Set the position's margin level to `level`. None: no price can liquidate it."""
+    if position.liquidation_level != level:
+        _move(market, position, position.liquidation_level, level, "liquidation")
+        position.liquidation_level = level
+
+
+def move_floor(market: Market, position: Position, level: int | None) -> None:
+    """Set the position's drawdown level to `level`. None: it has none."""
+    if position.floor_level != level:
+        _move(market, position, position.floor_level, level, "drawdown")
+        position.floor_level = level
+
+
+def _move(market: Market, position: Position, old: int | None, level: int | None, kind: str) -> None:
+    falls = position.side > 0
+    if old is not None:
+        _drop(market, _entry(old, kind, position.account, 0, falls=falls), falls=falls)
+    if level is not None:
+        _add(market, _entry(level, kind, position.account, 0, falls=falls), falls=falls)
+        market.watches += 1
+
+
+# ── Deadlines ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def schedule_funding(state: State, market: Market) -> None:
+    """Called when the first position opens: the next full hour pays funding."""
+    if market.next_funding_ms == 0 and market.spec.margin_mode != "full":
+        market.next_funding_ms = state.now_ms // HOUR_MS * HOUR_MS + HOUR_MS
+        heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
+
+
+def schedule_expiry(state: State, market: Market) -> None:
+    """Called when a market is listed: an event market is settled at its end."""
+    if market.spec.expires_ms is not None and market.status != "settled":
+        heappush(state.deadlines, (market.spec.expires_ms, EXPIRY_RANK, 0, "expiry", market.spec.coin))
+
+
+def schedule_day(state: State) -> None:
+    """Called when the first position or floor appears: schedules the next 00:00 UTC."""
+    if state.next_day_ms == 0:
+        state.next_day_ms = state.now_ms // DAY_MS * DAY_MS + DAY_MS
+        heappush(state.deadlines, (state.next_day_ms, DAY_RANK, 0, "day", ""))
+
+
+def schedule_guardian(state: State, account: Account, guardian: Guardian) -> None:
+    assert guardian.deadline_ms is not None
+    heappush(
+        state.deadlines,
+        (guardian.deadline_ms, CLOCK_RANKS[guardian.spec.type], guardian.number, "guardian", account.id),
+    )
+
+
+def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
+    """Take the earliest deadline at or before now (before now if not `inclusive`) as (deadline, kind, reference,
+    number).
+    """
+    if not state.deadlines or state.deadlines[0][0] > now_ms:
+        # A stale entry of the heap is too early, never too late.
+        return None
+    at = next_deadline_ms(state)
+    if at is None or at > now_ms or (at == now_ms and not inclusive):
+        return None
+    deadline, _, number, kind, ref = heappop(state.deadlines)
+    return deadline, kind, ref, number
+
+
+def next_deadline_ms(state: State) -> int | None:
+    """The next instant at which time alone causes something.
+
+    Corrects entries of the heap that a heartbeat or an exit made stale.
+    """
+    heap = state.deadlines
+    while heap:
+        at, rank, number, kind, ref = heap[0]
+        if kind == "expiry":
+            if state.markets[ref].status != "settled":
+                return at
+            heappop(heap)
+            continue
+        if kind == "funding":
+            if state.markets[ref].next_funding_ms == at:
+                return at
+            heappop(heap)
+            continue
+        if kind == "day":
+            if state.next_day_ms == at:
+                return at
+            heappop(heap)
+            continue
+        account = state.accounts.get(ref)
+        guardian = account.guardians.get(number) if account else None
+        if guardian is None or guardian.deadline_ms is None:
+            heappop(heap)
+        elif guardian.deadline_ms > at:
+            heappop(heap)
+            heappush(heap, (guardian.deadline_ms, rank, number, kind, ref))
+        else:
+            return at
+    return None
+
+
+# ── After a restore ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rebuild(state: State) -> None:
+    """Make the level lists and the deadline heap again from the state."""
+    state.deadlines.clear()
+    state.fresh.clear()
+    if state.next_day_ms:
+        heappush(state.deadlines, (state.next_day_ms, DAY_RANK, 0, "day", ""))
+    for market in state.markets.values():
+        market.falling.clear()
+        market.rising.clear()
+        schedule_expiry(state, market)
+        if market.next_funding_ms:
+            heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
+    # dict.values, because a mapping of accounts may count its own reads, and nothing stored changes here.
+    for account in dict.values(state.accounts):
+        for market, entry, falls in _entries(state, account):
+            (market.falling if falls else market.rising).append(entry)
+        for guardian in account.guardians.values():
+            if guardian.deadline_ms is not None:
+                schedule_guardian(state, account, guardian)
+    for market in state.markets.values():
+        market.falling.sort()
+        market.rising.sort()
+
+
+def forget(state: State, account: Account) -> None:
+    """Remove every level of an account. Its deadlines in the heap are ignored once its guardians are removed."""
+    for market, entry, falls in _entries(state, account):
+        _drop(market, entry, falls=falls)
+
+
+def _entries(state: State, account: Account) -> Iterator[tuple[Market, LevelEntry, bool]]:
+    """All levels of an account: (market, entry, True if it waits for a falling price)."""
+    markets = state.markets
+    for order in account.orders.values():
+        market = markets[order.coin]
+        if is_watched(market, order):
+            entry, falls = _order_entry(market, order)
+            yield market, entry, falls
+    for guardian in account.guardians.values():
+        coin = guardian.spec.coin
+        if guardian.spec.type == "trailing_stop" and coin is not None and guardian.extreme is not None:
+            for entry, falls in _trail_entries(guardian):
+                yield markets[coin], entry, falls
+    for position in account.positions.values():
+        falls = position.side > 0
+        for kind, level in (("liquidation", position.liquidation_level), ("drawdown", position.floor_level)):
+            if level is not None:
+                yield markets[position.coin], _entry(level, kind, account.id, 0, falls=falls), falls

@@ -1,0 +1,1 @@
+"""Stops, targets and guardians of a position: how they are set, moved and ended."""

@@ -1,0 +1,1 @@
+"""State and commands as JSON, and old records packed in pages."""

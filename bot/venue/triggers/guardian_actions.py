@@ -1,0 +1,201 @@
+"""What a guardian does to the account when it fires at a price or on request. It fires once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bot.venue.accounting import drawdown_floors, ledger, limits
+from bot.venue.model import outcome
+from bot.venue.model.state import DAY_MS, Account, Guardian, Market, Position, State, guardian_id, oid_text, trade_id
+from bot.venue.orders import exits, open_orders
+from bot.venue.prices import index
+from bot.venue.protection import guardians, protection
+from bot.venue.protection.protection import emit_guardian
+
+BLOCKING: Final = ("flatten", "block_opens")
+
+
+@dataclass(slots=True)
+class Killed:
+    """The guardian of a kill, and the orders and trades of it."""
+
+    guardian: Guardian
+    canceled: tuple[str, ...]
+    trades: tuple[str, ...]
+
+
+def count_fire(state: State, guardian: Guardian) -> None:
+    guardian.fired_ms, guardian.fire_count = state.now_ms, guardian.fire_count + 1
+
+
+def act(
+    state: State, account: Account, guardian: Guardian, action: str, reason: str, *, kind: str = "guardian"
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Emit the `fired` event, then cancel entries and close positions as `action` says.
+
+    Returns the orders canceled and the trades made.
+    """
+    # The event comes before its effects and lists them: each exit below makes one trade, in this order.
+    sweeps = action in ("cancel_orders", "flatten")
+    entries = (
+        [one for one in open_orders.entries(account) if limits.reaches(state, guardian, one.coin)] if sweeps else []
+    )
+    gone = tuple(oid_text(account, order.number) for order in entries)
+    leaving = _staying(state, account, guardian) if action == "flatten" else []
+    trades = tuple(trade_id(account, account.trade_seq + n) for n in range(1, len(leaving) + 1))
+    emit_guardian(
+        state,
+        account,
+        guardian,
+        "fired",
+        reason=reason,
+        action=action,
+        value=ledger.account_value(state, account),
+        canceled=gone,
+        trades=trades,
+    )
+    open_orders.cancel_each(state, account, entries, kind)
+    for (position, size), trade in zip(leaving, trades, strict=True):
+        market = state.markets[position.coin]
+        made = exits.force_exit(
+            state,
+            account,
+            market,
+            position,
+            size=size,
+            kind=kind,
+            reason=kind,
+            ref_px=market.mid,
+            guardian=guardian_id(account, guardian.number),
+        )
+        assert made.id == trade
+    return gone, trades
+
+
+def _staying(state: State, account: Account, guardian: Guardian) -> list[tuple[Position, int]]:
+    """Positions that the guardian may close, each without the size that a working exit closes already."""
+    held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
+    found = [(position, _left(state, account, position)) for position in held]
+    return [(position, size) for position, size in found if size]
+
+
+def _left(state: State, account: Account, position: Position) -> int:
+    """The part of a position that no working exit closes: what was added after those exits started."""
+    at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
+    return max(0, position.size - sum(order.size - order.filled for order in at_work))
+
+
+def close_position(
+    state: State, account: Account, market: Market, guardian: Guardian, ref_px: int, reason: str
+) -> None:
+    """Close the guardian's position, reduce-only around `ref_px`. Its bracket and the guardian end."""
+    del account.guardians[guardian.number]
+    guardian.deadline_ms = None
+    count_fire(state, guardian)
+    position = account.positions[market.spec.coin]
+    left = _left(state, account, position)
+    # Without a price the exit waits, and the bracket stays until there is one.
+    children = (
+        []
+        if not left or market.px_at(state.now_ms) is None
+        else [
+            account.orders[oid]
+            for oid in (position.stop_oid, position.target_oid)
+            if oid is not None and account.orders[oid].status == "armed"
+        ]
+    )
+    trades = (trade_id(account, account.trade_seq + 1),) if left else ()
+    emit_guardian(
+        state,
+        account,
+        guardian,
+        "fired",
+        reason=reason,
+        mark=market.mark,
+        action="close",
+        canceled=tuple(oid_text(account, o.number) for o in children),
+        trades=trades,
+    )
+    # A working exit already closes all of it.
+    if not left:
+        return
+    for child in children:
+        protection.drop_child(state, account, market, position, child, "guardian")
+    exits.force_exit(
+        state,
+        account,
+        market,
+        position,
+        size=left,
+        kind="guardian",
+        reason="guardian",
+        ref_px=ref_px,
+        guardian=guardian_id(account, guardian.number),
+    )
+
+
+def fire_trail(state: State, account: Account, market: Market, guardian: Guardian, ref_px: int) -> None:
+    """The price reached the trailing stop: close reduce-only around `ref_px`."""
+    index.unwatch_trail(market, guardian)
+    close_position(state, account, market, guardian, ref_px, "trail")
+
+
+def move_trail(state: State, account: Account, market: Market, guardian: Guardian, px: int) -> None:
+    """Move the stop after a new extreme or the activation. It never loosens."""
+    index.unwatch_trail(market, guardian)
+    woke = not guardian.active
+    guardian.active, guardian.extreme = True, px
+    stop = outcome.clamp(market.spec, guardians.trail_stop(guardian))
+    if guardian.stop_px is None or (stop - guardian.stop_px) * guardian.side > 0:
+        guardian.stop_px = stop
+    guardian.born = market.point
+    index.watch_trail(market, guardian)
+    if woke:
+        emit_guardian(state, account, guardian, "activated", mark=px)
+
+
+def fire_drawdown(state: State, account: Account, guardian: Guardian) -> None:
+    """The day's loss reached its maximum: do the action, and block openings until 00:00 UTC."""
+    guardian.status, guardian.blocks_opens = "latched", True
+    count_fire(state, guardian)
+    guardian.deadline_ms = state.now_ms // DAY_MS * DAY_MS + DAY_MS
+    index.schedule_guardian(state, account, guardian)
+    act(state, account, guardian, guardian.spec.action or "flatten", "drawdown")
+    ledger.rewatch_floor(state, account)
+
+
+def touch_floor(state: State, account: Account, market: Market) -> None:
+    """A position has used up its share of the slack above the floor: check the account's value at this price."""
+    value = ledger.account_value(state, account)
+    if drawdown_floors.is_rolling(state) or not drawdown_floors.armed(account):
+        drawdown_floors.rewatch(state, account, value)
+        return
+    found = drawdown_floors.breached(account, value)
+    for guardian in found:
+        fire_drawdown(state, account, guardian)
+    if not found:
+        drawdown_floors.widen(state, account, market, value)
+
+
+def begin_day(state: State) -> None:
+    """00:00 UTC: store the account value that the day's loss is measured from, for each account with a position or a
+    floor.
+    """
+    state.next_day_ms = 0
+    is_stored = False
+    for account in state.accounts.values():
+        if account.positions or drawdown_floors.is_watched(account):
+            is_stored = True
+            drawdown_floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
+            ledger.rewatch_floor(state, account)
+    if is_stored:
+        index.schedule_day(state)
+
+
+def kill(state: State, account: Account, guardian: Guardian) -> Killed:
+    """Act now and block openings until a caller disarms the guardian."""
+    guardian.status, guardian.blocks_opens, guardian.deadline_ms = "latched", True, None
+    count_fire(state, guardian)
+    canceled, trades = act(state, account, guardian, guardian.spec.action or "cancel_orders", "manual", kind="kill")
+    return Killed(guardian, canceled, trades)
