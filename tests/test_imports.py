@@ -1,10 +1,14 @@
-"""The packages of `bot` import one another in one direction."""
+"""The modules and the folders of `bot` import one another in one direction."""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 
 def imports_of(source: str, modules: frozenset[str]) -> set[str]:
@@ -53,6 +57,48 @@ def test_no_module_of_bot_imports_itself_through_others(repository: Path) -> Non
     assert list(cycles(import_graph(repository, "bot"))) == []
 
 
+def folder_graph(graph: Mapping[str, set[str]], packages: frozenset[str]) -> dict[str, set[str]]:
+    """Folder -> the folders that its modules import from. A module beside `bot/__init__.py` stands for itself."""
+
+    def folder_of(module: str) -> str:
+        folder = module if module in packages else module.rpartition(".")[0]
+        return module if folder == "bot" else folder
+
+    folders: dict[str, set[str]] = {folder_of(module): set() for module in graph}
+    for module, imported in graph.items():
+        folders[folder_of(module)] |= {folder_of(other) for other in imported} - {folder_of(module)}
+    return folders
+
+
+def packages_of(root: Path) -> frozenset[str]:
+    return frozenset(".".join(file.parent.relative_to(root).parts) for file in (root / "bot").rglob("__init__.py"))
+
+
+def test_no_folder_of_bot_imports_itself_through_others(repository: Path) -> None:
+    graph = folder_graph(import_graph(repository, "bot"), packages_of(repository))
+    assert list(cycles(graph)) == [], "move the module that both need into a folder below them"
+
+
+def test_a_cycle_of_folders_is_found_where_no_module_imports_itself(tmp_path: Path) -> None:
+    texts = {
+        "bot/__init__": "",
+        "bot/top/__init__": "",
+        "bot/top/leaf": "",
+        "bot/top/root": "def work():\n    from bot.top.pages import first\n",
+        "bot/top/pages/__init__": "",
+        "bot/top/pages/first": "from bot.top import leaf\n",
+        "bot/errors": "",
+        "bot/top/other": "from bot import errors\n",
+    }
+    for name, text in texts.items():
+        file = tmp_path / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    graph = import_graph(tmp_path, "bot")
+    assert list(cycles(graph)) == []
+    assert list(cycles(folder_graph(graph, packages_of(tmp_path)))) == [frozenset({"bot.top", "bot.top.pages"})]
+
+
 def test_a_cycle_is_found_also_under_type_checking_and_inside_a_function(tmp_path: Path) -> None:
     (tmp_path / "bot").mkdir()
     texts = {
@@ -65,3 +111,28 @@ def test_a_cycle_is_found_also_under_type_checking_and_inside_a_function(tmp_pat
     for name, text in texts.items():
         (tmp_path / "bot" / f"{name}.py").write_text(text)
     assert set(cycles(import_graph(tmp_path, "bot"))) == {frozenset({"bot.first", "bot.second", "bot.third"})}
+
+
+def layers_of(repository: Path, contract: str) -> list[str]:
+    """The names of a layers contract from top to bottom, without `__main__`."""
+    contracts = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (entry["layers"] for entry in contracts if entry["id"] == contract)
+    return [name for layer in layers for name in re.findall(r"\w+", layer) if name != "__main__"]
+
+
+def map_of(init: Path) -> list[str]:
+    """The names at the beginning of the indented lines of a package's docstring."""
+    text = ast.get_docstring(ast.parse(init.read_text())) or ""
+    heads = [re.split(r" {2,}", line[4:])[0] for line in text.splitlines() if re.match(r" {4}\S", line)]
+    return [name for head in heads for name in re.findall(r"\w+", head)]
+
+
+@pytest.mark.parametrize(
+    ("package", "contract"), [("bot", "layers"), ("bot/venue", "venue-layers"), ("bot/runtime", "runtime-layers")]
+)
+def test_the_map_of_a_package_lists_the_layers_of_its_contract(package: str, contract: str, repository: Path) -> None:
+    """Modules beside the folders of the daemon are described in sentences; the map lists its folders."""
+    layers = layers_of(repository, contract)
+    if package == "bot/runtime":
+        layers = [name for name in layers if (repository / package / name).is_dir()]
+    assert map_of(repository / package / "__init__.py") == layers

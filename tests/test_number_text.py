@@ -9,7 +9,7 @@ import pytest
 from bot import number_text
 from bot.backtest.report import summary
 from bot.cli.common import formatting as terminal
-from bot.dashboard import formatting as page
+from bot.dashboard.values import formatting as page
 from bot.number_text import on_page
 
 HOUR = 3_600

@@ -26,7 +26,8 @@ from bot.backtest.data import funding_rates, quality
 from bot.cli.app import COMMANDS, call
 from bot.cli.app import EPILOG as CODES
 from bot.cli.backtest import backtest
-from bot.cli.operate import demo_folders, systemd_unit
+from bot.cli.common import demo_folders
+from bot.cli.operate import systemd_unit
 from bot.cli.run import embedded_service
 from bot.cli.run.embedded_service import Embedded
 from bot.cli.sandbox.sandbox import EPILOG

@@ -4,10 +4,10 @@ Start with `app`: the group, the list of commands, and how a failure becomes a m
 holds the
 commands of one section of `bot --help`; `common` holds what several of them use. The modules that are not commands:
 
-- `operate/daemon_client` finds the daemon that a command means and asks its control socket.
+- `common/daemon_client` finds the daemon that a command means and asks its control socket.
 - `run/embedded_service` starts, finds and stops the service of `base_url: embedded`; `run/run_daemon` runs the daemon
 beside it.
-- `start/event_lines` turns log events into lines for people.
+- `common/event_lines` turns log events into lines for people.
 
 A command is imported when it is called, so that `bot --help` starts quickly. This package may import every other one.
 """

@@ -22,12 +22,12 @@ from bot.clock import SystemClock
 from bot.dashboard import controls
 from bot.dashboard.backtests import NoRun
 from bot.dashboard.documents import Documents
-from bot.dashboard.identity import Moved
 from bot.dashboard.page_models import PAGES, Data, NoSuchPage, Page, Sources
 from bot.dashboard.pages import frame
-from bot.dashboard.reading import Reading
 from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
 from bot.dashboard.sign_in import COOKIE_S, SignIn
+from bot.dashboard.values.identity import Moved
+from bot.dashboard.values.reading import Reading
 from bot.errors import BotError
 
 log = structlog.get_logger()

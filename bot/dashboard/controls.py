@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from bot.dashboard import formatting, identity
-from bot.dashboard.reading import NOW, Known
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.values import formatting, identity
+from bot.dashboard.values.reading import NOW, Known
+from bot.dashboard.values.snapshot import Snapshot
 
 Data = dict[str, Any]
 GONE: Final = "Nothing was sent: {subject} is not what the page showed any more. {now} Open the page again."

@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.values.snapshot import Snapshot
 from bot.money import format_decimal
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.fold import fold_wire_event

@@ -12,14 +12,15 @@ from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import urlencode
 
 from bot.clock import SystemClock
-from bot.dashboard import formatting, server_chart
+from bot.dashboard import server_chart
 from bot.dashboard.backtests import Backtests, Job, NoRun
-from bot.dashboard.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies
-from bot.dashboard.reading import NOW, Known, Reading, old, unknown, worst
-from bot.dashboard.snapshot import Snapshot
 from bot.dashboard.sources import DaemonSource, ServiceSource
 from bot.dashboard.tables import Column
+from bot.dashboard.values import formatting
+from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
+from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
+from bot.dashboard.values.snapshot import Snapshot
 from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
 from bot.wire.resources import Market

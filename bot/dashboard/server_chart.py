@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from bot.dashboard import formatting
 from bot.dashboard.pages.market import COLOURS, FillMark, Line, Overlay
+from bot.dashboard.values import formatting
 from bot.wire import INTERVAL_MS, Candle
 
 WIDTH: Final = 960

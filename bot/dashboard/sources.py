@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol, TypeVar
 from bot.client import Client
 from bot.clock import SystemClock, monotonic_ns
 from bot.dashboard.journal_account import last_snapshot
-from bot.dashboard.reading import Reading, old, unknown
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.values.reading import Reading, old, unknown
+from bot.dashboard.values.snapshot import Snapshot
 from bot.errors import ApiError, BotError, Exit
 from bot.runtime.journal import queries
 from bot.wire import Candle
@@ -46,7 +46,7 @@ SERIES_MAX: Final = 100
 
 
 class Control(Protocol):
-    """A daemon by its state directory, and its control socket. `bot.cli.operate.daemon_client.Place` is one."""
+    """A daemon by its state directory, and its control socket. `bot.cli.common.daemon_client.Place` is one."""
 
     @property
     def folder(self) -> Path:

@@ -18,9 +18,9 @@ import uvicorn
 from bot.dashboard.app import Dashboard
 from bot.dashboard.backtests import Backtests
 from bot.dashboard.page_models import Sources
-from bot.dashboard.reading import Reading
 from bot.dashboard.sign_in import SignIn
 from bot.dashboard.sources import DaemonSource, ServiceSource
+from bot.dashboard.values.reading import Reading
 from bot.runtime.journal import queries
 from bot.strategy import Bracket, Close, Open
 from bot.wire.market import BookResult

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.dashboard.identity import strategy_stamp
 from bot.dashboard.page_models import PAGES
 from bot.dashboard.request_checks import FORM_BYTES_MAX, is_local
+from bot.dashboard.values.identity import strategy_stamp
 from tests.dashboard.builders import BASE, Browser, Daemon, status, strategy
 
 ANSWERS = {

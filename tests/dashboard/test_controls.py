@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from bot.cli.operate.daemon_client import NotRunning
+from bot.cli.common.daemon_client import NotRunning
 from bot.dashboard.controls import ACTIONS
-from bot.dashboard.identity import Moved
 from bot.dashboard.page_models import PAGES
+from bot.dashboard.values.identity import Moved
 from bot.errors import BotError, Declined
 from tests.dashboard.builders import Browser, Daemon, order, position, status, strategy
 

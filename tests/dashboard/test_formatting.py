@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.dashboard import formatting
+from bot.dashboard.values import formatting
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bot.cli.operate.daemon_client import NotRunning, Silent
+from bot.cli.common.daemon_client import NotRunning, Silent
 from bot.dashboard.controls import ACTIONS
 from bot.dashboard.page_models import PARTS
-from bot.dashboard.reading import NOW, Reading, old, unknown
+from bot.dashboard.values.reading import NOW, Reading, old, unknown
 from bot.runtime.journal import queries
 from bot.wire.wallets import WalletResult
 from tests.dashboard.builders import NOW_MS, Browser, Daemon, order, position, status

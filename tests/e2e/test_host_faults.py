@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from bot.cli.app import call
-from bot.cli.operate import daemon_client as place_module
-from bot.cli.operate.daemon_client import NotRunning, Place
+from bot.cli.common import daemon_client as place_module
+from bot.cli.common.daemon_client import NotRunning, Place
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
 SPEED = 60

@@ -17,7 +17,7 @@ from mcp.server.stdio import stdio_server
 import bot
 from bot.cli.assistants.backtest_run import BacktestRefused, BacktestRuns
 from bot.cli.assistants.daemon_tools import INSTRUCTIONS, TOOLS, Tool, offered, why_absent
-from bot.cli.operate.daemon_client import Denied, NotRunning, Silent, find
+from bot.cli.common.daemon_client import Denied, NotRunning, Silent, find
 from bot.errors import BotError, ConfigError
 from bot.service.mcp.tools import harmless
 

@@ -217,8 +217,8 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
 def _folder_of(what: Path) -> tuple[Path, Path | None]:
     """The state directory that WHAT names, and the config if WHAT is a config."""
     from bot.backtest.results.run_reader import newest_run
-    from bot.cli.operate.daemon_client import folder_of
-    from bot.cli.operate.demo_folders import DemoFolder
+    from bot.cli.common.daemon_client import folder_of
+    from bot.cli.common.demo_folders import DemoFolder
     from bot.runtime.journal.queries import FILE, is_there
 
     if what.is_dir():
@@ -264,7 +264,7 @@ def _noted(recorded: Record, folder: Path) -> Path:
 
 def _is_of(config: Path, folder: Path) -> bool:
     """Whether the config keeps its state in this folder, or lies in it."""
-    from bot.cli.operate.daemon_client import folder_of
+    from bot.cli.common.daemon_client import folder_of
 
     own = folder.resolve()
     return config.resolve().is_relative_to(own) or folder_of(config).resolve() == own
@@ -334,8 +334,8 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
     import shutil
     from tempfile import TemporaryDirectory
 
+    from bot.cli.common.daemon_client import folder_of
     from bot.cli.data.candle_source import client_of
-    from bot.cli.operate.daemon_client import folder_of
     from bot.cli.run.embedded_service import Embedded
     from bot.client import Client
 

@@ -1,1 +1,3 @@
-"""Used by several commands: the check of a config, option types, number formats, files, crash reports."""
+"""Used by several commands: the way to a running daemon, lines of events, the check of a config, option types,
+number formats, files, crash reports.
+"""

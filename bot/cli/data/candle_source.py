@@ -77,8 +77,8 @@ async def client_of(config_file: Path | None, base_url: str | None, *, otherwise
 
     Candles need no API key. A hosted service gets the key of the config if the key can be read.
     """
+    from bot.cli.common.daemon_client import folder_of, is_closed
     from bot.cli.operate.credentials import key_of
-    from bot.cli.operate.daemon_client import folder_of, is_closed
     from bot.cli.run.embedded_service import Embedded
     from bot.client import Client
     from bot.client.faults import Fault

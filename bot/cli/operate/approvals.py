@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bot.cli.operate.daemon_client import where
+from bot.cli.common.daemon_client import where
 from bot.plain_text import one_line
 
 if TYPE_CHECKING:
-    from bot.cli.operate.daemon_client import Place
+    from bot.cli.common.daemon_client import Place
 
 EPILOG = """\b
 Examples:
@@ -34,7 +34,7 @@ more than 0.5 %.
 @click.pass_context
 def approvals(ctx: click.Context, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """List the entries that wait for a person; approve or refuse one."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import Exit
 
     if ctx.invoked_subcommand is not None:
@@ -59,7 +59,7 @@ def approvals(ctx: click.Context, config: Path | None, state_dir: Path | None, *
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON. Never asks; needs --yes.")
 def approve(name: str, config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
     """Agree to the entry ID (or its first letters); the daemon sends it."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
 
     return _decide(find(config, state_dir), "/approve", name, {}, is_agreed=yes, as_json=as_json)
 
@@ -74,7 +74,7 @@ def refuse(
     name: str, config: Path | None, state_dir: Path | None, reason: str | None, *, yes: bool, as_json: bool
 ) -> int:
     """Refuse the entry ID (or its first letters); nothing is sent."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
 
     return _decide(
         find(config, state_dir), "/refuse", name, {"reason": reason} if reason else {}, is_agreed=yes, as_json=as_json

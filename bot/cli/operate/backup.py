@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from bot import __version__
-from bot.cli.operate.daemon_client import NotRunning, Place, Silent, where
+from bot.cli.common.daemon_client import NotRunning, Place, Silent, where
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import sync, write_private
 
@@ -93,7 +93,7 @@ class Manifest:
 @click.option("--json", "as_json", is_flag=True, help="The manifest as one JSON object.")
 def backup(dest: Path, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Copy journal, embedded service, config and strategies of a daemon into a new FOLDER, also while it runs."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
 
     place = _with_config(find(config, state_dir, dead_too=True))
     manifest = write_backup(place, dest)
@@ -229,7 +229,7 @@ def _strategies_of(config: Path) -> Path | None:
 
 
 def _name_of(config: Path) -> str:
-    from bot.cli.operate.daemon_client import outline
+    from bot.cli.common.daemon_client import outline
 
     return outline(config)[0]
 

@@ -22,7 +22,7 @@ def recorded_config(folder: Path) -> str | None:
 
 def key_of(config: Path) -> str:
     """The API key that a config refers to. ConfigError if it cannot be read here; its message says what to do."""
-    from bot.cli.operate.daemon_client import plain_data
+    from bot.cli.common.daemon_client import plain_data
 
     section = plain_data(config).get("account")
     return key_of_reference(config, section.get("api_key") if isinstance(section, dict) else None)

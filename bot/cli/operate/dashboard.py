@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from bot.cli.operate.daemon_client import Place
+    from bot.cli.common.daemon_client import Place
     from bot.dashboard.server import Running
 
 PORT: Final = 8710
@@ -66,7 +66,7 @@ def dashboard(
     of_run: bool,
 ) -> int:
     """Show a daemon in the browser: account, positions, charts, strategies, orders, guardians, backtests."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import BotError, Exit
     from bot.runtime.liveness.instance_lock import harden, private_dir
 

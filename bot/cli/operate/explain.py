@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import click
 
+from bot.cli.common.daemon_client import where
 from bot.cli.common.param_types import Group
-from bot.cli.operate.daemon_client import where
 from bot.plain_text import one_line
 from bot.words import many
 
@@ -48,7 +48,7 @@ eight decimals.
 @click.option("--json", "as_json", is_flag=True, help="The steps as JSON.")
 def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Trace one order from its bar to its exit: bar, decision, intent, plan, request, events, fill."""
-    from bot.cli.operate.daemon_client import find, of_journal
+    from bot.cli.common.daemon_client import find, of_journal
     from bot.clock import iso
     from bot.errors import Exit
     from bot.runtime.journal import order_trace, queries
@@ -88,8 +88,8 @@ def export() -> None:
 )
 def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: Path | None, *, as_json: bool) -> int:
     """List every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
+    from bot.cli.common.daemon_client import NotRunning, Silent, find
     from bot.cli.common.files import PRIVATE, write_atomic
-    from bot.cli.operate.daemon_client import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime.journal import queries
     from bot.runtime.journal.round_trips import COLUMNS, TYPES, trips

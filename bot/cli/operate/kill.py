@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.cli.common.daemon_client import where
 from bot.cli.operate.credentials import key_of_reference, recorded_config
-from bot.cli.operate.daemon_client import where
 
 if TYPE_CHECKING:
-    from bot.cli.operate.daemon_client import Place
+    from bot.cli.common.daemon_client import Place
     from bot.cli.run.embedded_service import Embedded
     from bot.client import Client
     from bot.wire.account import KillResult
@@ -70,7 +70,7 @@ def kill(
     as_json: bool,
 ) -> int:
     """Activate the kill switch of the account. Calls the service directly, whether or not the daemon runs."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.client.names import run_unheld
 
     if flatten and lift:
@@ -98,7 +98,7 @@ def _ask_first(place: Place, *, flatten: bool) -> None:
 
 
 async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:
-    from bot.cli.operate.daemon_client import Silent
+    from bot.cli.common.daemon_client import Silent
     from bot.client import Client
     from bot.errors import OutcomeUnknown, TryLater
 
@@ -177,7 +177,7 @@ def _way(place: Place, reference: str | None) -> tuple[str, str] | Embedded | No
     """Address and key of a service, an embedded service that runs without its daemon, or None: the daemon must send
     the call.
     """
-    from bot.cli.operate.daemon_client import NotRunning, plain_data
+    from bot.cli.common.daemon_client import NotRunning, plain_data
     from bot.cli.run.embedded_service import Embedded
     from bot.errors import ConfigError
     from bot.runtime.journal.queries import Closed
@@ -243,7 +243,7 @@ async def kill_by_daemon(place: Place, key: str, *, flatten: bool, by: str | Non
     """
     import asyncio
 
-    from bot.cli.operate.daemon_client import Hung, Silent
+    from bot.cli.common.daemon_client import Hung, Silent
     from bot.clock import monotonic_ns
 
     end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
@@ -287,7 +287,7 @@ async def _kill_at_service(client: Client, key: str, *, flatten: bool) -> KillRe
     """
     import asyncio
 
-    from bot.cli.operate.daemon_client import Silent
+    from bot.cli.common.daemon_client import Silent
     from bot.client.retry import Backoff
     from bot.clock import monotonic_ns
     from bot.errors import OutcomeUnknown, TryLater

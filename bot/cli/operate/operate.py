@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bot.cli.operate.daemon_client import where
+from bot.cli.common.daemon_client import where
 
 if TYPE_CHECKING:
-    from bot.cli.operate.daemon_client import Place
+    from bot.cli.common.daemon_client import Place
 
 # the daemon ends within five seconds; a busy machine may need more
 STOP_WITHIN_S: Final = 15.0
@@ -81,7 +81,7 @@ def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *,
 
 
 def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import Exit
 
     answer = find(config, state_dir).ask("POST", path, {} if strategy is None else {"strategy": strategy})
@@ -106,7 +106,7 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
 @click.option("--json", "as_json", is_flag=True, help="The changes as JSON. Never asks; changes nothing without --yes.")
 def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
     """Reload the config and its strategies. Shows the changes first."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import Exit
     from bot.logs import redact_text
 
@@ -154,7 +154,7 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
     """End the daemon as SIGTERM does, and wait until it has ended. safety.on_exit decides what happens to orders and
     positions. An embedded service ends too.
     """
-    from bot.cli.operate.daemon_client import Denied, NotRunning, Silent, find
+    from bot.cli.common.daemon_client import Denied, NotRunning, Silent, find
 
     place = find(config, state_dir)
     try:
@@ -246,7 +246,7 @@ def _ends(place: Place) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="The differences as JSON.")
 def reconcile(config: Path | None, state_dir: Path | None, *, applies: bool, as_json: bool) -> int:
     """Compare the daemon's record of the account with the service. Shows the differences; --apply repairs them."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import Exit
 
     answer: Any = find(config, state_dir).ask("POST" if applies else "GET", "/reconcile", {} if applies else None)

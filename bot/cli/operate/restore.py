@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from bot.cli.common.daemon_client import folder_of
 from bot.cli.operate.backup import (
     BESIDE,
     CONFIG,
@@ -33,7 +34,6 @@ from bot.cli.operate.backup import (
     Manifest,
     sha256,
 )
-from bot.cli.operate.daemon_client import folder_of
 from bot.errors import BotError, ConfigError
 from bot.files import OutsideFolder, inside, replacing, sync
 

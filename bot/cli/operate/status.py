@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.common import formatting
-from bot.cli.operate.daemon_client import where
+from bot.cli.common.daemon_client import where
 from bot.number_text import ago, duration, duration_ms
 from bot.plain_text import one_line
 from bot.words import many
 
 if TYPE_CHECKING:
-    from bot.cli.operate.daemon_client import Place
+    from bot.cli.common.daemon_client import Place
 
 # since the last complete pass; a strategy's call may take five seconds of a pass
 OLD_S: Final = 10.0
@@ -71,7 +71,7 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     If the daemon does not run: the last state in its journal and its age, with exit code 3.
     """
     from bot.checks.file_versions import stored_problems
-    from bot.cli.operate.daemon_client import NotRunning, find
+    from bot.cli.common.daemon_client import NotRunning, find
     from bot.errors import Exit
 
     place = None
@@ -109,7 +109,7 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 @click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
 def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """List the open positions, each with its stop and trailing stops. Asks the running daemon."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import Exit
 
     answer = find(config, state_dir).ask("GET", "/positions")
@@ -161,7 +161,7 @@ def _is_unsafe(position: Mapping[str, Any]) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
 def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """List the orders that rest at the service: entries, armed stops and targets. Asks the running daemon."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import Exit
 
     answer = find(config, state_dir).ask("GET", "/orders")
@@ -195,7 +195,7 @@ def events(
 
     Works also if the daemon does not run.
     """
-    from bot.cli.operate.daemon_client import find, of_journal
+    from bot.cli.common.daemon_client import find, of_journal
     from bot.errors import Exit
     from bot.runtime.journal import queries
 
@@ -241,7 +241,7 @@ def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: boo
 
     If the daemon does not run (exit 3) or does not answer (exit 5), show its last lines on disk.
     """
-    from bot.cli.operate.daemon_client import NotRunning, Silent, find
+    from bot.cli.common.daemon_client import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime.control_plane.log_tail import FILE, last_lines
 
@@ -259,7 +259,7 @@ def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: boo
 def _follow(place: Place, last: int, *, as_json: bool) -> int:
     import time
 
-    from bot.cli.operate.daemon_client import NotRunning
+    from bot.cli.common.daemon_client import NotRunning
     from bot.errors import Exit
 
     try:

@@ -141,7 +141,7 @@ def opening(unit: Unit) -> str:
 
 def credential_file(config: Path, name: str) -> Path | None:
     """The file from which the installed unit of this config loads a credential; None if no unit is installed."""
-    from bot.cli.operate.daemon_client import outline
+    from bot.cli.common.daemon_client import outline
 
     file_name = unit_name(outline(config)[0])
     for folder in _unit_folders():
@@ -182,7 +182,7 @@ def _unit_folders() -> Iterator[Path]:
 def _text(
     config: Path, settings: Settings, credentials: Mapping[str, Path], system: Sequence[str], *, is_user: bool
 ) -> Iterator[str]:
-    from bot.cli.operate.daemon_client import outline, unit_state
+    from bot.cli.common.daemon_client import outline, unit_state
 
     yield "# Made by `bot systemd`. `bot doctor` reports when it is out of date."
     yield "[Unit]"
@@ -227,7 +227,7 @@ def _bound(config: Path, settings: Settings) -> Sequence[Path]:
 
 
 def _system_lines(settings: Settings, bound: Sequence[Path]) -> Sequence[str]:
-    from bot.cli.operate.daemon_client import unit_state
+    from bot.cli.common.daemon_client import unit_state
 
     lines = ["DynamicUser=yes", f"StateDirectory={unit_state(settings.name)}", "StateDirectoryMode=0700", *_SYSTEM]
     lines.append(f"ProtectHome={'tmpfs' if bound else 'yes'}")
@@ -303,7 +303,7 @@ def _is_hidden(path: Path) -> bool:
 def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> None:
     """Raise ConfigError with everything that would keep the unit from starting."""
     from bot.checks.config_check import missing_packages, needs_package
-    from bot.cli.operate.daemon_client import outline, unit_state
+    from bot.cli.common.daemon_client import outline, unit_state
 
     problems = []
     for kind, name in noted.found:

@@ -43,7 +43,7 @@ def telegram(config: Path) -> int:
         raise ConfigError(f"{config}: telegram: is required; `bot telegram --help` shows the section")
 
     from bot import logs
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.cli.operate.telegram_chats import serve
 
     logs.configure(pretty=None, level="info")
@@ -55,7 +55,7 @@ def _token(config: Path) -> str:
     """The token behind the reference of the config. ConfigError if it cannot be read here."""
     import os
 
-    from bot.cli.operate.daemon_client import plain_data
+    from bot.cli.common.daemon_client import plain_data
     from bot.config.document import Rejected
     from bot.config.references import References
     from bot.errors import ConfigError

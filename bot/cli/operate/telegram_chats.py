@@ -33,7 +33,7 @@ from bot.clock import boot_ns
 from bot.errors import BotError
 
 if TYPE_CHECKING:
-    from bot.cli.operate.daemon_client import Place
+    from bot.cli.common.daemon_client import Place
     from bot.config.settings import Telegram
 
 log = structlog.get_logger()

@@ -141,7 +141,7 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
 
     First prints service, strategies and files.
     """
-    from bot.cli.start.event_lines import Narrator, line_writer, strategy_lines
+    from bot.cli.common.event_lines import Narrator, line_writer, strategy_lines
 
     write = line_writer(sys.stderr)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bot.cli.operate.daemon_client import where
+from bot.cli.common.daemon_client import where
 
 if TYPE_CHECKING:
     from bot.cli.run.embedded_service import Embedded
@@ -32,7 +32,7 @@ A stopped service keeps its database: the next `bot run` continues with the same
 @click.option("--json", "as_json", is_flag=True, help="Data instead of lines.")
 def services(config: Path | None, state_dir: Path | None, *, stops: bool, as_json: bool) -> int:
     """List the embedded services that run on this machine. With --stop, stop those without a daemon."""
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
     from bot.errors import Exit
     from bot.runtime.liveness.instance_lock import is_held
 
@@ -87,7 +87,7 @@ def _folders() -> list[Path]:
     """The folders that may have a service: those of known daemons, and those in which this user has started a
     service.
     """
-    from bot.cli.operate.daemon_client import known_folders
+    from bot.cli.common.daemon_client import known_folders
     from bot.cli.run.embedded_service import noted_folders
 
     return list(dict.fromkeys([*known_folders(), *noted_folders()]))

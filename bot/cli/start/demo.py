@@ -21,9 +21,9 @@ import click
 from bot.cli.common.param_types import CandleFile, Candles, Clock, Duration, recordings, speed_of
 
 if TYPE_CHECKING:
+    from bot.cli.common.event_lines import Counts
     from bot.cli.run.embedded_service import Embedded, Running
     from bot.cli.start.demo_summary import Tally
-    from bot.cli.start.event_lines import Counts
     from bot.client import Client
     from bot.config import Settings
     from bot.runtime.shutdown import DaemonEnd
@@ -108,7 +108,7 @@ class Demo:
     def __init__(
         self, folder: Path, data: tuple[tuple[str, Path], ...], clock: str | None, *, has_dashboard: bool, as_json: bool
     ) -> None:
-        from bot.cli.operate.demo_folders import DemoFolder
+        from bot.cli.common.demo_folders import DemoFolder
         from bot.cli.start.run_output import RunOutput
 
         self.runs = DemoFolder(folder)
@@ -185,9 +185,9 @@ class Demo:
         self, run: Run, settings: Settings, service: Embedded, running: Running, stop: asyncio.Event, span: float | None
     ) -> int:
         from bot import logs
+        from bot.cli.common.event_lines import FIGURES
         from bot.cli.run.run_daemon import play, stop_after
         from bot.cli.start.demo_summary import start_value, tally
-        from bot.cli.start.event_lines import FIGURES
         from bot.client import Client
         from bot.clock import monotonic_ns
         from bot.errors import Exit
@@ -239,7 +239,7 @@ class Demo:
     # -- output
 
     def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
-        from bot.cli.start.event_lines import strategy_lines
+        from bot.cli.common.event_lines import strategy_lines
 
         found = "" if running.is_new else ", was already running"
         if self._output.as_json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from bot.cli.start.event_lines import Counts
+from bot.cli.common.event_lines import Counts
 from bot.client import Client
 from bot.errors import ApiError
 from bot.number_text import cost_usd, duration, pct, signed_usd, usd

@@ -23,7 +23,7 @@ from bot.number_text import ago, duration_ms
 from bot.words import many
 
 if TYPE_CHECKING:
-    from bot.cli.operate.daemon_client import Place
+    from bot.cli.common.daemon_client import Place
     from bot.cli.run.embedded_service import Embedded
     from bot.client import Client
     from bot.config import Settings
@@ -94,7 +94,7 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 
     Say how to fix what is wrong.
     """
-    from bot.cli.operate.daemon_client import find
+    from bot.cli.common.daemon_client import find
 
     try:
         place = find(config, state_dir, dead_too=True)
@@ -163,7 +163,7 @@ def _config(patient: Patient) -> None:
 
 
 def _secrets(patient: Patient) -> None:
-    from bot.cli.operate.daemon_client import plain_data
+    from bot.cli.common.daemon_client import plain_data
     from bot.config.document import Rejected
     from bot.config.references import References
 
@@ -233,7 +233,7 @@ def _credential(patient: Patient, name: str) -> None:
 
 
 def _state_dir(patient: Patient) -> None:
-    from bot.cli.operate.daemon_client import is_closed
+    from bot.cli.common.daemon_client import is_closed
     from bot.runtime.journal.queries import Closed
 
     folder = patient.place.folder
@@ -388,7 +388,7 @@ _ANEW: Final = (
 
 
 def _daemon(patient: Patient) -> None:
-    from bot.cli.operate.daemon_client import NotRunning
+    from bot.cli.common.daemon_client import NotRunning
     from bot.runtime.journal.queries import Closed
 
     try:
@@ -490,7 +490,7 @@ def _notify(patient: Patient) -> None:
     """Check that apprise accepts each address for notices. Prints no address and sends nothing."""
     from pydantic import SecretStr
 
-    from bot.cli.operate.daemon_client import plain_data
+    from bot.cli.common.daemon_client import plain_data
     from bot.config.document import Rejected
     from bot.config.references import References
     from bot.runtime.alerts.notifier import AppriseTarget
@@ -612,8 +612,8 @@ async def _address_and_key(patient: Patient, settings: Settings) -> tuple[str, s
 
     For an embedded service there is no key: a new one would replace the daemon's.
     """
+    from bot.cli.common.daemon_client import is_closed
     from bot.cli.operate.credentials import key_of
-    from bot.cli.operate.daemon_client import is_closed
     from bot.cli.run.embedded_service import Embedded
 
     if not settings.account.embedded:

@@ -196,8 +196,8 @@ class Paper:
             self._totals = await tally(client) if service.is_alive() else None
 
     def _greet(self, settings: Settings, running: Running, minted: Minted) -> None:
+        from bot.cli.common.event_lines import strategy_lines
         from bot.cli.run.embedded_service import service_prices
-        from bot.cli.start.event_lines import strategy_lines
 
         begun = {"config": str(self._config), "baseUrl": running.base_url, "continued": self._is_continued}
         if self._output.as_json:

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from bot.cli.common.event_lines import Counts, Narrator, line_writer
 from bot.cli.run.dashboard_process import Served, served_line
-from bot.cli.start.event_lines import Counts, Narrator, line_writer
 
 
 class RunOutput:

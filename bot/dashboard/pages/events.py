@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bot.dashboard import formatting
-from bot.dashboard.identity import account_of, order_stamp
 from bot.dashboard.pages.strategies import short_signal
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.values import formatting
+from bot.dashboard.values.identity import account_of, order_stamp
+from bot.dashboard.values.snapshot import Snapshot
 from bot.runtime.journal.order_trace import Step, event_step
 
 Data = Mapping[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bot.dashboard import formatting
-from bot.dashboard.snapshot import OLD_S, Snapshot
+from bot.dashboard.values import formatting
+from bot.dashboard.values.snapshot import OLD_S, Snapshot
 
 # the part of the dead-man's time below which its clock warns
 SOON: Final = 0.34

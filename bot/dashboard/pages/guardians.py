@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bot.dashboard import formatting
-from bot.dashboard.identity import proposal_stamp
+from bot.dashboard.values import formatting
+from bot.dashboard.values.identity import proposal_stamp
 
 Data = Mapping[str, Any]
 

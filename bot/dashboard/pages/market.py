@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from bot.dashboard import formatting
-from bot.dashboard.formatting import number
 from bot.dashboard.pages.overview import targets_of
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.values import formatting
+from bot.dashboard.values.formatting import number
+from bot.dashboard.values.snapshot import Snapshot
 from bot.errors import StrategyError
 from bot.strategy.indicator_library import series_of
 from bot.strategy.indicators import Columns, Described

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from bot.dashboard import formatting
-from bot.dashboard.formatting import number
-from bot.dashboard.identity import account_of, position_stamp
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.values import formatting
+from bot.dashboard.values.formatting import number
+from bot.dashboard.values.identity import account_of, position_stamp
+from bot.dashboard.values.snapshot import Snapshot
 from bot.wire.resources import Position
 from bot.wire.wallets import WalletNavResult, WalletResult
 

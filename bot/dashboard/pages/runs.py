@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 from bot.backtest.report.summary import COSTS, HOURS_UNIT, PAID, better_or_worse, labelled
-from bot.dashboard import formatting
-from bot.dashboard.formatting import number
+from bot.dashboard.values import formatting
+from bot.dashboard.values.formatting import number
 
 Data = Mapping[str, Any]
 

@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from bot.cli.app import call
 from bot.cli.assistants.backtest_run import BacktestRefused, options_of
 from bot.cli.assistants.daemon_tools import TOOLS
-from bot.cli.operate.daemon_client import Place
+from bot.cli.common.daemon_client import Place
 from tests.cli.operate.daemon_process import Ran, made
 
 READS = ["status", "positions", "approvals", "explain"]

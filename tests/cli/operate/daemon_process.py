@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bot.cli.operate.daemon_client import Place
+from bot.cli.common.daemon_client import Place
 from bot.cli.run.embedded_service import Embedded
 from bot.errors import BotError
 

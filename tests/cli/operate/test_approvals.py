@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from bot.cli.app import call
-from bot.cli.operate.daemon_client import find
+from bot.cli.common.daemon_client import find
 from bot.cli.operate.telegram_chats import Chats
 from tests.cli.operate.daemon_process import Ran, made
 

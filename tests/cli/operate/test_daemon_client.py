@@ -18,8 +18,8 @@ import pytest
 
 from bot.cli.app import call
 from bot.cli.backtest import replay
-from bot.cli.operate import daemon_client as place_module
-from bot.cli.operate.daemon_client import Hung, NotRunning, Place, Silent, find, folder_of, plain_data
+from bot.cli.common import daemon_client as place_module
+from bot.cli.common.daemon_client import Hung, NotRunning, Place, Silent, find, folder_of, plain_data
 from bot.cli.operate.systemd_unit import USER_UNITS
 from bot.cli.run.embedded_service import Embedded
 from bot.config import load

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.cli.operate.daemon_client import find
-from bot.cli.operate.demo_folders import DemoFolder
+from bot.cli.common.daemon_client import find
+from bot.cli.common.demo_folders import DemoFolder
 from bot.cli.run.embedded_service import Embedded
 from bot.cli.start.demo import Demo
 

@@ -23,8 +23,8 @@ import pytest
 
 from bot.cli.app import call
 from bot.cli.common import formatting
+from bot.cli.common.daemon_client import Denied, find
 from bot.cli.operate import status as look
-from bot.cli.operate.daemon_client import Denied, find
 from bot.cli.run.embedded_service import Embedded
 from bot.runtime.control_plane.log_tail import FILE, Tail
 from bot.service.security.auth import SECRET_LETTERS
@@ -224,7 +224,7 @@ def test_stop_ends_with_the_exit_code_of_the_run(
     ask: Ask,
 ) -> None:
     place = Stopping(tmp_path, exit_code, message, at_ms=at_ms)
-    monkeypatch.setattr("bot.cli.operate.daemon_client.find", lambda *_: place)
+    monkeypatch.setattr("bot.cli.common.daemon_client.find", lambda *_: place)
     code, out, err = ask("stop")
     assert (code, err) == ends
     assert out.startswith("stopped (pid 7, safety.on_exit: flatten)")

@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from bot.cli.app import call
-from bot.cli.operate.daemon_client import NotRunning, Place
+from bot.cli.common.daemon_client import NotRunning, Place
 from bot.cli.operate.telegram_chats import CONFIRM_S, Chats
 from bot.cli.operate.telegram_messages import Sender
 from bot.testing.sandbox import Sandbox

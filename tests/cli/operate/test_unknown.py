@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bot.cli.app import call
-from bot.cli.operate.daemon_client import Place
+from bot.cli.common.daemon_client import Place
 from bot.cli.operate.status import status_lines
 from bot.cli.run.run_daemon import left_lines
 from bot.errors import Exit

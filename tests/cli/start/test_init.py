@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import bot
 from bot.cli.app import call
-from bot.cli.operate.daemon_client import Place
+from bot.cli.common.daemon_client import Place
 from bot.cli.start.templates import TEMPLATES, write_template
 from tests.environments import CORE, PYTEST, folders_of
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from bot.cli.common.event_lines import Narrator
 from bot.cli.operate.status import _price_lines
-from bot.cli.start.event_lines import Narrator
 from bot.errors import ApiError
 from bot.runtime.control_plane.metrics import Figures
 from bot.runtime.control_plane.price_watch import PriceWatch

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from bot.cli.operate.daemon_client import Place
+from bot.cli.common.daemon_client import Place
 from bot.errors import ApiError, BotError, ConfigError, Exit, JournalError
 from bot.runtime.control_plane import server
 from bot.runtime.control_plane.commands import CommandTimeout

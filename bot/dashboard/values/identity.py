@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.values.snapshot import Snapshot
 
 Data = Mapping[str, Any]
 

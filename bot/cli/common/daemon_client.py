@@ -151,7 +151,7 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
     if config is not None and state_dir is not None:
         raise click.UsageError("give --config or --state-dir, not both")
     if state_dir is not None:
-        from bot.cli.operate.demo_folders import DemoFolder
+        from bot.cli.common.demo_folders import DemoFolder
         from bot.runtime.journal.queries import Closed
 
         try:

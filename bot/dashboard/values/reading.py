@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from bot.dashboard import formatting
+from bot.dashboard.values import formatting
 from bot.number_text import ago
 
 T = TypeVar("T")
