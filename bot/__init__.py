@@ -5,19 +5,17 @@ tests check this).
 
     cli | testing      the command `bot`, its exit codes | a pytest plugin with a fresh service for each test
     dashboard          pages in a browser that show a running daemon; a process of its own, the extra `ui`
-    research | drill   many backtests: sweeps of params, here or on a cluster | worlds of faults around the daemon's
-    kernel
+    research | drill   many backtests: sweeps of params, here or on a cluster | worlds of faults around the kernel
     backtest           the daemon's kernel on the service's venue in simulated time; candles, statistics, report, replay
     checks             checks of a whole config before anything starts
-    service | runtime | local_exchange  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal,
-    heartbeat (read
-                       runtime/kernel/kernel.py first) | an exchange in Hyperliquid's wire form, for tests of bots; only
-                       cli and testing use it
+    service | runtime | local_exchange
+                       the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat
+                       | an exchange in Hyperliquid's wire form, for tests of bots; only cli and testing use it
     exchanges          accounts at exchanges, read only; a folder for each exchange holds its wire form
-    venue | client | market_data   pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each
-    operation | sources of real prices
-    agents | config    strategies that ask a language model | YAML to frozen settings; an error has line, column and
-    "did you mean"
+    venue | client | market_data
+                       pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation
+                       | sources of real prices
+    agents | config    strategies that ask a language model | YAML to frozen settings; an error has line and column
     strategy           what an author of strategies uses
     http_limits        bounds on answers, certificates and proxies of every HTTP client
     wire               requests, answers and events of the /v1 interface, shared by client and service

@@ -2,9 +2,8 @@
 orders.
 
 Start with `kernel/kernel.py`: recover, one pass, one bar. `daemon.py` builds a daemon from a config, `supervisor.py`
-runs pass after pass, and `shutdown.py` ends a run. The packages below, from top to bottom; each imports only from those
-after it (a contract in
-pyproject.toml):
+runs pass after pass, and `shutdown.py` ends a run. The packages, from top to bottom; each imports only from those
+after it (the contract `runtime-layers` in pyproject.toml):
 
     control_plane      what an operator asks of a running daemon
     kernel             recover, one pass, one bar; how a kernel is built from a config
