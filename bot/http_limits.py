@@ -74,6 +74,13 @@ def tls_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
     return context
 
 
+def context_for(*, needs_tls: bool) -> ssl.SSLContext:
+    """`tls_context`, or one without certificates for plain HTTP: reading them takes longer than a local server's
+    answer.
+    """
+    return tls_context() if needs_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
 # open until the process ends; then the file is removed
 _bundles: list[Any] = []
 
@@ -170,14 +177,10 @@ def bounded_transport(
 
         def _transport_to(self, url: Any) -> Any:
             proxy = proxy_of(url) if trusts_proxies else None
-            # To read the certificates takes longer than a local server needs for its answer.
             needs_tls = url.scheme == "https" or (proxy or "").startswith("https:")
             if (proxy, needs_tls) not in self._transports:
                 self._transports[proxy, needs_tls] = library.AsyncHTTPTransport(
-                    verify=tls_context() if needs_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                    retries=0,
-                    proxy=proxy,
-                    trust_env=False,
+                    verify=context_for(needs_tls=needs_tls), retries=0, proxy=proxy, trust_env=False
                 )
             return self._transports[proxy, needs_tls]
 

@@ -22,7 +22,7 @@ from bot.client.connections import Address, Connections
 from bot.client.faults import Fault, TransportFault
 from bot.clock import monotonic_ns
 from bot.errors import ConfigError
-from bot.http_limits import is_compressed, tls_context
+from bot.http_limits import context_for, is_compressed
 from bot.plain_text import plain_json
 from bot.wire.addresses import address_problem
 
@@ -120,9 +120,10 @@ class Exchange:
         lines = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
         self._connections: Connections | None = None
         if transport is None:
-            url, context = httpx.URL(self.base_url), tls_context()
-            context.set_alpn_protocols(["http/1.1"])
+            url = httpx.URL(self.base_url)
             is_tls = url.scheme == "https"
+            context = context_for(needs_tls=is_tls)
+            context.set_alpn_protocols(["http/1.1"])
             # The encoded form, as in Host: encoding the Unicode form again, by older rules, can give another name.
             host = url.raw_host.decode("ascii")
             address = Address(host, url.port or (443 if is_tls else 80), context if is_tls else None)

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from bot import http_limits
 from bot.client import connections as module
 from bot.client.connections import Address, Connections, Fields
 from bot.client.faults import NOT_SENT_FAULTS, Fault, TransportFault
@@ -339,6 +340,18 @@ async def test_https_works_and_certificates_are_checked(server: Any) -> None:
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert await fault_of(exchange.send("POST", "/v1/orders", body=b"{}")) in NOT_SENT_FAULTS
     await exchange.aclose()
+
+
+async def test_a_client_of_plain_http_reads_no_certificates(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> ssl.SSLContext:
+        raise AssertionError("certificates were read")
+
+    monkeypatch.setattr(http_limits, "tls_context", unreadable)
+    exchange = Exchange(await server.answers(said("{}")))
+    assert (await exchange.send("GET", "/v1/x")).body == b"{}"
+    await exchange.aclose()
+    with pytest.raises(AssertionError, match="certificates were read"):
+        Exchange("https://localhost:1")
 
 
 @pytest.mark.parametrize(
