@@ -7,6 +7,9 @@ tests/service/serving.py. It starts all other commands as ever. A started proces
 own pid, descriptors, folder, environment and session, and ends at the interpreter's own end. It differs from a cold one
 only in when its modules were imported, and in /proc, where its command line and environment are the prepared process's.
 A test that looks at these, at memory or at the time of a start asks for the fixture `cold_starts`.
+
+A command of `STARTING` starts a service or a dashboard itself. It gets a prepared process of its own, forked before it
+runs.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import io
 import json
 import os
 import pkgutil
+import re
+import resource
 import runpy
 import signal
 import socket
@@ -32,6 +37,7 @@ from typing import Any, Final
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODULES: Final = ("bot", "tests.service.serving")
 COMMAND: Final = [sys.executable, "-m", "bot"]
+STARTING: Final = (["bot", "run"], ["bot", "demo"])
 
 MESSAGE_MAX = 200_000
 FDS_MAX = 16
@@ -40,7 +46,10 @@ HIGH_FD = 500
 PR_SET_CHILD_SUBREAPER = 36
 
 # An interpreter reads these when it starts. Where they differ from the prepared process's, the start is a cold one.
+# `_become` does what PYTHONUNBUFFERED asks for.
 READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ", "MALLOC_", "GLIBC_", "VIRTUAL_ENV")
+# `bot.cli.run.embedded_service.child_environment` sets these, for a service that stands in no folder of code.
+OF_DAEMON = {"PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1"}
 
 # The arguments of `subprocess.Popen._execute_child`, in Python 3.11 to 3.14.
 ARGUMENTS = (
@@ -68,18 +77,26 @@ _environment = dict(os.environ)
 class PreparedProcess:
     """The process that forks, from the side of those who start commands. It ends with this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.owner = os.getpid()
         # What a test has set meanwhile is for its own commands: this process outlives the test.
         self.environment = _environment
         self._lock = threading.Lock()
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = connection
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def started(cls) -> PreparedProcess:
+        """A new one, which imports everything."""
+        ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.prepared_process", str(other.fileno())]
+        made = cls(ours)
         with other:
-            self._process = _popen(
+            made._process = _popen(
                 command, cwd=REPOSITORY, env=_environment, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL
             )
+        return made
 
     def start(self, request: dict[str, Any], fds: Mapping[int, int]) -> int:
         """The pid of a new child of this process; `fds` says which descriptor of ours has which number there."""
@@ -105,7 +122,7 @@ def prepared() -> PreparedProcess:
     """The prepared process of this process, started at the first call."""
     global _prepared  # noqa: PLW0603  one a process
     if _prepared is None or _prepared.owner != os.getpid():
-        _prepared = PreparedProcess()
+        _prepared = PreparedProcess.started()
     return _prepared
 
 
@@ -130,7 +147,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             "environment": environment,
             "own_session": asked["start_new_session"],
             "process_group": asked["process_group"],
-            "umask": asked["umask"],
+            "umask": _umask() if asked["umask"] < 0 else asked["umask"],
+            "limits": _limits(),
         }
         self.pid = prepared().start(request, fds | {fd: fd for fd in asked["pass_fds"]})
         self._child_created = True
@@ -146,6 +164,18 @@ def _working_folder() -> str | None:
         return None
 
 
+def _umask() -> int:
+    """The umask of this process, without setting another one meanwhile."""
+    (line,) = re.findall(r"^Umask:\t(\d+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(line, 8)
+
+
+def _limits() -> list[tuple[int, tuple[int, int]]]:
+    """The limits of this process, which its children inherit."""
+    numbers = sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")})
+    return [(number, resource.getrlimit(number)) for number in numbers]
+
+
 def _is_prepared(asked: dict[str, Any]) -> bool:
     """Whether it is the plain start of one of `MODULES`."""
     match asked["args"]:
@@ -155,11 +185,19 @@ def _is_prepared(asked: dict[str, Any]) -> bool:
 
 
 def _starts_alike(environment: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether an interpreter starts in the same way in both environments."""
+    """Whether an interpreter starts in the same way in both environments, but for the folder that it imports from
+    first.
+    """
     if not all(isinstance(word, str) for row in environment.items() for word in row):
         return False
     names = {name for name in {*environment, *other} if name.startswith(READ_AT_START)}
+    names -= {"PYTHONUNBUFFERED", *(OF_DAEMON if _is_by_daemon(environment) else ())}
     return all(environment.get(name) == other.get(name) for name in names)
+
+
+def _is_by_daemon(environment: Mapping[str, str]) -> bool:
+    """Whether the daemon starts it, in another folder and with the daemon's own package."""
+    return OF_DAEMON.items() <= environment.items()
 
 
 @contextlib.contextmanager
@@ -191,8 +229,10 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
         os.setsid()
     elif request["process_group"] != -1:
         os.setpgid(0, request["process_group"])
-    if request["umask"] >= 0:
-        os.umask(request["umask"])
+    os.umask(request["umask"])
+    for number, (soft, hard) in request["limits"]:
+        if resource.getrlimit(number) != (soft, hard):
+            resource.setrlimit(number, (soft, hard))
     held = [fcntl.fcntl(fd, fcntl.F_DUPFD, HIGH_FD) for fd in received]
     for fd in received:
         os.close(fd)
@@ -202,7 +242,7 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.path[0] = request["cwd"]
+    sys.path[0] = str(REPOSITORY) if _is_by_daemon(os.environ) else request["cwd"]
     sys.argv = request["arguments"]
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
@@ -214,6 +254,29 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def _fork_seed(received: list[int]) -> bool:
+    """Fork a prepared process for what this command starts.
+
+    True in a child of that one, which is to run its command now.
+    """
+    global _prepared  # noqa: PLW0603  one a process
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        for fd in received:
+            os.close(fd)
+        if not _serve(theirs):
+            os._exit(0)
+        return True
+    theirs.close()
+    # A number of a descriptor that the caller passes may be that of this one.
+    high = fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    ours.close()
+    _prepared = PreparedProcess(socket.socket(fileno=high))
+    subprocess.Popen = Popen  # type: ignore[misc]
+    return False
 
 
 def _serve(server: socket.socket) -> bool:
@@ -232,7 +295,10 @@ def _serve(server: socket.socket) -> bool:
             server.close()
             os.close(reader)
             os.close(writer)
-            _become(json.loads(line), received)
+            request = json.loads(line)
+            if request["arguments"][:2] in STARTING and _fork_seed(received):
+                return True
+            _become(request, received)
             return True
         os.close(writer)
         for fd in received:

@@ -8,11 +8,14 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bot.cli.run.embedded_service import Embedded
 from tests.prepared_process import COMMAND, Popen, _is_prepared, cold_starts, prepared
 
 WAIT_S = 120
@@ -90,6 +93,40 @@ def test_it_reads_standard_input_and_sees_a_terminal(tmp_path: Path) -> None:
         os.close(master)
         assert done.returncode == 0
     assert lines[0] == lines[1]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder with a short name, because a socket stands in it."""
+    with tempfile.TemporaryDirectory(prefix="bot-") as folder:
+        yield Path(folder)
+
+
+def test_a_service_that_a_command_starts_is_forked_too_and_ends_with_it(home: Path, repository: Path) -> None:
+    daemon = subprocess.Popen(
+        [*COMMAND, "run", "configs/paper.yaml"],
+        cwd=repository,
+        env=os.environ | {"HOME": str(home), "XDG_STATE_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert daemon.stderr is not None
+        said = b""
+        while b"daemon.ready" not in said:
+            more = daemon.stderr.readline()
+            assert more, said
+            said += more
+        (lock,) = home.rglob("sandbox.lock")
+        service = Path(f"/proc/{Embedded(lock.parent).pid}")
+        assert b"tests.prepared_process" in (service / "cmdline").read_bytes()
+        assert (service / "cwd").resolve() == Path("/")
+        assert "Umask:\t0077" in (service / "status").read_text(), "as that of the daemon"
+    finally:
+        daemon.send_signal(signal.SIGINT)
+        daemon.communicate(timeout=WAIT_S)
+    assert daemon.returncode == 0
+    assert not service.exists()
 
 
 async def test_asyncio_waits_for_it() -> None:

@@ -76,9 +76,9 @@ def home() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.usefixtures("cold_starts")
 @pytest.mark.parametrize("line", BOT_LINES)
 def test_a_command_of_the_docs_runs(line: str, home: Path) -> None:
+    # `bot --version` and the demo in test_demo.py start in interpreters of their own.
     environ = {name: value for name, value in os.environ.items() if name not in ("XDG_STATE_HOME", "STATE_DIRECTORY")}
     with subprocess.Popen(
         [sys.executable, "-m", *shlex.split(shortened(line))],
