@@ -102,7 +102,7 @@ def execute(
         target_leg=spec.target,
         guardians=quoted.guardians,
         require_protection=spec.require_protection,
-        reduce_only=quoted.intent == "close",
+        reduce_only=not quoted.opening,
         leverage=quoted.leverage,
         bound_px=quoted.bound_px,
         slippage_bps=spec.slippage_bps,
@@ -127,8 +127,8 @@ def execute(
             emit_order(state, account, order, "open")
         else:
             order_fills.finish(state, trade, reason="slippage_bound" if rest else None)
-        return OrderPlaced(trade, quoted.clamped, quoted.warnings, armed, quoted.protected)
-    return OrderPlaced(trade, quoted.clamped, quoted.warnings, protected=quoted.protected)
+        return OrderPlaced(trade, quoted.clamped, tuple(quoted.warnings), armed, quoted.protected)
+    return OrderPlaced(trade, quoted.clamped, tuple(quoted.warnings), protected=quoted.protected)
 
 
 def change_leverage(state: State, account: Account, market: Market, position: Position, leverage: int) -> None:

@@ -27,7 +27,6 @@ from bot.venue.accounting.order_margin import (
 from bot.venue.accounting.order_sizes import (
     above_zero,
     bound_of,
-    bps_from_mid,
     cost_of_opening,
     entry_of,
     fee_of_fills,
@@ -44,7 +43,7 @@ from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, div_up, fee_of, text_of
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import Account, Key, OrderSpec, State
-from bot.venue.orders.quote_draft import Draft, Quote
+from bot.venue.orders.quote_draft import Quote
 from bot.venue.orders.quote_protection import set_bracket, set_guardians, set_protection
 from bot.venue.prices.book import walk
 from bot.venue.protection import guardians
@@ -66,7 +65,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     if refused := limits.refuse_coin(market, key):
         return refused
     position, _ = position_at_its_turn(account, market)
-    draft = Draft(
+    draft = Quote(
         state, account, order, key, market, position, order.type == "limit", outcome.is_paid(market.spec), warnings=[]
     )
     refused = _set_size(draft) or _refuse_size(draft) or _set_leverage(draft) or _set_fills(draft)
@@ -81,15 +80,16 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     if refused is not None:
         return refused
     _warn(draft)
-    return _finished(draft)
+    return draft
 
 
 # ── Size and price ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _set_size(draft: Draft) -> Refusal | None:
+def _set_size(draft: Quote) -> Refusal | None:
     order, market, position = draft.order, draft.market, draft.position
     mid, buy, limit = market.mid, order.side, draft.limit
+    draft.mid = mid
     if limit:
         assert order.limit_px is not None
         if refused := refuse_off_grid(market, "limitPx", order.limit_px):
@@ -126,17 +126,17 @@ def _set_size(draft: Draft) -> Refusal | None:
                 fix={"action": "close_first"},
             )
         size = reduce
-    draft.bound, draft.against, draft.size, draft.reduce, draft.opening = bound, against, size, reduce, size - reduce
+    draft.bound_px, draft.against, draft.size, draft.reduce, draft.opening = bound, against, size, reduce, size - reduce
     draft.side = buy if draft.opening else -buy
     return None
 
 
-def _slippage_bps(draft: Draft) -> int:
+def _slippage_bps(draft: Quote) -> int:
     bps = draft.order.slippage_bps
     return draft.market.spec.slippage_bps if bps is None else bps
 
 
-def _refuse_size(draft: Draft) -> Refusal | None:
+def _refuse_size(draft: Quote) -> Refusal | None:
     """Refuse an order below the minimum, or an opening in a market with strict hours while its outside price is
     closed.
     """
@@ -148,7 +148,7 @@ def _refuse_size(draft: Draft) -> Refusal | None:
         least = least_size(market, unit_px)
         fix = {"field": "size", "value": text_of(least)}
         if order.usd is not None:
-            px = sizing_px(market, market.mid, order.side, draft.bound, limit=draft.limit)
+            px = sizing_px(market, market.mid, order.side, draft.bound_px, limit=draft.limit)
             usd = div_up(least * outcome.share_px(spec, draft.side, px), E8)
             fix = {"field": "usdAmount", "value": text_of(usd)}
         text = f"the order is worth {text_of(unit_px * size // E8)} USD"
@@ -166,7 +166,7 @@ def _refuse_size(draft: Draft) -> Refusal | None:
     return None
 
 
-def _set_leverage(draft: Draft) -> Refusal | None:
+def _set_leverage(draft: Quote) -> Refusal | None:
     position = draft.position
     draft.leverage, draft.clamped = position.leverage if position is not None and not draft.opening else 1, False
     if draft.opening:
@@ -179,10 +179,10 @@ def _set_leverage(draft: Draft) -> Refusal | None:
     return None
 
 
-def _set_fills(draft: Draft) -> Refusal | None:
+def _set_fills(draft: Quote) -> Refusal | None:
     """The fills that the book gives now."""
     size = draft.size
-    draft.fills = walk(draft.market, draft.market.mid, draft.order.side, size, draft.bound)
+    draft.fills = walk(draft.market, draft.market.mid, draft.order.side, size, draft.bound_px)
     fill_size = fill_notional = 0
     for px, part in draft.fills:
         fill_size += part
@@ -202,7 +202,7 @@ def _set_fills(draft: Draft) -> Refusal | None:
     return None
 
 
-def _set_cost(draft: Draft) -> None:
+def _set_cost(draft: Quote) -> None:
     """Notional, entry price, margin and fee."""
     spec, buy, size, reduce, leverage = draft.market.spec, draft.order.side, draft.size, draft.reduce, draft.leverage
     fills, fill_size, fill_notional = draft.fills, draft.fill_size, draft.fill_notional
@@ -235,7 +235,7 @@ def _set_cost(draft: Draft) -> None:
 # ── Limits and margin ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _refuse_limits(draft: Draft) -> Refusal | None:
+def _refuse_limits(draft: Quote) -> Refusal | None:
     """Refuse an order that exceeds caps, the number of open orders, or free margin."""
     state, account, order, market = draft.state, draft.account, draft.order, draft.market
     if not draft.opening:
@@ -258,13 +258,13 @@ def _refuse_limits(draft: Draft) -> Refusal | None:
     needed = margin_needed(market, held if changes_leverage else None, reduce, margin, fee, leverage)
     if needed <= free:
         return None
-    first_px = sizing_px(market, market.mid, order.side, draft.bound, limit=draft.limit)
+    first_px = sizing_px(market, market.mid, order.side, draft.bound_px, limit=draft.limit)
     unit_cost = highest_unit_cost(market, order.side, fills, last_px)
     own = margin + (0 if market.spec.margin_mode == "isolated" else fee)
     return refuse_margin(market, order.side, reduce, needed, needed - own, free, leverage, order, unit_cost, first_px)
 
 
-def _set_liquidation(draft: Draft) -> None:
+def _set_liquidation(draft: Quote) -> None:
     """Liquidation prices of the positions that the order would leave."""
     state, account, market, position = draft.state, draft.account, draft.market, draft.position
     buy, fills, leverage, fee = draft.order.side, draft.fills, draft.leverage, draft.fee
@@ -273,20 +273,20 @@ def _set_liquidation(draft: Draft) -> None:
         after = position_after(market, position, buy, draft.opened, draft.open_notional, leverage)
     else:
         after, realized = position_left(position, fills, draft.at_limit, fee)
-    draft.liquidation = None
+    draft.liquidation_px = None
     if after is not None:
         fee_opening = fee * draft.opening // draft.size
-        draft.liquidation = liquidation_after(
+        draft.liquidation_px = liquidation_after(
             state, account, market, position, after, draft.margin, fee - realized, fee_opening
         )
     # A limit leaves more than one position: the one after the part that crosses the book, and the present one until the
     # rest fills.
-    draft.beyond, draft.alone = draft.liquidation, None
+    draft.beyond, draft.alone = draft.liquidation_px, None
     same = draft.same = position if position is not None and not draft.against else None
     if draft.limit and same is not None and same.isolated:
         if 0 < draft.fill_size < draft.size:
             crossing = liquidation_of_fills(state, account, market, buy, fills, 0, leverage, maker=False)
-            draft.beyond = guardians.nearest(buy, draft.liquidation, crossing)
+            draft.beyond = guardians.nearest(buy, draft.liquidation_px, crossing)
         if not draft.fill_size and leverage != same.leverage:
             draft.alone = liquidation_at_leverage(market, same, leverage)
 
@@ -294,8 +294,8 @@ def _set_liquidation(draft: Draft) -> None:
 # ── The answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _warn(draft: Draft) -> None:
-    market, liquidation, warnings = draft.market, draft.liquidation, draft.warnings
+def _warn(draft: Quote) -> None:
+    market, liquidation, warnings = draft.market, draft.liquidation_px, draft.warnings
     if draft.opening and market.external == "closed":
         text = "the outside price is closed: the spread is wider, the book thinner, and it may reopen elsewhere"
         warnings.append(("external_closed", text))
@@ -305,35 +305,3 @@ def _warn(draft: Draft) -> None:
     spread = spread_bps(market, market.mid, draft.side)
     if spread > WIDE_SPREAD_BPS * E8:
         warnings.append(("wide_spread", f"the spread is {text_of(spread)} bps"))
-
-
-def _finished(draft: Draft) -> Quote:
-    order, market, est_px = draft.order, draft.market, draft.est_px
-    stop = None if draft.bracket is None else draft.bracket.stop
-    return Quote(
-        coin=order.coin,
-        side=draft.side,
-        intent="open" if draft.opening else "close",
-        type=order.type,
-        buy=order.side,
-        size=draft.size,
-        reduce=draft.reduce,
-        fill_size=draft.fill_size,
-        fills=draft.fills,
-        notional=draft.notional,
-        mid=market.mid,
-        est_px=est_px,
-        bound_px=draft.bound,
-        slippage_bps=None if est_px is None else bps_from_mid(market, est_px, market.mid),
-        fee=draft.fee,
-        rebate=draft.rebate,
-        leverage=draft.leverage,
-        clamped=draft.clamped,
-        margin=draft.margin,
-        liquidation_px=draft.liquidation,
-        bracket=draft.bracket,
-        risk=None if stop is None else abs(draft.entry_px - stop.px) * draft.opened // E8,
-        guardians=draft.guardians,
-        protected=draft.protected,
-        warnings=tuple(draft.warnings),
-    )

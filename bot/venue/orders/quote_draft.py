@@ -1,53 +1,23 @@
-"""A quote, and the draft that its steps fill in."""
+"""A quote: the answer of a dry run, and what an order is executed by."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bot.venue.accounting.order_sizes import bps_from_mid
+from bot.venue.model.numbers import E8
 from bot.venue.model.state import Account, Bracket, GuardianSpec, Key, Market, OrderSpec, Position, State
 
 Warning_ = tuple[str, str]
 
 
-@dataclass(slots=True)
+# It names the whole state, so it has no repr and compares by identity.
+@dataclass(slots=True, repr=False, eq=False)
 class Quote:
-    """The answer of a dry run.
+    """The checks of an order against the present state.
 
-    `fills`: executions that the book offers now. `reduce`: the part of `size` that closes the position.
+    Each step of `quote` sets the fields that later steps and the readers use.
     """
-
-    coin: str
-    side: int
-    intent: str
-    type: str
-    buy: int
-    size: int
-    reduce: int
-    fill_size: int
-    fills: list[tuple[int, int]]
-    notional: int
-    mid: int
-    est_px: int | None
-    bound_px: int
-    slippage_bps: int | None
-    # less the rebate
-    fee: int
-    rebate: int
-    leverage: int
-    clamped: bool
-    margin: int
-    liquidation_px: int | None
-    bracket: Bracket | None
-    risk: int | None
-    guardians: tuple[GuardianSpec, ...]
-    protected: bool
-    max_drift_bps: int = 50
-    warnings: tuple[Warning_, ...] = ()
-
-
-@dataclass(slots=True)
-class Draft:
-    """A quote in progress. Each step of `quote` sets the fields that later steps read."""
 
     state: State
     account: Account
@@ -61,13 +31,15 @@ class Draft:
     full: bool
     warnings: list[Warning_]
     # _set_size
+    mid: int = field(init=False)
     # worst price
-    bound: int = field(init=False)
+    bound_px: int = field(init=False)
     # the limit, or the mid
     value_px: int = field(init=False)
     # the position has the other side
     against: bool = field(init=False)
     size: int = field(init=False)
+    # the part of `size` that closes the position
     reduce: int = field(init=False)
     opening: int = field(init=False)
     side: int = field(init=False)
@@ -75,6 +47,7 @@ class Draft:
     leverage: int = field(init=False)
     clamped: bool = field(init=False)
     # _set_fills
+    # executions that the book offers now
     fills: list[tuple[int, int]] = field(init=False)
     fill_size: int = field(init=False)
     fill_notional: int = field(init=False)
@@ -93,7 +66,7 @@ class Draft:
     # _set_liquidation
     # the position, if the order adds to it
     same: Position | None = field(init=False)
-    liquidation: int | None = field(init=False)
+    liquidation_px: int | None = field(init=False)
     # nearest liquidation price of all positions that a limit may leave
     beyond: int | None = field(init=False)
     # liquidation price of the position at the new leverage, before the order fills
@@ -102,8 +75,36 @@ class Draft:
     bracket: Bracket | None = field(init=False)
     guardians: tuple[GuardianSpec, ...] = field(init=False)
     protected: bool = field(init=False)
+    # store_plan
+    max_drift_bps: int = 50
 
     @property
     def at_limit(self) -> tuple[int, int]:
         """Price and size of what a limit leaves to rest."""
         return (self.value_px, self.size - self.fill_size) if self.limit else (0, 0)
+
+    @property
+    def coin(self) -> str:
+        return self.order.coin
+
+    @property
+    def type(self) -> str:
+        return self.order.type
+
+    @property
+    def buy(self) -> int:
+        return self.order.side
+
+    @property
+    def intent(self) -> str:
+        return "open" if self.opening else "close"
+
+    @property
+    def slippage_bps(self) -> int | None:
+        return None if self.est_px is None else bps_from_mid(self.market, self.est_px, self.mid)
+
+    @property
+    def risk(self) -> int | None:
+        """The loss at the stop, in USD. None without a stop."""
+        stop = None if self.bracket is None else self.bracket.stop
+        return None if stop is None else abs(self.entry_px - stop.px) * self.opened // E8
