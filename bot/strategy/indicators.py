@@ -362,12 +362,15 @@ class Indicators:
         }
 
     def update(self, bar: Bar) -> None:
-        """Live: take one closed bar, before on_bar is called with it."""
+        """Take one closed bar, before on_bar is called with it."""
+        self.updates(bar.market)(bar)
+
+    def updates(self, market: str) -> Callable[[Bar], object]:
+        """`update` for the bars of one market, until the end of a chunk or the next `precompute`."""
+        return self._precomputed.get(market, self._update_live)
+
+    def _update_live(self, bar: Bar) -> None:
         market = bar.market
-        set_next = self._precomputed.get(market)
-        if set_next is not None:
-            set_next(bar)
-            return
         for values, series in self._by_market[market]:
             values[market] = series.update(bar)
 

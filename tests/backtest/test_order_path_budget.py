@@ -27,12 +27,12 @@ from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, minutes
 
 # A round trip in a backtest: entry, fill, stop and target armed, exit.
-OPCODES_MAX = 23_950
+OPCODES_MAX = 23_800
 # Calls of Python functions in the same round trip.
-CALLS_MAX = 745
+CALLS_MAX = 731
 # The whole run with orders, by its round trips: it counts the calm bars too.
-OPCODES_WHOLE_MAX = 30_850
-CALLS_WHOLE_MAX = 900
+OPCODES_WHOLE_MAX = 29_500
+CALLS_WHOLE_MAX = 834
 # Calls of the daemon's own functions for one order of a live kernel with its journal in SQLite.
 LIVE_CALLS_MAX = 343
 # files; the second is the generated code of dataclasses and named tuples

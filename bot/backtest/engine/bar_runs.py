@@ -89,7 +89,7 @@ class BarRuns:
         market = series.market
         take, marks = self._host.feed.histories[series].take, self._host.mirror.marks
         source, strategy, view, context = instance.source, instance.strategy, instance.view, instance.context
-        update = instance.indicators.update if instance.indicators.names else None
+        update = instance.indicators.updates(market) if instance.indicators.names else None
         leaving: Bar | None = None
         last_ms: int | None = None
         ours = getcontext()

@@ -15,8 +15,8 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.fast_path import SingleMarketPath
 from bot.backtest.engine.latency import OrderLatency
-from bot.backtest.engine.local_port import LocalPort, drive
-from bot.backtest.engine.memory_journal import MemoryJournal, OwnEvents
+from bot.backtest.engine.local_port import LocalPort, OwnEvents, drive
+from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.backtest.engine.progress import OutageRecord, Progress, RunMonitor, RunStats, rare_garbage_collection
 from bot.backtest.engine.recorded_answers import RecordedAnswers
@@ -188,12 +188,11 @@ class Session:
         kernel.risk.grids = self.grids
         kernel.risk.is_atomic = self.is_atomic
         kernel.approvals.leave_to(self.options.approve)
-        if self.is_atomic and isinstance(self.journal, MemoryJournal):
-            kernel.execution.sender.is_atomic = True
+        if isinstance(self.journal, MemoryJournal):
+            kernel.execution.sender.is_atomic = self.is_atomic
             if isinstance(self.port, LocalPort):
                 kernel.events.source = OwnEvents(self.port.exchange, self.journal.events)
                 self.journal.state.follow(kernel.account.attribution)
-                stepper.reads_later = True
         for instance in kernel.strategy_host.instances:
             instance.source.log_sink = self.log_sink
         stepper.start(kernel)

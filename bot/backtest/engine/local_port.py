@@ -2,9 +2,9 @@
 session moves.
 
 Rare requests go through the service's operation, and its JSON is parsed. The requests of every order (plan, confirm,
-close, events) give the same commands to the same state machine and return adapters (wire_adapters.py) without JSON.
-Idempotent answers are not stored: for a repeated key the venue names its trade. No coroutine here ever suspends, so
-`drive` runs each to its end.
+close, events) give the same commands to the same state machine. What the venue has placed is the answer to an order,
+and a daemon of this process takes the venue's events as they are (`OwnEvents`). Idempotent answers are not stored: for
+a repeated key the venue names its trade. No coroutine here ever suspends, so `drive` runs each to its end.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from bot.backtest.engine.market_cursor import SeriesCursor
+from bot.backtest.engine.memory_journal import MemoryEvents, number_of
 from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
-from bot.backtest.engine.wire_adapters import EventsPageAdapter, OrderResultAdapter, PlanResultAdapter, wire_form
 from bot.errors import ApiError, OrderSubmitted, Refusal
+from bot.model.events import Event as ModelEvent
 from bot.money import parse_e8
-from bot.runtime.passes.ports import ServiceClock
+from bot.runtime.passes.ports import PlacedOrder, ServiceClock
 from bot.service.operations.executor import Context, parse_scaled
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact, order_spec
+from bot.service.views import account_views, event_views
 from bot.service.views.responses import Answer, Refused, status_of, submitted_by
 from bot.venue.model.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
-from bot.venue.model.state import OrderSpec
+from bot.venue.model.state import OrderSpec, event_id
 from bot.venue.orders.orders import OrderPlaced
 from bot.venue.orders.quote_draft import Quote
 from bot.wire import (
@@ -33,6 +35,7 @@ from bot.wire import (
     CancelResult,
     CandlesResult,
     CloseRequest,
+    Event,
     EventsPage,
     Guardian,
     GuardianRequest,
@@ -40,7 +43,7 @@ from bot.wire import (
     MarketsResult,
     Order,
     OrderRequest,
-    OrderResult,
+    Plan,
     PlanResult,
     StatusResult,
     TradesPage,
@@ -114,13 +117,14 @@ class LocalPort:
         if isinstance(quoted, Refusal):
             _raise(quoted, reads=True)
         assert isinstance(quoted, Quote)
-        return cast(PlanResult, PlanResultAdapter(quoted, token, exchange.state.now_ms + PLAN_TTL_REAL_MS))
+        plan = Plan.model_validate_json(json.dumps(account_views.plan(quoted)))
+        return PlanResult(plan=plan, confirm_token=token, expires_at=exchange.state.now_ms + PLAN_TTL_REAL_MS)
 
-    async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+    async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> PlacedOrder:
         self._begin(key)
         return self._placed(self.exchange.run(ConfirmPlan(ACCOUNT, token, self.key, None, key, expires_at_ms)))
 
-    async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+    async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> PlacedOrder:
         self._begin(key)
         try:
             spec = self._spec(request)
@@ -130,7 +134,7 @@ class LocalPort:
 
     async def close(
         self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
-    ) -> OrderResult:
+    ) -> PlacedOrder:
         self._begin(key)
         try:
             command = ClosePosition(
@@ -163,18 +167,10 @@ class LocalPort:
             self.arrive(key)
         self.exchange.catch_up()
 
-    def _placed(self, placed: Any) -> OrderResult:
+    def _placed(self, placed: OrderPlaced | Refusal) -> PlacedOrder:
         if isinstance(placed, Refusal):
             _raise(placed)
-        assert isinstance(placed, OrderPlaced)
-        exchange, seq = self.exchange, self.exchange.seq
-
-        def whole() -> OrderResult:
-            assert exchange.seq == seq, "the answer to an order must be read before the next command"
-            body = self.operations.order_result(self.principal, placed)
-            return OrderResult.model_validate_json(json.dumps(body))
-
-        return cast(OrderResult, OrderResultAdapter(exchange.account, placed.trade, whole))
+        return placed
 
     async def cancel(self, oid: str) -> CancelResult:
         self._begin()
@@ -223,8 +219,8 @@ class LocalPort:
             )
         buffer = self.exchange.event_buffer
         fresh = buffer.events[int(since[4:]) + 1 - buffer.first :]
-        page = tuple(map(wire_form, fresh[:limit]))
-        return cast(EventsPage, EventsPageAdapter(page, page[-1].id if page else since))
+        page = tuple(map(_read, fresh[:limit]))
+        return EventsPage(events=page, last_event_id=page[-1].id if page else since)
 
     async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
         given = {"limit": limit, "before": before, "coin": coin}
@@ -310,3 +306,36 @@ def _raise(refusal: Refusal, status: int | None = None, *, reads: bool = False) 
         status=own if status is None else status,
         reads=reads,
     )
+
+
+class OwnEvents:
+    """The events of a venue in this process, as an EventSource of its journal."""
+
+    def __init__(self, exchange: SimulatedExchange, log: MemoryEvents) -> None:
+        self._exchange = exchange
+        self._log = log
+
+    def fresh(self) -> Sequence[ModelEvent]:
+        number = self._log.newest
+        if number == self._exchange.count:
+            return ()
+        if number < 0:
+            cursor = self._log.cursor
+            assert cursor is not None, "recover sets the cursor"
+            number = number_of(cursor.last_id)
+        buffer = self._exchange.event_buffer
+        return buffer.events[number + 1 - buffer.first :]
+
+    def take(self, events: Sequence[ModelEvent]) -> None:
+        self._log.take_own(events)
+
+    def id_of(self, event: ModelEvent) -> str:
+        return event_id(event.seq)
+
+    def as_wire(self, event: ModelEvent) -> Event:
+        return _read(event)
+
+
+def _read(event: ModelEvent) -> Event:
+    """The event as a client reads it."""
+    return Event.model_validate_json(json.dumps(event_views.event(event)))

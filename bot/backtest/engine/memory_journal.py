@@ -14,7 +14,6 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bot.backtest.engine.wire_adapters import wire_form
 from bot.errors import Refusal
 from bot.model.events import Event as ModelEvent
 from bot.model.events import Fill, OrderChanged
@@ -34,7 +33,6 @@ from bot.venue.model.state import event_id
 from bot.wire.events import model_event
 
 if TYPE_CHECKING:
-    from bot.backtest.engine.simulated_exchange import SimulatedExchange
     from bot.runtime.account.attribution import Attribution
     from bot.runtime.model.shares import AttributionChanges, Share, TotalsRow
     from bot.strategy import AskRecord
@@ -288,31 +286,6 @@ class MemoryEvents(EventLog):
             for event in self.taken.values()
             if isinstance(event, Fill | OrderChanged) and event.idempotency_key in wanted and event.trade is not None
         }
-
-
-class OwnEvents:
-    """The events of a venue in this process, as an EventSource of its journal."""
-
-    def __init__(self, exchange: SimulatedExchange, log: MemoryEvents) -> None:
-        self._exchange = exchange
-        self._log = log
-
-    def fresh(self) -> Sequence[ModelEvent]:
-        number = self._log.newest
-        if number == self._exchange.count:
-            return ()
-        if number < 0:
-            cursor = self._log.cursor
-            assert cursor is not None, "recover sets the cursor"
-            number = number_of(cursor.last_id)
-        buffer = self._exchange.event_buffer
-        return buffer.events[number + 1 - buffer.first :]
-
-    def take(self, events: Sequence[ModelEvent]) -> None:
-        self._log.take_own(events)
-
-    def as_wire(self, event: ModelEvent) -> Event:
-        return wire_form(event)
 
 
 def number_of(id_: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from bot.backtest.engine.bar_runs import BarRuns
@@ -22,6 +23,8 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.prices.quiet_band import FOREVER_MS
 
+_ACCEPTED: Final = frozenset({"accepted"})
+_STATE: Final = attrgetter("state")
 # no bar leaves this range
 ANY_BAR: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)
 
@@ -98,8 +101,6 @@ class Stepper:
         self._stats = stats
         # number of the newest event that the kernel has taken
         self._drained = 0
-        # True if the events of an order may be read with those of the next bar: no request to the venue takes time.
-        self.reads_later = False
         # number of the newest event at the last comparison at the end of a chunk
         self._compared = -1
 
@@ -182,13 +183,12 @@ class Stepper:
         """
         kernel = self.kernel
         assert kernel is not None
-        execution = kernel.execution
         self._stats.decisions += 1
         self.begin_pass()
-        execution.reads_later = reads_later = before_next_bar and self.reads_later
-        self.wait(kernel.act(decision, closed))
-        execution.reads_later = False
-        if reads_later:
+        # If no request to the venue takes time, the events of an order may be read with those of the next bar.
+        reads = not before_next_bar or kernel.events.source is None or self.latency_ms > 0
+        self.wait(kernel.act([(decision, closed)], reads=reads))
+        if not reads:
             if not self._has_unsettled():
                 # `is_behind` says that the new events are not read yet.
                 return
@@ -197,7 +197,7 @@ class Stepper:
 
     def _has_unsettled(self) -> bool:
         """True if the service has not accepted one of the open intents."""
-        return any(intent.state != "accepted" for intent in self.running().execution.live.values())
+        return not _ACCEPTED.issuperset(map(_STATE, self.running().execution.live.values()))
 
     @property
     def is_behind(self) -> bool:

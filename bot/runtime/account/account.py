@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bot.model.events import (
@@ -47,8 +48,7 @@ class Account:
         self.order_rules: dict[str, OrderRules] = {}
         self.order_owners = OrderOwners(journal, live)
         self._owners_by_key = self.order_owners.by_key
-        # Gets the fills, resting orders and armed guardians whose key is of no strategy of ours.
-        self.see_foreign: Callable[[Fill | OrderChanged | GuardianMoved], None] = _ignore
+        self._see_foreign: Callable[[Fill | OrderChanged | GuardianMoved], None] = _ignore
         self.mirror = AccountState(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
         self.attribution = Attribution.of_journal(
             journal,
@@ -58,20 +58,24 @@ class Account:
         )
         self.position_owners = PositionOwners(journal, self.mirror, self.attribution, self.order_owners, now_ms)
         # One function for each class of event, as `apply` calls it.
-        self.folds: Mapping[type, Callable[[Any], Mapping[str, Part]]] = {
+        self.folds: Mapping[type, Callable[[Any], Mapping[str, Part] | None]] = {
             Fill: self._filled,
-            OrderChanged: self._order_changed,
-            Triggered: self._triggered,
+            OrderChanged: partial(order_changed, self.mirror),
+            Triggered: partial(triggered, self.mirror),
             GuardianMoved: self._guardian_moved,
             FundingPaid: self._money_moved,
             Liquidated: self._money_moved,
             Settled: self._money_moved,
-            AccountChanged: self._account_changed,
+            AccountChanged: partial(fold_event, self.mirror),
         }
 
     def apply(self, event: Event) -> Mapping[str, Part]:
         """Fold one event into shares, state and owners. Returns the parts of the strategies in a fill."""
-        return self.folds[type(event)](event)
+        return self.folds[type(event)](event) or _NO_PARTS
+
+    def look_for_foreign(self, see: Callable[[Fill | OrderChanged | GuardianMoved], None]) -> None:
+        """From now on show `see` each fill without an owner, each order that rests, and each change of a guardian."""
+        self._see_foreign = self.mirror.see_resting = see
 
     def _filled(self, event: Fill) -> Mapping[str, Part]:
         key, attribution, mirror = event.idempotency_key, self.attribution, self.mirror
@@ -79,7 +83,7 @@ class Account:
         if key is not None:
             owner = self._owners_by_key.get(key) or attribution.owner_of(key)
         if owner is None:
-            self.see_foreign(event)
+            self._see_foreign(event)
         parts = attribute_fill(attribution, event, owner)
         filled(mirror, event, owner)
         if event.position_size:
@@ -88,30 +92,14 @@ class Account:
                 self.position_owners.pass_on(event.coin)
         return parts
 
-    def _order_changed(self, event: OrderChanged) -> Mapping[str, Part]:
-        order_changed(self.mirror, event)
-        if event.subtype == "open" and event.idempotency_key not in self._owners_by_key:
-            self.see_foreign(event)
-        return _NO_PARTS
-
-    def _triggered(self, event: Triggered) -> Mapping[str, Part]:
-        triggered(self.mirror, event)
-        return _NO_PARTS
-
-    def _guardian_moved(self, event: GuardianMoved) -> Mapping[str, Part]:
+    def _guardian_moved(self, event: GuardianMoved) -> None:
         fold_event(self.mirror, event)
-        self.see_foreign(event)
-        return _NO_PARTS
+        self._see_foreign(event)
 
-    def _money_moved(self, event: FundingPaid | Liquidated | Settled) -> Mapping[str, Part]:
+    def _money_moved(self, event: FundingPaid | Liquidated | Settled) -> None:
         attribute_event(self.attribution, event)
         fold_event(self.mirror, event)
         self.position_owners.pass_on(event.coin)
-        return _NO_PARTS
-
-    def _account_changed(self, event: AccountChanged) -> Mapping[str, Part]:
-        fold_event(self.mirror, event)
-        return _NO_PARTS
 
     def learn_markets(self, markets: Iterable[Market]) -> None:
         """Take over the order rules and the entry terms of each market."""

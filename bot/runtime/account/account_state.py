@@ -17,6 +17,7 @@ from bot.runtime.model.positions import MirrorGuardian, MirrorOrder, MirrorPosit
 from bot.wire import bare_coin
 
 if TYPE_CHECKING:
+    from bot.model.events import OrderChanged
     from bot.wire import AccountSnapshot, Guardian, Order, Position
 
 # keys of trades; needed for minutes, after that the service is asked
@@ -42,6 +43,10 @@ def _no_keys(trade_ids: Iterable[str], epoch: int) -> Mapping[TradeOf, str]:
 
 def _no_leverage(key: str) -> int | None:
     return None
+
+
+def _see_nothing(event: OrderChanged) -> None:
+    """Look at no order."""
 
 
 class AccountState:
@@ -75,6 +80,8 @@ class AccountState:
         # While one order reverses a position, by market: the order's trade, and the leverage that the new position
         # takes over.
         self.turning: dict[str, tuple[str, float]] = {}
+        # Gets each order that begins to rest.
+        self.see_resting: Callable[[OrderChanged], None] = _see_nothing
         self.marks: dict[str, float] = {}
         # by bare coin, once the markets are known
         self.terms: dict[str, EntryTerms] = {}

@@ -132,6 +132,8 @@ def order_changed(state: AccountState, event: OrderChanged) -> None:
     if event.subtype == "canceled":
         state.orders.pop(oid, None)
         return
+    if event.subtype == "open":
+        state.see_resting(event)
     known = state.orders.get(oid)
     leverage: float = 1
     if key is not None and event.intent == "open" and kind not in PROTECTIVE:

@@ -64,7 +64,7 @@ class EventConsumer:
         self._context = context
         self._account = context.account
         self._builder = builder
-        self._account.see_foreign = context.foreign_activity.see
+        self._account.look_for_foreign(context.foreign_activity.see)
 
     async def drain(self) -> bool:
         """Read every event there is. False if the service did not answer, or if the strategies took the time of the
@@ -191,8 +191,13 @@ class EventConsumer:
             mirror.is_named_by_us = isinstance(event, Named)
             happened = model_event(event)
             parts = _NO_PARTS if happened is None else account.apply(happened)
-            await self._follow(event, parts, made)
-            if event.type in hooked and n < count and context.budget.is_used_up_since(began_ms):
+            self._note(event, parts, made)
+            if happened is None or type(happened) not in hooked:
+                continue
+            if context.strategy_host.backlogs:
+                context.strategy_host.keep(event, parts)
+            await self._deliver(happened, event.id, parts, made)
+            if n < count and context.budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
         with journal.together() if context.strategy_host.backlogs else _NO_TRANSACTION:
@@ -217,35 +222,43 @@ class EventConsumer:
         if not fresh:
             return
         context, account, journal = self._context, self._account, self._context.journal
-        cursor = journal.events.cursor
+        host, cursor = context.strategy_host, journal.events.cursor
         assert cursor is not None, "recover sets the cursor"
         made = _Followed()
+        is_noted = self.notices_of is not None or made.is_logged
         for event in fresh:
             parts = account.apply(event)
-            await self._follow(source.as_wire(event), parts, made)
+            is_hooked = type(event) in host.event_types
+            if is_noted or (is_hooked and host.backlogs):
+                read = source.as_wire(event)
+                self._note(read, parts, made)
+                if is_hooked and host.backlogs:
+                    host.keep(read, parts)
+            if is_hooked:
+                await self._deliver(event, source.id_of(event), parts, made)
         source.take(fresh)
-        with journal.together() if context.strategy_host.backlogs else _NO_TRANSACTION:
-            for backlog in context.strategy_host.backlogs.values():
+        with journal.together() if host.backlogs else _NO_TRANSACTION:
+            for backlog in host.backlogs.values():
                 backlog.write(cursor.epoch)
             opened = self.approvals.write_decision(made.intents, states=made.states)
             journal.write_attribution(None, made.notices, now_ms=context.now_ms())
         self._open(made.intents, opened)
 
-    async def _follow(self, event: Event, parts: Mapping[str, Part], made: _Followed) -> None:
-        """Give a folded event to notices, log and strategies, and collect what they make of it."""
-        context, host = self._context, self._context.strategy_host
+    def _note(self, event: Event, parts: Mapping[str, Part], made: _Followed) -> None:
+        """Give a folded event to the notices and the log."""
         if self.notices_of is not None:
             made.notices += self.notices_of(event, parts)
         if made.is_logged:
             log_event(event)
-        if event.type not in host.event_types:
-            return
+
+    async def _deliver(self, event: ModelEvent, event_id: str, parts: Mapping[str, Part], made: _Followed) -> None:
+        """Give a folded event to the hooks of the strategies, and collect what they make of it."""
+        context = self._context
         decision = Decision(states=made.states)
-        signals = await host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)
+        signals = await context.strategy_host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)
         if signals:
-            made.intents += self._builder.build(
-                signals, trigger=context.journal.events.trigger_of(event), at_ms=event.ts
-            )
+            trigger = context.journal.events.trigger_of(event_id, event.ts)
+            made.intents += self._builder.build(signals, trigger=trigger, at_ms=event.ts)
 
     def _open(self, intents: Sequence[Intent], opened: Sequence[Intent]) -> None:
         """Send the new intents of hooks next, and look for positions of others."""

@@ -14,6 +14,7 @@ from bot.runtime.passes.bar_feed import BarFeed, YieldToPass, at_once
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.strategy_host.event_backlog import EventBacklog
 from bot.runtime.strategy_host.host import Decision
+from bot.wire.events import model_event
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -141,8 +142,11 @@ class WarmUp:
         journal, epoch = self._context.journal, self._context.mirror.epoch
         event, parts = backlog.first
         decision = Decision()
-        await self._host.deliver_to(instance, event, decision, now_ms=self._context.now_ms(), parts=parts)
-        intents = self._builder.build(decision.signals, trigger=journal.events.trigger_of(event), at_ms=event.ts)
+        happened = model_event(event)
+        assert happened is not None, "only events that a hook gets are kept"
+        await self._host.deliver_to(instance, happened, decision, now_ms=self._context.now_ms(), parts=parts)
+        trigger = journal.events.trigger_of(event.id, event.ts)
+        intents = self._builder.build(decision.signals, trigger=trigger, at_ms=event.ts)
         backlog.drop_first()
         with journal.together():
             backlog.write(epoch)

@@ -270,7 +270,7 @@ class Approvals:
         """
         changes = [(n, event) for n, event in enumerate(events) if _changes_account(event)]
         # what a hook has seen that decided on one of them
-        seen = {self._journal.events.trigger_of(event): n for n, event in enumerate(events)}
+        seen = {self._journal.events.trigger_of(event.id, event.ts): n for n, event in enumerate(events)}
         for intent in self._unsent() if changes else ():
             first = seen.get(intent.trigger, -1) + 1
             if any(n >= first and self._is_outdated_by(event, intent) for n, event in changes):

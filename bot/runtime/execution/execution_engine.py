@@ -68,8 +68,6 @@ class ExecutionEngine:
         # accepted entries whose target orders are not all made, by id
         self.with_targets: dict[str, Intent] = {}
         self.in_flight = in_flight
-        # the caller reads the events after the last of the orders that it sends
-        self.reads_later = False
         self._journal = journal
         self._mirror = mirror
         self._order_owners = order_owners
@@ -206,34 +204,47 @@ class ExecutionEngine:
             self.live.setdefault(intent.id, intent)
         await self.send_all(intents, self.sender.approvals.write_decision(intents))
 
-    async def send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """Send the intents that were just written, in their order, as far as they may be sent now."""
+    async def send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent], *, reads: bool = True) -> None:
+        """Send the intents that were just written, in their order, as far as they may be sent now.
+
+        `reads`: read the events of the last of them too. Otherwise the caller reads them.
+        """
         self.forget_unwritten(intents, fresh)
-        waiting = one_by_one(fresh) if self.in_flight.abreast == 1 else fresh
-        self.sender.judged = waiting[0] if waiting else None
-        await self.dispatch(waiting, learns=True)
+        if self.in_flight.abreast == 1:
+            await self._send_in_turn(one_by_one(fresh), is_approved=True, reads=reads)
+        else:
+            await self.dispatch(fresh)
         if self.replies:
             await self.send_replies()
 
-    async def dispatch(self, waiting: Iterable[Intent], *, learns: bool = False) -> None:
-        """Send what may be sent now; the rest waits for a later pass. The journal has each attempt before its request
-        is sent.
+    async def _send_in_turn(self, waiting: Iterable[Intent], *, is_approved: bool = False, reads: bool = True) -> None:
+        """Send with a pool of one, as in a backtest: an intent waits for the reply and the events of the one before it.
 
-        With a pool of one, as in a backtest, each intent waits for its reply. With `learns` it also waits for its
-        events, because a reversal opens against what its close has left.
+        A reversal opens against what its close has left. `is_approved`: the risk engine has just approved these
+        intents.
+        """
+        sent = 0
+        for intent in waiting:
+            if not self._budget.has_time():
+                # It is written, and the next pass goes on with it.
+                break
+            if sent:
+                await self.events.drain()
+            await self._send(intent, is_approved=is_approved and not sent)
+            sent += 1
+        if sent and reads:
+            await self.events.drain()
+
+    async def dispatch(self, waiting: Iterable[Intent]) -> None:
+        """Send what may be sent now; the rest waits for a later pass.
+
+        The journal has each attempt before its request is sent.
         """
         if self.in_flight.abreast == 1:
-            is_first = True
             for intent in waiting:
                 if not self._budget.has_time():
-                    # It is written, and the next pass goes on with it.
                     break
-                if learns and not is_first:
-                    await self.events.drain()
                 await self._send(intent)
-                is_first = False
-            if learns and not is_first and not self.reads_later:
-                await self.events.drain()
             return
         requests = self.requests()
         busy = {one.id for one in requests}
@@ -260,22 +271,26 @@ class ExecutionEngine:
         for accepted in self.sender.write_accepted():
             self.live[accepted.id] = accepted
 
-    async def _send(self, intent: Intent, *, is_marked: bool = False) -> None:
+    async def _send(self, intent: Intent, *, is_marked: bool = False, is_approved: bool = False) -> None:
         """Take an intent as far as it goes now. An entry whose plan is stale goes on under a new plan.
 
-        An intent that has ended meanwhile, by an event or a reset, is not sent.
+        An intent that has ended meanwhile, by an event or a reset, is not sent. `is_approved`: nothing has happened
+        since the risk engine has approved it.
         """
         if not is_marked:
             known = self.live.get(intent.id)
             if known is None or known.state in FINAL:
                 return
+            is_approved = is_approved and known is intent
             intent = known
         while True:
-            send = self.sender.send_marked if is_marked else self.sender.send
-            sent = self.live[intent.id] = await send(intent)
+            sending = (
+                self.sender.send_marked(intent) if is_marked else self.sender.send(intent, is_approved=is_approved)
+            )
+            sent = self.live[intent.id] = await sending
             if sent.state == "accepted":
                 return
-            is_marked = False
+            is_marked = is_approved = False
             leg = next_leg(
                 sent,
                 address=self._journal.address,
@@ -300,7 +315,7 @@ class ExecutionEngine:
             for _ in range(REPLIES_MAX):
                 if not self.replies or not self._budget.has_time():
                     break
-                await self.dispatch([self.replies.pop(0)], learns=True)
+                await self._send_in_turn([self.replies.pop(0)])
         # They are written, and the next pass goes on with them.
         self.replies.clear()
 

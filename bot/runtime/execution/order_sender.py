@@ -22,8 +22,8 @@ from bot.runtime.execution.send_state import Ending, SendStates
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, Intent, State
 from bot.runtime.passes.pass_budget import PassBudget
-from bot.runtime.passes.ports import VenuePort
-from bot.wire import OrderRequest, OrderResult
+from bot.runtime.passes.ports import PlacedOrder, VenuePort
+from bot.wire import OrderRequest
 
 log = logs.FastLogger()
 T = TypeVar("T")
@@ -93,18 +93,19 @@ class OrderSender:
         # True if no request or reply can be lost: the venue and the journal are in this process, and no time passes in
         # a request.
         self.is_atomic = False
-        # the risk engine has just approved it, and nothing has happened since
-        self.judged: Intent | None = None
         # the last planned entry and its dry run
         self._last_dry_run: tuple[OrderRequest, OrderRequest] | None = None
 
     # -- what the execution engine calls
 
-    async def send(self, intent: Intent) -> Intent:
-        """Take the intent as far as it goes now: to its end, or to the point where a later pass goes on."""
-        before, judged, self.judged = intent.state, self.judged, None
+    async def send(self, intent: Intent, *, is_approved: bool = False) -> Intent:
+        """Take the intent as far as it goes now: to its end, or to the point where a later pass goes on.
+
+        `is_approved`: the risk engine has just approved it, and nothing has happened since.
+        """
+        before = intent.state
         # Nothing stands between an intent that was just approved and its request.
-        is_certain = judged is intent and self.is_atomic and intent.path == "direct" and not self._states
+        is_certain = is_approved and self.is_atomic and intent.path == "direct" and not self._states
         if is_certain and self.journal.fault is None and not self.search.may_arrive_late(intent):
             return self._moved(await self._send_at_once(intent), before)
         return self._moved(await self._advance(intent), before)
@@ -496,7 +497,7 @@ class OrderSender:
         return intent
 
 
-def _order_request(port: VenuePort, intent: Intent) -> Coroutine[Any, Any, OrderResult]:
+def _order_request(port: VenuePort, intent: Intent) -> Coroutine[Any, Any, PlacedOrder]:
     """The request that makes the intent an order."""
     if intent.action == "close" and not intent.is_target:
         return port.close(intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms)

@@ -71,12 +71,12 @@ class EventLog:
             (*cursor, seal(*cursor)),
         )
 
-    def trigger_of(self, event: Event) -> str:
+    def trigger_of(self, event_id: str, ts: int) -> str:
         """The trigger of what a strategy wants on an event.
 
         A restored service may give an id twice, so the second one carries its time.
         """
-        return f"event:{event.id}:{event.ts}" if event.id in self.reused_ids else f"event:{event.id}"
+        return f"event:{event_id}:{ts}" if event_id in self.reused_ids else f"event:{event_id}"
 
     def unseen(self, events: Sequence[Event]) -> list[Event]:
         """The events of a page that were not taken before, each once, in their order.

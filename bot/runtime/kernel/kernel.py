@@ -443,16 +443,16 @@ class Kernel:
             # A session's clock stands in the millisecond before the close.
             decision = await self.strategy_host.decide(closed, now_ms=max(self.now_ms(), closed.at_ms))
             decided.append((decision, closed))
-        await self._act_on(decided)
+        await self.act(decided)
         await self.reconciliation.repair()
         self.state.last_bar_ms = group[0].at_ms
         return len(decided)
 
-    async def act(self, decision: Decision, closed: Closed) -> None:
-        """Check the decision, write all of it at once, then send what was written."""
-        await self._act_on([(decision, closed)])
+    async def act(self, decided: Sequence[tuple[Decision, Closed]], *, reads: bool = True) -> None:
+        """Check the decisions, write all of them at once, then send what was written.
 
-    async def _act_on(self, decided: Sequence[tuple[Decision, Closed]]) -> None:
+        `reads`: see `ExecutionEngine.send_all`.
+        """
         intents: list[Intent] = []
         states: dict[str, str] = {}
         for decision, closed in decided:
@@ -470,11 +470,12 @@ class Kernel:
             intents += built
             states |= decision.states
         bars = [(closed.market, closed.interval, closed.at_ms) for _, closed in decided]
-        await self.execution.send_all(intents, self.events.approvals.write_decision(intents, states=states, bars=bars))
+        fresh = self.events.approvals.write_decision(intents, states=states, bars=bars)
+        await self.execution.send_all(intents, fresh, reads=reads)
 
     async def decide_late(self, instance: StrategyInstance, closed: Closed) -> None:
         """Decide a bar that the other strategies have decided, for a strategy that was being built meanwhile."""
-        await self.act(await self.strategy_host.decide_alone(instance, closed, now_ms=self.now_ms()), closed)
+        await self.act([(await self.strategy_host.decide_alone(instance, closed, now_ms=self.now_ms()), closed)])
 
     async def fire_timers(self, until_ms: int) -> None:
         """Ask the strategies whose timers are due at or before that instant.

@@ -28,10 +28,10 @@ from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog
 from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
 from bot.strategy import Intent as Signal
 from bot.strategy import Reply, Strategy, Timer
-from bot.wire import Event
 
 if TYPE_CHECKING:
-    from bot.wire import Plan
+    from bot.model.events import Event as ModelEvent
+    from bot.wire import Event, Plan
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -108,8 +108,8 @@ class StrategyHost:
         self.by_series: dict[Series, list[StrategyInstance]] = {}
         # by market, for events
         self._listeners_by_market: dict[str, list[StrategyInstance]] = {}
-        # event types that some strategy gets
-        self.event_types: frozenset[str] = frozenset()
+        # The classes of events that some strategy gets.
+        self.event_types: frozenset[type] = frozenset()
         self._started = False
         self.set_instances([self.made(one) for one in specs])
 
@@ -210,8 +210,17 @@ class StrategyHost:
             await self._ask(instance, call, decision, now_ms=now_ms)
         return decision
 
+    def keep(self, event: Event, parts: Mapping[str, Part]) -> None:
+        """Keep an event that a hook gets for the strategies that are still under construction."""
+        here = self.instances if event.coin is None else self._listeners_by_market.get(event.coin, ())
+        hosted, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
+        for name, waiting in self.backlogs.items():
+            # Without an instance, its markets are not known yet.
+            if name in concerned or name not in hosted:
+                waiting.append(BacklogEvent(event, parts))
+
     async def deliver(
-        self, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
+        self, event: ModelEvent, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
     ) -> list[OwnedSignal]:
         """Deliver an event to the strategies that it concerns. Returns their signals, which are in the decision too.
 
@@ -219,12 +228,6 @@ class StrategyHost:
         """
         before = len(decision.signals)
         here = self.instances if event.coin is None else self._listeners_by_market.get(event.coin, ())
-        if self.backlogs:
-            hosted, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
-            for name, waiting in self.backlogs.items():
-                # Without an instance, its markets are not known yet.
-                if name in concerned or name not in hosted:
-                    waiting.append(BacklogEvent(event, parts))
         for instance in here:
             if instance.name not in self.backlogs:
                 await self.deliver_to(instance, event, decision, now_ms=now_ms, parts=parts)
@@ -233,7 +236,7 @@ class StrategyHost:
     async def deliver_to(
         self,
         instance: StrategyInstance,
-        event: Event,
+        event: ModelEvent,
         decision: Decision,
         *,
         now_ms: int,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import structlog
 
 from bot.errors import StrategyError
+from bot.model import events
 from bot.money import E8, E16
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
@@ -60,8 +61,12 @@ LINES_OWN: Final = frozenset({"exc_info", "exception", "level", "method_name", "
 
 # at, strategy, event, fields
 LogSink: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]
-# event type -> the hook that gets it
-HOOKS: Final = {"fill": "on_fill", "trigger": "on_trigger", "guardian": "on_guardian"}
+# The class of an event, and the hook that gets it.
+HOOKS: Final[Mapping[type, str]] = {
+    events.Fill: "on_fill",
+    events.Triggered: "on_trigger",
+    events.GuardianMoved: "on_guardian",
+}
 
 
 class ViewSource:
@@ -158,7 +163,7 @@ class StrategyInstance:
         self.timers = strategy.timers
         # Only hooks that the strategy overrides are called.
         self.event_types = frozenset(
-            type_ for type_, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
+            kind for kind, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
         )
         self.checks_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
         self.series = [Series(market, interval) for market in strategy.markets]
@@ -379,45 +384,51 @@ def _order_view(o: MirrorOrder) -> OrderView:
 
 
 def hook_of(
-    instance: StrategyInstance, event: Any, parts: Mapping[str, Part] = MappingProxyType({})
+    instance: StrategyInstance, event: events.Event, parts: Mapping[str, Part] = MappingProxyType({})
 ) -> Callable[[], Iterable[Intent]] | None:
     """The hook for an event, with its argument; None if the strategy does not get it."""
-    if event.type not in instance.event_types:
+    if type(event) not in instance.event_types:
         return None
-    strategy, view, data = instance.strategy, instance.view, event.data
-    if event.type == "guardian":
-        if event.coin is not None and event.coin not in instance.markets:
-            return None
-        note = GuardianNote(event.coin, event.ts, event.subtype, data.guardian_type, data.guardian_id, data.reason)
-        return partial(strategy.on_guardian, view, note)
-    if event.coin not in instance.markets:
+    strategy, view, coin = instance.strategy, instance.view, event.coin
+    if coin not in instance.markets:
+        if coin is None and isinstance(event, events.GuardianMoved):
+            return partial(strategy.on_guardian, view, _guardian_note(event))
         return None
-    if event.type == "fill":
-        if not instance.nets:
-            size, fee_usd, left = float(data.size), float(data.fee_usd), float(data.position_size)
-            realized_usd = _float(data.realized_pnl_usd)
-        elif (part := parts.get(instance.name)) is not None:
-            size, fee_usd, left = part.size_e8 / E8, part.fee / E16, part.left_e8 / E8
-            realized_usd = None if part.realized is None else part.realized / E16
-        else:
-            return None
-        fill = Fill(
-            market=event.coin,
-            at_ms=event.ts,
-            side=data.side,
-            action=data.intent,
-            kind=data.kind,
-            size=size,
-            px=float(data.px),
-            fee_usd=fee_usd,
-            realized_usd=realized_usd,
-            position_size=left,
-            oid=data.oid,
-        )
-        return partial(strategy.on_fill, view, fill)
-    if event.type == "trigger":
-        touched = Trigger(
-            event.coin, event.ts, event.subtype, data.side, float(data.size), float(data.trigger_px), data.oid
-        )
+    if isinstance(event, events.Fill):
+        fill = _fill(instance, event, parts)
+        return None if fill is None else partial(strategy.on_fill, view, fill)
+    if isinstance(event, events.Triggered):
+        side = cast(Side, event.side)
+        touched = Trigger(event.coin, event.ts, event.subtype, side, event.size / E8, event.trigger_px / E8, event.oid)
         return partial(strategy.on_trigger, view, touched)
-    return None
+    assert isinstance(event, events.GuardianMoved)
+    return partial(strategy.on_guardian, view, _guardian_note(event))
+
+
+def _guardian_note(event: events.GuardianMoved) -> GuardianNote:
+    return GuardianNote(event.coin, event.ts, event.subtype, event.guardian_type, event.guardian, event.reason)
+
+
+def _fill(instance: StrategyInstance, event: events.Fill, parts: Mapping[str, Part]) -> Fill | None:
+    """A fill as the strategy reads it. In a market that it shares it gets its own part, or nothing."""
+    if not instance.nets:
+        size, fee_usd, left = event.size / E8, event.fee / E8, event.position_size / E8
+        realized_usd = None if event.realized is None else event.realized / E8
+    elif (part := parts.get(instance.name)) is not None:
+        size, fee_usd, left = part.size_e8 / E8, part.fee / E16, part.left_e8 / E8
+        realized_usd = None if part.realized is None else part.realized / E16
+    else:
+        return None
+    return Fill(
+        market=event.coin,
+        at_ms=event.ts,
+        side=cast(Side, event.side),
+        action=event.intent,
+        kind=event.kind,
+        size=size,
+        px=event.px / E8,
+        fee_usd=fee_usd,
+        realized_usd=realized_usd,
+        position_size=left,
+        oid=event.oid,
+    )

@@ -328,7 +328,7 @@ async def test_an_entry_that_a_hook_decides_on_a_fill_is_not_ended_by_that_fill(
     _, kernel = await held()
     (one,) = kernel.approvals.waiting()
     triggers = {"evt_1": one.intent.trigger, "evt_2": "event:evt_2"}
-    monkeypatch.setattr(kernel.journal.events, "trigger_of", lambda event: triggers[event.id])
+    monkeypatch.setattr(kernel.journal.events, "trigger_of", lambda event_id, _ts: triggers[event_id])
     fills = [
         Event.model_construct(id=f"evt_{n}", type="fill", subtype="exit", ts=n, coin="BTC", data=None) for n in (1, 2)
     ]
