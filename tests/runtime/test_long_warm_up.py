@@ -509,6 +509,26 @@ async def test_a_note_that_cannot_be_read_is_set_aside_and_the_start_goes_on(tmp
         kill(kernel)
 
 
+async def test_a_kept_event_that_this_version_does_not_know_calls_no_hook_and_the_start_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    venue = await held(path)
+    journal = open_journal(path, address=ADDRESS)
+    texts = {"tradeId": "trd_1", "oid": "1", "kind": "market", "side": "long", "intent": "close", "liquidity": "taker"}
+    amounts = dict.fromkeys(("size", "px", "feeUsd", "remainingSize", "positionSize", "balanceUsd"), "1")
+    event = {"type": "fill", "subtype": "of_later", "coin": "BTC", "id": "evt_9000000000", "ts": 1}
+    event["data"] = texts | amounts | {"reduceOnly": True}
+    waiting = EventBacklog(journal, "trend")
+    waiting.append(BacklogEvent(Event.model_validate(event), {}))
+    waiting.write(0)
+    journal.close()
+    kernel, slow = started(venue, path)
+    await kernel.recover()
+    assert kernel.state.ready
+    assert not [one for one in slow.lived if one.startswith("fill")]
+    assert kernel.journal.state.notes_under("untold:") == []
+    assert kernel.journal.state.notes_under("damaged:") == []
+
+
 @pytest.mark.parametrize("name", ["untold:trend:", "untold:trend:x", "untold:trend:01", "untold:trend:-1"])
 async def test_a_note_whose_name_is_damaged_is_set_aside_and_the_start_goes_on(tmp_path: Path, name: str) -> None:
     path = tmp_path / "journal.db"
