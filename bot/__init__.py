@@ -11,7 +11,7 @@ tests check this).
     service | runtime | local_exchange
                        the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat
                        | an exchange in Hyperliquid's wire form, for tests of bots; only cli and testing use it
-    exchanges          accounts at exchanges, read only; a folder for each exchange holds its wire form
+    exchanges          accounts and prices of exchanges through a link process; a folder for each has its wire form
     venue | client | market_data
                        pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation
                        | sources of real prices

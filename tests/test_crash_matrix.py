@@ -17,6 +17,12 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("any writer of a whole file", "between its bytes and its name"): (
         "test_files.py::test_a_killed_writer_keeps_the_old_file",
     ),
+    ("exchange link", "at a stream"): (
+        "exchanges/link/test_process.py::test_a_killed_link_ends_every_operation_with_one_sentence",
+    ),
+    ("service with an exchange link", "at a stream"): (
+        "exchanges/link/test_process.py::test_a_killed_service_ends_its_link",
+    ),
     ("local exchange", "after an answer"): ("local_exchange/test_served.py::test_kill_9_keeps_what_a_client_was_told",),
     ("local exchange", "random, under load"): (
         "local_exchange/test_kills.py::test_after_kill_9_under_load_each_acknowledged_order_exists_once",

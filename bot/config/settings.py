@@ -166,13 +166,38 @@ class Section(BaseModel):
 class LivePrices(Section):
     """Live prices of an exchange for the crypto markets of the embedded service."""
 
-    source: Literal["ccxt"] = Field(default="ccxt", description="The library that speaks to the exchange.")
-    exchange: str = Field(pattern=r"^[a-z0-9_]{1,40}$", description="The exchange's name in ccxt, such as hyperliquid.")
+    source: Literal["ccxt", "hyperliquid"] = Field(
+        default="ccxt", description="What speaks to the exchange: the library ccxt, or the link to Hyperliquid."
+    )
+    exchange: str | None = Field(
+        default=None, pattern=r"^[a-z0-9_]{1,40}$", description="For ccxt: the exchange's name there, such as kraken."
+    )
+    network: str | None = Field(
+        default=None,
+        pattern=r"^(testnet|mainnet|[1-9][0-9]{0,4})$",
+        description="For hyperliquid: testnet, mainnet, or the port of a local exchange on this machine.",
+    )
     markets: dict[Coin, Symbol] = Field(
         default={},
         max_length=250,
         description="Coin: the exchange's symbol, such as BTC/USDT:USDT. None: all that it has.",
     )
+
+    @model_validator(mode="after")
+    def _place_of_source(self) -> Self:
+        needed, other = ("exchange", "network") if self.source == "ccxt" else ("network", "exchange")
+        if getattr(self, other) is not None:
+            _refuse([((other,), f"does not belong to `source: {self.source}`; write `{needed}`")])
+        if getattr(self, needed) is None:
+            _refuse([((needed,), f"is required with `source: {self.source}`")])
+        return self
+
+    @property
+    def place(self) -> str:
+        """The exchange at ccxt, or the network."""
+        place = self.exchange or self.network
+        assert place is not None
+        return place
 
 
 # The tags stand in the path of an error; `source.py` leaves them out.
@@ -234,13 +259,14 @@ def _repeated_sources(sources: dict[Loc, LivePrices]) -> list[tuple[Loc, str]]:
     for loc, one in sources.items():
         if len(loc) > 1 and not one.markets:
             problems.append((loc, "needs `markets`: in a list each source names its own"))
-        if one.exchange in exchanges:
-            problems.append(((*loc, "exchange"), f"{one.exchange} is named already; put its markets together"))
-        exchanges[one.exchange] = loc
+        if one.place in exchanges:
+            field = "exchange" if one.source == "ccxt" else "network"
+            problems.append(((*loc, field), f"{one.place} is named already; put its markets together"))
+        exchanges[one.place] = loc
         for coin in one.markets:
             if coin in coins:
                 problems.append(((*loc, "markets", coin), f"{coin} has the prices of {coins[coin]} already"))
-            coins[coin] = one.exchange
+            coins[coin] = one.place
     return problems
 
 

@@ -1,6 +1,7 @@
-"""Accounts at exchanges, read only: nothing here can send an order.
+"""Accounts and prices of exchanges, and the link process that can send actions. No command or service sends one yet.
 
-`protocol` has the values that every exchange is translated to. A folder for each exchange holds its wire form and
-everything else that only that exchange knows. Start with `protocol.py`, then `hyperliquid/form.py`. These packages
-never import the local exchange: a misreading of the wire form in shared code would pass every test.
+`protocol` has the values that every exchange is translated to, and `link` the process that talks with an exchange. A
+folder for each exchange holds its wire form and everything else that only that exchange knows. Start with
+`protocol.py`, then `link/client.py`, then the `form.py` of an exchange. These packages never import the local exchange:
+a misreading of the wire form in shared code would pass every test.
 """

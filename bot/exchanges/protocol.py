@@ -6,13 +6,18 @@ Amounts are integers of 1e-8, instants are milliseconds of the exchange's clock.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from bot.errors import BotError, Exit
+from bot.exchanges.actions import ActionAnswer, ExchangeAction
+from bot.market_data.source import LiveSource
 
 Role = Literal["account", "agent", "sub_account", "vault", "unknown"]
 OrderKind = Literal["limit", "market", "stop", "target"]
+# away: no connection. behind: connected, and something may be missing. in_step: everything until now is known.
+LinkPhase = Literal["away", "behind", "in_step"]
 
 
 class UnknownForm(BotError):
@@ -23,6 +28,14 @@ class NoAnswer(BotError):
     """The exchange gave no usable answer, for a reason that may pass: no connection, a fault, a used-up limit."""
 
     exit_code = Exit.TIMEOUT
+
+
+class ActionMalformed(BotError):
+    """The exchange could not read an action, so it has not performed it."""
+
+
+class BudgetUsedUp(NoAnswer):
+    """The exchange refuses a request because the limit of requests is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,10 @@ class PositionReport:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Money and positions of an account at one instant. `cash`: the money at cost, without unrealized profit."""
+    """Money and positions of an account at one instant. `cash`: the money at cost, without unrealized profit.
+
+    `group`: the margin group that it is of; empty for the main one.
+    """
 
     at_ms: int
     cash: int
@@ -60,6 +76,7 @@ class Standing:
     margin_used: int
     withdrawable: int
     positions: tuple[PositionReport, ...]
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +151,71 @@ class RequestBudget:
 
     used: int
     most: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOrders:
+    """All open orders of one margin group of the account, as of now. `group` is empty for the main one."""
+
+    group: str
+    orders: tuple[OrderReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """What the link knows of the account since `since_ms` of this machine's clock, and why it knows no more."""
+
+    phase: LinkPhase
+    since_ms: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHealth:
+    """Figures of a link. `clock_difference_ms`: the exchange's clock less ours, as of the newest message; None: not
+    known.
+
+    `weight`: what its requests of the last minute weigh, of `weight_most`. `messages`: those of the exchange that it
+    has read. `connections`: those that are open now; `opened`: all that it has opened. `signer`: the address of the
+    agent's key; None: no key was given. `actions_left`: of the account's budget; None: not known.
+    """
+
+    connections: int
+    opened: int
+    messages: int
+    reads: int
+    weight: int
+    weight_most: int
+    clock_difference_ms: int | None
+    heard_ms: int | None
+    signer: str | None = None
+    actions_left: int | None = None
+
+
+AccountReport = ExecutionReport | Standing | OpenOrders | LinkState
+
+
+@dataclass(frozen=True, slots=True)
+class FillCursor:
+    """Where the fills of an account go on: those after `at_ms`, from these signed positions by market."""
+
+    at_ms: int
+    positions: Mapping[str, int]
+
+
+class ExchangePlugin(LiveSource, Protocol):
+    """What a plug-in of the entry point group `bot.exchanges` offers. It runs inside the link process."""
+
+    def account(self, address: str, cursor: FillCursor | None) -> AsyncIterator[Sequence[AccountReport]]:
+        """Reports of an account for ever, each fill once. Without a cursor: from now on.
+
+        Fills of a market come in the order in which they happened, except those that a later read brings: a lost pair
+        that leaves the position as it was breaks no chain.
+        """
+        ...
+
+    async def act(self, action: ExchangeAction) -> ActionAnswer:
+        """Send an action once. NoAnswer if it may have been performed. Without a key: `not_sent`."""
+        ...
+
+    def health(self) -> LinkHealth: ...

@@ -34,6 +34,7 @@ Examples:
   bot exchange status --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1
   bot exchange status --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --since 7d --json
   bot exchange status --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --dex xyz
+  bot exchange status --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --link
 """
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -141,30 +142,33 @@ def check(
 @click.command(epilog=STATUS_EPILOG)
 @account_options
 @click.option("--dex", default="", metavar="NAME", help="A dex of its own, with its own margin. Default: the main one.")
+@click.option("--link", "has_link", is_flag=True, help="Also open the link and show its figures (extra `exchange`).")
 @click.option("--since", type=Duration(), default="24h", show_default=True, metavar="24h", help="How old fills may be.")
-def status(network: str, address: str, url: str | None, as_json: bool, dex: str, since: float) -> int:
+def status(network: str, address: str, url: str | None, as_json: bool, dex: str, has_link: bool, since: float) -> int:
     """Show positions, open orders, stops, fills and the request budget of an account at Hyperliquid, as the exchange
     says it.
     """
     import asyncio
     import json
 
+    from bot.cli.exchange.link_health import LinkReading, read_link
     from bot.cli.exchange.status_view import read_status
     from bot.exchanges.hyperliquid.account import Account
     from bot.exchanges.hyperliquid.transport import Transport
 
     chosen = url_of(network, url)
 
-    async def read() -> Reading:
+    async def read() -> tuple[Reading, LinkReading | None]:
         async with Transport(chosen) as transport:
-            return await read_status(Account(transport, address), dex, int(since * 1000))
+            reading = await read_status(Account(transport, address), dex, int(since * 1000))
+        return reading, await read_link(url or network, address) if has_link else None
 
-    reading = asyncio.run(read())
+    reading, link = asyncio.run(read())
     if as_json:
         place = {"network": network, "url": chosen, "address": address, "dex": dex}
-        click.echo(json.dumps({**place, **reading.as_json()}))
+        click.echo(json.dumps({**place, **reading.as_json(), **({} if link is None else {"link": link.as_json()})}))
     else:
         click.echo(f"{address} on {network} at {chosen}" + (f", dex {dex}" if dex else ""))
-        for line in reading.lines():
+        for line in [*reading.lines(), *([] if link is None else link.lines())]:
             click.echo(line)
     return Exit.DONE

@@ -10,6 +10,7 @@ import click
 
 from bot.cli.common.param_types import Clock, Group, speed_of
 from bot.cli.exchange.account import check, status
+from bot.cli.exchange.watch import watch
 
 EPILOG = """\b
 Examples:
@@ -32,6 +33,7 @@ def exchange() -> None:
 
 exchange.add_command(check)
 exchange.add_command(status)
+exchange.add_command(watch)
 
 
 @exchange.command(epilog=EPILOG)

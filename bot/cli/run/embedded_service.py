@@ -433,9 +433,9 @@ def service_prices(settings: Settings) -> tuple[str, ...]:
     """The sources of live prices that a config names, as --prices takes them."""
     prices = settings.account.prices
     if not isinstance(prices, tuple):
-        return () if prices is None else (f"{prices.source}:{prices.exchange}",)
+        return () if prices is None else (f"{prices.source}:{prices.place}",)
     return tuple(
-        f"{one.source}:{one.exchange}:" + ",".join(f"{coin}={symbol}" for coin, symbol in one.markets.items())
+        f"{one.source}:{one.place}:" + ",".join(f"{coin}={symbol}" for coin, symbol in one.markets.items())
         for one in prices
     )
 

@@ -71,7 +71,7 @@ class Account:
         return form.account_mode(await self._of("userAbstraction"))
 
     async def standing(self, dex: str = MAIN_DEX) -> Standing:
-        return form.standing(await self._of("clearinghouseState", dex=dex))
+        return form.standing(await self._of("clearinghouseState", dex=dex), dex)
 
     async def open_orders(self, dex: str = MAIN_DEX) -> list[OrderReport]:
         return form.open_orders(await self._of("frontendOpenOrders", dex=dex))

@@ -21,7 +21,7 @@ CURVE_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD
 
 def address_of_key_file(path: Path) -> str:
     """The address of the key in this file, in lower case. ConfigError says what is wrong with the file."""
-    key = _key_in(path)
+    key = key_in(path)
     public = ec.derive_private_key(key, ec.SECP256K1()).public_key().public_numbers()
     if find_spec("Crypto") is None:
         raise ConfigError(f"an agent's key needs pycryptodome: {install('exchange')}")
@@ -31,7 +31,8 @@ def address_of_key_file(path: Path) -> str:
     return "0x" + keccak.new(digest_bits=256, data=data).digest()[12:].hex()
 
 
-def _key_in(path: Path) -> int:
+def key_in(path: Path) -> int:
+    """The key in this file, for the link process alone. ConfigError says what is wrong with the file."""
     try:
         # Without O_NONBLOCK a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

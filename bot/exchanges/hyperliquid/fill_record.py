@@ -53,6 +53,11 @@ class FillRecord:
         """The signed size after the booked fills."""
         return self._positions.get(market, 0)
 
+    @property
+    def markets(self) -> set[str]:
+        """The markets of all fills, and of the positions that the record began with."""
+        return set(self._positions)
+
     def is_read_due(self, now_ms: int) -> bool:
         """True if a fill has waited too long for the one before it, or the last read is too old."""
         is_late = any(now_ms - heard_ms >= PATIENCE_MS for _, heard_ms in self._waiting.values())

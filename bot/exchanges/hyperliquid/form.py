@@ -77,8 +77,8 @@ def book_time(answer: Any) -> int:
     return Row(answer, "l2Book").instant("time")
 
 
-def standing(answer: Any) -> Standing:
-    """Money and positions of `clearinghouseState`."""
+def standing(answer: Any, dex: str = "") -> Standing:
+    """Money and positions of `clearinghouseState` in one dex."""
     row = Row(answer, "clearinghouseState")
     summary = row.row("marginSummary")
     return Standing(
@@ -88,6 +88,7 @@ def standing(answer: Any) -> Standing:
         margin_used=summary.amount("totalMarginUsed"),
         withdrawable=row.amount("withdrawable"),
         positions=tuple(_position(one) for one in row.rows("assetPositions")),
+        group=dex,
     )
 
 
@@ -180,7 +181,9 @@ def agents(answer: Any) -> list[AgentReport]:
     """Named agents of `extraAgents`."""
     return [
         AgentReport(
-            _address(row, "address"), row.text("name"), row.instant("validUntil") if row.has("validUntil") else None
+            _address(row, "address"),
+            row.text("name"),
+            row.instant("validUntil") if row.has("validUntil") else None,
         )
         for row in rows_of(answer, "extraAgents")
     ]

@@ -5,7 +5,9 @@ Fields that nobody asks for are allowed: the exchange adds some from time to tim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, Final, TypeVar
 
 from bot.exchanges.protocol import UnknownForm
@@ -14,6 +16,7 @@ from bot.money import parse_e8
 SHOWN: Final = 60
 # 31 December 9999, the last day that a calendar of Python has.
 INSTANT_MAX: Final = 253_402_300_799_999
+DECIMAL: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?", re.ASCII)
 T = TypeVar("T")
 
 
@@ -80,13 +83,37 @@ class Row:
             raise unknown(f"{self.where}.{name}", "an amount from 0", self.text(name))
         return value
 
+    def decimal(self, name: str) -> Decimal:
+        """A number as decimal text with any number of digits."""
+        text = self.text(name)
+        if not DECIMAL.fullmatch(text):
+            raise unknown(f"{self.where}.{name}", "decimal text", text)
+        return Decimal(text)
+
+    def positive(self, name: str) -> Decimal:
+        """A positive number, such as a price."""
+        value = self.decimal(name)
+        if value <= 0:
+            raise unknown(f"{self.where}.{name}", "a positive number", self.text(name))
+        return value
+
     def choice(self, name: str, values: Mapping[Any, T]) -> T:
         """The value that the table has for this field."""
         text = self._of(name, lambda value: isinstance(value, str) and value in values, f"one of {', '.join(values)}")
         return values[text]
 
+    def object(self, name: str) -> Mapping[str, Any]:
+        """An object as it was sent."""
+        values: Mapping[str, Any] = self._of(name, lambda value: isinstance(value, dict), "an object")
+        return values
+
     def row(self, name: str) -> Row:
         return Row(self._values.get(name), f"{self.where}.{name}")
+
+    def items(self, name: str) -> list[Any]:
+        """A list as it was sent."""
+        values: list[Any] = self._of(name, lambda value: isinstance(value, list), "a list")
+        return values
 
     def rows(self, name: str) -> Iterator[Row]:
         return rows_of(self._values.get(name), f"{self.where}.{name}")

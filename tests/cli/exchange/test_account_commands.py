@@ -66,6 +66,23 @@ def test_an_account_with_its_agent_passes_the_check(
 
 
 @FUNDED
+def test_status_shows_whether_the_link_knows_everything(
+    hyperliquid: LocalExchange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("status", "--url", hyperliquid.base_url, "--address", WALLET.address)
+    code, out, _ = run(capsys, *where, "--link")
+    lines = out.splitlines()
+    assert code == Exit.DONE
+    assert lines[-2].startswith("link: in step after ")
+    assert lines[-1].startswith("link: ") and " of 1,200 in the last minute, clock difference " in lines[-1]
+    code, out, _ = run(capsys, *where, "--link", "--json")
+    link = json.loads(out)["link"]
+    assert (code, link["state"]["phase"], link["health"]["weight_most"]) == (Exit.DONE, "in_step", 1_200)
+    code, out, _ = run(capsys, *where, "--json")
+    assert "link" not in json.loads(out)
+
+
+@FUNDED
 def test_status_shows_positions_stops_orders_fills_and_budget(
     hyperliquid: LocalExchange, capsys: pytest.CaptureFixture[str]
 ) -> None:

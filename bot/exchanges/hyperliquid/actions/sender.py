@@ -1,0 +1,115 @@
+"""Sends actions of one agent: checks signer and budget, signs, and reads the answer. Repeats nothing by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from bot.clock import Clock
+from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
+from bot.exchanges.hyperliquid import form
+from bot.exchanges.hyperliquid.account import MAIN_DEX
+from bot.exchanges.hyperliquid.actions.budget import ActionBudget
+from bot.exchanges.hyperliquid.actions.form import WrongSigner, action_answer, wire_action
+from bot.exchanges.hyperliquid.actions.signing import Signer
+from bot.exchanges.hyperliquid.requests import Requests
+from bot.exchanges.protocol import ActionMalformed, NoAnswer
+
+# Asset numbers of a dex of its own begin here, and are so far apart.
+DEX_ASSETS: Final = 100_000
+DEX_STEP: Final = 10_000
+EXPIRED: Final = "already expired"
+
+
+class ExchangePost(Protocol):
+    """Anything that posts a signed action once."""
+
+    async def exchange(self, body: Mapping[str, Any]) -> Any: ...
+
+
+class ActionSender:
+    """The actions of one agent for one account."""
+
+    def __init__(self, post: ExchangePost, requests: Requests, clock: Clock, signer: Signer) -> None:
+        self.signer = signer
+        self._post = post
+        self._requests = requests
+        self._clock = clock
+        self._budget = ActionBudget()
+        self._assets: dict[str, int] = {}
+        self._master: str | None = None
+        self._fault: str | None = None
+        self._preparing = asyncio.Lock()
+
+    @property
+    def left(self) -> int | None:
+        """Actions that are left of the account's budget; None: not known."""
+        return self._budget.left
+
+    async def act(self, action: ExchangeAction) -> ActionAnswer:
+        """Send an action once. NoAnswer if it is in doubt whether the exchange has performed it."""
+        try:
+            refusal = self._fault or await self._refusal(action)
+        except NoAnswer as error:
+            # A read that the action needs has failed; the action itself was not sent.
+            refusal = str(error)
+        if refusal is not None:
+            return ActionAnswer(action.action_nonce, "not_sent", text=refusal)
+        try:
+            wire = wire_action(action, self._assets)
+        except ValueError as error:
+            return ActionAnswer(action.action_nonce, "not_sent", text=str(error))
+        await self._requests.turn(action.rank, 1 + len(action.orders or action.cancels) // 40)
+        if action.expires_ms is not None and self._clock.now_ms() >= action.expires_ms:
+            text = "the action has expired before it could be sent"
+            return ActionAnswer(action.action_nonce, "not_sent", text=text)
+        body = self.signer.body(wire, action.action_nonce, action.expires_ms)
+        self._budget.count(action)
+        try:
+            answer = action_answer(action, await self._post.exchange(body))
+        except ActionMalformed as error:
+            return ActionAnswer(action.action_nonce, "malformed", text=str(error))
+        except WrongSigner as error:
+            self._fault = str(error)
+            raise
+        if answer.text is not None and EXPIRED in answer.text:
+            self._budget.count(action, is_expired=True)
+        return answer
+
+    async def _refusal(self, action: ExchangeAction) -> str | None:
+        if action.signer != self.signer.address:
+            return f"the action is for the agent {action.signer}, and the key is of {self.signer.address}"
+        if action.kind != "void":
+            await self._prepare(action.rank)
+        if action.rank > Rank.CANCEL:
+            await self._correct_budget()
+        return self._budget.refusal(action)
+
+    async def _prepare(self, rank: Rank) -> None:
+        """Read the numbers of all markets once."""
+        async with self._preparing:
+            if self._assets:
+                return
+            names = [MAIN_DEX, *form.dex_names(await self._requests.info({"type": "perpDexs"}, rank))]
+            found: dict[str, int] = {}
+            for number, dex in enumerate(names):
+                first = number and DEX_ASSETS + number * DEX_STEP
+                listed = form.listings(await self._requests.info({"type": "meta", "dex": dex}, rank))
+                found |= {one.market: first + index for index, one in enumerate(listed)}
+            self._assets = found
+
+    async def _correct_budget(self) -> None:
+        if not self._budget.is_read_due(self._clock.now_ms()):
+            return
+        if self._master is None:
+            role = await self._requests.info({"type": "userRole", "user": self.signer.address}, Rank.ENTRY)
+            self._master = form.address_report(role).master or self.signer.address
+        told = await self._requests.info({"type": "userRateLimit", "user": self._master}, Rank.ENTRY)
+        self._budget.correct(form.request_budget(told), self._clock.now_ms())
+
+
+def sender_of(path: str, post: ExchangePost, requests: Requests, clock: Clock, *, is_mainnet: bool) -> ActionSender:
+    """The sender for the key in this file. ConfigError says what is wrong with the file."""
+    return ActionSender(post, requests, clock, Signer(Path(path), is_mainnet=is_mainnet))

@@ -1,0 +1,262 @@
+"""Reports of an account equal the engine's own journal, whatever happens to messages, answers and connections."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from bot.clock import ManualClock
+from bot.exchanges.hyperliquid import form
+from bot.exchanges.hyperliquid.account import Account
+from bot.exchanges.hyperliquid.fill_order import gaps, in_order
+from bot.exchanges.hyperliquid.live.account_feed import AGAIN_MS, STANDING_MAX_MS
+from bot.exchanges.hyperliquid.live.account_reader import AccountReader
+from bot.exchanges.hyperliquid.live.connections import Counters, Down, Event, LiveSocket, Tick, Up
+from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage
+from bot.exchanges.protocol import (
+    AccountReport,
+    ExecutionReport,
+    FillCursor,
+    LinkState,
+    NoAnswer,
+    OpenOrders,
+    Standing,
+    UnknownForm,
+)
+from bot.local_exchange.engine.state import Exchange
+from bot.local_exchange.wire import rows
+from bot.local_exchange.wire.channels import CHANNELS, normalised
+from bot.money import parse_e8
+from tests.exchanges.sources import InProcess
+from tests.local_exchange.exchanges import ANN, BOB, BTC, Venue, limit
+from tests.local_exchange.worlds import COINS, USERS, World
+
+
+class Unreliable(InProcess):
+    """Info answers of which some are faults."""
+
+    def __init__(self, venue: Venue, random: Random) -> None:
+        super().__init__(venue)
+        self.random, self.share = random, 0.0
+
+    async def info(self, query: Any) -> Any:
+        if self.random.random() < self.share:
+            raise NoAnswer(f"{query['type']}: the exchange answers HTTP 502; try again later")
+        return await super().info(query)
+
+
+class Follower:
+    """A reader of one user's account behind an unreliable connection, on the exchange's manual clock."""
+
+    def __init__(self, venue: Venue, user: str, random: Random, cursor: FillCursor | None = None) -> None:
+        self.venue, self.user, self.random = venue, user, random
+        # Our clock differs from the exchange's.
+        self.ahead_ms = random.randrange(-20_000, 20_000)
+        self.clock = ManualClock(self.now_ms)
+        self.source = Unreliable(venue, random)
+        self.reader = AccountReader(Account(self.source, user), self.clock, cursor)
+        self.socket = LiveSocket("", [], self.clock, random, Counters())
+        self.reports: list[AccountReport] = []
+        self.on_the_way: list[ChannelMessage] = []
+        self.counts: Counter[str] = Counter()
+        self.heard = 0
+        self.is_up = False
+
+    @property
+    def now_ms(self) -> int:
+        return self.venue.exchange.now_ms + self.ahead_ms
+
+    def journal(self) -> list[ExecutionReport]:
+        return form.fills([rows.fill(row) for row in self.venue.exchange.users[self.user].fills])
+
+    def fills(self) -> list[ExecutionReport]:
+        return [one for one in self.reports if isinstance(one, ExecutionReport)]
+
+    async def take(self, event: Event) -> None:
+        self.clock.set(max(self.clock.now_ms(), self.now_ms))
+        self.reports += await self.reader.take(event, self.socket)
+
+    def message(self, kind: str, **more: str) -> ChannelMessage:
+        """What a channel that tells states says now."""
+        exchange: Exchange = self.venue.exchange
+        subscription = normalised(exchange, {"type": kind, "user": self.user, **more})
+        state = CHANNELS[kind].state
+        assert state is not None
+        return ChannelMessage(CHANNELS[kind].name, state(exchange, subscription))
+
+    async def step(self) -> None:
+        """Deliver, lose, repeat and mix messages; cut and open the connection."""
+        fills = [rows.fill(row) for row in self.venue.exchange.users[self.user].fills]
+        for row in fills[self.heard :] if self.is_up else ():
+            fate = self.random.choices(["arrives", "lost", "doubled"], [6, 2, 1])[0]
+            self.counts[fate] += 1
+            copies = {"arrives": 1, "lost": 0, "doubled": 2}[fate]
+            self.on_the_way += [ChannelMessage("userFills", {"user": self.user, "fills": [row]})] * copies
+        self.heard = len(fills)
+        if self.random.random() < 0.2:
+            self.on_the_way.append(self.message("allDexsClearinghouseState"))
+        self.random.shuffle(self.on_the_way)
+        while self.is_up and self.on_the_way and self.random.random() < 0.8:
+            await self.take(self.on_the_way.pop())
+        if self.random.random() < 0.08:
+            self.is_up, self.on_the_way = not self.is_up, []
+            self.counts["cut"] += not self.is_up
+            await self.take(Up() if self.is_up else Down("the connection broke"))
+        else:
+            await self.take(Tick())
+
+    async def settle(self) -> None:
+        """A good connection for some seconds."""
+        self.source.share, self.is_up = 0.0, True
+        await self.take(Up())
+        for _ in range(3):
+            self.venue.control("advance", ms=AGAIN_MS)
+            await self.take(Tick())
+
+
+@pytest.mark.soak(worlds=8, full=300)
+async def test_each_fill_is_reported_once_and_the_link_is_in_step_at_the_end(worlds: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(worlds):
+        world = World(seed)
+        followers = [Follower(world.venue, user, Random(f"account:{seed}:{user}")) for user in USERS]
+        for one in followers:
+            await one.reader.prepare()
+            await one.take(Up())
+            one.is_up = True
+        begun = {one.user: {fill.key for fill in one.journal()} for one in followers}
+        world.venue.control("advance", ms=1)
+        for one in followers:
+            one.source.share = 0.1
+        for _ in range(50):
+            world.step()
+            for _ in range(4):
+                world.order()
+            for one in followers:
+                await one.step()
+        for one in followers:
+            await one.settle()
+            expected = Counter(fill.key for fill in one.journal() if fill.key not in begun[one.user])
+            assert Counter(fill.key for fill in one.fills()) == expected, (seed, one.user)
+            assert gaps(in_order(one.fills())) == []
+            assert one.reader.feed.state.phase == "in_step", (seed, one.user, one.reader.feed.state)
+            assert one.reader.feed.record is not None
+            for market in COINS:
+                assert one.reader.feed.record.position(market) == parse_e8(world.venue.size(one.user, market))
+            counts += one.counts
+            counts["fills"] += len(one.fills())
+    assert min(counts[name] for name in ("arrives", "lost", "doubled", "cut", "fills")) >= 2 * worlds, counts
+
+
+def follower(**more: Any) -> Follower:
+    return Follower(Venue(), ANN, Random(1), **more)
+
+
+async def test_fills_from_before_a_cursor_are_not_reported_and_those_after_it_are() -> None:
+    venue = Venue()
+    venue.place(ANN, limit(BTC, "B", "0.01", "110000", "Ioc"))
+    cursor = FillCursor(venue.exchange.now_ms, {"BTC": parse_e8(venue.size(ANN, "BTC"))})
+    venue.control("advance", ms=60_000)
+    venue.place(ANN, limit(BTC, "B", "0.02", "110000", "Ioc"))
+    one = Follower(venue, ANN, Random(1), cursor)
+    await one.reader.prepare()
+    await one.take(Up())
+    assert one.fills() == one.journal()[-len(one.fills()) :]
+    assert sum(fill.size for fill in one.fills()) == parse_e8("0.02")
+    assert one.reader.feed.state.phase == "in_step"
+
+
+async def test_a_position_that_the_fills_do_not_give_is_named_and_the_link_is_behind() -> None:
+    one = Follower(Venue(), ANN, Random(1), FillCursor(0, {"BTC": parse_e8("3")}))
+    await one.reader.prepare()
+    await one.take(Up())
+    state = one.reader.feed.state
+    assert state.phase == "behind"
+    assert state.reason is not None and state.reason.startswith(
+        "BTC: the exchange has a position of 0, and its fills give 3; they are read again"
+    )
+    asked = len(one.source.asked)
+    await one.take(Tick())
+    assert len(one.source.asked) == asked
+    one.venue.control("advance", ms=AGAIN_MS)
+    await one.take(Tick())
+    assert len(one.source.asked) > asked
+
+
+async def test_one_difference_of_an_account_in_step_is_read_again_before_it_is_told() -> None:
+    one = follower()
+    await one.reader.prepare()
+    await one.take(Up())
+    assert one.reader.feed.state.phase == "in_step"
+    one.venue.control("advance", ms=301_000)
+    one.source.changes["userFillsByTime"] = []
+    one.venue.place(ANN, limit(BTC, "B", "0.01", "110000", "Ioc"))
+    await one.take(one.message("allDexsClearinghouseState"))
+    assert one.source.asked[-1] == "clearinghouseState"
+    assert (one.fills(), one.reader.feed.state.phase) == ([], "in_step")
+    del one.source.changes["userFillsByTime"]
+    one.venue.control("advance", ms=AGAIN_MS)
+    await one.take(Tick())
+    assert one.reader.feed.state.phase == "in_step"
+    assert len(one.fills()) >= 1
+
+
+async def test_a_read_without_an_answer_leaves_the_link_behind_with_the_reason() -> None:
+    one = follower()
+    await one.reader.prepare()
+    one.source.share = 1.0
+    await one.take(Up())
+    state = one.reader.feed.state
+    assert (state.phase, "HTTP 502" in str(state.reason)) == ("behind", True)
+    one.source.share = 0.0
+    one.venue.control("advance", ms=AGAIN_MS)
+    await one.take(Tick())
+    assert one.reader.feed.state.phase == "in_step"
+
+
+async def test_a_connection_that_lives_without_a_standing_is_given_up() -> None:
+    one = follower()
+    await one.reader.prepare()
+    await one.take(Up())
+    one.venue.control("advance", ms=STANDING_MAX_MS)
+    await one.take(Tick())
+    assert one.socket.end_reason is None
+    one.venue.control("advance", ms=1)
+    await one.take(Tick())
+    assert one.socket.end_reason == "the exchange has told no standing for 20 s"
+    await one.take(Down(one.socket.end_reason))
+    assert one.reader.feed.state == LinkState("away", one.clock.now_ms(), "the exchange has told no standing for 20 s")
+
+
+async def test_open_orders_and_standings_are_reported_by_margin_group() -> None:
+    one = follower()
+    await one.reader.prepare()
+    await one.take(Up())
+    one.venue.rest(ANN, limit(BTC, "B", "0.01", "90000"))
+    await one.take(one.message("openOrders"))
+    await one.take(one.message("openOrders", dex="xyz"))
+    await one.take(one.message("allDexsClearinghouseState"))
+    orders = {report.group: report.orders for report in one.reports if isinstance(report, OpenOrders)}
+    assert [order.market for order in orders[""]] == ["BTC"] and orders["xyz"] == ()
+    assert {report.group for report in one.reports if isinstance(report, Standing)} == {"", "xyz"}
+
+
+@pytest.mark.parametrize(
+    ("channel", "data", "field"),
+    [
+        ("userFills", {"user": BOB, "fills": []}, "userFills.user"),
+        ("userFills", {"user": ANN}, "userFills.fills"),
+        ("userFills", {"user": ANN, "fills": [{"coin": "BTC"}]}, "userFills.fills[0].sz"),
+        ("allDexsClearinghouseState", {"user": ANN, "clearinghouseStates": [["", {}, 1]]}, "allDexs"),
+        ("allDexsClearinghouseState", {"user": ANN, "clearinghouseStates": [["", {}]]}, "clearinghouseState"),
+        ("openOrders", {"user": ANN, "orders": []}, "openOrders.dex"),
+        ("openOrders", [], "openOrders"),
+    ],
+)
+async def test_a_message_in_an_unknown_form_is_named(channel: str, data: Any, field: str) -> None:
+    with pytest.raises(UnknownForm) as raised:
+        follower().reader.feed.take(ChannelMessage(channel, data), 1)
+    assert str(raised.value).startswith(field)
