@@ -3,9 +3,9 @@
     [project.entry-points."bot.exchanges"]
     myexchange = "mypackage.mymodule:open_exchange"
 
-`open_exchange(place, agent_key_file)` returns a `bot.exchanges.protocol.ExchangePlugin`. It raises ConfigError for a place
-that it does not know, and for a file without a key. `agent_key_file` is a path, or None for an exchange that is only
-read.
+`open_exchange(place, agent_key_file)` returns a `bot.exchanges.protocol.ExchangePlugin`. It raises ConfigError for a
+place that it does not know, and for a file without a key. `agent_key_file` is a path, or None for an exchange that is
+only read.
 """
 
 from __future__ import annotations
