@@ -83,7 +83,7 @@ async def test_a_kill_before_the_plan_keeps_the_proposal_and_its_reason(
     monkeypatch.setattr(proposal_route, "LOOKS", 1)
     path, venue = tmp_path / "journal.db", FakeVenue()
     first = await begun(venue, idle, path=path)
-    monkeypatch.setattr(first.execution, "dispatch", _nothing)
+    monkeypatch.setattr(first.execution, "send_all", _nothing)
     assert (await propose(first))["state"] == "planning"
     kill(first)
     second = make_kernel(venue, idle, path=path)
