@@ -23,7 +23,7 @@ from bot.client.service_clock import ServiceClock
 from bot.client.stream import follow
 from bot.clock import SystemClock
 from bot.errors import CODES, NO_ERROR_OBJECT, RETRY_AFTER_MS, ApiError, Refused, TryLater
-from bot.wire.base import Resource
+from bot.wire.base import Request, Resource
 from bot.wire.dates import parse_date
 from bot.wire.errors import ErrorBody, ErrorEnvelope, fields_of, message_of
 from bot.wire.events import Event
@@ -36,6 +36,7 @@ from bot.wire.headers import (
     SANDBOX_CLOCK_HEADER,
     parse_idempotency_key,
 )
+from bot.wire.interface import Operation
 
 R = TypeVar("R", bound=Resource)
 
@@ -85,23 +86,21 @@ class Caller:
 
     async def _call(
         self,
-        model: type[R],
-        method: str,
-        path: str,
-        *,
+        operation: Operation[R],
+        *names: str,
         query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: Request | None = None,
         key: str | None = None,
         expires_at_ms: int | None = None,
         reads: bool = False,
-        total: float | None = None,
         kind: Kind = Kind.READ,
     ) -> R:
-        """One attempt.
+        """One attempt. `names`: those in the operation's path. `kind`: the share of the rate limit that it uses.
 
-        `reads`: the request changes nothing, so its outcome is never in doubt. `kind`: the share of the rate limit that
-        it uses.
+        `reads`: the request changes nothing although it is no GET, so its outcome is never in doubt.
         """
+        method, path = operation.method, operation.path_to(*map(segment, names))
+        reads = reads or method == "GET"
         headers: dict[str, str] = {}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._secret.get_secret_value()}"
@@ -116,7 +115,9 @@ class Caller:
         if limiter is not None:
             admission = await limiter.admit(kind, route, within_ms=self._within_ms(expires_at_ms))
         try:
-            reply = await self._exchange.send(method, path, query=query, body=body, headers=headers, total=total)
+            reply = await self._exchange.send(
+                method, path, query=query, body=None if body is None else body.body(), headers=headers
+            )
         except TransportFault as fault:
             raise fault_error(fault, reads=reads) from fault
         finally:
@@ -146,7 +147,8 @@ class Caller:
             # Whatever its status is, even 200 or 401.
             raise _failure(reply, reads=reads, is_proxy=True)
         if 200 <= reply.status < 300:
-            return _read(model, reply, reads=reads)
+            assert operation.answer is not None
+            return _read(operation.answer, reply, reads=reads)
         raise _failure(reply, reads=reads)
 
     def _within_ms(self, expires_at_ms: int | None) -> float:

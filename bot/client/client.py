@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from decimal import Decimal
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from pydantic import SecretStr
 
 from bot.client.account_calls import AccountCalls
-from bot.client.calls import present, segment
+from bot.client.calls import present
 from bot.client.http import TIMEOUTS, Timeouts, Transport
 from bot.client.limiter import Kind, Limiter
 from bot.client.service_clock import ServiceClock
+from bot.wire import interface
 from bot.wire.account import AccountSnapshot, KillResult, ResetResult, SandboxAccountResult
 from bot.wire.events import Event, EventsPage
 from bot.wire.guardian_requests import GuardianRequest
@@ -30,17 +31,17 @@ from bot.wire.order_requests import CancelCoinRequest, CloseRequest, ConfirmRequ
 from bot.wire.orders import (
     CancelCoinResult,
     CancelResult,
-    DisarmResult,
-    GuardiansPage,
     HeartbeatResult,
     OrderResult,
-    OrdersPage,
     PlanResult,
     SuggestResult,
     TradesPage,
 )
-from bot.wire.requests import KillRequest, ResetRequest, SandboxAccountRequest
+from bot.wire.requests import HeartbeatRequest, KillRequest, ResetRequest, SandboxAccountRequest
 from bot.wire.resources import Guardian, Order
+
+_PLAN: Final = interface.PLACE_ORDER.answering(PlanResult)
+_ARM: Final = interface.ARM_GUARDIAN.answering(Guardian)
 
 
 class Client(AccountCalls):
@@ -82,7 +83,7 @@ class Client(AccountCalls):
         return 0 if self._clock.speed <= 0 else self.limiter.wait_ms(Kind.ENTRY, "POST /v1/orders")
 
     async def status(self) -> StatusResult:
-        return await self._call(StatusResult, "GET", "/v1/system/status", reads=True)
+        return await self._call(interface.SYSTEM_STATUS)
 
     async def create_sandbox_account(
         self, *, name: str | None = None, starting_balance_usd: Decimal | int = 10_000
@@ -92,27 +93,21 @@ class Client(AccountCalls):
         Only this answer contains the secret. Each successful repeat creates another account.
         """
         request = SandboxAccountRequest(name=name, starting_balance_usd=Decimal(starting_balance_usd))
-        return await self._call(SandboxAccountResult, "POST", "/v1/sandbox/accounts", body=request.body())
+        return await self._call(interface.OPEN_ACCOUNT, body=request)
 
     async def reset(self, *, balance_usd: Decimal | int | None = None) -> ResetResult:
         """Wipe the sandbox account. The epoch increases, and earlier idempotency keys and cursors become invalid."""
         request = ResetRequest(balance_usd=None if balance_usd is None else Decimal(balance_usd))
-        return await self._call(ResetResult, "POST", "/v1/sandbox/accounts/reset", body=request.body())
+        return await self._call(interface.RESET_ACCOUNT, body=request)
 
     async def account(self) -> AccountSnapshot:
-        return await self._call(AccountSnapshot, "GET", "/v1/account", reads=True)
+        return await self._call(interface.ACCOUNT)
 
     async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         """Place an order. After `expires_at_ms` on the service's clock the service refuses it for good."""
         assert not request.dry_run, "a dry run is a plan"
         return await self._call(
-            OrderResult,
-            "POST",
-            "/v1/orders",
-            body=request.body(),
-            key=key,
-            expires_at_ms=expires_at_ms,
-            kind=Kind.ENTRY,
+            interface.PLACE_ORDER, body=request, key=key, expires_at_ms=expires_at_ms, kind=Kind.ENTRY
         )
 
     async def plan(self, request: OrderRequest, *, key: str | None = None) -> PlanResult:
@@ -120,52 +115,53 @@ class Client(AccountCalls):
         `key` is unused: the runtime's port has this parameter, and only the confirm must be unique.
         """
         dry = request.model_copy(update={"dry_run": True})
-        return await self._call(PlanResult, "POST", "/v1/orders", body=dry.body(), reads=True, kind=Kind.ENTRY)
+        return await self._call(_PLAN, body=dry, reads=True, kind=Kind.ENTRY)
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         """Execute a plan.
 
         Repeating a token whose outcome is unknown returns that outcome and never executes the plan twice.
         """
-        body = ConfirmRequest(confirm_token=token).body()
         return await self._call(
-            OrderResult, "POST", "/v1/orders/confirm", body=body, key=key, expires_at_ms=expires_at_ms, kind=Kind.ENTRY
+            interface.CONFIRM_ORDER,
+            body=ConfirmRequest(confirm_token=token),
+            key=key,
+            expires_at_ms=expires_at_ms,
+            kind=Kind.ENTRY,
         )
 
     async def suggest(self, request: SuggestRequest) -> SuggestResult:
-        return await self._call(SuggestResult, "POST", "/v1/orders/suggest", body=request.body(), reads=True)
+        return await self._call(interface.SUGGEST_ORDER, body=request, reads=True)
 
     async def close(
         self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
     ) -> OrderResult:
         """Reduce or close a position. An empty request closes all of it."""
-        path = f"/v1/positions/{segment(market)}/close"
         return await self._call(
-            OrderResult, "POST", path, body=request.body(), key=key, expires_at_ms=expires_at_ms, kind=Kind.EXIT
+            interface.CLOSE_POSITION, market, body=request, key=key, expires_at_ms=expires_at_ms, kind=Kind.EXIT
         )
 
     async def orders(self, coin: str | None = None) -> list[Order]:
-        page = await self._call(OrdersPage, "GET", "/v1/orders", query=present({"coin": coin}), reads=True)
+        page = await self._call(interface.OPEN_ORDERS, query=present({"coin": coin}))
         return list(page.orders)
 
     async def cancel(self, oid: str) -> CancelResult:
         """Cancel one order or trigger by its venue id. It may be the stop: `unprotected` tells."""
-        return await self._call(CancelResult, "DELETE", f"/v1/orders/{segment(oid)}", kind=Kind.EXIT)
+        return await self._call(interface.CANCEL_ORDER, oid, kind=Kind.EXIT)
 
     async def cancel_coin(self, coin: str) -> CancelCoinResult:
         """Cancel all open orders of a coin, stops and targets included."""
-        body = CancelCoinRequest(coin=coin).body()
-        return await self._call(CancelCoinResult, "DELETE", "/v1/orders", body=body, kind=Kind.EXIT)
+        return await self._call(interface.CANCEL_ORDERS, body=CancelCoinRequest(coin=coin), kind=Kind.EXIT)
 
     async def guardians(self) -> list[Guardian]:
-        page = await self._call(GuardiansPage, "GET", "/v1/guardians", reads=True)
+        page = await self._call(interface.GUARDIANS)
         return list(page.guardians)
 
     async def arm(self, request: GuardianRequest, *, key: str) -> Guardian:
-        return await self._call(Guardian, "POST", "/v1/guardians", body=request.body(), key=key, kind=Kind.EXIT)
+        return await self._call(_ARM, body=request, key=key, kind=Kind.EXIT)
 
     async def disarm(self, guardian_id: str) -> None:
-        await self._call(DisarmResult, "DELETE", f"/v1/guardians/{segment(guardian_id)}", kind=Kind.EXIT)
+        await self._call(interface.DISARM_GUARDIAN, guardian_id, kind=Kind.EXIT)
 
     async def lift_kill_switches(self) -> list[str]:
         """Disarm every kill switch and return their ids. The service refuses this for a key that is not the owner's."""
@@ -176,24 +172,23 @@ class Client(AccountCalls):
 
     async def heartbeat(self) -> HeartbeatResult:
         """Refresh all armed dead-man switches. An empty list means that none is armed."""
-        return await self._call(HeartbeatResult, "POST", "/v1/heartbeat", body=b"{}", kind=Kind.EXIT)
+        return await self._call(interface.HEARTBEAT, body=HeartbeatRequest(), kind=Kind.EXIT)
 
     async def kill(self, *, flatten: bool = False, key: str) -> KillResult:
         """Cancel all entries, close all positions if `flatten`, and block openings until the owner lifts the block.
 
         The same key is the same kill.
         """
-        body = KillRequest(flatten=flatten).body()
-        return await self._call(KillResult, "POST", "/v1/account/kill", body=body, key=key, kind=Kind.EXIT)
+        return await self._call(interface.KILL, body=KillRequest(flatten=flatten), key=key, kind=Kind.EXIT)
 
     async def limits(self) -> Limits:
         """The limits of the account and of this key: caps, scopes, rates."""
-        return await self._call(Limits, "GET", "/v1/limits", reads=True)
+        return await self._call(interface.LIMITS)
 
     async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
         """Events after `since`, oldest first. A page with fewer than `limit` events is the last one for now."""
         query = present({"since": since, "limit": limit, "types": ",".join(types) or None})
-        return await self._call(EventsPage, "GET", "/v1/events", query=query, reads=True)
+        return await self._call(interface.EVENTS, query=query)
 
     def stream(self, since: str | None = None, *, types: Sequence[str] = ()) -> AsyncGenerator[Event, None]:
         """Events after `since` as they happen. Reconnects when the connection breaks. Use `async for`, then `aclose()`.
@@ -205,18 +200,18 @@ class Client(AccountCalls):
 
     async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
         query = present({"limit": limit, "before": before, "coin": coin})
-        return await self._call(TradesPage, "GET", "/v1/trades", query=query, reads=True)
+        return await self._call(interface.TRADES, query=query)
 
     async def markets(
         self, query: str = "", *, asset_class: str = "all", view: str = "trending", limit: int = 150
     ) -> MarketsResult:
         asked = present({"query": query or None, "asset_class": asset_class, "view": view, "limit": limit})
-        return await self._call(MarketsResult, "GET", "/v1/markets", query=asked, reads=True)
+        return await self._call(interface.MARKETS, query=asked)
 
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
         """Candles, oldest first. The last one is running (`closed` is False)."""
         query = present({"interval": interval, "limit": limit})
-        return await self._call(CandlesResult, "GET", f"/v1/markets/{segment(coin)}/candles", query=query, reads=True)
+        return await self._call(interface.CANDLES, coin, query=query)
 
     async def book(self, coin: str) -> BookResult:
-        return await self._call(BookResult, "GET", f"/v1/markets/{segment(coin)}/book", reads=True)
+        return await self._call(interface.ORDER_BOOK, coin)

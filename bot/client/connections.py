@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self.is_open = False
-        # by the event loop's clock
+        # instant on the event loop's clock
         self.idle_since_s = 0.0
         self.lost = asyncio.get_running_loop().create_future()
 

@@ -12,8 +12,9 @@ from typing import Self
 
 from pydantic import SecretStr
 
-from bot.client.calls import Caller, segment
+from bot.client.calls import Caller
 from bot.client.http import Timeouts, Transport, unix_transport
+from bot.wire import interface
 from bot.wire.control import (
     AdvanceRequest,
     ClockAdvanced,
@@ -35,7 +36,6 @@ from bot.wire.control import (
 from bot.wire.resources import Market
 from bot.wire.vocabulary import FaultKind
 
-_BASE = "/sandbox/v1"
 # advancing over days processes every price between
 CONTROL_TIMEOUTS = Timeouts(total=60.0)
 
@@ -71,24 +71,22 @@ class ControlClient(Caller):
 
         `account_id` None: the only account.
         """
-        return await self._call(
-            MintKeyResult, "POST", f"{_BASE}/keys", body=MintKeyRequest(account_id=account_id).body()
-        )
+        return await self._call(interface.MINT_KEY, body=MintKeyRequest(account_id=account_id))
 
     async def clock(self) -> ClockState:
-        return await self._call(ClockState, "GET", f"{_BASE}/clock", reads=True)
+        return await self._call(interface.CLOCK)
 
     async def set_speed(self, speed: float | Decimal) -> ClockState:
         """Set the clock's speed: 0 is manual, 1 real time, more is accelerated."""
         number = speed if isinstance(speed, Decimal) else Decimal(repr(speed))
-        return await self._call(ClockState, "PATCH", f"{_BASE}/clock", body=ClockRequest(speed=number).body())
+        return await self._call(interface.SET_SPEED, body=ClockRequest(speed=number))
 
     async def advance(
         self, *, ms: int | None = None, to_ms: int | None = None, to_next: bool | None = None
     ) -> ClockAdvanced:
         """Advance a manual clock by `ms`, to an instant, or to the next deadline. Give exactly one of the three."""
         request = AdvanceRequest(ms=ms, to_ms=to_ms, to_next=to_next)
-        return await self._call(ClockAdvanced, "POST", f"{_BASE}/clock/advance", body=request.body())
+        return await self._call(interface.ADVANCE, body=request)
 
     async def price(
         self,
@@ -102,34 +100,34 @@ class ControlClient(Caller):
     ) -> Market:
         """Push one price. Amounts are text, as on the wire."""
         request = PriceRequest(px=px, oracle_px=oracle_px, bid_px=bid_px, ask_px=ask_px, volume=volume)
-        return await self._call(Market, "POST", f"{_BASE}/markets/{segment(coin)}/price", body=request.body())
+        return await self._call(interface.PUSH_PRICE, coin, body=request)
 
     async def seed(self, seed: int) -> SeedResult:
-        return await self._call(SeedResult, "POST", f"{_BASE}/seed", body=SeedRequest(seed=seed).body())
+        return await self._call(interface.SET_SEED, body=SeedRequest(seed=seed))
 
     async def digest(self) -> DigestResult:
         """SHA-256 of the event log."""
-        return await self._call(DigestResult, "GET", f"{_BASE}/digest", reads=True)
+        return await self._call(interface.DIGEST)
 
     async def faults(self) -> FaultsResult:
-        return await self._call(FaultsResult, "GET", f"{_BASE}/faults", reads=True)
+        return await self._call(interface.FAULTS)
 
     async def add_fault(self, op: str, kind: FaultKind, *, count: int = 1, ms: int | None = None) -> FaultsResult:
         request = FaultRequest(op=op, kind=kind, count=count, ms=ms)
-        return await self._call(FaultsResult, "POST", f"{_BASE}/faults", body=request.body())
+        return await self._call(interface.ADD_FAULT, body=request)
 
     async def clear_faults(self) -> FaultsResult:
-        return await self._call(FaultsResult, "DELETE", f"{_BASE}/faults")
+        return await self._call(interface.CLEAR_FAULTS)
 
     async def snapshot(self, name: str) -> SnapshotResult:
-        return await self._call(SnapshotResult, "POST", f"{_BASE}/snapshot", body=NameRequest(name=name).body())
+        return await self._call(interface.SNAPSHOT, body=NameRequest(name=name))
 
     async def restore(self, name: str) -> SnapshotResult:
-        return await self._call(SnapshotResult, "POST", f"{_BASE}/restore", body=NameRequest(name=name).body())
+        return await self._call(interface.RESTORE, body=NameRequest(name=name))
 
     async def fork(self, name: str) -> ForkResult:
-        return await self._call(ForkResult, "POST", f"{_BASE}/fork", body=NameRequest(name=name).body())
+        return await self._call(interface.FORK, body=NameRequest(name=name))
 
     async def reset(self) -> ControlResetResult:
         """Reset the whole service to its start."""
-        return await self._call(ControlResetResult, "POST", f"{_BASE}/reset")
+        return await self._call(interface.RESET_SERVICE)

@@ -61,7 +61,7 @@ class Verdict(StrEnum):
     DONE = "done"
     # no byte was sent: repeat with the same key
     NOT_SENT = "not_sent"
-    # it may be live: repeat with the same key, then look the order up
+    # the order may be live: repeat with the same key, then look the order up
     UNKNOWN = "unknown"
     # the order exists: look it up by its key until found; never use a new key
     EXISTS = "exists"
@@ -71,14 +71,14 @@ class Verdict(StrEnum):
     IN_FLIGHT = "in_flight"
     # a final no
     REFUSED = "refused"
-    # this copy was refused, but an earlier copy may still arrive: in doubt until the expiry
+    # this request was refused, but an earlier copy may still arrive: in doubt until the expiry
     UNPROVEN = "unproven"
     # the key belongs to another body: adopt that order, or quarantine the intent
     FINGERPRINT = "fingerprint"
     USED_TOKEN = "used_token"  # noqa: S105  the token has executed: details name the trade
     # an account reset voided the key: certain
     FENCED_VOID = "fenced_void"
-    # it arrived after its expiry and will never run: certain
+    # the request arrived after its expiry and will never run: certain
     FENCED_EXPIRED = "fenced_expired"
     # not executed: repeat with a new credential and the same key
     ACCESS_LOST = "access_lost"

@@ -1,5 +1,8 @@
-"""The rate limiter of one credential. It learns from answers what the service still allows, and delays or refuses
-requests. It sends nothing.
+"""The rate limiter of one credential. It learns from answers what the service still allows. It sends nothing.
+
+A 429 takes this way: `calls` raises it as TryLater and tells the limiter, which holds the next requests back
+(RateHeld). `entry_wait` keeps an entry in the journal until the limit allows it. `order_sender` sends an exit again;
+`outcome` keeps the order open, because nothing was executed. `heartbeat_process` waits as long as Retry-After says.
 
 It reads RateLimit, RateLimit-Policy and the Retry-After of a 429, and limits nothing before the first answer. Reads and
 entries leave a share of the quota unused, entries the larger one, so that exits, kills and heartbeats need no queue;

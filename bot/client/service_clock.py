@@ -16,12 +16,12 @@ from bot.wire.headers import parse_sandbox_clock
 
 # Real time. If a header is behind by less, `now_ms` waits; by more, the service's time was set back.
 REWIND_MS: Final = 1_000
-# their median counts, so that one wrong date does not
+# dates of answers; their median counts, so that one wrong date does not
 DATES_KEPT: Final = 5
 # A Date that is further behind the newest one may come from a cache that does not say so.
 STALE_MS: Final = 5_000
 # the service's clock may lose one second in this many; such a Date is not stale
-DRIFT: Final = 1_000
+SLOWNESS: Final = 1_000
 # Real time with only stale dates, after which the service's clock was set back.
 STALE_FOR_MS: Final = 60_000
 # how far the machine's clock may be ahead of the Date of an answer, which has whole seconds and travelled
@@ -158,7 +158,7 @@ class ServiceClock:
             return
         elapsed_ms = self._elapsed_ms()
         boot_ms = sent_ms - elapsed_ms
-        newest_ms = self._newest_ms - (elapsed_ms - self._newest_at_ms) // DRIFT
+        newest_ms = self._newest_ms - (elapsed_ms - self._newest_at_ms) // SLOWNESS
         # If the answer comes from no cache, its Date is later than the request.
         if self._boot_ms is not None and boot_ms + took_ms < newest_ms - STALE_MS:
             if self._stale_since_ms is None:

@@ -40,7 +40,7 @@ def verify(
     if any(
         len(key) < signing.KEY_BYTES_MIN
         for key in keys
-        # For example an unset variable: anybody could sign with an empty secret.
+        # Anybody could sign with an empty secret, which an unset variable gives.
     ):
         raise ValueError(f"a secret has at least {signing.KEY_BYTES_MIN} bytes")
     given = {str(name).lower(): value for name, value in headers.items()}

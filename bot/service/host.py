@@ -27,16 +27,14 @@ from starlette.types import ASGIApp
 
 from bot.clock import Clock, SystemClock
 from bot.errors import BotError, ConfigError, Exit
+from bot.files import replacing
 from bot.model.events import Event
 from bot.service.docs.routes import add_documents
 from bot.service.http.event_stream import StreamOperations, Streams, add_stream
 from bot.service.http.fault_injection import Faults
 from bot.service.http.gateway import Gateway
 from bot.service.http.routes_approval import add_approval
-from bot.service.http.routes_identity import add_identity
-from bot.service.http.routes_public import add_views
-from bot.service.http.routes_v1 import Router, add_routes
-from bot.service.http.routes_webhooks import add_webhooks
+from bot.service.http.routes_v1 import Router, add_routes, add_views, add_webhooks
 from bot.service.http.server import Listener, free_port, make_server
 from bot.service.mcp.cors import CrossOrigin
 from bot.service.mcp.route import McpRoute, add_mcp
@@ -65,9 +63,9 @@ CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a vari
 MEMORY: Final = ":memory:"
 # how often the clock's lease is renewed
 TICK_MAX_SECONDS: Final = 1.0
-# between two pieces of a snapshot, so that callers get half of the time
+# time between two pieces of a snapshot, so that callers get half of the time
 SAVING_PAUSE_SECONDS: Final = 0.004
-# between making the histories of two markets, so that callers do not wait
+# time between making the histories of two markets, so that callers do not wait
 WARM_PAUSE_SECONDS: Final = 0.05
 # bytes that the kernel allows for a Unix socket's path
 SOCKET_PATH_MAX: Final = 107
@@ -216,7 +214,7 @@ class Service:
         for task in (self._prices, self._sender, self._ticker):
             if task is not None:
                 task.cancel()
-                # Its error is in the log and in `fault`.
+                # The error of the task is in the log and in `fault`.
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
         self._prices = self._sender = self._ticker = None
@@ -255,7 +253,6 @@ def build(
     operations.invite_codes = options.invite_codes
     router = Router()
     add_routes(router, operations)
-    add_identity(router, operations)
     add_approval(router, operations)
     cipher = cipher or SecretCipher(None if db is None else db.with_name(db.name + KEY_FILE_SUFFIX))
     streams, outbox, dispatcher = _add_events_out(router, operations, options, cipher, real_clock or SystemClock())
@@ -481,9 +478,8 @@ def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str],
     )
     text = (json.dumps(line) + "\n").encode()
     if options.ready_file is not None:
-        part = options.ready_file.with_name(options.ready_file.name + ".part")
-        part.write_bytes(text)
-        part.replace(options.ready_file)
+        with replacing(options.ready_file, mode=0o644) as file:
+            file.write(text)
     if options.ready_fd is not None:
         # The reader has gone; the ready file tells the next one.
         with contextlib.suppress(BrokenPipeError):

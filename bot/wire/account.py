@@ -139,7 +139,7 @@ class OtpResult(Resource):
     country: str | None = None
     expires_at: int
     retry_after_seconds: int
-    # only in the sandbox, which sends no SMS
+    # a field of the sandbox only, which sends no SMS
     sandbox_code: str | None = Field(default=None, repr=False, exclude_if=lambda value: value is None)
 
 

@@ -17,9 +17,9 @@ from bot.service.docs.html import text
 HEIGHT: Final = 260
 # room for the label of the highest line
 TOP: Final = 22
-# below it are the times
+# the height below which the times stand
 BOTTOM: Final = 232
-# about as many horizontal lines
+# about how many horizontal lines the chart has
 LINES: Final = 4
 # units of the drawing's width
 ACROSS: Final = 1_000

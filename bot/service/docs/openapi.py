@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -11,17 +10,15 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import CODES
 from bot.service.docs.examples import examples
-from bot.service.docs.operation_texts import DESCRIBED, EXAMPLES, GROUPS, OUTSIDE, STREAM, WEBHOOK_NOTE, Described
-from bot.service.http.gateway import Rule
-from bot.service.http.operation_names import operation_name
-from bot.service.security.auth import Access
+from bot.service.docs.operation_texts import EXAMPLES, NOTES, WEBHOOK_NOTE
 from bot.service.views.responses import CONFLICTS
 from bot.wire import headers as wire_headers
-from bot.wire import signing
+from bot.wire import interface, signing
 from bot.wire.base import Request, Resource, aliases
 from bot.wire.errors import ErrorEnvelope
 from bot.wire.events import DATA_OF, Event
 from bot.wire.guardian_requests import GUARDIAN_RULES, GuardianFields, GuardianRequest
+from bot.wire.interface import GROUPS, JSON, STREAM, Access, Operation
 from bot.wire.queries import EmptyQuery
 from bot.wire.requests import CLEARS_CAP, EmptyRequest
 from bot.wire.vocabulary import EVENT_FILTERS
@@ -29,7 +26,6 @@ from bot.wire.vocabulary import EVENT_FILTERS
 Json = dict[str, Any]
 
 REF: Final = "#/components/schemas/{model}"
-JSON: Final = "application/json"
 
 PATH_PARAMETERS: Final[dict[str, Json]] = {
     "address": {
@@ -198,12 +194,12 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def description(rules: Iterable[Rule], base_url: str) -> Json:
-    """The whole document. It leaves out only the rules that OUTSIDE names."""
+def description(rules: Iterable[Operation[Any]], base_url: str) -> Json:
+    """The whole document. It leaves out only the operations without a group."""
     schemas = _Schemas()
     paths: dict[str, Json] = {}
     for rule in rules:
-        if not is_outside(rule):
+        if rule.group:
             paths.setdefault(rule.path, {})[rule.method.lower()] = _operation(rule, schemas)
     used = {operation["tags"][0] for methods in paths.values() for operation in methods.values()}
     return {
@@ -221,7 +217,7 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
         },
         "servers": [{"url": base_url}],
         "externalDocs": {"url": f"{base_url}/docs"},
-        "tags": [{"name": name, "description": text} for name, text in GROUPS.items() if name in used],
+        "tags": [{"name": group.name, "description": group.text} for group in GROUPS if group.name in used],
         "paths": paths,
         "webhooks": {"event": {"post": _delivery(schemas)}},
         "components": {
@@ -265,24 +261,16 @@ def _delivery(schemas: _Schemas) -> Json:
     }
 
 
-def is_outside(rule: Rule) -> bool:
-    """True if the description leaves this route out."""
-    return any(
-        rule.path == path or (path.endswith("/") and path != "/" and rule.path.startswith(path)) for path in OUTSIDE
-    )
-
-
-def _operation(rule: Rule, schemas: _Schemas) -> Json:
-    described = DESCRIBED.get((rule.method, rule.path), Described("Documents", f"{rule.method} {rule.path}", Resource))
+def _operation(rule: Operation[Any], schemas: _Schemas) -> Json:
     made: Json = {
-        "operationId": operation_id(rule),
-        "tags": [described.group],
-        "summary": described.title,
+        "operationId": rule.name,
+        "tags": [rule.group],
+        "summary": rule.title,
         "parameters": _parameters(rule, schemas),
-        "responses": {"200": _success(rule, described, schemas)} | _failures(rule, described, schemas),
+        "responses": {"200": _success(rule, schemas)} | _failures(rule, schemas),
     }
-    if described.note:
-        made["description"] = described.note
+    if rule in NOTES:
+        made["description"] = NOTES[rule]
     needs: list[Json] = {Access.NONE: [], Access.CONTROL: [{"control": []}]}.get(rule.access, [{"bearer": []}])
     made["security"] = needs
     if rule.access not in (Access.NONE, Access.CONTROL):
@@ -306,14 +294,9 @@ NEEDS: Final[dict[Access, str]] = {
 }
 
 
-def operation_id(rule: Rule) -> str:
-    """`GET /v1/markets/{coin}/book` -> get_markets_coin_book."""
-    return operation_name(rule.method, rule.path)
-
-
-def _parameters(rule: Rule, schemas: _Schemas) -> list[Json]:
+def _parameters(rule: Operation[Any], schemas: _Schemas) -> list[Json]:
     found: list[Json] = []
-    for name in re.findall(r"\{([a-z_]+)\}", rule.path):
+    for name in rule.places:
         known = PATH_PARAMETERS.get(name, {"schema": {"type": "string", "minLength": 1}})
         found.append({"name": name, "in": "path", "required": True, **known})
     if rule.query is not EmptyQuery:
@@ -327,24 +310,18 @@ def _parameters(rule: Rule, schemas: _Schemas) -> list[Json]:
         found += [IDEMPOTENCY_KEY, EXPIRES_AFTER]
     if rule.body is GuardianRequest:
         found.append(CONFIRM)
-    if _streams(rule):
+    if rule.media == STREAM:
         found.append(LAST_EVENT_ID)
     return [*found, VERSION]
 
 
-def _streams(rule: Rule) -> bool:
-    described = DESCRIBED.get((rule.method, rule.path))
-    return described is not None and described.answer == STREAM
-
-
-def _success(rule: Rule, described: Described, schemas: _Schemas) -> Json:
-    answer = described.answer
+def _success(rule: Operation[Any], schemas: _Schemas) -> Json:
     headers: Json = {name: {"$ref": f"#/components/headers/{name}"} for name in ANSWER_HEADERS}
     if rule.keyed:
         headers[wire_headers.IDEMPOTENCY_REPLAYED_HEADER] = REPLAYED
-    if isinstance(answer, str):
-        content: Json = {"schema": {"type": "object"} if answer == JSON else {"type": "string"}}
-        if answer == STREAM:
+    if rule.answer is Resource:
+        content: Json = {"schema": {"type": "object"} if rule.media == JSON else {"type": "string"}}
+        if rule.media == STREAM:
             content["schema"]["description"] = (
                 "Server-sent events. In each message id is the event's id, event is its type and data is one Event. The"
                 " last message may have event: error, no id, and an ErrorEnvelope as its data; then the stream ends."
@@ -352,19 +329,18 @@ def _success(rule: Rule, described: Described, schemas: _Schemas) -> Json:
             content["example"] = STREAM_EXAMPLE
             # The schema of data by event name; `*` is every other name.
             content["x-event-data"] = {"error": schemas.ref(ErrorEnvelope), "*": schemas.ref(Event)}
-        return {"description": described.title, "headers": headers, "content": {answer: content}}
-    models = answer if isinstance(answer, tuple) else (answer,)
-    refs = [schemas.ref(model) for model in models]
+        return {"description": rule.title, "headers": headers, "content": {rule.media: content}}
+    refs = [schemas.ref(model) for model in (rule.answer, rule.plan) if model is not None]
     content = {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}
-    example = examples().get(operation_id(rule))
+    example = examples().get(rule.name)
     if example is not None:
         content["example"] = example.answer
-    return {"description": described.title, "headers": headers, "content": {JSON: content}}
+    return {"description": rule.title, "headers": headers, "content": {JSON: content}}
 
 
-def codes_of(rule: Rule, described: Described) -> list[str]:
+def codes_of(rule: Operation[Any]) -> list[str]:
     """Every error code of this operation, in the order of CODES."""
-    found = {"invalid_input", "internal_error", "service_unavailable", *described.codes}
+    found = {"invalid_input", "internal_error", "service_unavailable", *rule.codes}
     if rule.access is not Access.NONE:
         found |= {"unauthorized"}
     if rule.access not in (Access.NONE, Access.CONTROL):
@@ -376,15 +352,15 @@ def codes_of(rule: Rule, described: Described) -> list[str]:
     return [code for code in CODES if code in found]
 
 
-def _failures(rule: Rule, described: Described, schemas: _Schemas) -> Json:
+def _failures(rule: Operation[Any], schemas: _Schemas) -> Json:
     by_status: dict[int, list[str]] = {}
-    for code in codes_of(rule, described):
+    for code in codes_of(rule):
         statuses = {CODES[code].status}
         if code == "idempotency_conflict":
             statuses = {status for status, _ in CONFLICTS.values()}
         if code == "trade_failed":
             statuses = {422, 502}
-        if code == "not_found" and (rule.method, rule.path) in GONE:
+        if code == "not_found" and rule in GONE:
             statuses = {404, 410}
         if code == "invalid_input" and rule.body is not None:
             statuses = {400, 413, 415}
@@ -394,7 +370,7 @@ def _failures(rule: Rule, described: Described, schemas: _Schemas) -> Json:
 
 
 # a cursor that a reset wiped
-GONE: Final = {("GET", "/v1/events"), ("GET", "/v1/events/stream")}
+GONE: Final = {interface.EVENTS, interface.EVENT_STREAM}
 
 
 def _failure(status: int, codes: list[str], schemas: _Schemas) -> Json:

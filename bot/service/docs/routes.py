@@ -11,15 +11,14 @@ from bot.errors import CODES
 from bot.service.docs import html
 from bot.service.docs.html_docs import SCRIPT, docs_page, errors_page, models_page
 from bot.service.docs.openapi import description
-from bot.service.docs.operation_texts import GROUPS
 from bot.service.docs.wallet_page import watch
-from bot.service.http.gateway import Rule
 from bot.service.http.routes_v1 import Router, call_of, respond
 from bot.service.operations.operations import Operations
-from bot.service.security.auth import Access
 from bot.service.views.responses import Answer
 from bot.service.views.strict_json import dumps
+from bot.wire import interface
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION
+from bot.wire.interface import GROUPS, Access, Operation
 from bot.wire.queries import WatchQuery
 
 SCOPES: Final = ("read", "trade", "trade:close_only", "outcomes")
@@ -32,7 +31,7 @@ PURPOSE: Final = (
 class Documents:
     """Documents generated from the rules. Each is made at its first request, when all routes exist."""
 
-    def __init__(self, rules: list[Rule], operations: Operations) -> None:
+    def __init__(self, rules: list[Operation[Any]], operations: Operations) -> None:
         self._rules = rules
         self._operations = operations
         self._made: dict[str, Any] = {}
@@ -130,15 +129,15 @@ class Documents:
             "- Nothing can be withdrawn.",
             "",
         ]
-        for group, text in GROUPS.items():
+        for group in GROUPS:
             rows = [
                 f"- `{method.upper()} {path}`: {operation['summary']}{_asks(operation)}"
                 for path, methods in self.openapi()["paths"].items()
                 for method, operation in methods.items()
-                if operation["tags"] == [group] and group != "Sandbox control"
+                if operation["tags"] == [group.name] and group.name != "Sandbox control"
             ]
             if rows:
-                lines += [f"## {group}", "", text, "", *rows, ""]
+                lines += [f"## {group.name}", "", group.text, "", *rows, ""]
         lines += ["## Error codes", "", *(f"- `{code}`: {row.status}" for code, row in CODES.items()), ""]
         lines += ["## More", "", f"- [OpenAPI]({base}/openapi.json)", f"- [Documentation]({base}/docs)", ""]
         return "\n".join(lines)
@@ -154,34 +153,34 @@ def add_documents(router: Router, operations: Operations) -> None:
     documents = Documents(router.rules, operations)
     route = router.route
 
-    @route("GET", "/", Access.NONE, "public")
+    @route(Operation("GET", "/", Access.NONE, "public"))
     async def root(http: Request) -> Response:
         return RedirectResponse("/docs", status_code=302)
 
-    @route("GET", "/openapi.json", Access.NONE, "public")
+    @route(interface.OPENAPI)
     async def openapi(http: Request) -> Response:
         return respond(Answer(200, documents.openapi_bytes()))
 
-    @route("GET", "/agent.json", Access.NONE, "public")
+    @route(interface.AGENT)
     async def agent(http: Request) -> Response:
         return respond(Answer.ok(documents.agent()))
 
-    @route("GET", "/llms.txt", Access.NONE, "public")
+    @route(interface.LLMS)
     async def llms(http: Request) -> Response:
         return Response(documents.llms(), media_type="text/plain")
 
-    @route("GET", "/docs", Access.NONE, "public")
+    @route(interface.DOCS)
     async def docs(http: Request) -> Response:
         return html.answer(documents.page("docs"), html.headers_with(SCRIPT))
 
-    @route("GET", "/docs/errors", Access.NONE, "public")
+    @route(interface.DOCS_ERRORS)
     async def docs_errors(http: Request) -> Response:
         return html.answer(documents.page("errors"))
 
-    @route("GET", "/docs/models", Access.NONE, "public")
+    @route(interface.DOCS_MODELS)
     async def docs_models(http: Request) -> Response:
         return html.answer(documents.page("models"))
 
-    @route("GET", "/watch/{address}", Access.NONE, "public", query=WatchQuery)
+    @route(interface.WATCH_WALLET)
     async def watch_wallet(http: Request) -> Response:
-        return html.answer(watch(operations, http.path_params["address"], call_of(http).ask(WatchQuery)))
+        return html.answer(watch(operations, call_of(http).places["address"], call_of(http).ask(WatchQuery)))

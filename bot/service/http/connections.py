@@ -24,7 +24,7 @@ from bot.wire.headers import API_VERSION, API_VERSION_HEADER, REQUEST_ID_HEADER
 CONNECTION: Final = "bracketbot.connection"
 # The bytes of the request line and headers.
 HEAD_BYTES_MAX: Final = 32 * 1024
-# for a whole request, body included, to arrive
+# time for a whole request, body included, to arrive
 REQUEST_SECONDS: Final = 30.0
 # Half of the 1,024 descriptors that a process usually has: the rest is for requests that run, event streams and files.
 WAITING_MAX: Final = 512
@@ -37,7 +37,7 @@ _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request 
 class Protocol(HttpToolsProtocol):
     """HTTP/1.1 with limits. The application may close the connection, which injected faults use."""
 
-    # that every response of the service has
+    # headers that every response of the service has
     more_headers: Callable[[], Mapping[str, str]] = staticmethod(dict)
     request_seconds = REQUEST_SECONDS
     look_seconds = LOOK_SECONDS

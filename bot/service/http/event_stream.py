@@ -24,13 +24,15 @@ from bot.errors import Refusal
 from bot.model.events import Event
 from bot.service.http.routes_v1 import Router, call_of
 from bot.service.operations.accounts import AccountOperations, cursor_lost, feed_replaced
-from bot.service.security.auth import Access, Principal, authenticate, refuse_access
+from bot.service.security.auth import Principal, authenticate, refuse_access
 from bot.service.views import event_views
 from bot.service.views.read_access import peek
 from bot.service.views.responses import Refused
 from bot.service.views.strict_json import dumps
 from bot.venue.model.state import event_id
 from bot.venue.storage import pages
+from bot.wire import interface
+from bot.wire.interface import Access
 from bot.wire.queries import EventStreamQuery
 
 # open streams of one account
@@ -218,6 +220,6 @@ def _told(happened: Event) -> bytes:
 def add_stream(router: Router, streams: StreamOperations) -> None:
     """The stream's route."""
 
-    @router.route("GET", "/v1/events/stream", Access.READ, "default", query=EventStreamQuery)
+    @router.route(interface.EVENT_STREAM)
     async def event_stream(http: Request) -> Response:
         return streams.open(http)

@@ -12,15 +12,15 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.service.http.connections import CONNECTION
-from bot.service.http.operation_names import operation_name
 from bot.service.views.responses import Refused, invalid
 from bot.wire.control import FaultRequest
+from bot.wire.interface import Operation
 
 ANY: Final = "*"
 # the operations that can repeat an event
@@ -34,20 +34,6 @@ READ_S: Final = 5.0
 INJECTED: Final = "bracketbot.injected"
 
 Run = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class Rule(Protocol):
-    """Method and path of a route."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
-
-
-def _operation(rule: Rule) -> str:
-    return operation_name(rule.method, rule.path)
 
 
 @dataclass(slots=True)
@@ -67,18 +53,18 @@ class Faults:
 
     def __init__(self) -> None:
         self._operations: frozenset[str] = frozenset()
-        self._rule_of: Callable[[Scope], Rule | None] = lambda scope: None
+        self._rule_of: Callable[[Scope], Operation[Any] | None] = lambda scope: None
         self._faults: list[Fault] = []
         self._seq = 0
 
-    def follow(self, rules: Sequence[Rule], rule_of: Callable[[Scope], Rule | None]) -> None:
+    def follow(self, rules: Sequence[Operation[Any]], rule_of: Callable[[Scope], Operation[Any] | None]) -> None:
         """Take the routes whose requests may fail, and the function that finds a request's route."""
-        self._operations = frozenset(_operation(rule) for rule in rules if rule.path.startswith("/v1/"))
+        self._operations = frozenset(rule.name for rule in rules if rule.path.startswith("/v1/"))
         self._rule_of = rule_of
 
     def _operation_of(self, scope: Scope) -> str | None:
         rule = self._rule_of(scope) if scope["path"].startswith("/v1/") else None
-        return None if rule is None else _operation(rule)
+        return None if rule is None else rule.name
 
     def views(self) -> dict[str, Any]:
         return {"faults": [fault.view() for fault in self._faults]}

@@ -13,7 +13,6 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
@@ -29,13 +28,13 @@ from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.operations.executor import Context
 from bot.service.operations.operations import Operations
 from bot.service.security import rate_limits
-from bot.service.security.auth import Access, Principal, authenticate, end_of, refuse_access
+from bot.service.security.auth import Principal, authenticate, end_of, refuse_access
 from bot.service.state_machine.machine import Machine
 from bot.service.views import strict_json
 from bot.service.views.responses import Answer, Refused, invalid, of_validation, refuse
 from bot.wire.base import Request
 from bot.wire.headers import API_VERSION, format_sandbox_clock, parse_expires_after, parse_idempotency_key
-from bot.wire.queries import EmptyQuery
+from bot.wire.interface import Access, Operation
 from bot.wire.requests import EmptyRequest
 
 log = structlog.get_logger()
@@ -69,26 +68,6 @@ SINGLE_HEADERS: Final = frozenset(
 _NOBODY: Final = Principal("", "", frozenset(), owner=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What the gateway checks before an operation runs. `policy` None: no rate limit."""
-
-    method: str
-    path: str
-    access: Access
-    policy: str | None
-    body: type[Request] | None = None
-    query: type[Request] = EmptyQuery
-    is_order: bool = False
-    keyed: bool = False
-    # web pages that may call this route; None: any
-    origins: frozenset[str] | None = None
-    # address that tells a caller without a credential how to get one
-    metadata: str = ""
-    # errors are JSON-RPC errors, with the error object as their data
-    is_rpc: bool = False
-
-
 class Call(NamedTuple):
     """A request that passed the checks of the gateway."""
 
@@ -96,25 +75,27 @@ class Call(NamedTuple):
     context: Context
     body: Request
     query: Request
+    # the values of the names in its path
+    places: Mapping[str, str]
 
     def read(self, model: type[R]) -> R:
-        """The body as the model that its rule names."""
+        """The body as the model that its operation names."""
         assert isinstance(self.body, model)
         return self.body
 
     def ask(self, model: type[R]) -> R:
-        """The query as the model that its rule names."""
+        """The query as the model that its operation names."""
         assert isinstance(self.query, model)
         return self.query
 
 
 class Routes:
-    """Finds the rule of a path and method."""
+    """Finds the operation of a path and method."""
 
-    def __init__(self, rules: list[Rule]) -> None:
-        self._literal: dict[str, tuple[dict[str, Rule], dict[str, str]]] = {}
-        self._patterns: list[tuple[re.Pattern[str], dict[str, Rule]]] = []
-        by_path: dict[str, dict[str, Rule]] = {}
+    def __init__(self, rules: list[Operation[Any]]) -> None:
+        self._literal: dict[str, tuple[dict[str, Operation[Any]], dict[str, str]]] = {}
+        self._patterns: list[tuple[re.Pattern[str], dict[str, Operation[Any]]]] = []
+        by_path: dict[str, dict[str, Operation[Any]]] = {}
         for rule in rules:
             by_path.setdefault(rule.path, {})[rule.method] = rule
         for path, methods in by_path.items():
@@ -123,8 +104,8 @@ class Routes:
             else:
                 self._literal[path] = methods, {}
 
-    def find(self, path: str) -> tuple[dict[str, Rule], dict[str, str]] | None:
-        """The rules of a path by method, and the values of its path parameters; None if no route has this path."""
+    def find(self, path: str) -> tuple[dict[str, Operation[Any]], dict[str, str]] | None:
+        """The operations of a path by method, and the values of its path parameters; None if no route has this path."""
         found = self._literal.get(path)
         if found is not None or len(path) > PATH_MAX:
             return found
@@ -141,13 +122,13 @@ class Gateway:
     def __init__(
         self,
         operations: Operations,
-        rules: list[Rule],
+        rules: list[Operation[Any]],
         endpoints: Mapping[tuple[str, str], Endpoint],
         *,
         control_token: str | None,
         hosts: frozenset[str] | None,
     ) -> None:
-        """`endpoints`: by (method, path of the rule)."""
+        """`endpoints`: by (method, path of the operation)."""
         self.endpoints = endpoints
         self._operations = operations
         # every route there is
@@ -169,7 +150,7 @@ class Gateway:
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _Exchange(self, scope, receive, send).run()
 
-    def find(self, scope: Scope) -> tuple[dict[str, Rule], dict[str, str]] | None:
+    def find(self, scope: Scope) -> tuple[dict[str, Operation[Any]], dict[str, str]] | None:
         """As `Routes.find`, for a request.
 
         An encoded slash (%2F) belongs to a name, and no name of the service has a slash.
@@ -177,8 +158,8 @@ class Gateway:
         raw = scope.get("raw_path") or b""
         return None if b"%2F" in raw or b"%2f" in raw else self._routes.find(scope["path"])
 
-    def rule_of(self, scope: Scope) -> Rule | None:
-        """The rule of a request, or None."""
+    def rule_of(self, scope: Scope) -> Operation[Any] | None:
+        """The operation of a request, or None."""
         found = self.find(scope)
         return None if found is None else found[0].get(scope["method"])
 
@@ -241,7 +222,7 @@ class _Exchange:
         if found is None:
             self._take("public")
             raise Refused(Refusal("not_found", f"no such route: {scope['path'][:200]!r}", fix={"action": "read_docs"}))
-        methods, scope["path_params"] = found
+        methods, places = found
         rule = methods.get(scope["method"])
         if rule is None:
             self._is_order = any(one.is_order for one in methods.values())
@@ -279,7 +260,7 @@ class _Exchange:
                 context.is_order,
                 context.ip,
             )
-        return Call(principal, context, body, query)
+        return Call(principal, context, body, query, places)
 
     def _read(self, model: type[Request], value: Any) -> Request:
         """A body or query as its model. Models are frozen, so an empty one is made once and shared."""
@@ -306,7 +287,7 @@ class _Exchange:
                 invalid("X-API-Version", text, [API_VERSION], fix={"field": "X-API-Version", "value": API_VERSION})
             )
 
-    def _check_origin(self, rule: Rule) -> None:
+    def _check_origin(self, rule: Operation[Any]) -> None:
         origin = self._headers.get(b"origin")
         if rule.origins is None or origin is None:
             return
@@ -321,7 +302,7 @@ class _Exchange:
         client = self._scope.get("client")
         return client[0] if client and client[0] else "local"
 
-    def _caller(self, rule: Rule) -> Principal:
+    def _caller(self, rule: Operation[Any]) -> Principal:
         operations = self._operations
         if rule.access is Access.NONE:
             self._take(rule.policy)
@@ -385,7 +366,7 @@ class _Exchange:
             )
             raise Refused(refusal, None, {"Retry-After": str(verdict.retry_after)})
 
-    def _context(self, rule: Rule) -> Context:
+    def _context(self, rule: Operation[Any]) -> Context:
         key: str | None = None
         expires: int | None = None
         if rule.keyed and (header := self._headers.get(b"idempotency-key")) is not None:

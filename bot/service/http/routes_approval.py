@@ -28,9 +28,10 @@ from bot.service.operations import phone_numbers
 from bot.service.operations.executor import Context
 from bot.service.operations.keys import covers
 from bot.service.operations.operations import Operations
-from bot.service.security.auth import OWNER_SCOPES, Access, Principal, authenticate
+from bot.service.security.auth import OWNER_SCOPES, Principal, authenticate
 from bot.service.views.responses import Refused, invalid, of_validation
 from bot.wire.base import Request, Text
+from bot.wire.interface import Access, Operation
 from bot.wire.requests import OtpRequest, VerifyRequest
 
 VISIT_SECONDS: Final = 600
@@ -88,7 +89,7 @@ class ApprovalPage:
         return self._answer(approval_page.enter_code(visit.csrf, query.user_code), cookie=name)
 
     async def take(self, http: HttpRequest, context: Context) -> Response:
-        """POST: one step."""
+        """Take one step of a person: the answer to POST /device."""
         try:
             self._check_origin(http)
             name = http.cookies.get(COOKIE, "")
@@ -317,10 +318,10 @@ def add_approval(router: Router, operations: Operations) -> None:
     """GET and POST /device."""
     page = ApprovalPage(operations)
 
-    @router.route("GET", "/device", Access.NONE, "public", query=DevicePageQuery)
+    @router.route(Operation("GET", "/device", Access.NONE, "public", query=DevicePageQuery))
     async def device_page(http: HttpRequest) -> Response:
         return page.show(call_of(http).ask(DevicePageQuery))
 
-    @router.route("POST", "/device", Access.NONE, "public")
+    @router.route(Operation("POST", "/device", Access.NONE, "public"))
     async def decide_device(http: HttpRequest) -> Response:
         return await page.take(http, call_of(http).context)

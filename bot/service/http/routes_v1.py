@@ -1,56 +1,69 @@
-"""The routes of the interface, one function each: read the request, call the operation, send its answer.
-
-No rule, no state.
-"""
+"""The routes of /v1: each operation of the interface with the method that answers it. No rule, no state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import signature
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from bot.service.http.gateway import Call, Endpoint, Rule, headers_of
+from bot.service.http.gateway import Call, Endpoint, check_still_valid, headers_of
 from bot.service.operations.operations import Operations
-from bot.service.security.auth import Access
+from bot.service.operations.webhooks import WebhookOperations
 from bot.service.views.responses import Answer
-from bot.wire import base as wire
-from bot.wire import guardian_requests, order_requests, queries, requests
+from bot.wire import interface
+from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.headers import CONFIRM_HEADER
+from bot.wire.interface import Operation
+from bot.wire.queries import OrdersQuery
+from bot.wire.requests import WebhookRequest
+
+# What a method gets for a parameter of this name; every other parameter is a name in the path.
+ARGUMENTS: Final[Mapping[str, Callable[[Call], Any]]] = {
+    "principal": lambda call: call.principal,
+    "context": lambda call: call.context,
+    "request": lambda call: call.body,
+    "query": lambda call: call.query,
+}
 
 
 class Router:
-    """Every route of the service: the rule that the gateway applies, and the endpoint that it calls."""
+    """Every route of the service: the operation that the gateway checks, and the endpoint that it calls."""
 
     def __init__(self) -> None:
-        self.rules: list[Rule] = []
+        self.rules: list[Operation[Any]] = []
         self.endpoints: dict[tuple[str, str], Endpoint] = {}
 
-    def route(
-        self,
-        method: str,
-        path: str,
-        access: Access,
-        policy: str | None,
-        *,
-        body: type[wire.Request] | None = None,
-        query: type[wire.Request] = queries.EmptyQuery,
-        is_order: bool = False,
-        keyed: bool = False,
-        origins: frozenset[str] | None = None,
-        metadata: str = "",
-        is_rpc: bool = False,
-    ) -> Callable[[Endpoint], Endpoint]:
-        """Declare one route."""
-        self.rules.append(Rule(method, path, access, policy, body, query, is_order, keyed, origins, metadata, is_rpc))
+    def route(self, operation: Operation[Any]) -> Callable[[Endpoint], Endpoint]:
+        """Declare the endpoint of an operation."""
+        self.rules.append(operation)
 
         def add(endpoint: Endpoint) -> Endpoint:
-            self.endpoints[method, path] = endpoint
+            self.endpoints[operation.method, operation.path] = endpoint
             return endpoint
 
         return add
+
+    def serve(self, operation: Operation[Any], method: Callable[..., Answer | Awaitable[Answer]]) -> None:
+        """Answer an operation with a method. Its parameters name what it gets: ARGUMENTS, or the names in the path."""
+        places, getters = iter(operation.places), []
+        for name, parameter in signature(method).parameters.items():
+            model = {"request": operation.body, "query": operation.query}.get(name)
+            assert model is None or parameter.annotation in (model, model.__name__), f"{operation.name}: {name}"
+            getters.append(ARGUMENTS.get(name) or _place(next(places)))
+
+        @self.route(operation)
+        async def endpoint(http: Request) -> Response:
+            call = call_of(http)
+            answer = method(*[get(call) for get in getters])
+            return respond(answer if isinstance(answer, Answer) else await answer)
+
+
+def _place(name: str) -> Callable[[Call], Any]:
+    return lambda call: call.places[name]
 
 
 def call_of(http: Request) -> Call:
@@ -78,141 +91,91 @@ def respond(answer: Answer) -> Response:
     return AnswerResponse(answer)
 
 
-EMPTY: Final = requests.EmptyRequest
+def add_routes(router: Router, service: Operations) -> None:
+    """Add the routes of markets, accounts, orders, guardians, sign-in and keys."""
+    serve = router.serve
+    serve(interface.START, service.start)
+    serve(interface.SYSTEM_STATUS, service.status)
+    serve(interface.MARKETS, service.markets)
+    serve(interface.CANDLES, service.candles)
+    serve(interface.ORDER_BOOK, service.book)
+    serve(interface.OPEN_ACCOUNT, service.open_account)
+    serve(interface.RESET_ACCOUNT, service.reset)
+    serve(interface.ACCOUNT, service.snapshot)
+    serve(interface.LIMITS, service.limits)
+    serve(interface.EVENTS, service.events)
+    serve(interface.TRADES, service.trades)
+    serve(interface.PLACE_ORDER, service.place)
 
-
-def add_routes(router: Router, operations: Operations) -> None:
-    """Add the routes of markets, accounts, orders and guardians."""
-    _add_public(router, operations)
-    _add_account(router, operations)
-    _add_orders(router, operations)
-    _add_guardians(router, operations)
-
-
-def _add_public(router: Router, operations: Operations) -> None:
-    route = router.route
-
-    @route("GET", "/v1/start", Access.NONE, "public")
-    async def start(http: Request) -> Response:
-        return respond(operations.start())
-
-    @route("GET", "/v1/system/status", Access.NONE, "public")
-    async def system_status(http: Request) -> Response:
-        return respond(operations.status(call_of(http).context))
-
-    @route("GET", "/v1/markets", Access.NONE, "public", query=queries.MarketsQuery)
-    async def markets(http: Request) -> Response:
-        return respond(operations.markets(call_of(http).ask(queries.MarketsQuery)))
-
-    @route("GET", "/v1/markets/{coin}/candles", Access.NONE, "public", query=queries.CandlesQuery)
-    async def candles(http: Request) -> Response:
-        return respond(operations.candles(http.path_params["coin"], call_of(http).ask(queries.CandlesQuery)))
-
-    @route("GET", "/v1/markets/{coin}/book", Access.NONE, "public")
-    async def order_book(http: Request) -> Response:
-        return respond(operations.book(http.path_params["coin"]))
-
-    @route("POST", "/v1/sandbox/accounts", Access.NONE, "accounts", body=requests.SandboxAccountRequest)
-    async def open_account(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.open_account(call.read(requests.SandboxAccountRequest), call.context))
-
-
-def _add_account(router: Router, operations: Operations) -> None:
-    route = router.route
-
-    @route("POST", "/v1/sandbox/accounts/reset", Access.OWNER, "default", body=requests.ResetRequest)
-    async def reset_account(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.reset(call.principal, call.read(requests.ResetRequest), call.context))
-
-    @route("GET", "/v1/account", Access.READ, "default")
-    async def account(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.snapshot(call.principal, call.context))
-
-    @route("GET", "/v1/limits", Access.READ, "default")
-    async def limits(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.limits(call.principal, call.context))
-
-    @route("GET", "/v1/events", Access.READ, "default", query=queries.EventsQuery)
-    async def events(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.events(call.principal, call.ask(queries.EventsQuery), call.context))
-
-    @route("GET", "/v1/trades", Access.READ, "default", query=queries.TradesQuery)
-    async def trades(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.trades(call.principal, call.ask(queries.TradesQuery)))
-
-
-def _add_orders(router: Router, operations: Operations) -> None:
-    route = router.route
-    order: dict[str, Any] = {"is_order": True, "keyed": True}
-
-    @route("POST", "/v1/orders", Access.SHRINK, "orders", body=order_requests.OrderRequest, **order)
-    async def place_order(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.place(call.principal, call.read(order_requests.OrderRequest), call.context))
-
-    @route("GET", "/v1/orders", Access.READ, "default", query=queries.OrdersQuery)
+    @router.route(interface.OPEN_ORDERS)
     async def open_orders(http: Request) -> Response:
         call = call_of(http)
-        return respond(operations.open_orders(call.principal, call.ask(queries.OrdersQuery).coin))
+        return respond(service.open_orders(call.principal, call.ask(OrdersQuery).coin))
 
-    @route("DELETE", "/v1/orders", Access.SHRINK, "orders", body=order_requests.CancelCoinRequest)
-    async def cancel_orders(http: Request) -> Response:
-        call = call_of(http)
-        return respond(
-            operations.cancel_coin(call.principal, call.read(order_requests.CancelCoinRequest), call.context)
-        )
+    serve(interface.CANCEL_ORDERS, service.cancel_coin)
+    serve(interface.CANCEL_ORDER, service.cancel)
+    serve(interface.CONFIRM_ORDER, service.confirm)
+    serve(interface.SUGGEST_ORDER, service.suggest)
+    serve(interface.CLOSE_POSITION, service.close)
+    serve(interface.GUARDIANS, service.guardians)
 
-    @route("DELETE", "/v1/orders/{oid}", Access.SHRINK, "orders", body=EMPTY)
-    async def cancel_order(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.cancel(call.principal, http.path_params["oid"], call.context))
-
-    @route("POST", "/v1/orders/confirm", Access.SHRINK, "orders", body=order_requests.ConfirmRequest, **order)
-    async def confirm_order(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.confirm(call.principal, call.read(order_requests.ConfirmRequest), call.context))
-
-    @route("POST", "/v1/orders/suggest", Access.READ, "default", body=order_requests.SuggestRequest)
-    async def suggest_order(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.suggest(call.principal, call.read(order_requests.SuggestRequest), call.context))
-
-    @route("POST", "/v1/positions/{market}/close", Access.SHRINK, "orders", body=order_requests.CloseRequest, **order)
-    async def close_position(http: Request) -> Response:
-        call = call_of(http)
-        market = http.path_params["market"]
-        return respond(operations.close(call.principal, market, call.read(order_requests.CloseRequest), call.context))
-
-
-def _add_guardians(router: Router, operations: Operations) -> None:
-    route = router.route
-
-    @route("GET", "/v1/guardians", Access.READ, "default")
-    async def guardians(http: Request) -> Response:
-        return respond(operations.guardians(call_of(http).principal))
-
-    @route("POST", "/v1/guardians", Access.SHRINK, "default", body=guardian_requests.GuardianRequest, keyed=True)
+    @router.route(interface.ARM_GUARDIAN)
     async def arm_guardian(http: Request) -> Response:
         call = call_of(http)
-        request = call.read(guardian_requests.GuardianRequest)
-        return respond(operations.arm(call.principal, request, call.context, http.headers.get(CONFIRM_HEADER)))
+        confirmation = http.headers.get(CONFIRM_HEADER)
+        return respond(service.arm(call.principal, call.read(GuardianRequest), call.context, confirmation))
 
-    @route("DELETE", "/v1/guardians/{id}", Access.TRADE, "default", body=EMPTY)
-    async def disarm_guardian(http: Request) -> Response:
+    serve(interface.DISARM_GUARDIAN, service.disarm)
+    serve(interface.KILL, service.kill)
+    serve(interface.HEARTBEAT, service.heartbeat)
+    _add_identity(router, service)
+
+
+def _add_identity(router: Router, service: Operations) -> None:
+    """Everything under /v1/auth, /v1/keys, /v1/oauth and /v1/settings."""
+    serve = router.serve
+    serve(interface.COUNTRIES, service.countries)
+    serve(interface.SEND_CODE, service.send_code)
+    serve(interface.VERIFY, service.verify)
+    serve(interface.END_SESSION, service.end_session)
+    serve(interface.CREATE_KEY, service.create_key)
+    serve(interface.KEYS, service.keys)
+    serve(interface.REVOKE_KEY, service.revoke_key)
+    serve(interface.SETTINGS, service.settings)
+    serve(interface.CHANGE_SETTINGS, service.change_settings)
+
+    @router.route(interface.START_DEVICE)
+    async def start_device(http: Request) -> Response:
+        return respond(service.start_device(call_of(http).context, http.headers.get("user-agent", "")))
+
+    serve(interface.DEVICE_TOKEN, service.device_token)
+
+
+def add_webhooks(router: Router, webhooks: WebhookOperations) -> None:
+    """Add the routes of webhooks."""
+
+    @router.route(interface.CREATE_WEBHOOK)
+    async def create_webhook(http: Request) -> Response:
         call = call_of(http)
-        return respond(operations.disarm(call.principal, http.path_params["id"], call.context))
+        request = call.read(WebhookRequest)
+        generation = webhooks.machine.generation
+        await webhooks.check_names(request.url)
+        check_still_valid(webhooks.machine, generation, call.principal)
+        return respond(webhooks.create(call.principal, request, call.context))
 
-    @route("POST", "/v1/account/kill", Access.TRADE, "kill", body=requests.KillRequest, is_order=True, keyed=True)
-    async def kill(http: Request) -> Response:
-        call = call_of(http)
-        return respond(operations.kill(call.principal, call.read(requests.KillRequest), call.context))
+    router.serve(interface.WEBHOOKS, webhooks.webhooks)
+    router.serve(interface.REMOVE_WEBHOOK, webhooks.remove)
 
-    @route("POST", "/v1/heartbeat", Access.SHRINK, "heartbeat", body=requests.HeartbeatRequest)
-    async def heartbeat(http: Request) -> Response:
-        return respond(operations.heartbeat(call_of(http).principal))
+
+def add_views(router: Router, service: Operations) -> None:
+    """Add the routes that show an account or a public wallet."""
+    serve = router.serve
+    serve(interface.CHANGELOG, service.changelog)
+    serve(interface.PORTFOLIO, service.portfolio)
+    serve(interface.HOME, service.home)
+    serve(interface.FUNDING, service.funding)
+    serve(interface.WALLET, service.wallet)
+    serve(interface.WALLET_POSITIONS, service.wallet_positions)
+    serve(interface.WALLET_PNL, service.wallet_pnl)
+    serve(interface.WALLET_NAV, service.wallet_nav)
+    serve(interface.WALLET_TRADES, service.wallet_trades)

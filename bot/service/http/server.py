@@ -18,7 +18,7 @@ from bot.service.http.connections import Protocol
 
 Headers = Callable[[], Mapping[str, str]]
 
-# for running requests when the service stops
+# time for running requests when the service stops
 STOP_SECONDS: Final = 1
 
 

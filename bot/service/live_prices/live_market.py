@@ -31,7 +31,7 @@ MINUTE_MS: Final = 60_000
 AGE_MAX_MS: Final = 30_000
 # quotes that wait for the candles of a gap
 WAITING_MAX: Final = 3_600
-# without a quote; then the best prices of the book are one
+# time without a quote; then the best prices of the book are one
 QUIET_MS: Final = 10_000
 # The rate of an hour, as in the venue. A larger one is not believed.
 FUNDING_CAP: Final = 4 * E12 // 100
@@ -188,7 +188,7 @@ class LiveMarket:
 
     def _take_funding(self, funding: FundingRate) -> None:
         """Set the rate, which is paid whole at the exchange's instants."""
-        # also if it is no number
+        # A rate that is not a number is refused too.
         if not abs(funding.rate) * E12 <= FUNDING_CAP * funding.hours:
             log.warning("prices.funding_refused", coin=self.coin, rate=funding.rate, hours=funding.hours)
             return
@@ -225,7 +225,7 @@ class LiveMarket:
         )
 
     def open_if_ready(self) -> None:
-        """Live through the gap and open, if a fresh quote waits and every price before it is known or can reach
+        """Apply the missing minutes and reopen, if a fresh quote waits and each price before it is known or reaches
         nothing.
         """
         if not self._waiting or (self._has_levels() and self.candles.until_ms < self._waiting[0][0]):
@@ -241,7 +241,7 @@ class LiveMarket:
             self._machine.missed_candle(self.coin, candle)
         self.lived_ms = max(self.lived_ms, min(self.candles.until_ms, self._machine.caught_ms))
         for at_ms, mark, bid, ask in self._waiting:
-            # The candles have the prices before it.
+            # The candles have the prices before the quote.
             if at_ms >= self.candles.until_ms:
                 self.lived_ms = self._machine.live_quote(self.coin, mark, bid, ask)
         self._waiting.clear()

@@ -27,21 +27,21 @@ from bot.wire.vocabulary import INTERVAL_MS
 
 log = structlog.get_logger()
 
-# without any quote; an open connection may be dead and raise nothing
+# time without any quote; an open connection may be dead and raise nothing
 SILENCE_MAX_MS: Final = 60_000
 SESSION_MAX_MS: Final = DAY_MS
-# after a minute's end, until the source has surely closed its candle
+# wait after a minute's end, until the source has surely closed its candle
 CLOSE_WAIT_MS: Final = 6_000
-# to fetch a minute that the source had not closed by then
+# tries to fetch a minute that the source had not closed by then
 LATE_TRIES: Final = 3
 LATE_WAIT_SECONDS: Final = 4.0
 # markets whose minutes are fetched at once; the source keeps its own rate limit
 FETCHES_MAX: Final = 8
 # The bars of each interval above a minute.
 HISTORY_BARS: Final = 1_000
-# a kill may make a market forget prices of this span, which a pass of quotes is shorter than
+# a kill may make a market forget the prices of this span; a pass of quotes takes less
 SAVED_AGE_MS: Final = 5_000
-# between two sessions
+# time between two sessions
 WAIT_FIRST_SECONDS: Final = 1.0
 WAIT_MAX_SECONDS: Final = 60.0
 
@@ -192,7 +192,7 @@ class LivePrices:
                 since_ms = market.candles.until_ms or first_ms - first_ms % DAY_MS
                 try:
                     market.take_minutes(await source.minutes(market.symbol, since_ms, _say))
-                # It was delisted. The other markets go on.
+                # The market was delisted. The other markets go on.
                 except NotOffered as error:
                     market.close(str(error), self._machine.catch_up())
                 self._save_closed()

@@ -22,7 +22,7 @@ from bot.venue.model.outcome import PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
 
 HOUR_MS: Final = INTERVAL_MS["1h"]
-# so long before the end, little information arrives
+# time before the end in which little information arrives
 HORIZON_HOURS: Final = 720.0
 LAST_HOURS: Final = 0.2
 PAST_PACE: Final = 0.05
@@ -89,7 +89,7 @@ class EventMarket(Refinement[Stretch]):
 
     def _candle(self, s: Stretch, step: int) -> Candle:
         opened, high, low, close = _px(s.open), _px(s.high), _px(s.low), _px(s.close)
-        # Its last price is the outcome.
+        # The last price of the market is the outcome.
         if s.ts + step >= self.expires_ms:
             close = PX_MAX if self._way > 0 else PX_MIN
             high, low = max(high, close), min(low, close)

@@ -21,7 +21,7 @@ class LiveCandles(CandleStore):
     """
 
     base_ms = MINUTE_MS
-    # Its days are the exchange's.
+    # The market's days are those of its exchange.
     sessions: str | None = None
 
     def __init__(self, lot: int) -> None:
@@ -94,7 +94,7 @@ class LiveCandles(CandleStore):
             if before:
                 self._with_history.add(interval)
                 closed.prepend(before)
-        # A later bar has been read, and none may come before it.
+        # A later bar has been read, so no earlier bar may come.
         elif newest and newest[0].ts >= end_ms:
             return None
         else:

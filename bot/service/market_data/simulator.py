@@ -3,7 +3,7 @@ not matter.
 
 Days before the start are made at the first request. A day's return depends on a regime (calm, normal or wild; it tends
 to stay), with an occasional jump. While the outside price of a stock is closed, its price hardly moves; it reopens with
-a gap. Each candle is split into finer ones by a multiplicative cascade: the shares of variance are uneven and
+a jump. Each candle is split into finer ones by a multiplicative cascade: the shares of variance are uneven and
 inherited, so quiet and busy hours cluster. The first open, last close, extremes and volume of the parts are exactly
 those of the whole, so the six intervals agree. Paths are reflected at the extremes, because a clamped path would stand
 still there. A candle depends only on (seed, coin, start, interval, time), so a restart continues with the same prices
@@ -24,7 +24,7 @@ from bot.wire.vocabulary import INTERVAL_MS
 # so that 1,000 daily candles are past at the start
 HISTORY_DAYS: Final = 1_002
 
-# (standard deviation relative to the market's own, drift per day, probability of staying)
+# (standard deviation relative to the market's own, trend per day, probability of staying)
 REGIMES: Final = ((0.55, 0.0006, 0.93), (1.0, 0.0, 0.90), (1.9, -0.001, 0.82))
 JUMP_CHANCE: Final = 0.03
 # standard deviations
@@ -32,10 +32,10 @@ JUMP_SIZE: Final = 2.5
 # variance of a span with a closed outside price, relative to an open one
 STILL: Final = 0.001
 STILL_VOLUME: Final = 0.05
-# standard deviation of a reopening gap, relative to a day's
-GAP: Final = 0.5
-# the same inside a candle, relative to its range
-GAP_INSIDE: Final = 0.25
+# standard deviation of a reopening's jump, relative to a day's
+REOPENING: Final = 0.5
+# standard deviation of a reopening's jump inside a candle, relative to the candle's range
+REOPENING_INSIDE: Final = 0.25
 # standard deviation of the logarithm of a part's share of variance
 UNEVEN: Final = 0.4
 # standard deviation of a move relative to the mean range (Feller, 1951)
@@ -142,11 +142,11 @@ class SimulatedMarket(Refinement[Candle]):
         outside price is open.
         """
         chance = walk.chance
-        scale, drift, stay = REGIMES[walk.regime]
+        scale, trend, stay = REGIMES[walk.regime]
         if chance.random() > stay:
             walk.regime = chance.choice([r for r in range(3) if r != walk.regime])
         sigma = self._vol * scale
-        move = drift + sigma * _normal(chance)
+        move = trend + sigma * _normal(chance)
         if chance.random() < JUMP_CHANCE:
             move += sigma * JUMP_SIZE * (1 if chance.random() < 0.5 else -1)
         activity = math.exp(0.35 * _normal(chance)) * (0.6 + 0.6 * scale)
@@ -162,10 +162,10 @@ class SimulatedMarket(Refinement[Candle]):
         return 0.02 * off if abs(off) < math.log(PRICE_FACTOR_MAX) else 0.5 * off
 
     def _gapped(self, walk: _Walk, at: int, px: int) -> int:
-        """The price after the gap of a reopening, if there is one."""
+        """The price after the jump of a reopening, if there is one."""
         if self._calendar is None or not self._calendar.reopens(at):
             return px
-        return self._grid(round(px * math.exp(GAP * self._vol * _normal(walk.chance))))
+        return self._grid(round(px * math.exp(REOPENING * self._vol * _normal(walk.chance))))
 
     def _whole(self, chance: Random, at: int, opened: int, close: int, sigma: float, activity: float) -> Candle:
         reach_up, reach_down = (abs(_normal(chance)) * sigma * 0.5 for _ in range(2))
@@ -185,14 +185,14 @@ class SimulatedMarket(Refinement[Candle]):
         parts = length // step
         # A bridge from open to close, reflected at the extremes. Uneven shares of variance make busy and quiet parts.
         shares = [math.exp(UNEVEN * _normal(chance)) for _ in range(parts)]
-        gaps: set[int] = set()
+        reopenings: set[int] = set()
         if self._calendar is not None:
             for index in range(parts):
                 ts = parent.ts + index * step
                 part = self._calendar.open_ms(ts, ts + step) / step
                 shares[index] *= part + STILL * (1 - part)
                 if index and part and self._calendar.reopens(ts):
-                    gaps.add(index)
+                    reopenings.add(index)
         total = sum(shares)
         span = top - floor
         closes: list[int] = []
@@ -201,8 +201,8 @@ class SimulatedMarket(Refinement[Candle]):
         for index, share in enumerate(shares):
             if index:
                 opened = closes[-1]
-                if index in gaps:
-                    at = _thrown_back(at + GAP_INSIDE * span * _normal(chance), floor, top)
+                if index in reopenings:
+                    at = _thrown_back(at + REOPENING_INSIDE * span * _normal(chance), floor, top)
                     opened = min(max(grid(round(math.exp(at))), low), high)
                 opens.append(opened)
             if index == parts - 1:
@@ -227,7 +227,7 @@ class SimulatedMarket(Refinement[Candle]):
             lows.append(max(low, min(lower, grid(round(lower * math.exp(up - beyond))))))
         # The parts nearest to the candle's extremes get the extremes.
         most = max(shares)
-        # without parts that hardly move
+        # parts that hardly move are left out
         busy = [index for index, share in enumerate(shares) if share * 20 > most]
         highs[max(busy, key=highs.__getitem__)] = high
         lows[min(busy, key=lows.__getitem__)] = low

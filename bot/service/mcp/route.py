@@ -17,9 +17,10 @@ from bot.service.http.routes_v1 import Router, respond
 from bot.service.mcp.tools import Reply, Sent
 from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.operations.operations import Operations
-from bot.service.security.auth import OWNER_SCOPES, Access
+from bot.service.security.auth import OWNER_SCOPES
 from bot.service.views import strict_json
 from bot.service.views.responses import Answer, Refused, invalid
+from bot.wire.interface import Access, Operation
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -157,7 +158,7 @@ async def _scopes_of(context: Any) -> frozenset[str]:
 
 
 def _imported() -> Any:
-    # on first use: see there
+    # imported on first use, because the SDK needs much memory
     from bot.service.mcp.server import over_http
 
     return over_http
@@ -209,13 +210,16 @@ def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = fr
     """Add /mcp and its OAuth metadata. `origins`: other origins whose pages may call it."""
     base = operations.base_url
     mcp_route = McpRoute(operations.docs)
-    pages = origins | {base.lower()}
 
-    @router.route("POST", PATH, Access.ANY, POLICY, is_rpc=True, metadata=f"{base}{METADATA}", origins=pages)
+    protocol: Operation[Any] = Operation(
+        "POST", PATH, Access.ANY, POLICY, is_rpc=True, metadata=f"{base}{METADATA}", origins=origins | {base.lower()}
+    )
+
+    @router.route(protocol)
     async def mcp(http: Request) -> Response:
         return await mcp_route.answer(http)
 
-    @router.route("GET", METADATA, Access.NONE, "public")
+    @router.route(Operation("GET", METADATA, Access.NONE, "public"))
     async def protected_resource(http: Request) -> Response:
         return respond(
             Answer.ok(
@@ -230,7 +234,7 @@ def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = fr
             )
         )
 
-    @router.route("GET", SERVER_METADATA, Access.NONE, "public")
+    @router.route(Operation("GET", SERVER_METADATA, Access.NONE, "public"))
     async def authorization_server(http: Request) -> Response:
         # There is no OAuth sign-in; clients get keys from the interface.
         return respond(

@@ -32,6 +32,7 @@ from bot.service.mcp.tools import (
 from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.views.responses import Refused
 from bot.wire.headers import DESCRIPTION_VERSION
+from bot.wire.interface import Access
 
 Context = ServerRequestContext[Any, Any]
 # sends a request to the service with the caller's credential
@@ -40,6 +41,12 @@ Send = Callable[[Context, Sent], Awaitable[Reply]]
 ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]
 
 SERVER_NAME = "bracketbot"
+# How a tool's description names the scope that its operation needs.
+SCOPES = {
+    Access.READ: "read",
+    Access.TRADE: "trade",
+    Access.SHRINK: "trade, trade:close_only or (event markets) outcomes",
+}
 
 
 def build(send: Send, docs: str, scopes_of: ScopesOf) -> Server[Any]:
@@ -57,7 +64,7 @@ def build(send: Send, docs: str, scopes_of: ScopesOf) -> Server[Any]:
         try:
             request = request_of(tool, params.arguments or {})
         except Refused as no:
-            return _said(refused(no.refusal, docs, is_order=tool.is_order))
+            return _said(refused(no.refusal, docs, is_order=tool.operation.is_order))
         return _said(result_of(await send(ctx, request), request, docs))
 
     return Server(
@@ -83,7 +90,8 @@ def over_http(send: Send, docs: str, scopes_of: ScopesOf) -> StreamableHTTPSessi
 
 
 def _offered(tool: Tool) -> types.Tool:
-    scope = "Needs no scope." if tool.scope == "none" else f"Needs the scope {tool.scope}."
+    needs = SCOPES.get(tool.operation.access)
+    scope = "Needs no scope." if needs is None else f"Needs the scope {needs}."
     hints = types.ToolAnnotations(
         title=tool.title,
         read_only_hint=tool.read_only,
@@ -94,7 +102,7 @@ def _offered(tool: Tool) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,
-        description=f"{tool.note} {scope} ({tool.method} {tool.path})",
+        description=f"{tool.note} {scope} ({tool.operation.method} {tool.operation.path})",
         input_schema=input_schema(tool),
         annotations=hints,
     )

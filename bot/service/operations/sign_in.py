@@ -31,7 +31,7 @@ from bot.wire.requests import OtpRequest, VerifyRequest
 
 OTP_TRIES: Final = 5
 OTP_TTL_MS: Final = 10 * 60_000
-# between two codes for one number
+# time between two codes for one number
 RESEND_SECONDS: Final = 30
 # (codes, seconds)
 SENDS_PER_NUMBER: Final = (5, 3_600)

@@ -5,20 +5,15 @@ No hosted service has it. The gateway checks the control token.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
-
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Any, Final
 
 from bot.errors import Refusal
 from bot.money import format_e8, parse_e8
 from bot.service.http.fault_injection import Faults
-from bot.service.http.routes_v1 import Router, call_of, respond
+from bot.service.http.routes_v1 import Router
 from bot.service.operations.executor import parse_scaled
 from bot.service.operations.operations import Operations
 from bot.service.sandbox.forks import Forks
-from bot.service.security.auth import Access
 from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.restore import StateRestorer
 from bot.service.views import account_views
@@ -28,7 +23,7 @@ from bot.venue.model.commands import CreateKey, RevokeKey
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import Account, Key, MarketSpec
 from bot.venue.prices import index
-from bot.wire import base as wire
+from bot.wire import interface
 from bot.wire.control import (
     AdvanceRequest,
     ClockRequest,
@@ -38,17 +33,13 @@ from bot.wire.control import (
     PriceRequest,
     SeedRequest,
 )
-from bot.wire.requests import EmptyRequest
 
-R = TypeVar("R", bound=wire.Request)
-
-ROOT: Final = "/sandbox/v1"
 # name of the account of an embedded daemon
 EMBEDDED: Final = "embedded"
 EMBEDDED_BALANCE: Final = 10_000 * E8
 # name of the keys that this control creates; a new key replaces the one before
 MINTED: Final = "embedded daemon"
-# in 1e-8: the largest price or volume that the database stores
+# the largest price or volume that the database stores, in 1e-8
 STORED_MAX: Final = 2**63 - 1
 # The longest advance of one request: a year. A longer one would take too long.
 ADVANCE_MAX_MS: Final = 400 * 86_400_000
@@ -256,39 +247,18 @@ def add_control(router: Router, operations: Operations, restorer: StateRestorer,
     """Add the routes of the sandbox control."""
     control = Control(operations, restorer, faults, forks)
 
-    def plain(method: str, tail: str, act: Callable[[], Answer | Awaitable[Answer]]) -> None:
-        """A route without a body."""
-        body = None if method == "GET" else EmptyRequest
-
-        @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=body)
-        async def endpoint(http: Request) -> Response:
-            return respond(await _made(act()))
-
-    def with_body(method: str, tail: str, model: type[R], act: Callable[[R], Answer | Awaitable[Answer]]) -> None:
-        """A route with a body."""
-
-        @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=model)
-        async def endpoint(http: Request) -> Response:
-            return respond(await _made(act(call_of(http).read(model))))
-
-    plain("GET", "/clock", control.clock)
-    with_body("PATCH", "/clock", ClockRequest, control.set_speed)
-    with_body("POST", "/clock/advance", AdvanceRequest, control.advance)
-    plain("GET", "/digest", control.digest)
-    with_body("POST", "/keys", MintKeyRequest, control.mint_key)
-    with_body("POST", "/seed", SeedRequest, control.seed)
-    plain("GET", "/faults", control.faults)
-    with_body("POST", "/faults", FaultRequest, control.add_fault)
-    plain("DELETE", "/faults", control.clear_faults)
-    with_body("POST", "/snapshot", NameRequest, control.snapshot)
-    with_body("POST", "/restore", NameRequest, control.restore)
-    with_body("POST", "/fork", NameRequest, control.fork)
-    plain("POST", "/reset", control.reset)
-
-    @router.route("POST", f"{ROOT}/markets/{{coin}}/price", Access.CONTROL, None, body=PriceRequest)
-    async def push_price(http: Request) -> Response:
-        return respond(control.price(http.path_params["coin"], call_of(http).read(PriceRequest)))
-
-
-async def _made(answer: Answer | Awaitable[Answer]) -> Answer:
-    return answer if isinstance(answer, Answer) else await answer
+    serve = router.serve
+    serve(interface.CLOCK, control.clock)
+    serve(interface.SET_SPEED, control.set_speed)
+    serve(interface.ADVANCE, control.advance)
+    serve(interface.DIGEST, control.digest)
+    serve(interface.MINT_KEY, control.mint_key)
+    serve(interface.SET_SEED, control.seed)
+    serve(interface.FAULTS, control.faults)
+    serve(interface.ADD_FAULT, control.add_fault)
+    serve(interface.CLEAR_FAULTS, control.clear_faults)
+    serve(interface.SNAPSHOT, control.snapshot)
+    serve(interface.RESTORE, control.restore)
+    serve(interface.FORK, control.fork)
+    serve(interface.RESET_SERVICE, control.reset)
+    serve(interface.PUSH_PRICE, control.price)

@@ -11,13 +11,13 @@ import re
 import secrets
 import zlib
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
 from bot.venue.model.state import Key, Session, State
+from bot.wire.interface import Access
 
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 # 256 bits in base 62
@@ -32,20 +32,6 @@ _FORM: Final = re.compile(r"bbk_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6
 _SESSION_FORM: Final = re.compile(r"bbs_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
 # an unknown key is compared with this digest, so that it takes the same time
 _DUMMY: Final = "0" * 64
-
-
-class Access(StrEnum):
-    """The access that an operation requires."""
-
-    NONE = "none"
-    READ = "read"
-    TRADE = "trade"
-    # trade, trade:close_only to shrink a position, outcomes for event markets; the operation checks which
-    SHRINK = "shrink"
-    # any credential; the operation checks the rest
-    ANY = "any"
-    OWNER = "owner"
-    CONTROL = "control"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""Encrypts secrets that the service needs again after a restart, so that a copy of the database alone does not reveal
-them.
+"""Seals secrets that the service needs after a restart: a copy of the database alone does not reveal them.
 
 A signing secret cannot be stored as a digest. It is encrypted (bot/encryption.py) with a random key in a file beside
 the database (mode 0600, made on first use), and decrypted only to sign. A stolen backup, dump or snapshot without the

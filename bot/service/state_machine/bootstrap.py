@@ -34,7 +34,7 @@ from bot.wire.order_requests import bare_coin
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE_MS: Final = INTERVAL_MS["1m"]
-# in the database, with the source: up to when each closed live market has lived through its prices
+# name in the database: up to when each closed live market has lived through its prices
 CLOSED_META: Final = "live_closed"
 
 
@@ -61,7 +61,7 @@ class PriceOptions:
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
-    # no coin in two of them
+    # No coin is in two sources.
     live: tuple[LiveOptions, ...] = ()
     # the history is simulated; from the start on prices are only pushed
     hold: bool = False
@@ -84,7 +84,7 @@ class _Prices:
     listings: dict[str, Listing]
     start_ms: int
     hold: bool
-    # as saved in the database
+    # the clock as saved in the database
     options: str
     series: EventSeries
 

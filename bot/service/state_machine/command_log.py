@@ -306,7 +306,7 @@ class CommandLog:
         # batches written, for tests
         self.commits = 0
         self._on_failure = on_failure
-        # not yet committed; all of them in memory mode
+        # commands that are not committed yet; all of them in memory mode
         self._replies: dict[tuple[str, str], Reply] = {}
         # Keys on disk, by the day of their answers; a day is forgotten as a whole. Almost every key is new, and looking
         # in the file for each would cost more than the order.
@@ -612,7 +612,7 @@ class CommandLog:
         for statement, values in batch:
             if statement is _REPLY:
                 self._replies.pop((values[0], values[1]), None)
-        # in the order of their tickets
+        # batches in the order of their tickets
         waiting = self._waiters
         while waiting and waiting[0][0] <= self._done:
             _, waiter = waiting.popleft()

@@ -24,7 +24,7 @@ def stored_problem(path: Path) -> str | None:
             replay(read_all(db), str(path))
     except ConfigError as error:
         return str(error)
-    # It cannot be read here and now; a start says why.
+    # The database cannot be read now; a start says why.
     except sqlite3.OperationalError:
         return None
     except (sqlite3.DatabaseError, zlib.error, UnicodeDecodeError):

@@ -57,7 +57,7 @@ log = structlog.get_logger()
 EVENTS_OPEN: Final = 256
 # how far the saved ceiling is ahead of the clock, in real time
 LEASE_REAL_MS: Final = 3_000
-# after a restart a dead-man switch has at least this long, or its whole interval
+# least time of a dead-man switch after a restart, unless its whole interval is shorter
 DEAD_MAN_FLOOR_REAL_MS: Final = 30_000
 
 

@@ -87,7 +87,7 @@ class NamedSnapshots:
         return tuple(self._log.pushed) if self._log.path is None else tuple(Push(*row) for row in rows)
 
     def keep(self, snapshot: NamedSnapshot) -> None:
-        """Save it under its name. It replaces an older snapshot of that name."""
+        """Save a snapshot under its name. It replaces an older one of that name."""
         if self._log.path is None:
             self._memory[snapshot.name] = (snapshot, self._log.replies_in_memory())
             return

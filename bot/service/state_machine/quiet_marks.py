@@ -52,7 +52,7 @@ class QuietMarks:
         return default if coin in self.quotes else self.marks.pop(coin, default)
 
     def drain(self) -> list[SetMarks | SetQuotes]:
-        """Remove all marks and quotes, as the commands that log them."""
+        """Return the commands that log all marks and quotes, and remove these."""
         found: list[SetMarks | SetQuotes] = []
         if self.quotes:
             found.append(

@@ -77,9 +77,9 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             elif isinstance(command, ListMarket | PayFunding) or (
                 isinstance(command, SetMarket) and command.turns_ms is not None
             ):
-                # The prices of that instant come after it.
+                # The prices of that instant come after the command.
                 made.place = PricePosition(row.at_ms - 1)
-            # further prices of their instant may follow these
+            # Further prices of the same instant may follow these.
             elif not isinstance(command, SetMarks | RunOverdue):
                 made.place = PricePosition(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:

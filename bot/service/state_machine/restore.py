@@ -130,7 +130,7 @@ class StateRestorer:
         try:
             change()
         except ConfigError as error:
-            # For example its candle files are gone. Nothing has changed.
+            # The files of its candles may be gone. Nothing has changed.
             raise _snapshot_unavailable(error) from None
         self.machine.log.flush()
         self._on_change()

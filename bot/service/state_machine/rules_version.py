@@ -14,7 +14,7 @@ from typing import Final
 import bot.model
 import bot.venue
 
-# in the database: the program that has last opened it
+# name in the database of the program that has last opened it
 META: Final = "program"
 WAY_OUT: Final = (
     "Run the version that wrote it, restore a backup (bot restore), or move the file away: the next start begins a new"

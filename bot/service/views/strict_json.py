@@ -93,7 +93,7 @@ def _decimal(text: str) -> Decimal:
         raise BadJson(f"has a number of more than {DIGITS_MAX} digits")
     number = Decimal(text)
     if number and number.adjusted() < -EXPONENT_MAX:
-        # Above zero however small, so that its field judges it.
+        # The number stays above zero however small, so that its field judges it.
         return _SMALLEST.copy_sign(number)
     if number and number.adjusted() > EXPONENT_MAX:
         raise BadJson(f"has the number {text[:40]}, which is out of range")

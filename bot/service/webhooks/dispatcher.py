@@ -2,7 +2,7 @@
 endpoint. Real time.
 
 Attempts of one delivery: at once, then 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h after the previous one,
-each gap +-10 %, never sooner than the receiver's Retry-After. Every 2xx is success. A webhook is disabled after a 410
+each wait +-10 %, never sooner than the receiver's Retry-After. Every 2xx is success. A webhook is disabled after a 410
 ("gone"), after ten failed attempts of one delivery without any success in between ("failing"), with too large a backlog
 ("backlog"), and if its secret cannot be decrypted ("secret_lost").
 """
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 SCHEDULE_MS: Final = tuple(
     1000 * seconds for seconds in (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 )
-# so that deliveries that failed together are not retried together
+# part of the wait; deliveries that failed together are not retried together
 JITTER: Final = 0.1
 # endpoints at once
 IN_FLIGHT_MAX: Final = 32
@@ -200,8 +200,8 @@ class WebhookDispatcher:
     def _next_ms(self, delivery: Delivery, outcome: Outcome, now_ms: int) -> int | None:
         if delivery.attempts >= len(SCHEDULE_MS) or outcome.status == GONE:
             return None
-        gap = SCHEDULE_MS[delivery.attempts] * (1 + self._chance.uniform(-JITTER, JITTER))
-        return now_ms + max(int(gap), outcome.retry_after_ms)
+        wait = SCHEDULE_MS[delivery.attempts] * (1 + self._chance.uniform(-JITTER, JITTER))
+        return now_ms + max(int(wait), outcome.retry_after_ms)
 
     def _rest(self, endpoint: Endpoint, outcome: Outcome, now_ms: int) -> None:
         """Pause an endpoint that keeps failing, or sent Retry-After, so that a long queue does not become many

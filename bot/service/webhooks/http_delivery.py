@@ -19,7 +19,7 @@ from bot.http_limits import tls_context
 from bot.service.webhooks.address_policy import Resolve, Target, TargetRefused, addresses_of, system_resolve, target_of
 from bot.wire.dates import parse_date
 
-# for everything: name, connection, TLS, request, answer
+# time for one delivery: name, connection, TLS, request, answer
 TOTAL_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 5.0
 # the response body is not used; a longer one ends the attempt

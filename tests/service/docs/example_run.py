@@ -19,7 +19,7 @@ import httpx
 from bot.service.docs import examples
 from bot.service.docs.operation_texts import EXAMPLES
 from bot.service.host import HostOptions, build
-from bot.service.http.operation_names import operation_name
+from bot.wire.interface import OPERATIONS
 
 START_MS = 1_767_225_600_000
 CONTROL_TOKEN = "bbc_example"
@@ -125,12 +125,13 @@ async def session() -> dict[str, Any]:
     options = HostOptions(clock="manual", start_ms=START_MS, rate_limits=False)
     service = build(options, control_token=CONTROL_TOKEN)
     await service.start()
+    names = {(row.method, row.path): row.name for row in OPERATIONS}
     made: dict[str, Any] = {}
     known: dict[str, str] = {}
     transport = httpx.ASGITransport(service.asgi_app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8700") as client:
         for step in STEPS:
-            name = operation_name(step.method, step.route)
+            name = names[step.method, step.route]
             path = filled(step.path or step.route, known)
             body = None if step.body is None else json.loads(filled(json.dumps(step.body), known))
             credential = (

@@ -18,11 +18,11 @@ from jsonschema import Draft202012Validator
 
 from bot.errors import CODES
 from bot.service.docs.html_docs import MEANINGS
-from bot.service.docs.openapi import description, is_outside
-from bot.service.docs.operation_texts import DESCRIBED, EXAMPLES
+from bot.service.docs.openapi import description
+from bot.service.docs.operation_texts import EXAMPLES
 from bot.service.host import HostOptions, build
-from bot.service.http.gateway import Rule
 from bot.wire import base as wire
+from bot.wire.interface import OPERATIONS, Operation
 from tests.service import serving
 from tests.service.conftest import Box
 
@@ -157,13 +157,13 @@ TABLE = FIELDS | {"POST /v1/orders": ORDER, "POST /v1/guardians": GUARDIAN}
 
 
 @pytest.fixture(scope="module")
-def rules() -> list[Rule]:
+def rules() -> list[Operation[Any]]:
     service = build(HostOptions(clock="manual", hold_prices=True, markets=("BTC",)), control_token="bbc_test")
     return list(service.app.rules)
 
 
 @pytest.fixture(scope="module")
-def document(rules: list[Rule]) -> dict[str, Any]:
+def document(rules: list[Operation[Any]]) -> dict[str, Any]:
     return description(rules, "http://127.0.0.1:8700")
 
 
@@ -187,19 +187,27 @@ def fields(document: dict[str, Any], name: str) -> tuple[dict[str, Any], set[str
 # ── Complete ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_route_is_described(rules: list[Rule]) -> None:
-    """A new route needs a row in DESCRIBED, or a reason in OUTSIDE."""
-    assert [f"{r.method} {r.path}" for r in rules if (r.method, r.path) not in DESCRIBED and not is_outside(r)] == []
+OUTSIDE = {
+    "/": "redirects a browser to /docs",
+    "/mcp": "uses the MCP protocol, which describes itself",
+    "/device": "is an HTML form for the person who approves a device",
+    "/.well-known/oauth-protected-resource/mcp": "belongs to OAuth, which describes it",
+    "/.well-known/oauth-authorization-server": "belongs to OAuth, which describes it",
+}
 
 
-def test_every_route_with_a_body_shows_a_valid_example(rules: list[Rule], document: dict[str, Any]) -> None:
+def test_the_service_has_the_routes_of_the_table_and_those_that_need_no_description(
+    rules: list[Operation[Any]],
+) -> None:
+    """A route is a row of the table of operations, or has a reason in OUTSIDE."""
+    assert {rule for rule in rules if rule.group} == set(OPERATIONS)
+    assert {rule.path for rule in rules if not rule.group} == set(OUTSIDE)
+    assert len({rule.name for rule in OPERATIONS}) == len(OPERATIONS)
+
+
+def test_every_route_with_a_body_shows_a_valid_example(rules: list[Operation[Any]], document: dict[str, Any]) -> None:
     for rule in rules:
-        if (
-            rule.body is None
-            or not rule.body.model_fields
-            or is_outside(rule)
-            or rule.body.__name__ == "MintKeyRequest"
-        ):
+        if rule.body is None or not rule.body.model_fields or not rule.group or rule.body.__name__ == "MintKeyRequest":
             continue
         example = EXAMPLES[rule.body.__name__]
         rule.body.from_wire(json.loads(json.dumps(example)))
@@ -421,12 +429,12 @@ async def test_every_error_links_to_its_own_row(box: Box) -> None:
     assert refused["docsUrl"].endswith("/docs/errors#not_found")
 
 
-async def test_every_operation_is_in_the_docs_and_in_llms_txt(box: Box, rules: list[Rule]) -> None:
+async def test_every_operation_is_in_the_docs_and_in_llms_txt(box: Box, rules: list[Operation[Any]]) -> None:
     docs = (await box.http.get("/docs")).text
     llms = await box.http.get("/llms.txt")
     assert llms.headers["content-type"] == "text/plain; charset=utf-8"
     for rule in rules:
-        if is_outside(rule):
+        if not rule.group:
             continue
         assert f'<span class="path">{rule.path}</span>' in docs
         if not rule.path.startswith("/sandbox/"):

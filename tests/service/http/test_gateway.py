@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from bot.service.http.gateway import Rule
 from bot.service.http.routes_v1 import Router, add_routes
 from bot.service.security import rate_limits
+from bot.wire.interface import Operation
 from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import Box, Caller, OpenBox
 
 ORDER_ROUTES = {"/v1/orders", "/v1/orders/confirm", "/v1/positions/{market}/close"}
 
 
-def rules_of(box: Box) -> list[Rule]:
+def rules_of(box: Box) -> list[Operation[Any]]:
     router = Router()
     add_routes(router, box.service.operations)
     return router.rules
 
 
-def filled(rule: Rule) -> str:
+def filled(rule: Operation[Any]) -> str:
     return rule.path.replace("{coin}", "BTC").replace("{market}", "BTC").replace("{oid}", "1").replace("{id}", "grd_1")
 
 
@@ -297,10 +297,10 @@ async def test_a_body_that_was_cut_has_no_effect(box: Box, caller: Caller, part:
 async def test_an_internal_error_is_a_500_that_does_not_say_whether_the_order_was_sent(
     box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(box.service.operations, "place", broken)
+    monkeypatch.setattr(box.service.operations, "decide", broken)
     answer = await caller.send("POST", "/v1/orders", ENTRY)
     error = assert_refused(answer, 500, "internal_error")
     assert error["orderSubmitted"] == "unknown"

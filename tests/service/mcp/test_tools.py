@@ -141,17 +141,8 @@ async def test_both_protocol_versions_list_exactly_the_tools_of_the_table(box: B
         assert ("Needs no scope" in tool.description) == (scopes is ANY)
 
 
-def test_every_tool_is_a_request_of_the_interface_with_its_models(box: Box) -> None:
-    for tool in TOOLS.values():
-        path = tool.path.replace("{", "").replace("}", "")
-        rule = box.service.app.rule_of({"type": "http", "method": tool.method, "path": path})
-        assert rule is not None, tool.name
-        assert rule.path == tool.path
-        assert tool.model is (rule.query if tool.method == "GET" else rule.body), tool.name
-        assert tool.is_order == rule.is_order, tool.name
-        assert rule.keyed or tool.key == "none", tool.name
-        expected = {"none": {"none"}, "read": {"read"}, "trade": {"trade"}}.get(tool.scope, {"shrink"})
-        assert rule.access in expected, tool.name
+def test_only_a_tool_of_a_keyed_operation_takes_an_idempotency_key() -> None:
+    assert [tool.name for tool in TOOLS.values() if tool.key != "none" and not tool.operation.keyed] == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -188,15 +179,15 @@ async def test_an_order_is_planned_confirmed_and_confirmed_only_once(box: Box, c
 async def test_a_reading_tool_gives_the_answer_of_rest(box: Box, caller: Caller, name: str) -> None:
     await caller.post("/v1/orders", LONG | {"bracket": {"stopLoss": {"pct": 2}}})
     tool = TOOLS[name]
-    arguments: dict[str, Any] = dict.fromkeys(tool.places, "BTC")
+    arguments: dict[str, Any] = dict.fromkeys(tool.operation.places, "BTC")
     if name == "get_candles":
         arguments |= {"interval": "1m", "limit": 3}
     if name == "suggest_order":
         arguments = {"coin": "BTC", "notionalUsd": 50.5}
     async with agent(box, caller) as client:
         said = await yes(client, name, **arguments)
-    path = tool.path.format(coin="BTC")
-    if tool.method == "POST":
+    path = tool.operation.path.format(coin="BTC")
+    if tool.operation.method == "POST":
         assert said == await caller.post(path, arguments)
     else:
         query = "?interval=1m&limit=3" if name == "get_candles" else ""

@@ -10,9 +10,10 @@ import pytest
 
 from bot.errors import Refusal
 from bot.service.operations import webhooks
-from bot.service.security.auth import OWNER_SCOPES, Access, Principal, authenticate, mint, refuse_access
+from bot.service.security.auth import OWNER_SCOPES, Principal, authenticate, mint, refuse_access
 from bot.venue.model.commands import RevokeKey
 from bot.venue.model.state import Key, State
+from bot.wire.interface import Access
 from tests.service.builders import ENTRY, assert_refused, owner, scoped
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bot.service.http.gateway import Rule
-from bot.service.security.auth import Access
+from bot.wire.interface import Access
+from bot.wire.interface import Operation as Route
 from tests.service.builders import assert_refused, make, order, owner
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
@@ -225,12 +225,12 @@ async def lift(session: Caller) -> None:
             await session.delete(f"/v1/guardians/{one['id']}")
 
 
-def rules_of(box: Box) -> dict[tuple[str, str], Rule]:
+def rules_of(box: Box) -> dict[tuple[str, str], Route[Any]]:
     """Every route that the service has."""
     return {(rule.method, rule.path): rule for rule in box.service.app.rules}
 
 
-def rule_of(box: Box, method: str, path: str) -> Rule:
+def rule_of(box: Box, method: str, path: str) -> Route[Any]:
     """The route that a row's path leads to; a name in braces stands for some id."""
     rules = rules_of(box)
     exact = rules.get((method, path))
