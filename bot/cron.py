@@ -5,9 +5,10 @@ The only reader of cron expressions: of the service's schedules, a config's guar
 What one of them accepts, all accept, and with the same instants. It is pure, because the venue uses it.
 
 minute hour day-of-month month day-of-week; `*`, numbers, ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, lists, English
-three-letter names of months and weekdays in any case, Sunday as 0 or 7. If both day fields are restricted, a day must
-match only one of them. A day field that begins with `*` counts as not restricted. Not understood: `L`, `W`, `#`, `?`,
-and names such as `@daily`.
+three-letter names of months and weekdays in any case, Sunday as 0 or 7. A step is at most the number of values of its
+field: `*/60` in the minutes is once an hour, and `*/61` would be the same under a wrong name. If both day fields are
+restricted, a day must match only one of them. A day field that begins with `*` counts as not restricted. Not
+understood: `L`, `W`, `#`, `?`, and names such as `@daily`.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ _DIGITS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The allowed values of one field."""
+    """The allowed values of one field, and how many different ones there are."""
 
     name: str
     low: int
     high: int
+    count: int
     names: tuple[str, ...] = ()
 
 
 _FIELDS: Final = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day-of-month", 1, 31),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("day-of-week", 0, 7, _WEEKDAYS),
+    _Field("minute", 0, 59, 60),
+    _Field("hour", 0, 23, 24),
+    _Field("day-of-month", 1, 31, 31),
+    _Field("month", 1, 12, 12, _MONTHS),
+    _Field("day-of-week", 0, 7, 7, _WEEKDAYS),
 )
 
 
@@ -142,8 +144,8 @@ def _term(field: _Field, text: str) -> set[int]:
     step = 1
     if slash:
         step = _number(field, step_text)
-        if step == 0:
-            raise BadCron(f"{field.name}: a step must be at least 1")
+        if not 1 <= step <= field.count:
+            raise BadCron(f"{field.name}: a step is 1 to {field.count}, not {step}")
     if span == "*":
         low, high = field.low, field.high
     elif "-" in span:
