@@ -1,5 +1,19 @@
-"""Errors. A refusal is a value (`Refusal`). A fault is an exception whose name tells the caller what to do next. A bug
-fails an `assert`.
+"""Errors. A refusal is a value (`Refusal`). A fault is an exception that is named for what the caller does next.
+
+    BotError
+      ConfigError        the configuration cannot be used: stop
+      StrategyError      a strategy does not load, or has raised: quarantine it
+      JournalError       a decision can be kept nowhere: stop the heartbeats and the daemon
+        JournalDamaged   the content of the journal cannot be trusted: set the file aside
+        JournalBlocked   the file cannot be used now: continue in memory
+      Declined           the service has refused an operator's request
+      ApiError           the service did not execute a request
+        Refused          a definite no: do not send the same request again
+        OutcomeUnknown   the request may have been executed: ask with the same key
+        TryLater         not executed: wait, then send the same request with the same key
+        AccessLost       the credential is no longer valid: stop
+
+A bug is no fault of this tree: it fails an `assert`. What happens after a 429 stands in `bot/client/limiter.py`.
 
 One table, `CODES`, gives each of the interface's 18 codes its HTTP status, whether the same request may be sent again,
 and the exception that the client raises for it. This module does not depend on a transport.
@@ -229,7 +243,7 @@ class Code(NamedTuple):
     move: type[ApiError]
     status: int
     retryable: bool
-    # with this code and no `orderSubmitted`, nothing was executed
+    # True: with this code and no `orderSubmitted`, nothing was executed
     before_execution: bool
 
 

@@ -1,7 +1,10 @@
 """Each fault is raised as the next move, and the 18 codes of the interface all have one."""
 
+import re
+
 import pytest
 
+from bot import errors
 from bot.errors import (
     CODES,
     AccessLost,
@@ -135,3 +138,12 @@ def test_a_problem_reads_as_editors_expect_it() -> None:
         str(Problem("a.yaml", 3, 7, "account.base_url", "is required")) == "a.yaml:3:7: account.base_url: is required"
     )
     assert str(Problem("a.yaml", 1, 1, "", "empty", "    x\n    ^")) == "a.yaml:1:1: empty\n    x\n    ^"
+
+
+def test_the_tree_of_the_docstring_is_that_of_the_classes() -> None:
+    def tree(kind: type[errors.BotError], depth: int) -> list[tuple[int, str]]:
+        own = [one for one in vars(errors).values() if isinstance(one, type) and one.__base__ is kind]
+        return [(depth, kind.__name__), *(row for one in own for row in tree(one, depth + 1))]
+
+    rows = re.findall(r"^ {4}( *)([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE)
+    assert [(len(indent) // 2, name) for indent, name in rows] == tree(errors.BotError, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,47 @@ def test_a_killed_writer_keeps_the_old_file(tmp_path: Path) -> None:
     path.write_bytes(b"old")
     assert subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False).returncode == -9
     assert path.read_bytes() == b"old"
+
+
+# Modules that rename a file themselves, and why `replacing` is not for them.
+RENAMES = {
+    "backtest/data/store.py": "the files of one pull are all written before the first takes its place",
+    "cli/docs/builder.py": "a site is a folder",
+    "cli/operate/backup.py": "a backup is a folder",
+    "cli/operate/restore.py": "moves old state aside; nothing is written",
+    "cli/run/embedded_service.py": "rotates a log; nothing is written",
+    "files.py": "this is where it is done",
+    "runtime/control_plane/log_tail.py": "rotates a log; nothing is written",
+    "runtime/journal/backup.py": "SQLite writes the file",
+    "runtime/journal/failover.py": "SQLite writes the file; a damaged one is moved aside",
+    "runtime/journal/halt_flags.py": "on a full disk it overwrites the old file instead",
+}
+
+
+def renames(source: str) -> bool:
+    """True if the source renames files: os.replace, os.rename, shutil.move, or a method of a path with one argument."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, name = ast.unparse(node.func.value), node.func.attr
+        if owner in ("os", "shutil") and name in ("replace", "rename", "renames", "move"):
+            return True
+        is_mapping = any(isinstance(argument, ast.Dict) for argument in node.args)
+        if name in ("replace", "rename") and len(node.args) == 1 and not node.keywords and not is_mapping:
+            return True
+    return False
+
+
+def test_a_file_that_must_be_whole_is_written_by_replacing(repository: Path) -> None:
+    """A hand-written write, sync and rename forgets the sync of the folder: use `replacing`, or give a reason here."""
+    package = repository / "bot"
+    found = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if renames(path.read_text())}
+    assert found == set(RENAMES)
+
+
+@pytest.mark.parametrize(
+    "line", ["os.replace(a, b)", "os.rename(a, b)", "shutil.move(a, b)", "part.replace(path)", "path.rename(name)"]
+)
+def test_a_rename_is_found_and_a_replaced_text_is_none(line: str) -> None:
+    assert renames(line)
+    assert not renames('text.replace("a", "b"); now.replace(tzinfo=UTC); frame.rename({"a": "b"})')

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot.clock import SystemClock, datetime_of
+from bot.files import write_private
 
 # the folders of older runs are removed
 RUNS_KEPT: Final = 5
@@ -58,6 +59,4 @@ class DemoFolder:
         return [one for one in self.folder.iterdir() if re.fullmatch(r"\d{8}-\d{6}-\d{3}", one.name) and one.is_dir()]
 
     def _mark(self, what: Mapping[str, Any]) -> None:
-        part = self._marker.with_suffix(".part")
-        part.write_text(json.dumps(what))
-        part.replace(self._marker)
+        write_private(self._marker, json.dumps(what).encode())
