@@ -58,6 +58,44 @@ def test_every_figure_of_the_venue_rules_stands_in_a_test_of_the_venue() -> None
     assert [one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d.]*\d)", tests)] == []
 
 
+PLACES = re.findall(
+    r"`([\w./-]+\.(?:py|md|toml))(?:: (\w+))?`", "".join(PAGES[name] for name in ("how-to-add", "venue-rules"))
+)
+LOOKED_UP = re.findall(
+    r"`([\w./]+\.(?:py|toml))(?:: (\w+))?` \|$", section("architecture", "Where to look"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("path", "name"), sorted({*PLACES, *LOOKED_UP}))
+def test_a_place_that_the_docs_name_is_there(path: str, name: str) -> None:
+    assert not name or re.search(
+        rf"^(?:async )?(?:def|class) {name}\b|^    (?:async )?def {name}\b", (ROOT / path).read_text(), re.MULTILINE
+    )
+    assert (ROOT / path).is_file()
+
+
+def test_the_ten_questions_of_the_architecture_have_a_place_each() -> None:
+    rows = [line for line in section("architecture", "Where to look").splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 10
+    assert all(re.search(r"(\)|`) \|$", row) for row in rows)
+
+
+def test_how_to_add_names_every_module_of_the_venue_that_makes_an_event() -> None:
+    made = {
+        path
+        for path in (ROOT / "bot" / "venue").rglob("*.py")
+        if re.search(r"^ +emit\(|order_changed\(", path.read_text(), re.MULTILINE)
+    }
+    named = set(re.findall(r"`(bot/venue/[\w/]+\.py)`", section("how-to-add", "An event field")))
+    assert len(made) > 5
+    assert named == {path.relative_to(ROOT).as_posix() for path in made}
+
+
+def test_every_rule_of_the_venue_names_its_modules_and_its_tests() -> None:
+    parts = re.split(r"^## ", PAGES["venue-rules"], flags=re.MULTILINE)[1:]
+    assert all("\nModules: `bot/venue/" in part and "\nTests: `tests/venue/" in part for part in parts)
+
+
 def test_the_error_codes_of_the_decisions_are_those_of_the_code() -> None:
     text = section("decisions", "Requests and answers")
     rows = re.findall(r"^\| `(\w+)` \| (\d+)[^|]* \| (yes|no)[^|]* \|$", text, re.MULTILINE)
@@ -148,12 +186,13 @@ def test_the_notices_of_the_situations_are_kinds_of_notices() -> None:
 
 # ── Words of module names ───────────────────────────────────────────────────────────────────────────────────────────
 
-TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE)[1:]
+GLOSSARY = re.findall(r"^\| ([^|]+?) \| [^|]+ \| `([^|`]+)` \|$", PAGES["glossary"], re.MULTILINE)
+TERMS = [term for term, _module in GLOSSARY]
 
 # Standard words of programming and protocols, and plain English that a module name may use beside the terms of the
 # glossary.
 _PLAIN = """
-admission extra info raw socket visibility
+admission extra info interface raw socket visibility
 api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval \
 arithmetic assembly assertion attempt auth backup base bootstrap
 builder call chart chat cli client clock column common condition config connection consumer context control cors count \
@@ -203,6 +242,21 @@ def test_the_glossary_has_each_term_once_in_alphabetical_order() -> None:
     keys = [term.lower() for term in TERMS]
     assert len(set(keys)) == len(keys) > 100
     assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(("term", "module"), GLOSSARY, ids=TERMS)
+def test_the_module_of_a_term_holds_the_term(term: str, module: str) -> None:
+    """In its path or its text, in any of the word's forms:
+
+    `reconcile` in reconciler.py, `dead-man switch` as dead_man_switch.
+    """
+    held = f"{module}\n{(ROOT / 'bot' / module).read_text()}"
+    stems = [re.escape(word[: max(4, len(word) - 3)]) for word in re.split(r"[ -]", term)]
+    assert re.search(r"(?<![A-Za-z])" + r"\w*[\s_/-]*".join(stems), held, re.IGNORECASE)
+
+
+def test_every_row_of_the_glossary_has_a_module() -> None:
+    assert len(GLOSSARY) == len(re.findall(r"^\| ", PAGES["glossary"], re.MULTILINE)) - 1
 
 
 def test_every_module_is_named_with_words_of_the_glossary_or_plain_english() -> None:
