@@ -1,8 +1,7 @@
 """MeanReversion: a market that moved fast tends to come back a little. It opens against the move and closes with a
 trailing stop.
 
-It shows three things that Trend does not: an oscillator, an inline guardian, and `view.state`, which survives a
-restart.
+It shows an oscillator, an inline guardian, and `view.state`, which survives a restart.
 """
 
 from collections.abc import Iterable

@@ -159,3 +159,11 @@ def test_the_container_commands_of_the_docs_name_what_there_is() -> None:
             _, service, program, command, *_ = shlex.split(line)
             assert (service, program) == ("bot", "bot")
             assert command in COMMANDS
+
+
+def test_an_example_of_the_package_that_stands_in_the_tree_too_is_a_link(repository: Path) -> None:
+    examples = repository / "bot" / "examples"
+    in_tree = {path.name: path for folder in ("configs", "strategies") for path in (repository / folder).iterdir()}
+    twice = [path for path in examples.rglob("*") if path.name in in_tree and path.is_file()]
+    assert len(twice) == 3
+    assert [path.name for path in twice if not path.is_symlink() or path.resolve() != in_tree[path.name]] == []
