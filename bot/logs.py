@@ -50,7 +50,7 @@ def is_shown(number: int) -> bool:
 
     Ask first if a line on the path of an order needs figures.
     """
-    # If other code has configured structlog since, its own filter decides.
+    # The filter of other code decides if that code has configured structlog since.
     return number >= _shown_from or structlog.get_config()["wrapper_class"] is not _wrapper
 
 
@@ -187,7 +187,7 @@ class _LossyStream(io.TextIOBase):
         self._file = file
 
     def write(self, text: str, /) -> int:
-        # Its owner has ended; a server in another thread may still log.
+        # The stream's owner has ended; a server in another thread may still log.
         if self._out.closed:
             return len(text)
         with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ class _LossyStream(io.TextIOBase):
             os.close(descriptor)
 
     def flush(self) -> None:
-        # Its owner has closed it; the destructor of this object still calls `flush`.
+        # The stream's owner has closed it; the destructor of this object still calls `flush`.
         if self._out.closed:
             return
         with contextlib.suppress(OSError):
@@ -262,7 +262,7 @@ def configure(
         wrapper_class=_wrapper,
         # Structlog calls only `write` and `flush`.
         logger_factory=structlog.WriteLoggerFactory(file=lossy),  # type: ignore[arg-type]
-        # so that a later call also applies to existing loggers
+        # A later call then also applies to existing loggers.
         cache_logger_on_first_use=False,
     )
     handler = _Handler(lossy)

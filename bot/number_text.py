@@ -17,7 +17,7 @@ from bot.money import format_decimal
 # has no value
 MISSING: Final = "-"
 MINUS: Final = "\u2212"
-# has no value, on a page
+# stands on a page for a figure that has no value
 DASH: Final = "\u2013"
 # significant digits of a price, because no tick is finer; at least two decimals are shown
 PX_DIGITS: Final = 6

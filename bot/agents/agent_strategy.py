@@ -46,7 +46,7 @@ RULES = (
 )
 OUTSIDE_TEXTS_MAX, OUTSIDE_CHARS_MAX = 50, 500
 
-# in a row without a usable answer are an alarm
+# questions in a row without a usable answer that are an alarm
 SILENT_ASKS: Final = 3
 
 
@@ -233,7 +233,7 @@ class AgentStrategy(Strategy):
         answered = reply.answered
         limits.begin_periods(view.state, view.now_ms)
         limits.settle(view.state, answered)
-        # Of a run before a reload.
+        # The question was asked in a run before a reload.
         if question is None or question.cause != reply.cause:
             self._skip(view, reply.cause, "the strategy was built anew after this question")
             return ()

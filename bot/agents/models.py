@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # The bytes of an HTTP answer, besides BYTES_A_TOKEN for each token that was asked for.
 BODY_BYTES_MAX = 65_536
-# in JSON; a token of a language of the East takes about 12 as escapes
+# bytes of JSON for a token; one of an East Asian language takes about 12 as escapes
 BYTES_A_TOKEN = 16
 # objects and lists in an HTTP answer; the library makes a Python object of each
 VALUES_MAX = 5_000
@@ -39,7 +39,7 @@ NAME_MAX = 100
 PROBLEM_MAX = 300
 # characters of an answer; a longer one is dropped
 ANSWER_MAX = 20_000
-# that one request may ask for
+# most tokens that one request may ask for
 TOKENS_MAX = 50_000
 # The bars of one call.
 TOOL_BARS_MAX = 200
@@ -217,8 +217,10 @@ def bounded_client(provider: Any, name: str, max_tokens: int) -> Any:
     ConfigError if the provider takes no client. A provider wants a client of httpx or of httpx2, as its signature says.
     """
     wanted = signature(provider).parameters.get("http_client")
-    # That one ignores the client.
-    if wanted is None or provider.__module__.endswith(".huggingface"):
+    if wanted is None or provider.__module__.endswith(
+        ".huggingface"
+        # The provider of Hugging Face ignores the client.
+    ):
         raise ConfigError(
             f"model {name}: answers of this provider cannot be bounded; give the base_url of a server with the OpenAI"
             " protocol"

@@ -48,7 +48,7 @@ LOG_LINES_MAX: Final = 100_000
 EVENTS_HELD: Final = 6_000
 # orders listed in summary.json
 BAND_ORDERS_MAX: Final = 1_000
-# relative; a smaller difference between two prices comes from another order size
+# relative difference; a smaller one between two prices comes from another order size
 WALKED: Final = 0.0005
 
 Rates = Mapping[str, Sequence[Payment]]

@@ -115,7 +115,7 @@ class Inputs:
         if options.agents.file is None and (options.agents.answers == "live" or beside.is_file()):
             options = replace(options, agents=replace(options.agents, file=beside))
         self.options = self._completed(replace(options, rules=rules), chance or Chance())
-        # from here every market has had a candle in the range
+        # the instant from which every market has had a candle in the range
         self.begun_ms = 0
 
     def _completed(self, given: SessionOptions, chance: Chance) -> SessionOptions:
@@ -196,7 +196,7 @@ class Inputs:
             made.journal.close()
             try:
                 made = self.make(journal=folder / queries.FILE)
-            # Its message is about a live daemon, so only its cause is shown.
+            # The error's message is about a live daemon, so only its cause is shown.
             except JournalError as error:
                 why = str(error.__cause__ or error)
                 raise BotError(

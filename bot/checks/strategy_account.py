@@ -37,7 +37,7 @@ EIGHT: Final = Decimal("0.00000001")
 
 
 class NobodyAnswers:
-    """Takes no question, and counts them."""
+    """An asker that answers no question and counts the questions."""
 
     def __init__(self) -> None:
         self.asked = 0

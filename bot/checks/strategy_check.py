@@ -37,9 +37,9 @@ from bot.words import many
 BARS: Final = 200
 # with a long warm-up
 BARS_MAX: Final = 2_000
-# between two calls of on_timer
+# bars between two calls of on_timer
 BARS_A_TIMER: Final = 10
-# for all bars of one strategy; later bars are not checked
+# time for all bars of one strategy; later bars are not checked
 CALLS_S: Final = 3.0
 # a strategy that takes longer hangs; the daemon gives one call 5 s
 HANGS_S: Final = 10.0

@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     summary: str
 
 
-# In the order of `bot --help`.
+# The commands in the order of `bot --help`.
 FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Start here": {
         "demo": Entry(

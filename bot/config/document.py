@@ -36,7 +36,7 @@ _NAMED: Final = re.compile(r"""([\w-]+)["']?[ \t]*[:=]""")
 _GLUED: Final = re.compile(r"([\w-]+)[:=](?=\S)")
 _REFERENCE: Final = re.compile(r"\$\{(?:credential|file|env):[^{}\n]*\}")
 _OTHER_VERSION: Final = re.compile(r"^%YAML[ \t]+(?!1\.2\b).*", re.MULTILINE)
-# by the parser's problem or context
+# a part of the parser's problem or context -> a hint
 _SYNTAX_HINTS: Final = {
     "alias": '; a text that begins with * needs quotes: cron: "* * * * *"',
     "'\\t' that cannot start": "; indent with blanks, not with tabs",
@@ -76,7 +76,7 @@ class Document:
     file: str
     text: str
     data: Any = None
-    # their lines are shown by `shown`, once all secrets are known
+    # problems without their lines: `shown` adds the lines once all secrets are known
     problems: list[Problem] = field(default_factory=list)
     _values: dict[Loc, StringMark] = field(default_factory=dict)
     _keys: dict[Loc, StringMark] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Document:
         if not shown.strip():
             return problem
         before, after = shown[:column], shown[column:]
-        # Such as a whole config on one line, which each of its problems would repeat.
+        # A whole config on one line would be repeated by each of its problems.
         if len(shown) > SHOWN_MAX:
             before = before if len(before) <= SHOWN_BEFORE_MAX else CUT + before[-SHOWN_BEFORE_MAX:]
             left = SHOWN_MAX - len(before)

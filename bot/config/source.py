@@ -158,11 +158,11 @@ def _said(document: Document, error: ErrorDetails) -> Problem:
     """
     kind, loc = error["type"], tuple(step for step in error["loc"] if step not in PRICE_TAGS)
     if kind == "extra_forbidden":
-        # it may be a secret under a misspelt key
+        # The value may be a secret under a misspelt key.
         document.hide(loc)
         return document.problem(loc, _unknown(loc), at_key=True)
     if loc[-1:] in (("base_url",), ("api_url",)) and set("@?#") & set(str(error["input"])):
-        # it may contain a password or a key
+        # The address may contain a password or a key.
         document.hide(loc)
     message = _SAID.get(kind) or error["msg"].removeprefix("Value error, ").replace(
         "Input should be", "must be"

@@ -36,7 +36,7 @@ REPORT_POLICY: Final = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
     " blob:; font-src data:"
 )
-# between two updates of an open page
+# time between two updates of an open page
 UPDATE_S: Final = 1.0
 # open pages
 STREAMS_MAX: Final = 20

@@ -25,7 +25,7 @@ Data = dict[str, Any]
 RUNS_MAX: Final = 200
 # each a few megabytes
 REPORTS_KEPT: Final = 4
-# for a report or a comparison
+# time for a report or a comparison
 WITHIN_S: Final = 120.0
 # The characters of a field of the form.
 TEXT_MAX: Final = 300

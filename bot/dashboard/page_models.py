@@ -51,7 +51,7 @@ PARTS: Final = (
     "waiting",
     "config",
 )
-# in an update: the running one, the one that just closed, and one to join them
+# candles in an update: the running one, the one that just closed, and the one before
 UPDATED_CANDLES: Final = 3
 
 

@@ -34,7 +34,7 @@ KEY_FILE: Final = "dashboard.key"
 # the port of the running dashboard, locked while it runs
 RECORD: Final = "dashboard.json"
 STOP_S: Final = 1
-# between two looks whether the state directory is still there
+# time between two looks whether the state directory is still there
 GONE_S: Final = 2.0
 
 

@@ -15,7 +15,7 @@ from bot.wire import INTERVAL_MS, Candle
 
 WIDTH: Final = 960
 HEIGHT: Final = 320
-# for the scale: 12 digits
+# width of the scale: 12 digits
 RIGHT: Final = 100
 TOP: Final = 12
 BOTTOM: Final = 26

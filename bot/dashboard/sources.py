@@ -39,7 +39,7 @@ CANDLES_S: Final = 0.8
 BOOK_S: Final = 0.8
 # The candles of one chart.
 CANDLES: Final = 500
-# for an answer of the daemon; then the page shows its last answer as old
+# time for an answer of the daemon; then the page shows its last answer as old
 WITHIN_S: Final = 3.0
 # charts whose candles are kept
 SERIES_MAX: Final = 100
@@ -206,7 +206,7 @@ class ServiceSource:
         self._client: Client | None = None
         self._base_url = ""
         self._kept = Kept()
-        # when it was read, on the machine's clock, and what
+        # part -> when it was read, on the machine's clock, and what was read
         self._last: dict[object, tuple[int, Any]] = {}
         self._candles: dict[tuple[str, str], list[Candle]] = {}
         self._clock = SystemClock()

@@ -32,9 +32,9 @@ from bot.strategy import Question, Reply
 from bot.wire import INTERVAL_MS, AccountSnapshot, HeartbeatResult
 
 PASS_MS: Final = int(PASS_S * 1000)
-# after a close, as the pass scheduler
+# wait after the close of a bar, as in the pass scheduler
 SETTLE_MS: Final = 5
-# after which the stream has woken the daemon for an event
+# time after which the stream has woken the daemon for an event
 WAKE_MS: Final = 20
 # a start waits so long for the answer to its first heartbeat
 FIRST_ANSWER_MS: Final = 2_000

@@ -30,11 +30,11 @@ R = TypeVar("R", bound=Resource)
 
 # The latency of a request and its reply together.
 LATENCY_MS: Final = (5, 400)
-# without a connection a request ends then, as the client's do
+# time after which a request without a connection ends, as the client's do
 CONNECT_MS: Final = 3_000
-# without a reply a request ends then
+# time after which a request without a reply ends
 TOTAL_MS: Final = 15_000
-# after which a request arrives that nobody waits for
+# the time after which a request arrives although nobody waits for it
 LATE_MS: Final = (200, 45_000)
 
 

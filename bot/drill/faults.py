@@ -42,7 +42,7 @@ class Fault:
     at_ms: int
     for_ms: int = 0
     share: float = 0.0
-    # The point of a death.
+    # The point of a pass at which the daemon dies.
     point: Point = "idle"
     # The part of a shock's move that the price takes back at its end.
     back: float = 0.0

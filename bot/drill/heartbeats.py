@@ -15,7 +15,7 @@ from bot.runtime.liveness.heartbeat_rule import Answer, BeatTiming, Heart
 from bot.runtime.liveness.progress_stamp import STARTING, Stamp
 from bot.wire import HeartbeatResult
 
-# between two looks at a daemon that makes no progress
+# time between two looks at a daemon that makes no progress
 TICK_MS: Final = 1_000
 # nanoseconds
 MS: Final = 1_000_000

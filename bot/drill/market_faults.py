@@ -12,7 +12,7 @@ from typing import Any, Final
 from bot.backtest.data.candles import Candles
 from bot.drill.faults import Fault
 
-# in which a shock makes its move
+# bars in which a shock makes its move
 RAMP_BARS: Final = (1, 2, 5)
 # significant figures of a changed price
 FIGURES: Final = 8

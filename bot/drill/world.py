@@ -43,7 +43,7 @@ from bot.venue.model.numbers import E8
 from bot.venue.model.state import Rules
 from bot.wire import INTERVAL_MS
 
-# at the end of a world, without faults: everything must come right in it
+# time without faults at the end of a world, in which everything must come right
 CALM_MS: Final = 15 * MINUTE_MS
 # The bars of a world, in the strategies' shortest interval.
 BARS: Final = 240
@@ -51,7 +51,7 @@ BARS: Final = 240
 SPARE_BARS: Final = 10
 # a death that waits longer for its point comes at once
 POINT_MS: Final = 2 * MINUTE_MS
-# without a stop, besides the time in which the daemon could do nothing
+# time without a stop, besides that in which the daemon could do nothing
 BARE_MAX_MS: Final = MINUTE_MS
 # faults in which the daemon can do nothing, or little
 TROUBLES: Final = ("outage", "lossy", "death")
@@ -150,9 +150,9 @@ class World:
         self.port = DrillPort(self.time, timeline.series_cursors, self.faults, Random(f"{seed}:network"))
         self.port.at_point = self._at_point
         self.lives: list[Daemon] = []
-        # from the end of a life to the next one's start
+        # spans from the end of a life to the start of the next
         self.deaths: list[tuple[int, int]] = []
-        # that waits for its point
+        # the death of the daemon that waits for its point in a pass
         self._death: Fault | None = None
 
     def _exchange(self) -> tuple[Timeline, SimulatedExchange]:
@@ -221,7 +221,7 @@ class World:
                 self.deaths.append((died_ms, self.time.now_ms()))
 
     def _dies(self, fault: Fault) -> None:
-        """A death is due: it comes at its point."""
+        """Note that a death is due: the daemon dies at that point of its pass."""
         if self._is_alive():
             self._death = fault
 

@@ -51,25 +51,25 @@ UNTIL = re.compile(r"until ([0-9]{13})")
 # The password of an address: //user:password@host.
 PASSWORD = re.compile(r"//\S*@")
 MESSAGE_CHARS_MAX = 400
-# between two requests of the quotes
+# time between two requests of the quotes
 POLL_SECONDS = 1.0
-# between two lines of one kind of data from a WebSocket
+# time between two lines of one kind of data from a WebSocket
 PACE_SECONDS = 0.25
 # the longest wait for a message before the newest data are looked at again
 IDLE_SECONDS = 1.0
-# for the first message of a WebSocket; then the quotes are polled
+# time for the first message of a WebSocket; then the quotes are polled
 OPEN_SECONDS = 10.0
 # The time of polling before the WebSocket is tried again.
 RETRY_SECONDS = 600.0
 # symbols in one subscription: fewer than the limit of every exchange
 GROUP_MAX = 100
-# between two requests of the mark prices
+# time between two requests of the mark prices
 MARK_SECONDS = 5.0
-# between two requests of the funding rates
+# time between two requests of the funding rates
 RATE_SECONDS = 60.0
-# between two requests of one market's book
+# time between two requests of one market's book
 BOOK_SECONDS = 10.0
-# between the requests of two books
+# time between the requests of two books
 BOOK_GAP_SECONDS = 1.0
 BOOK_LEVELS = 100
 # The hours of a funding rate, if the exchange says nothing else.
@@ -90,7 +90,7 @@ class Feeder:
 
     def __init__(self, ccxt: Any, pro: Any, base_url: str | None) -> None:
         self.ccxt = ccxt
-        # the same exchanges with WebSockets; not all have them
+        # exchanges of ccxt.pro, with WebSockets; not all exchanges have them
         self.pro = pro
         self.base_url = base_url
         self.opened: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class Feeder:
             markets = await self.markets(exchange)
             for symbol in request["symbols"]:
                 if symbol not in markets:
-                    # It was delisted. The others go on, and its silence tells the caller.
+                    # The market was delisted. The others go on, and its silence tells the caller.
                     continue
                 groups.setdefault(exchange.market(symbol)["type"], []).append(symbol)
             await Watch(self.ccxt, exchange, list(groups.values()), partial(answered, request["id"])).run()
@@ -190,7 +190,7 @@ class Watch:
         self.groups = [group[at : at + GROUP_MAX] for group in groups for at in range(0, len(group), GROUP_MAX)]
         self.contracts = [group for group in self.groups if exchange.market(group[0])["contract"]]
         self.answer = answer
-        # else tickers or funding rates have them
+        # Otherwise tickers or funding rates have the mark prices.
         self.has_marks = self.has("watchMarkPrices") or self.has("fetchMarkPrices")
         self.transport: str | None = None
         # the newest row of each kind and symbol

@@ -37,7 +37,7 @@ from bot.wire.vocabulary import INTERVAL_MS
 PASSES: Final = ("busy", "unreachable")
 # The tries of one request: with the waits between them about a minute.
 TRIES_MAX: Final = 7
-# before the exchange has answered at all: it is more likely that it cannot be reached
+# tries before the exchange has answered at all: it probably cannot be reached
 TRIES_FIRST_MAX: Final = 2
 WAIT_FIRST_MS: Final = 500
 # the longest wait of our own
@@ -47,7 +47,7 @@ WAIT_TOLD_MS: Final = 10 * 60 * SECOND_MS
 # a larger difference of the clocks is told
 CLOCK_MS: Final = 5_000
 RATES_ASKED: Final = 500
-# in one request: fewer than every exchange's page limit
+# minutes in one request: fewer than every exchange's page limit
 MINUTES_ASKED_MAX: Final = 100
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
 

@@ -11,7 +11,7 @@ from bot.market_data.source import Quote
 
 # The part of the price that one tick may move. A larger move needs a second quote and a second witness.
 JUMP_MAX: Final = 0.05
-# in the quote currency; no market is near it
+# largest price in the quote currency; no market is near it
 PX_MAX: Final = 10**9
 # How long the quotes of a jump that no witness confirms or denies must hold: 5 s for 5 %, 15 min for a tenth.
 MS_PER_PCT: Final = 1_000
@@ -56,7 +56,7 @@ class QuoteFilter:
         self._last = last
         self._last_ms = 0
         self._held: int | None = None
-        # when the first quote of the jump that waits came
+        # the instant of the first quote that jumped and waits for a second one
         self.held_since_ms = 0
 
     @property

@@ -164,7 +164,7 @@ Say = Callable[[str], None]
 class Source(Protocol):
     """A source of history. Every method raises a `SourceError`."""
 
-    # as in --from, for example ccxt:binance
+    # the name as in --from, for example ccxt:binance
     name: str
     # True: old candles change later (adjusted prices), so each pull asks for all of them and replaces them
     revises_history: bool

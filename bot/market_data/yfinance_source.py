@@ -47,7 +47,7 @@ class YfinanceSource:
             except ImportError:
                 raise SourceError(f"yfinance is not installed: {install('yfinance')}") from None
             share_certificates()
-            # by default errors are printed, and the table is empty
+            # By default errors are printed, and the table is empty.
             yfinance.config.debug.hide_exceptions = False
             self._ticker = yfinance.Ticker
         return self

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 IDENTITY: Final = "identity"
 SQLITE: Final = "sqlite:///"
 OUTCOME: Final = "outcome"
-# fewer say nothing about importance
+# fewer trials say nothing about importance
 IMPORTANCE_TRIALS: Final = 6
 
 
@@ -160,7 +160,7 @@ class Study:
         optuna = optuna_module()
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         with warnings.catch_warnings():
-            # It warns of few trials, which give no values here.
+            # Optuna warns if there are few trials, which give no values here.
             warnings.simplefilter("ignore")
             try:
                 found: dict[str, float] = optuna.importance.get_param_importances(self._study, evaluator=evaluator)

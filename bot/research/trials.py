@@ -50,7 +50,7 @@ class Task(NamedTuple):
     pruned_by: tuple[str, bool, float | None] | None = None
     # instead of the range of the bundle: from and to (exclusive), ms UTC
     span: tuple[int, int] | None = None
-    # by the compiled screen; a full backtest runs where it cannot decide
+    # True: tried by the compiled screen; a full backtest runs where the screen cannot decide
     is_screened: bool = False
 
 

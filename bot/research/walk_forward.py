@@ -2,7 +2,7 @@
 together are what the rule would have earned.
 
 A train backtest ends at its border and sees nothing later; a test backtest begins flat. So no trade reaches over a
-border. An embargo leaves a gap between the windows, for figures that look ahead by themselves.
+border. An embargo leaves a distance between the windows, for figures that look ahead by themselves.
 """
 
 from __future__ import annotations
@@ -87,17 +87,19 @@ def folds_of(windows: Windows, start_ms: int, end_ms: int) -> list[Fold]:
 
     An end that is shorter than a test window is left out. ConfigError if no fold fits, or too many do.
     """
-    train, test, gap, is_anchored = windows
+    train, test, embargo, is_anchored = windows
     found = []
     at_ms = start_ms + train
-    while at_ms + gap + test <= end_ms:
-        found.append(Fold((start_ms if is_anchored else at_ms - train, at_ms), (at_ms + gap, at_ms + gap + test)))
+    while at_ms + embargo + test <= end_ms:
+        found.append(
+            Fold((start_ms if is_anchored else at_ms - train, at_ms), (at_ms + embargo, at_ms + embargo + test))
+        )
         at_ms += test
     if not found:
         days = (end_ms - start_ms) / DAY_MS
         raise ConfigError(
-            f"--walk-forward: train, embargo and test take {(train + gap + test) / DAY_MS:g} days, and the range has"
-            f" {days:g}; take shorter windows or more data"
+            f"--walk-forward: train, embargo and test take {(train + embargo + test) / DAY_MS:g} days, and the range"
+            f" has {days:g}; take shorter windows or more data"
         )
     if len(found) > WINDOWS_MAX:
         raise ConfigError(

@@ -82,7 +82,7 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
             )
         stack.callback(journal.close)
         _note_start(request, journal, specs, client, snapshot)
-        # Before the supervisor writes this run's first stamp.
+        # The old stamp is read before the supervisor writes this run's first stamp.
         last_sign = reporting.last_sign(journal, state_dir)
         supervisor = Supervisor(request, client, journal, specs, access)
         if damage is not None:

@@ -57,7 +57,7 @@ class PassRunner:
         self._report = report
         self.report_due = asyncio.Event()
         self.meter = Meter()
-        # the work before the newest pass has left it no time
+        # True: the work before the newest pass has left the pass no time
         self._owes_whole_pass = False
         # the end of the newest pass, also of a failed one
         self._ended_ns = 0
@@ -118,7 +118,7 @@ class PassRunner:
         await self._heartbeats.beat_by_hand()
         for n, one in enumerate(work):
             if n and not kernel.budget.has_time():
-                # The next pass does it.
+                # The next pass does the rest.
                 break
             await one()
         _degrade_for(kernel.health, "heartbeat_timing", self._heartbeats.follow_clock())

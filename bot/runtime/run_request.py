@@ -24,7 +24,7 @@ class RunRequest:
     settings: Settings
     base_url: str
     api_key: SecretStr
-    # set it to end the run
+    # an event that ends the run
     stop: asyncio.Event
     # called once the start is complete
     on_ready: Callable[[], None] = _nothing
@@ -34,7 +34,7 @@ class RunRequest:
     config: Path | None = None
     # reads and checks the config again; None: no reload is possible
     reread: Callable[[], Settings] | None = None
-    # set it to ask for a reload
+    # an event that asks for a reload
     hangup: asyncio.Event | None = None
     # why the service is known to be down, as a sentence; the run is degraded meanwhile
     trouble: Callable[[], str | None] = _nothing

@@ -124,7 +124,7 @@ async def _cancel_entries(kernel: Kernel) -> bool:
         for o in kernel.account.mirror.orders.values()
         if o.could_open and _is_ours(kernel, o.key and kernel.account.order_owners.owner_of(o.key))
     ]
-    # Shared by parallel requests, because the end of a run has no time for one after another.
+    # Parallel requests share the time, because the end of a run has no time for one after another.
     rest = iter(resting)
     canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.execution.abreast, len(resting))))
     for end in await asyncio.gather(*canceling, return_exceptions=True):
@@ -138,7 +138,7 @@ async def _cancel_each(kernel: Kernel, orders: Iterator[MirrorOrder]) -> None:
     for order in orders:
         try:
             await _tried(kernel, partial(kernel.port.cancel, order.oid))
-        # Most likely it was filled or canceled meanwhile; the events will show it.
+        # Most likely the order was filled or canceled meanwhile; the events will show it.
         except ApiError as error:
             if is_access_lost(error):
                 raise

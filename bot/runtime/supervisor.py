@@ -54,9 +54,9 @@ SERIAL_BITS: Final = 62
 REPORT_S: Final = 5.0
 
 # A stop takes at most five seconds. Of these:
-# for the pass under way; then it is cancelled, which is as safe as a crash
+# time for the pass under way; then it is cancelled, which is as safe as a crash
 GRACE_S: Final = 0.75
-# for all on_stop together
+# time for all on_stop together
 HOOKS_S: Final = 0.5
 # for safety.on_exit
 STOP_S: Final = 2.0

@@ -34,7 +34,7 @@ class History:
         self._volume: list[float] = []
         # appended since the columns were last read
         self._fresh: list[Bar] = []
-        # as `append`, for bars known to be in order; call `trim` from time to time
+        # appends bars that are known to be in order; call `trim` from time to time
         self.take = self._fresh.append
 
     def append(self, bar: Bar) -> None:

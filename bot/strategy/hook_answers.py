@@ -65,7 +65,7 @@ def refuse_unread(answer: Any, asked: str) -> None:
     """StrategyError for the answer of a function that has not run: of an async function, or of one with a yield."""
     if inspect.isasyncgen(answer) or inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
-            # Otherwise Python warns that nobody waited for it.
+            # Python would warn that nobody waited for the coroutine.
             answer.close()
         raise StrategyError(f"{asked} is async; write a plain def, because the daemon does the I/O")
     if isinstance(answer, GeneratorType):

@@ -19,7 +19,7 @@ from bot.strategy.targets import break_even_r, pairs_of, plan_of
 Side: TypeAlias = Literal["long", "short"]
 Number: TypeAlias = int | float | Decimal
 
-# These are the interface's bounds.
+# Bounds of the interface.
 TRAIL_PCT_MAX = 50
 TRAIL_R_MAX = 20
 HOLD_SECONDS_MIN = 60

@@ -237,7 +237,7 @@ class SignalRows(Indicators):
     def evaluated_arrays(self, bars: BarArrays) -> tuple[Signals, Any]:
         """The same. A row that has no `lookback` whole rows has the code 0."""
         np = numpy_module()
-        # Of rows without an indicator, which decide nothing.
+        # Signals of rows without an indicator decide nothing.
         with np.errstate(all="ignore"):
             signals = self._source.signals(bars)
         if not isinstance(signals, Signals):

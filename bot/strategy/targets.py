@@ -12,7 +12,7 @@ from bot.errors import StrategyError
 
 Unit = Literal["r", "pct", "px"]
 
-# each is an order, and the service keeps 200 of an account
+# most targets: each is an order, and the service keeps 200 of an account
 TARGETS_MAX: Final = 10
 # three times 1/3 is 1
 FRACTION_STEP: Final = Decimal("1e-9")

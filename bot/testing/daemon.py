@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 MINUTE_MS: Final = 60_000
 MINUTES_MAX: Final = 100_000
-# in one minute; a kernel that still has undecided bars after these is stuck
+# passes in one minute; a kernel that still has undecided bars after these is stuck
 PASSES_MAX: Final = 50
 WAIT_S: Final = 60.0
 

@@ -46,7 +46,7 @@ BESIDE_NAMES: Final = ("funding.csv", "actions.csv")
 STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
 # The names of ignored files in one message.
 NAMES_SHOWN: Final = 5
-# as in a config; the API limits only the length of a coin's name
+# names as in a config; the API limits only the length of a coin's name
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _GIVEN: Final = re.compile(rf"((?:perp:|event:)?{_NAME})=(.+)", re.DOTALL)
 # some systems allow no colon in a folder's name
@@ -286,7 +286,7 @@ def _symbol_given(path: Path) -> str | None:
 def _inside(
     folder: Path, name: str | None, *, listed: bool, every: bool, report: Callable[[str], None]
 ) -> list[tuple[str, Path, str | None]]:
-    """`sources` for one folder."""
+    """The sources of one folder, as `sources` gives those of all."""
     inside = store_files(folder)
     if inside:
         if odd := _beside(folder, [file for _, _, file in inside]):

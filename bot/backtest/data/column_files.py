@@ -47,8 +47,7 @@ class Block(NamedTuple):
 
     columns: list[list[str]]
     rows: Sequence[int]
-    # True: ASCII without underscores, so that Python's number parser is strict enough (it accepts 1_000 and digits of
-    # other scripts)
+    # True if the text is ASCII without underscores: Python's number parser accepts 1_000 and digits of other scripts
     plain: bool = False
 
 

@@ -31,7 +31,7 @@ SATURDAY_OF_WEEK: Final = 5
 DAY_MINUTES: Final = DAY_MS // MINUTE_MS
 HOURS: Final = (CONTINUOUS, EQUITY, "index")
 
-# Of New York's clock, in minutes.
+# Offsets of New York's clock, in minutes.
 REGULAR: Final = (9 * 60 + 30, 16 * 60)
 EXTENDED: Final = (4 * 60, 20 * 60)
 # share of the regular hours that must have rows if the time zone is right

@@ -28,7 +28,7 @@ from bot.market_data.source import Page, Say, Source
 from bot.market_data.symbols import Mapped
 from bot.wire.vocabulary import INTERVAL_MS
 
-# in memory: about 5 MB
+# rows kept in memory: about 5 MB
 CHUNK_ROWS_MAX: Final = 100_000
 CHUNK_SECONDS_MIN: Final = 1.0
 # a chunk is pulled for this many times as long as the last one took to write
@@ -66,7 +66,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """By the pace so far."""
+        """Seconds that the rest takes at the pace so far."""
         return self.seconds * (1 - self.share) / self.share if self.share else 0.0
 
 

@@ -42,7 +42,7 @@ from bot.clock import DAY_MS
 from bot.errors import ConfigError
 from bot.wire.vocabulary import INTERVAL_MS
 
-# in one file; a column with more different values is not a column of markets
+# markets in one file; a column with more different values is not a column of markets
 MARKETS_MAX: Final = 10_000
 # tolerated deviation of samples from their interval, as a share of it
 ABOUT: Final = 0.1
@@ -297,7 +297,7 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
         ):
             try:
                 take(block)
-            # This error is from one column; another column may have an error in an earlier row.
+            # The error is from one column; another column may have an error in an earlier row.
             except ConfigError:
                 for at, row in enumerate(block.rows):
                     take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
@@ -439,7 +439,7 @@ class _Stamps:
         return self._dated(walls, instants)
 
     def _dated(self, walls: Sequence[int], found: array[int]) -> array[int]:
-        """The instants `found`; takes note of the local clock `walls` that they were read from."""
+        """Return the instants `found`, and remember the local times `walls` that they were read from."""
         self.is_behind = self.is_behind or any(map(lt, walls, found))
         if self.dates_ms is not None:
             if any(wall_ms % DAY_MS for wall_ms in walls):
@@ -535,7 +535,7 @@ class _Zone:
         self._zone = ZoneInfo(tz)
         self.is_utc = tz in ("UTC", "Etc/UTC", "Z", "GMT", "Zulu")
         self._known: dict[int, tuple[int, int]] = {}
-        # by market: the instant of the row before
+        # market -> the instant of the row before
         self._last: dict[str, int] = {}
         # True: newest first; None: not known yet
         self._falls: bool | None = None

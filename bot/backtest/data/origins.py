@@ -19,7 +19,7 @@ from bot.errors import ConfigError
 from bot.market_data.source import Instrument
 
 SUFFIX: Final = ".source.json"
-# in the place of an interval: the file funding.csv
+# stands in the place of an interval for the file funding.csv
 FUNDING: Final = "funding"
 
 Span = tuple[int, int]

@@ -73,7 +73,7 @@ NO_SPLIT: Final = (0.93, 1.9)
 # USD; a higher price does not fit the venue's integers
 PX_MAX: Final = 1e12
 VOLUME_MAX: Final = 1e18
-# relative; one basis point, the size of a spread
+# relative difference of one basis point, the size of a spread
 DIGITS_LOST: Final = 0.0001
 # lowest and highest price of an event market
 ODDS_MIN, ODDS_MAX = outcome.PX_MIN / E8, outcome.PX_MAX / E8

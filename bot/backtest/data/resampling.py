@@ -15,7 +15,7 @@ from bot.service.market_data.instruments import CATALOGUE
 from bot.service.market_data.trading_hours import daily_start, has_saturdays
 from bot.wire.vocabulary import INTERVAL_MS
 
-# from 20:00 of the evening before to 09:30 in New York
+# time from 20:00 of the evening before to 09:30 in New York
 OPENS_AFTER_MS: Final = 13 * 3_600_000 + 1_800_000
 
 

@@ -118,8 +118,10 @@ class Store:
                 done.append(written)
                 if part is not None:
                     ready.append((candles, written.path, part))
-                # Before the candles, so that a killed writer leaves none without it.
-                if candles.is_moved:
+                if (
+                    candles.is_moved
+                    # The mark is written before the candles, so that a killed writer leaves no candles without it.
+                ):
                     self._mark_moved(written.path)
             for candles, path, part in ready:
                 self._put_in_place(candles, path, part)

@@ -34,11 +34,11 @@ from bot.words import many
 
 
 class Regime(NamedTuple):
-    """A market regime: daily drift in daily standard deviations, volatility relative to the market's own, and its
+    """A market regime: daily trend in daily standard deviations, volatility relative to the market's own, and its
     number of days in `mixed`.
     """
 
-    drift: float
+    trend: float
     liveliness: float
     days: int
 
@@ -55,7 +55,7 @@ REGIMES: Final = {
 MIXED: Final = "mixed"
 # ours -> the service's
 CLASSES: Final = {"crypto": "crypto", "stock": "stocks", "bond": "bonds", "event": "prediction"}
-# for markets that the service does not list
+# figures of markets that the service does not list
 TEMPLATES: Final = {"crypto": "SOL", "stock": "AAPL", "bond": "TLT", "event": "event:RATE-CUT"}
 # minutes from midnight in New York
 HOURS: Final = {"regular": (9 * 60 + 30, 16 * 60), "extended": (4 * 60, 20 * 60)}
@@ -195,7 +195,7 @@ class _Walk:
     """A random walk of a price with its two volatility factors."""
 
     def __init__(self, wanted: Wanted, listing: Listing) -> None:
-        # by text: the same on every machine
+        # The seed is a text: the same on every machine.
         self._chance = Random(f"{wanted.seed}:{wanted.market}:walk")
         self._listed = listing.px / E8
         self._px = self._listed
@@ -211,7 +211,7 @@ class _Walk:
         chance, gauss = self._chance, self._chance.gauss
         self._slow = SLOW_KEEP * self._slow + gauss(0, SLOW_NOISE)
         sigma = self._vol * mood.liveliness
-        drift = mood.drift * self._vol - PULL * math.log(self._px / self._listed)
+        trend = mood.trend * self._vol - PULL * math.log(self._px / self._listed)
         if hours is None:
             first, last, weights = 0, DAY_MINUTES, _AROUND
         else:
@@ -225,7 +225,7 @@ class _Walk:
         self._begun = True
         # Deviation of a minute, so that the daily deviation is sigma.
         usual = LIVELY * sigma / math.sqrt(sum(weight * weight for weight in weights))
-        mean = drift / (last - first)
+        mean = trend / (last - first)
         usd = self._day_usd / sum(weights) * (0.6 + 0.4 * mood.liveliness)
         decimals = max(0, min(self._decimals_max, FIGURES - 1 - math.floor(math.log10(self._px))))
         tick = 10.0**-decimals

@@ -57,7 +57,7 @@ SAMPLE_LINES: Final = 20
 SWAPPED: Final = 0.9
 # further lines of a header
 LEVELS_MAX: Final = 2
-# relative; an adjusted close keeps its ratio to the close, but for rounding and dividends
+# relative difference: the ratio of adjusted close and close is steady but for rounding and dividends
 STEADY: Final = 1e-4
 
 
@@ -345,7 +345,7 @@ def _is_price(values: array[float], rows: Sequence[tuple[float, ...]]) -> bool:
 
 def judge_order(path: Path, row: int, width: int, columns: Sequence[array[Any]]) -> None:
     """ConfigError if the columns of a file without a header are probably not time, open, high, low, close, volume."""
-    # by their number in --columns
+    # columns by their number in --columns
     prices = dict(zip(range(2, 6), columns[1:5], strict=True))
     count = len(columns[0])
     rows = list(zip(*prices.values(), strict=True))

@@ -97,14 +97,14 @@ class Session:
         self.grids: Mapping[str, Grid] = {}
         # strategy, name of its timer, when it is due
         self.timers: Sequence[tuple[str, str, Spec]] = ()
-        # as placed before the run; each start of the daemon places its own
+        # strategies as placed before the run; each start of the daemon places its own
         self.specs: Sequence[StrategySpec] = ()
         self.paths = Paths.of(timeline)
         self._place = place
         self._wait = wait
         self._outages = sorted(options.outages, key=lambda outage: outage.at_ms)
         self._monitor = RunMonitor(self.stats)
-        # during a warm-up the progress callback asked to stop
+        # True: the progress callback asked to stop during a warm-up
         self._is_stopped = False
 
     @property
@@ -210,9 +210,9 @@ class Session:
             kernel.budget.begin()
             self._wait(kernel.step(closed))
             stepper.settle()
-        # As at every bar, the clock stands in the millisecond before.
+        # The clock stands in the millisecond before the bar's end, as at every bar.
         at_ms = stepper.now_ms() + 1
-        # It was due during an outage.
+        # The timer was due during an outage.
         if kernel.timers.next_ms is not None and kernel.timers.next_ms <= at_ms:
             stepper.fire_timers(at_ms)
 

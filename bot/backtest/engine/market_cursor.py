@@ -20,7 +20,7 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.model.numbers import E8
 
-# at most as many rows are lists at a time
+# most rows that are lists at a time
 BATCH_ROWS: Final = 1_024
 _MAKE_BAR: Final = partial(tuple.__new__, Bar)
 
@@ -69,7 +69,7 @@ class MarketCursor:
         if self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms:
             self.first = self.at = self.at - 1
             self.step = sum(at <= start_ms for at in self._times())
-        # only bars that close in the range
+        # the bars that close in the range end here
         self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))
 
     @property

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 EVENTS_KEPT: Final = 2_000
 # more than the intents that EVENTS_KEPT events belong to
 INTENTS_KEPT: Final = 4_000
-# at this number a trim is due, even if few intents led to events
+# number of intents at which old ones are removed, even if few intents led to events
 INTENTS_MAX: Final = 50_000
 
 
@@ -100,7 +100,7 @@ class MemoryIntents(IntentLog):
         self.repairs: list[str] = []
         # by market, accepted
         self.newest_entries: dict[str, Intent] = {}
-        # not final, in the order of the decisions
+        # intents that are not final, in the order of the decisions
         self._open: dict[str, Intent] = {}
         # intent -> its attempts that may have arrived
         self._unsure: dict[str, set[int]] = {}
@@ -264,7 +264,7 @@ class MemoryEvents(EventLog):
         return [
             event.idempotency_key
             for event in self.taken.values()
-            # The instant first, as most of them are older.
+            # The instant is compared first, because most events are older.
             if event.ts >= since_ms and type(event) is Fill and event.coin == coin and event.subtype == "entry"
             if event.idempotency_key
         ]
@@ -424,7 +424,7 @@ class MemoryJournal(Journal):
         """Do nothing: nobody reads traces after a backtest."""
 
     def keep_ask(self, strategy: str, record: AskRecord) -> None:
-        """Do nothing: the file of recorded answers has them."""
+        """Do nothing: the answers are in the file of recorded answers."""
 
     def write_attribution(
         self, attribution: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0

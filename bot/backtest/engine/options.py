@@ -106,7 +106,7 @@ class MarketRules:
 
     taker: Decimal | None = None
     maker: Decimal | None = None
-    # from best bid to best ask
+    # distance from best bid to best ask
     spread_bps: Decimal | None = None
     # size of the first of twenty levels
     depth_usd: Decimal | None = None

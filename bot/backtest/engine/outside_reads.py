@@ -32,7 +32,7 @@ from bot.runtime.strategy_host import host, instance, loader
 from bot.strategy import hook_answers
 
 PROVED: Final = "candles, funding rates, params, the strategy's own code and recorded answers of agents"
-# that are kept; a single one makes the proof void
+# most reads that are kept; a single read makes the proof void
 READS_MAX: Final = 20
 NAME_MAX: Final = 200
 CALLERS: Final = frozenset(
@@ -169,7 +169,7 @@ def _is_of_strategy(frame: FrameType | None) -> bool:
                 is_foreign = True
             inner = file
         frame = frame.f_back
-    # Without a frame of the daemon it is a thread of the strategy.
+    # A call without a frame of the daemon comes from a thread of the strategy.
     return not is_ours
 
 
@@ -223,7 +223,7 @@ def _looked_up(host: Any, *_: Any) -> str:
 
 
 def _started(program: Any, *_: Any) -> str:
-    # Its arguments may hold a secret.
+    # The arguments of the program may hold a secret.
     return f"starts {_shown(os.fsdecode(program))}"
 
 

@@ -16,7 +16,7 @@ from bot.clock import monotonic_ns
 CHUNK: Final = 4_096
 # bars until the progress is reported for the first time
 FIRST_REPORT: Final = 1
-# between two reports; below it their distance in bars doubles, above it halves
+# time between two reports; if it is shorter their distance in bars doubles, if longer it halves
 SOON_NS, LATE_NS = (50_000_000, 200_000_000)
 # how often a thread checks whether the report is late
 WATCH_S: Final = 0.1
@@ -55,7 +55,7 @@ class RunStats:
     # bars that the venue was shown
     touched: int = 0
     decisions: int = 0
-    # that strategies asked for, refused ones included
+    # orders that strategies asked for, refused ones included
     orders: int = 0
     is_partial: bool = False
     outage_records: list[OutageRecord] = field(default_factory=list)

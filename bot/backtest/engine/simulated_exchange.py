@@ -114,12 +114,12 @@ class SimulatedExchange(Machine):
         # number of the newest event
         self.count = 0
         self._changes: list[Change] = []
-        # when the session itself changes a market next
+        # the next instant at which the session itself changes a market
         self._change_ms: int | None = None
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
         self._is_behind = False
-        # for each market in the quiet marks: when its newest skipped bar opened
+        # market -> the open time of its newest skipped bar
         self._skipped: dict[str, int] = {}
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, cursor in enumerate(cursors):
@@ -128,16 +128,20 @@ class SimulatedExchange(Machine):
             px = round(cursor.open[cursor.at] * E8) if before is None else before
             spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=cursor.step_ms)
             settlement = options.settlements.get(cursor.coin)
-            # Like the close of a bar, in the millisecond before its end.
-            if settlement is not None:
+            if (
+                settlement is not None
+                # The settlement comes in the millisecond before its instant, as the close of a bar does.
+            ):
                 spec = replace(spec, expires_ms=settlement.after(cursor.ts[-1] + cursor.step_ms) - 1)
             self.run(ListMarket(spec, px))
             # The session starts inside this bar: the venue has not seen its open.
             if cursor.step:
                 opened, _, _, closed, _ = cursor.ints(cursor.at)
                 self.state.markets[cursor.coin].begin_bar(cursor.ts[cursor.at], opened, closed)
-            # It has no price yet, so it takes no orders.
-            if before is None and cursor.ts[cursor.at] > start_ms:
+            if (
+                before is None and cursor.ts[cursor.at] > start_ms
+                # The market has no price yet, so it takes no orders.
+            ):
                 self.run(SetMarket(cursor.coin, status="closed"))
                 self._changes.append(
                     (cursor.ts[cursor.at], len(cursors) + number, SetMarket(cursor.coin, status="open"))

@@ -241,7 +241,7 @@ class Stepper:
             self.wait(kernel.take_replies())
         if kernel.execution.live:
             self.wait(kernel.execution.settle())
-            # Live, the next pass begins with it, and nothing is decided before.
+            # A live daemon begins its next pass with these events, and decides nothing before.
             self.wait(kernel.events.drain())
         reconciliation = kernel.reconciliation
         if not reconciliation.has_nothing_to_do():

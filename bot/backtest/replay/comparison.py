@@ -53,7 +53,7 @@ CAUSES: Final[Mapping[Cause, str]] = {
 }
 # USD; fees are rounded to 1e-6, so smaller differences do not count
 FEE_STEP: Final = Decimal("0.000002")
-# relative; smaller differences come from the conversion of text to float
+# relative difference; smaller ones come from the conversion of text to float
 PX_SAME: Final = 1e-9
 
 
@@ -224,7 +224,7 @@ def _run(
         made.run(events=io.StringIO())
         with queries.opened(folder) as db:
             record = of_journal(db, name="replay")
-        # not the first decision, which may be later
+        # The first decision may be later.
         record.start_ms = made.session.timeline.start_ms
         return record
     finally:
@@ -625,9 +625,9 @@ class _Comparison:
             return "price", "the same price for another size: depth, or the lot size"
         if not is_same_bar:
             return "timing", f"filled {late_ms / 1000:+.1f} s from the replay's fill, in another bar"
-        gap = f"{(recorded.px / replayed.px - 1) * 10_000:+.2f} bps" if replayed.px else ""
+        difference = f"{(recorded.px / replayed.px - 1) * 10_000:+.2f} bps" if replayed.px else ""
         if bar is None:
-            return "price", f"{gap} at another price"
+            return "price", f"{difference} at another price"
         expected = f"the replay's price {replayed.px:f}"
         if key.is_own:
             expected += f" (the bar's open: {bar['open']:,})"
@@ -638,13 +638,13 @@ class _Comparison:
             return (
                 "timing",
                 (
-                    f"{gap} from {expected}: filled {late_ms} ms later, inside the bar's range from {bar['low']:,} to"
-                    f" {bar['high']:,}"
+                    f"{difference} from {expected}: filled {late_ms} ms later, inside the bar's range from"
+                    f" {bar['low']:,} to {bar['high']:,}"
                 ),
             )
         if recorded.kind != replayed.kind:
             return "price", f"closed by {recorded.kind} then, by {replayed.kind} in the replay: the path inside the bar"
-        return "price", f"{gap} from {expected}: spread, depth or tick"
+        return "price", f"{difference} from {expected}: spread, depth or tick"
 
     def _why_otherwise(self, owner: Key, at_ms: int) -> tuple[Cause, str] | None:
         """Why a position was closed in another way, if its entry, its decision, or its stop and target explain it;

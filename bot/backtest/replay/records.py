@@ -135,7 +135,7 @@ class Record:
     refusals: dict[tuple[str, str, int], tuple[str, str]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
     marks: list[dict[str, Any]] = field(default_factory=list)
-    # since then each start, reload and resume has left a mark
+    # the instant since which each start, reload and resume has left a mark
     marked_ms: int = 0
     # True: every decision is known. False: only those that became orders.
     is_whole: bool = True
@@ -144,7 +144,7 @@ class Record:
     start_usd: Decimal | None = None
     # markets with a position before their first recorded fill
     begins_open: tuple[str, ...] = ()
-    # its oldest events have been deleted
+    # True: the oldest events of the run have been deleted
     is_cut: bool = False
     _fill_index: _FillIndex | None = field(default=None, repr=False)
 
@@ -296,7 +296,7 @@ def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
 
 
 def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
-    # by market: the decision that opened the position
+    # market -> the decision that opened the position
     owners: dict[str, Key | None] = {}
     counted: Counter[tuple[Any, ...]] = Counter()
     begun: list[str] = []

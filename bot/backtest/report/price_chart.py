@@ -55,7 +55,7 @@ def curve(run: StoredRun) -> dict[str, Any]:
     per = max(1, -(-count // CURVE_MAX))
     peaks = list(accumulate(run.equity, max, initial=float(run.summary["startUsd"])))[1:]
     falls = [100 * (usd / peak - 1) if peak > 0 else 0.0 for usd, peak in zip(run.equity, peaks, strict=True)]
-    # by second, because instants within one second have one place on the chart
+    # buckets by second, because instants within one second have one place on the chart
     buckets = {}
     for start in range(0, count, per):
         end = min(start + per, count)

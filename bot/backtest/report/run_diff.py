@@ -17,10 +17,10 @@ from bot.clock import iso
 LENGTHS: Final = ("latency_ms", "for_ms")
 # The characters of a value in a list of differences.
 SHOWN_CHARS: Final = 60
-# in the name of a run
+# most params in the name of a run
 PARAMS_NAMED: Final = 6
 DIGEST: Final = "sha256"
-# by the first word of the path
+# the group of a difference, by the first word of its path
 DIGEST_TEXTS: Final = {
     "code": "the source of bot differs",
     "data": "the candles differ",
@@ -53,10 +53,10 @@ def compared(run: StoredRun, other: StoredRun) -> list[ComparedFigure]:
     rows = []
     for name in dict.fromkeys([*mine, *theirs]):
         value, its = mine.get(name), theirs.get(name)
-        gap = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
+        difference = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
         key = keys.get(name, name)
-        tone = better_or_worse(key, None if gap is None else effect_usd(key, gap))
-        rows.append(ComparedFigure(name, value, its, gap, tone))
+        tone = better_or_worse(key, None if difference is None else effect_usd(key, difference))
+        rows.append(ComparedFigure(name, value, its, difference, tone))
     return rows
 
 
@@ -153,7 +153,7 @@ def _is_digest(path: str, one: Any, other: Any) -> bool:
 def _digest_lines(path: str, one: Any, other: Any) -> Iterator[str]:
     """What a differing digest means. `path` is of a digest, of recorded funding rates, or of an imported package."""
     owner, _, _ = path.rpartition(".")
-    # The lines of the config say it.
+    # The lines of the config show this difference.
     if path == f"config.{DIGEST}":
         return
     if path.startswith("funding."):

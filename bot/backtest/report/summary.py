@@ -29,7 +29,7 @@ from bot.words import many
 # whose fills depend on the path
 ORDERS_SHOWN: Final = 20
 DRAWDOWNS_SHOWN: Final = 10
-# at the end of a figure's name
+# the unit at the end of a figure's name
 HOURS_UNIT: Final = " [h]"
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections", "unfilled": "firstUnfilled"}

@@ -17,7 +17,7 @@ from bot.runtime.model.positions import unit_px
 
 HOURS: Final = tuple(f"{hour:02d}" for hour in range(24))
 WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-# about so many in a histogram
+# the usual number of bins in a histogram
 BINS: Final = 30
 
 

@@ -26,7 +26,7 @@ from bot.venue.model.numbers import BPS, E8, E12, digits_of
 from bot.venue.model.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, Market
 from bot.venue.triggers.liquidation import PARTIAL_FROM
 
-# A fraction of the price. A larger tick is named.
+# A tick above this fraction of the price is named among the assumptions.
 COARSE: Final = 0.001
 # The first instants of a timer show whether it is due between two closes.
 INSTANTS: Final = 200

@@ -83,7 +83,7 @@ def _indicators(
     bars = (candles.open, candles.high, candles.low, candles.close, candles.volume)
     indicators = Indicators(found, [market], strategy.params)
     drawn: list[list[float | None]] = [[None] * len(ends) for _ in found]
-    # Ends before it have no bar.
+    # Points before `first` have no bar.
     at = bisect_left(rows, first)
     # Each series of values goes on from chunk to chunk.
     for begin in range(first, last, CHUNK_ROWS):

@@ -16,7 +16,7 @@ from bot.errors import BotError, Exit
 from bot.files import OutsideFolder, inside
 from bot.words import many
 
-# only for drawing; the figures do not need it
+# a file for drawing; the figures do not need it
 CHART: Final = "chart.json"
 # <i8, <f8, <f8
 ROW_BYTES: Final = 24
@@ -221,7 +221,7 @@ def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
     if len(body) % ROW_BYTES:
         raise BotError(f"{path}: is cut off after {many(len(body) // ROW_BYTES, 'row')}")
     columns: tuple[array[Any], ...] = (array("q"), array("d"), array("d"))
-    # Only to split the body into items of eight bytes.
+    # The type code splits the body into items of eight bytes.
     rows = memoryview(body).cast("q")
     for number, column in enumerate(columns):
         column.frombytes(rows[number::3].tobytes())

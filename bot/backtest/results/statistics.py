@@ -22,7 +22,7 @@ WEEK_MS: Final = 7 * DAY_MS
 SATURDAY_MS: Final = 2 * DAY_MS
 # The evening of a Friday in New York is Saturday in UTC.
 EVENING_MS: Final = 6 * HOUR_MS
-# after a Saturday's beginning, in summer
+# time after a Saturday's beginning, in summer
 MONDAY_BEGINS_MS: Final = DAY_MS + 22 * HOUR_MS
 DECIMALS: Final = 6
 # Figures of a year. A run of a few days says nothing of a year, so they are marked.
@@ -60,7 +60,7 @@ class Drawdown(NamedTuple):
 
     peak_ms: int
     end_ms: int
-    # as a fraction of the peak, 0 to 1
+    # the depth as a fraction of the peak, 0 to 1
     depth: float
     # the instant of the lowest equity
     low_ms: int

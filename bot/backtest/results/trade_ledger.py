@@ -229,7 +229,7 @@ class TradeLedger:
     owner_of: Callable[[str], str | None]
     write: Callable[[str], object] | None = None
     slippage_meter: SlippageMeter | None = None
-    # in the order of their entries
+    # trades in the order of their entries
     trips: ColumnStore[RoundTrip] = field(default_factory=_trips)
     steps: ColumnStore[Step] = field(default_factory=_steps)
     fees: int = 0
@@ -247,7 +247,7 @@ class TradeLedger:
     guardians: list[GuardianAction] = field(default_factory=list)
     failures: OrderFailures = field(default_factory=OrderFailures)
     _markets: defaultdict[str, _Market] = field(default_factory=lambda: defaultdict(_Market))
-    # by trade: the guardian that ordered it, until it is filled
+    # trade -> the guardian that ordered the trade, until it is filled
     _caused: dict[str, GuardianAction] = field(default_factory=dict)
     _hash: Any = field(default_factory=hashlib.sha256)
 

@@ -20,7 +20,7 @@ from bot.errors import BotError
 
 # a longer backtest is for a person, with a progress bar
 RUN_S: Final = 300.0
-# below the daemon, which may run on the same machine
+# a lower priority than that of the daemon, which may run on the same machine
 NICE: Final = 10
 # characters of what the backtest says on standard error
 ERROR_MAX: Final = 1_000

@@ -182,7 +182,7 @@ _RUN = (
         "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything that is left to chance."
     ),
 )
-# Their values where a command does not offer them.
+# The values of options that a command does not offer.
 WITHOUT_RUN: Final[Mapping[str, Any]] = {
     "latency": None,
     "settlements": (),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # the page has more
 DRAWDOWNS_SHOWN: Final = 3
-# the newest; --json has them all
+# the newest runs; --json has all of them
 GUARDIANS_SHOWN: Final = 20
 # The indent of a table's lines.
 INDENT: Final = "  "

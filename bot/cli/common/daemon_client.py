@@ -28,7 +28,7 @@ T = TypeVar("T")
 CONNECT_S: Final = 2.0
 # added to the daemon's own time limit for a request
 LONGER_S: Final = 10.0
-# for an answer from memory; a strategy in C code may delay the daemon for seconds
+# time for an answer from memory; a strategy in C code may delay the daemon for seconds
 MEMORY_S: Final = 8.0
 # the longest list has thousands of rows of less than 2 kB
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024

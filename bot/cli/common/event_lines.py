@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Event = Mapping[str, Any]
 # logged at debug, every few seconds
 FIGURES: Final = ("heartbeat.status", "account.value")
-# between two bar lines of one market
+# time between two bar lines of one market
 BARS_EVERY_NS: Final = 900_000_000
 
 STYLES: Final = {
@@ -88,7 +88,7 @@ class Narrator:
             )
         elif event.get("level") in ("warning", "error", "critical"):
             changes = ", ".join(map(str, event.get("changes") or ()))
-            # Its last line names it.
+            # The last line of a traceback names the exception.
             exception = str(event.get("exception") or "").splitlines()[-1:]
             text = str(event.get("message") or event.get("code") or changes or "".join(exception))
             self._line(

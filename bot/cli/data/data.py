@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 STORE: Final = Path("data")
 # stands for the market when each row names its own
 MARKET_OF_EACH_ROW: Final = "EACH"
-# These faults do not stop an import. `bot backtest` decides about them.
+# Faults that do not stop an import. `bot backtest` decides about them.
 LEFT_TO_SESSIONS: Final = ("gaps", "jumps", "zero-volume")
 
 DATA = """\b

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bot.backtest.data.history import Progress, Pulled, Target, Wanted
     from bot.market_data.source import Source
 
-# between two texts of the progress line
+# time between two texts of the progress line
 SHOW_SECONDS: Final = 0.2
 
 
@@ -78,7 +78,7 @@ class _Done:
     """What several pulls have done."""
 
     def __init__(self) -> None:
-        # with the name of the source
+        # each pulled span with the name of the source
         self.pulled: list[tuple[str, Pulled]] = []
         self.funding: dict[str, tuple[Path, int]] = {}
         self.refused: list[Exception] = []

@@ -67,7 +67,7 @@ def serve(site: Path, port: int) -> None:
         # Who reads the address may connect at once.
         listener.listen()
         click.echo(f"http://127.0.0.1:{listener.getsockname()[1]}/index.html  (Ctrl-C ends it)")
-        # uvicorn raises it again after the end
+        # uvicorn raises the interrupt again after its end
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
 

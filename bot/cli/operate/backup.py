@@ -37,7 +37,7 @@ MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
 JOURNAL: Final = "journal.db"
 SERVICE: Final = "sandbox.db"
-# in this order: a journal that is older than its service is what a crash leaves
+# copied in this order: after a crash, too, a journal is older than its service
 DATABASES: Final = (JOURNAL, SERVICE)
 BESIDE: Final = ("journal.safety.json", "sandbox.db.webhook-key", "sandbox.options")
 # folders of a backup

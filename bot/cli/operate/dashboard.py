@@ -85,8 +85,10 @@ def dashboard(
     logs.configure(level="warning")
 
     def on_ready(running: Running, key: bytes) -> None:
-        # Its daemon may have died meanwhile; the dashboard goes on.
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(
+            BrokenPipeError
+            # The daemon that started the dashboard may have died; the dashboard goes on.
+        ):
             _print(running, key, place, as_json=as_json)
             sys.stdout.flush()
 

@@ -29,7 +29,7 @@ WAIT_S_MAX: Final = 5.0
 # the service goes on closing until nothing is open
 FLAT_WITHIN_S: Final = 15.0
 LOOK_S: Final = 0.5
-# to learn the daemon's config; a kill must not wait for a daemon that hangs
+# time to learn the daemon's config; a kill must not wait for a daemon that hangs
 STATUS_S: Final = 5.0
 
 EPILOG = """\b
@@ -214,7 +214,7 @@ def _way(place: Place, reference: str | None) -> tuple[str, str] | Embedded | No
     try:
         return base_url, key_of_reference(config, chosen)
     except ConfigError:
-        # With --key the daemon is not needed, so it need not be visible.
+        # A kill with --key needs no daemon, so the daemon need not be visible.
         with contextlib.suppress(Closed):
             if reference is None and place.is_running():
                 return None

@@ -159,7 +159,7 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
     place = find(config, state_dir)
     try:
         status = place.ask("GET", "/status")
-    # Its dashboard outlives a crash, and goes with this command.
+    # The dashboard outlives a crash of the daemon; this command ends it.
     except NotRunning as error:
         raise NotRunning(f"{error}{_end_dashboard(place.folder)}") from None
     if status.get("managed_by") == "systemd" and not force:

@@ -23,13 +23,13 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.cli.common.daemon_client import Place
 
-# since the last complete pass; a strategy's call may take five seconds of a pass
+# time since the last complete pass; a strategy's call may take five seconds of a pass
 OLD_S: Final = 10.0
-# between two requests for new lines
+# time between two requests for new lines
 FOLLOW_S: Final = 0.5
-# between the clocks of the service and of its prices, to be shown
+# least difference between the clocks of the service and of its prices that is shown
 APART_MS: Final = 1_000
-# as many as the daemon keeps in memory
+# number of lines that the daemon keeps in memory
 LINES_MAX: Final = 2_000
 
 # attribution that belongs to no strategy
@@ -131,7 +131,7 @@ def stop_of(position: Mapping[str, Any]) -> str:
     A stop order for only a part of the position does not count.
     """
     px = position["stop_px"]
-    # A daemon of an older version does not send them.
+    # A daemon of an older version does not send these fields.
     trails = position.get("trailing_stops", ())
     trailing = ["trailing" if one["active"] is not False else "trailing (not active yet)" for one in trails]
     if not position["protected"]:
@@ -279,7 +279,7 @@ def _follow(place: Place, last: int, *, as_json: bool) -> int:
 
 
 def _is_old(answer: Mapping[str, Any]) -> bool:
-    # A daemon of an older version does not send it.
+    # A daemon of an older version does not send this field.
     return (answer.get("old_s") or 0.0) > OLD_S
 
 
@@ -329,21 +329,21 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     yield (
         f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
     )
-    # A daemon of an older version does not send them.
+    # A daemon of an older version does not send these fields.
     for one in doubt.get("waiting", ()):
         why = f": {one['message']}" if one.get("message") else ""
         yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}{why}"
         yield f"              run bot explain {one['id'][:12]}, check the account, then bot resume"
     yield _dead_man_line(told["heartbeat"])
     yield from _price_lines(told.get("prices"))
-    # A daemon of an older version does not send them.
+    # A daemon of an older version does not send these fields.
     for one in told.get("alarms", ()):
         subject = f" {one['subject']}" if one["subject"] else ""
         yield f"  ALARM       {one['alarm'].replace('_', ' ')}{subject}: {one['message']}"
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} IS NOT ARMED; the daemon arms it again"
-    # A daemon of an older version does not send them.
+    # A daemon of an older version does not send these fields.
     for one in told.get("blocked_by", ()):
         until = "until 00:00 UTC, or until" if one["type"] == "account_drawdown" else "until"
         yield (

@@ -288,7 +288,7 @@ def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence
         top = next((one for one in bound if file.is_relative_to(one)), Path(file.anchor))
         for place in (*reversed(file.parents), file):
             wanted = stat.S_IROTH if place == file else stat.S_IXOTH | (stat.S_IROTH if place == file.parent else 0)
-            # Its target is in the list, too.
+            # The target of a link is in the list, too.
             if place.is_symlink():
                 continue
             if place.is_relative_to(top) and place.stat().st_mode & wanted != wanted:

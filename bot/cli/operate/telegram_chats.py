@@ -178,7 +178,7 @@ def serve(place: Place, token: str, settings: Telegram) -> None:
 
     Ends with an error of `telegram_answers.FAULTS` if Telegram cannot be used.
     """
-    # Its lines at info have the token in the address.
+    # The library's lines at level info have the token in the address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("telegram").setLevel(logging.CRITICAL)
     application = application_of(Chats(place), token, settings)

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# for its end after SIGTERM
+# time for the dashboard's end after SIGTERM
 END_S: Final = 3.0
-# before it is started again; each failure in a row doubles the wait
+# wait before the dashboard is started again; each failure in a row doubles the wait
 AGAIN_S: Final = 1.0
 AGAIN_S_MAX: Final = 60.0
-# what it says beside its address, from its last start on
+# what the dashboard has printed beside its address since its last start
 LOG: Final = "dashboard.log"
 
 
@@ -76,14 +76,14 @@ class DashboardProcess:
             self._task = asyncio.create_task(self._keep_alive(), name="dashboard")
 
     async def leave(self) -> None:
-        """Do not start it again. What runs stays."""
+        """Start the dashboard no more. A running one stays."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
     async def close(self) -> None:
-        """End it."""
+        """End the dashboard's process."""
         await self.leave()
         process = self._process
         if process is None or process.returncode is not None:
@@ -129,7 +129,7 @@ class DashboardProcess:
         line = await process.stdout.readline()
         if line:
             told = json.loads(line)
-            # Open pages find it there again.
+            # Open pages find the dashboard at the same address again.
             self._port = int(told["address"].rpartition(":")[2])
             log.info("dashboard.ready", address=told["address"])
             if is_first:

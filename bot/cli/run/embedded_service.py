@@ -43,9 +43,9 @@ READY_S: Final = 30.0
 # the first start on an exchange asks it for its markets and their prices
 READY_LIVE_S: Final = 120.0
 STOP_S: Final = 5.0
-# between two checks of another process
+# time between two checks of another process
 LOOK_S: Final = 0.05
-# between two checks that the service still runs; doubled after each failed start
+# time between two checks that the service still runs; doubled after each failed start
 LOOK_AGAIN_S: Final = 0.2
 # the longest wait between two starts: without the service no position can be closed
 AGAIN_S_MAX: Final = 30.0
@@ -113,7 +113,7 @@ class Embedded:
     # sources of live prices, as --prices takes them
     prices: tuple[str, ...] = ()
     port: int = 0
-    # why it does not run, while `keep_alive` cannot start it
+    # why the service does not run, while `keep_alive` cannot start it
     trouble: str | None = None
     _is_given_up: bool = field(default=False, repr=False)
     _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -188,7 +188,7 @@ class Embedded:
             with contextlib.suppress(OSError):
                 (self.folder / "sandbox.ready").unlink(missing_ok=True)
         if self._child is not None:
-            # Its lock is free, so it has ended: collect its exit status.
+            # The service's lock is free, so the service has ended: collect its exit status.
             self._child.wait()
             self._child = None
         return False

@@ -267,7 +267,7 @@ async def _started(settings: Settings, service: Embedded, stop: asyncio.Event) -
         try:
             return await service.mint()
         except ApiError:
-            # It simulates the time while it was stopped, which may take minutes.
+            # The service simulates the time while it was stopped, which may take minutes.
             if service.is_alive():
                 raise
             raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None

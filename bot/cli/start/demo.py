@@ -45,7 +45,7 @@ BEAT_WINDOW_S: Final = 30
 HEARTBEAT_S_MIN: Final = 300
 # the interface's bound
 HEARTBEAT_S_MAX: Final = 86_400
-# between two checks whether the recorded data have ended
+# time between two checks whether the recorded data have ended
 DATA_LOOK_S: Final = 0.5
 # real time that the daemon has to decide the last recorded bar
 LAST_BAR_S: Final = 5.0

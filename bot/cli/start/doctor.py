@@ -36,7 +36,7 @@ WAL_WARN_MB: Final = 64
 # in older versions two writing processes can damage a file; the daemon is the only one
 SQLITE_SAFE: Final = (3, 51, 3)
 ASK_S: Final = 5.0
-# between the clocks of the service and of its prices, to be a warning
+# least difference between the clocks of the service and of its prices for a warning
 APART_MS: Final = 5_000
 
 EPILOG = """\b

@@ -35,7 +35,7 @@ class DeadMan:
     # the whole time from a heartbeat on
     window: str = ""
     fires_at_service: str = formatting.NONE
-    # without a clock: what is known of the switch
+    # what is known of the switch if its deadline is not
     note: str = ""
 
 

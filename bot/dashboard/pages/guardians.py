@@ -24,7 +24,7 @@ WORDS: Final = {
 @dataclass(frozen=True, slots=True)
 class GuardianRow:
     id: str
-    # in the config; "" for a guardian of a position or of others
+    # the name in the config; "" for a guardian of a position or of others
     name: str
     type: str
     market: str

@@ -49,7 +49,7 @@ class PositionRow:
     unrealized: str
     direction: str
     r: str
-    # from -1 at the stop to the target: where the mark stands
+    # the place of the mark between the stop (-1) and the target
     r_part: float | None
     stop: str
     stop_away: str

@@ -70,14 +70,16 @@ def compared(answer: Data) -> list[ComparedRow]:
         first, second = number(one), number(two)
         change = None if first is None or second is None else second - first
         label = labelled(name, None)[0]
-        mine, theirs, gap = (_figure(name, value) for value in (first, second, change))
-        found.append(ComparedRow(label, mine, theirs, gap, better_or_worse(name, change)))
+        mine, theirs, difference = (_figure(name, value) for value in (first, second, change))
+        found.append(ComparedRow(label, mine, theirs, difference, better_or_worse(name, change)))
     for name, (one, two) in answer["costs"].items():
         first, second = number(one), number(two)
         change = None if first is None or second is None else second - first
         form = formatting.cost_usd if name in PAID else formatting.signed_usd
-        mine, theirs, gap = (form(value) for value in (first, second, change))
-        found.append(ComparedRow(f"{COSTS.get(name, name)} [$]", mine, theirs, gap, better_or_worse(name, change)))
+        mine, theirs, difference = (form(value) for value in (first, second, change))
+        found.append(
+            ComparedRow(f"{COSTS.get(name, name)} [$]", mine, theirs, difference, better_or_worse(name, change))
+        )
     return found
 
 

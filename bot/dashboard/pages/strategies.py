@@ -42,7 +42,7 @@ class StrategyRow:
     interval: str
     budget: str
     used: str
-    # from 0 to 1; None if it is not known
+    # the used part, 0 to 1; None if it is not known
     used_part: float | None
     today: str
     today_direction: str
@@ -160,7 +160,7 @@ def short_signal(text: str) -> str:
 
 
 def refusals(found: Sequence[Data]) -> list[RefusalRow]:
-    """The newest first, as the journal gives them."""
+    """The refusals of a strategy, newest first."""
     return [
         RefusalRow(formatting.instant(one["at_ms"]), one["strategy"], one["market"], one["code"], one["message"])
         for one in found

@@ -40,7 +40,7 @@ def unknown(why: str) -> Known:
 
 
 def old(at_ms: int | None, now_ms: int, source: str = "") -> Known:
-    """From an instant on the machine's clock. `source` names where it was read."""
+    """A part that was read at an instant of the machine's clock. `source` names where."""
     if at_ms is None:
         return unknown("it is not known when this was read")
     return Known("old", f"{source or 'Read'} {ago(now_ms - at_ms)}, at {formatting.instant(at_ms)} UTC.", at_ms)

@@ -1,4 +1,7 @@
-"""Answers of `/info` as neutral values. Pure. UnknownForm for an answer that is not in a known form."""
+"""Answers of `/info`, from the wire form to neutral values.
+
+Pure. UnknownForm for an answer that is not in a known form.
+"""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _ranked(exchange: Exchange, coin: Coin, side: int) -> list[str]:
 
 
 def _cross(exchange: Exchange, loser: str, winner: str, coin: Coin, px: int, size: int) -> None:
-    """One auto-deleveraging trade."""
+    """Book one auto-deleveraging trade between two accounts."""
     held = position_size(exchange, loser, coin.name)
     orders = [
         matching.forced_order(exchange, address, coin, buy=(held < 0) == (address == loser), px=px, size=size)

@@ -27,7 +27,7 @@ class Row(NamedTuple):
     px: str
     half_spread: int
     level_usd: int
-    # by network: (lower bound in USD, max leverage)
+    # network -> (lower bound in USD, max leverage)
     tiers: dict[str, Tiers]
     mode: str = "normal"
 

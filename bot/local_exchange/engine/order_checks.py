@@ -11,7 +11,7 @@ from bot.local_exchange.engine.venue_rules import E8, notional_of
 from bot.money import format_e8
 
 LEAST_NTL: Final = 10 * E8
-# from here on reduce-only and trigger orders are refused
+# open orders from which on reduce-only and trigger orders are refused
 OPEN_ORDERS: Final = 1_000
 OPEN_ORDERS_MOST: Final = 5_000
 USD_PER_ORDER: Final = 5_000_000

@@ -154,7 +154,7 @@ class Application:
             await asyncio.sleep(fault.ms / 1000)
         elif fault is not None:
             loop = asyncio.get_running_loop()
-            # the same bytes arrive once more
+            # The same bytes arrive once more.
             loop.call_later(fault.ms / 1000, self.service.perform, signed)
 
     async def _meet(self, point: str, **where: Any) -> Reply | None:

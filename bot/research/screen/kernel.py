@@ -35,7 +35,7 @@ HOUR_MS: Final = 3_600_000
 NEAR_BPS: Final = 90
 # path policies
 OHLC, OLHC, ADAPTIVE, SL_FIRST = range(4)
-# how a trade ended; OPEN_END: it did not
+# how a trade ended; OPEN_END: the trade did not end
 OPEN_END, STOP, TARGET, CLOSE = range(4)
 
 # Why a run ended before its last bar.
@@ -111,7 +111,7 @@ class Rules(NamedTuple):
     maintenance: float
     needs_stop: int
     budget: int
-    # by the number of digits of a price
+    # ticks by the number of digits of a price
     ticks: Ints
     # recorded funding rates, with the one in force before them first
     rate_ms: Ints
@@ -206,7 +206,7 @@ def levels(orders: Orders, turn: int, side: int, entry_px: int, rules: Rules) ->
 @jit
 def safe_px(balance: int, side: int, size: int, notional: int, rules: Rules) -> int:
     """Up to this price a long cannot be liquidated, down to the largest price of a short; with a margin for
-    rounding. 0: a long never.
+    rounding. 0: a long cannot be liquidated at all.
     """
     worth = float(size) / E8
     if side > 0:

@@ -85,7 +85,7 @@ class Ground:
     cursor: MarketCursor
     # The candles of the strategy's interval.
     bars: Candles
-    # by row of `bars`: the row of `prices` at whose close it decides; -1: none
+    # row of `bars` -> the row of `prices` at whose close it decides; -1: none
     decides: Any
     start_ms: int
     end_ms: int
@@ -107,7 +107,7 @@ class Ground:
 
     @cached_property
     def closes_usd(self) -> Any:
-        """Their prices."""
+        """The closing prices, in USD."""
         return self.prices.close[self.cursor.first : self.cursor.end] / E8
 
     @cached_property
@@ -262,8 +262,10 @@ def averages(values: Any, bars: int) -> Any:
 
     found = np.full(len(values), np.nan)
     sums = np.cumsum(np.concatenate([values[:bars], values[bars:] - values[:-bars]]))
-    # Its rounding errors may show: bar by bar.
-    if len(sums) and sums.min() < FAR_SMALLER * sums.max():
+    if (
+        len(sums) and sums.min() < FAR_SMALLER * sums.max()
+        # The rounding errors of the sums may show, so calculate bar by bar.
+    ):
         plain = values.tolist()
         return np.array(Sma(bars).column(Columns(plain, plain, plain, plain, plain)), dtype=np.float64)
     found[bars - 1 :] = sums[bars - 1 :] / bars

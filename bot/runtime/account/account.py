@@ -44,7 +44,7 @@ class Account:
 
     def __init__(self, journal: Journal, live: Mapping[str, Intent], feed: BarFeed, now_ms: Callable[[], int]) -> None:
         self._feed = feed
-        # by market; empty until `learn_markets`
+        # market -> its rules; empty until `learn_markets`
         self.order_rules: dict[str, OrderRules] = {}
         self.order_owners = OrderOwners(journal, live)
         self._owners_by_key = self.order_owners.by_key

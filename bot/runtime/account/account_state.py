@@ -83,7 +83,7 @@ class AccountState:
         # Gets each order that begins to rest.
         self.see_resting: Callable[[OrderChanged], None] = _see_nothing
         self.marks: dict[str, float] = {}
-        # by bare coin, once the markets are known
+        # bare coin -> its terms, once the markets are known
         self.terms: dict[str, EntryTerms] = {}
         self.balance_e8 = 0
         self.epoch = 0

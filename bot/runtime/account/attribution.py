@@ -54,7 +54,7 @@ class Attribution:
         self.step_of = step_of
         self.rows: dict[str, TotalsRow] = {row.strategy: row for row in rows}
         self.shares: dict[str, dict[str, Share]] = {}
-        # by market, while the position is open: its part of NETTING
+        # market -> its part of NETTING while the position is open
         self.netting: dict[str, int] = {}
         for share in shares:
             if share.strategy == NETTING:
@@ -133,7 +133,7 @@ class Attribution:
 
     def unrealized(self, strategy: str, at_ms: int | None) -> int:
         """Scaled 1e16."""
-        # By the shares' own costs, the account's unrealised profit lacks this amount.
+        # Measured by the shares' own costs, the account's unrealised profit lacks this amount.
         if strategy == NETTING:
             return -sum(self.netting.values())
         shares = self.shares_of(strategy)

@@ -35,12 +35,12 @@ class Alarm(NamedTuple):
 
     @property
     def notice(self) -> str:
-        """The kind of its notice."""
+        """The kind of the alarm's notice."""
         return f"alarm.{self.name}"
 
     @property
     def rule(self) -> dict[str, Any]:
-        """Its alert rule for Prometheus, as configs/monitoring/alerts.yml has it."""
+        """The alarm's rule for Prometheus, as configs/monitoring/alerts.yml has it."""
         return {
             "alert": "Bracketbot" + "".join(map(str.capitalize, self.name.split("_"))),
             "expr": f'bracketbot_{METRIC}{{{METRIC}="{self.name}"}} > 0',

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# before the end of a key
+# time before the end of a key from which on a warning is shown
 EXPIRES_SOON_MS: Final = 14 * DAY_MS
 # why the daemon opens nothing more
 ENDING: Final = "the run is ending"

@@ -37,7 +37,7 @@ class Template(NamedTuple):
     level: Level
     title: str
     text: str
-    # that `text` may name, besides COMMON
+    # fields that `text` may name, besides COMMON
     fields: tuple[str, ...]
 
 

@@ -36,15 +36,15 @@ BURST: Final = 10
 # extra messages while an error waits; taken from later hours, so that routine notices delay no alarm
 URGENT: Final = 3
 DEDUP_MS: Final = 600_000
-# for one message to one target
+# time for one message to one target
 SEND_S: Final = 20.0
 PAGE: Final = 100
 # notices that are sent again if a target's cursor is damaged: one may be an alarm that was never sent
 AGAIN: Final = 50
 BACKOFF: Final = Backoff(first_ms=5_000, max_ms=600_000)
-# between two checks of the outbox when nothing wakes the notifier
+# time between two checks of the outbox when nothing wakes the notifier
 IDLE_MS: Final = 60_000
-# at the end of a run, at least
+# least time for messages at the end of a run
 FLUSH_S: Final = 1.0
 
 
@@ -105,7 +105,7 @@ class Delivery:
         # A new target gets notices from now on, also those that this run cannot send.
         if known is None:
             journal.state.write_note(self.note, known := str(newest))
-        # in memory, and as the journal has it
+        # the cursor in memory, and as the journal has it
         self.cursor = self._kept = int(known)
 
     async def step(self, now_ms: int) -> int:
@@ -188,7 +188,7 @@ class Delivery:
         return 1.0 - URGENT * (self._urgent_seq > self.cursor)
 
     def _message(self, row: Owed) -> Message | None:
-        """Its message; None if this kind is muted or below the level."""
+        """The message of a notice; None if its kind is muted or below the level."""
         message = render(row.kind, row.payload, bot=self.wording.bot, texts=self.wording.texts)
         is_quiet = row.kind in self.wording.mute or LEVELS.index(message.level) < LEVELS.index(self.wording.level)
         return None if is_quiet else message
@@ -291,7 +291,7 @@ class Delivery:
 
 
 def _likeness(row: Owed) -> str:
-    """Equal for notices that differ in their time only."""
+    """A value that is equal for notices that differ in their time only."""
     fields = json.loads(row.payload)
     fields.pop("at_ms", None)
     return f"{row.kind} {json.dumps(fields, sort_keys=True)}"
@@ -360,7 +360,7 @@ class AppriseTarget:
             ) from error
         import logging
 
-        # They would log parts of the address.
+        # These libraries would log parts of the address.
         for name in ("apprise", "urllib3"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         share_certificates()

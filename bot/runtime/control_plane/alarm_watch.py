@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from bot.runtime.control_plane.price_watch import PriceWatch
     from bot.runtime.kernel.kernel import Kernel
 
-# in the state directory: when `bot backup` has last written a whole backup
+# file of the state directory: when `bot backup` has last written a whole backup
 LAST_BACKUP: Final = "last_backup.json"
 BACKUP_AGE_MS_MAX: Final = 7 * DAY_MS
 JUMP_SHOWN_MS: Final = 15 * MINUTE_MS
-# before its end; of a shorter wait the last fifth
+# time before the end of a wait; for a shorter wait its last fifth
 EXPIRING_MS: Final = 5 * MINUTE_MS
 EXPIRING_PART: Final = 5
 LOOK_MS: Final = SECOND_MS
-# between two looks at files, ports and the journal
+# time between two looks at files, ports and the journal
 LOOK_SLOW_MS: Final = 10 * SECOND_MS
 CONNECT_S: Final = 0.2
 
@@ -66,7 +66,7 @@ class AlarmWatch:
             "agent_silent": lambda: self._agents("agent_silent"),
             "agent_spent": lambda: self._agents("agent_spent"),
         }
-        # These read files, ports and the journal.
+        # Finders that read files, ports and the journal.
         self._slow_finders: Mapping[str, Callable[[], Found]] = {
             "target_refused": self._targets,
             "backup_old": self._backup,

@@ -136,7 +136,7 @@ class CommandRoutes:
         return await self._decide(question, approve=True)
 
     async def refuse(self, question: Question) -> Data:
-        """Refuse an entry that waits. It ends."""
+        """Refuse an entry that waits, which ends the entry."""
         return await self._decide(question, approve=False)
 
     async def _decide(self, question: Question, *, approve: bool) -> Data:

@@ -81,9 +81,9 @@ class _Plan:
     settings: Settings
     specs: list[StrategySpec]
     diff: tuple[Change, ...]
-    # to be built: added, or with other code or params
+    # strategies to be built: added, or with other code or params
     fresh: list[str] = field(default_factory=list)
-    # to be stopped: removed, or replaced by a fresh one
+    # strategies to be stopped: removed, or replaced by a fresh instance
     gone: list[str] = field(default_factory=list)
 
 

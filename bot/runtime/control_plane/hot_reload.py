@@ -95,7 +95,7 @@ async def hot_reload(
             continue
         if name not in gone:
             renew(name)
-            # Its events wait from on_start on.
+            # Events of a new instance wait from its on_start on.
             unready.append(name)
             kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=unready)
         warm = fresh[name]

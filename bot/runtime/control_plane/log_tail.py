@@ -27,7 +27,7 @@ LINES_MAX: Final = 2_000
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 # before a file that could not be written is tried again
 RETRY_MS: Final = 60_000
-# in a file that takes the place of one that was moved
+# lines that a file begins with when it takes the place of one that was moved
 LINES_AGAIN: Final = 100
 LINE_CHARS_MAX: Final = 16_000
 # The characters of one field of a line.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "bracketbot"
 PASS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-# without a pass for this long the kernel counts as stuck, as for the watchdog and the heartbeat
+# time without a pass after which the kernel counts as stuck, as for the watchdog and the heartbeat
 STUCK_S: Final = 20.0
 
 

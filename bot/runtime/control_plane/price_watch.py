@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# between two requests
+# time between two requests
 ASK_S: Final = 5.0
 
 
@@ -24,7 +24,7 @@ class PriceWatch:
     """Asks the service every few seconds, and logs each change."""
 
     def __init__(self, client: Client) -> None:
-        # None: the service names no source
+        # the source of live prices; None if the service names none
         self.newest: LivePriceStatus | None = None
         # when this daemon saw the source connect or disconnect; the service's clock
         self.changed_ms: int | None = None

@@ -35,7 +35,7 @@ HOUR_MS: Final = 60 * MINUTE_MS
 # proposals in an hour of the service's clock; a person who is asked more often approves without reading
 HOUR_MAX: Final = 30
 LOOK_S: Final = 0.05
-# for 10 s; a healthy service plans in less than a second
+# a proposal may wait 10 s; a healthy service plans in less than a second
 LOOKS: Final = 200
 BRACKET: Final = ("stop_pct", "stop_px", "target_pct", "target_px")
 

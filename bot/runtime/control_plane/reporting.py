@@ -48,9 +48,9 @@ TEXT: Final = "text/plain; charset=utf-8"
 EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 # the note of a run that has not ended yet: the boot id of the machine when it began
 UNENDED: Final = "unended"
-# for notices, from the stop on; a run ends within 5 s, and the rest takes time on a busy machine
+# time for notices after the stop; a run ends within 5 s, and the rest takes time on a busy machine
 END_S: Final = 3.5
-# in the state directory: the notice of a start that had no journal
+# file of the state directory with the notice of a start that had no journal
 FAILED_START: Final = "failed-start"
 # runs that fail in the same way cause one notice in this time
 FAILED_AGAIN_MS: Final = 600_000
@@ -159,7 +159,7 @@ def _earlier_journal(settings: Settings) -> Journal | None:
         with queries.opened(settings.state_dir) as db:
             address = queries.address_of(db)
         return None if address is None else open_journal(settings.state_dir / queries.FILE, address=address)
-    # There is none, or it cannot be used.
+    # There is no journal, or it cannot be used.
     except BotError:
         return None
 

@@ -39,12 +39,12 @@ SOCKET: Final = "control.sock"
 HEAD_BYTES_MAX: Final = 16_384
 BODY_BYTES_MAX: Final = 65_536
 CONNECTIONS_MAX: Final = 32
-# for a whole request; the bot commands need milliseconds
+# time for a whole request; the bot commands need milliseconds
 READ_S: Final = 5.0
 WRITE_S: Final = 10.0
-# for a route; commands that wait for the end of a pass are the slow ones
+# time for a route; commands that wait for the end of a pass are the slow ones
 ANSWER_S: Final = 60.0
-# for a route that warms up strategies, however many there are
+# time for a route that warms up strategies, however many there are
 WARM_ANSWER_S: Final = 3_600.0
 WARMING: Final = frozenset({"/reload", "/resume"})
 # answered at the event loop's next turn
@@ -192,7 +192,7 @@ class _ControlSocket:
             self._running.close()
         await self._server.close()
         if self._made is not None and _file_of(self.path) == self._made:
-            # On a disk that has become read-only: the next run removes it.
+            # The disk may have become read-only; the next run removes the socket.
             with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
 

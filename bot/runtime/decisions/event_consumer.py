@@ -121,7 +121,7 @@ class EventConsumer:
         account.position_owners.write_attribution()
         if events:
             context.foreign_activity.known_markets.discard(accepted.market)
-            # It finds the owner of the position and of its orders.
+            # The comparison finds the owner of the position and of its orders.
             context.comparison.in_next_pass()
 
     async def _read_pages(self) -> bool:

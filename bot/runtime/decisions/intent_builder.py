@@ -73,8 +73,8 @@ class IntentBuilder:
         for instance, signal in signals:
             ordinal = ordinals[instance.name] = ordinals.get(instance.name, -1) + 1
             market = signal.market or ""
-            # A session's clock stands in the millisecond before the bar, so that the bar of midnight would be of the
-            # day before.
+            # A backtest's clock stands one millisecond before the bar, so the bar of midnight would count for the day
+            # before.
             request = RiskRequest(signal, at_ms, max(now_ms, at_ms), self._price(market), frozenset(closing))
             answer = self._conditions.no_signal(signal, trigger) or self._risk.judge(instance.name, request)
             if isinstance(answer, Refusal):

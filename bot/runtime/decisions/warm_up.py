@@ -71,7 +71,7 @@ class WarmUp:
             context.budget.begin()
             for instance in instances:
                 await self.deliver_waiting(instance, self._yield_to_pass)
-                # It gets events at once from here, because signals of the next strategy may concern it.
+                # From here the strategy gets events at once, because signals of the next strategy may concern it.
                 del host.backlogs[instance.name]
         # The next try delivers the rest; if the run ends here, the next run does.
         except ApiError:

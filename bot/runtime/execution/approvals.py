@@ -33,7 +33,7 @@ from bot.wire import Event, Plan
 log = logs.FastLogger()
 
 # A part of the price that was shown. Beyond it a person is asked again.
-DRIFT: Final = Decimal("0.005")
+PRICE_MOVE_MAX: Final = Decimal("0.005")
 ID_LETTERS_MIN: Final = 6
 SHOWN_LETTERS: Final = 12
 # characters of a reason
@@ -343,8 +343,9 @@ class Approvals:
             )
         if approve and _has_drifted(row.px, self._price(intent.market) or row.px):
             raise BotError(
-                f"the price of {intent.market} has drifted more than {DRIFT:.1%} from the {format_decimal(row.px)} that"
-                " was shown; the daemon plans the entry again and asks again: bot approvals"
+                f"the price of {intent.market} has drifted more than {PRICE_MOVE_MAX:.1%} from the"
+                f" {format_decimal(row.px)} that was shown; the daemon plans the entry again and asks again: bot"
+                " approvals"
             )
         if approve and (other := self._on_its_way(intent)) is not None:
             raise BotError(
@@ -442,7 +443,7 @@ def _decision(intent: Intent) -> tuple[str, str, str, int]:
 
 
 def _has_drifted(shown: Decimal, px: Decimal) -> bool:
-    return abs(px - shown) > DRIFT * abs(shown)
+    return abs(px - shown) > PRICE_MOVE_MAX * abs(shown)
 
 
 def plain_text(text: str) -> str:

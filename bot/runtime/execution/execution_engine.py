@@ -316,7 +316,7 @@ class ExecutionEngine:
                 if not self.replies or not self._budget.has_time():
                     break
                 await self._send_in_turn([self.replies.pop(0)])
-        # They are written, and the next pass goes on with them.
+        # The replies are written, and the next pass goes on with them.
         self.replies.clear()
 
     def forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:

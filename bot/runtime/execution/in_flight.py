@@ -27,7 +27,7 @@ class Work:
         self.turn: asyncio.Future[None] | None = None
         # set when the work has sent a request
         self.stopped: asyncio.Future[None] | None = None
-        # its request has had no reply for `slow_s`
+        # True: the request of the work has had no reply for `slow_s`
         self.is_slow = False
 
 
@@ -156,7 +156,7 @@ class InFlight:
         try:
             await asyncio.wait({work.task, work.stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # It has ended, or the pass was cut while it ran.
+            # The work has ended, or the pass was cut while the work ran.
             if self._runs is work:
                 self._runs = None
                 self._end(work)

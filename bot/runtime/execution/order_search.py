@@ -60,7 +60,7 @@ class OrderSearch:
         trade_id = self.seen(intent)
         if trade_id is not None:
             return SearchResult(trade_id, is_proof=True)
-        # It never makes a trade.
+        # A cancel never makes a trade.
         if intent.action == "cancel":
             return SearchResult(None, is_proof=True)
         before: int | None = None

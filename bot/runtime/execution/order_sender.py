@@ -29,13 +29,13 @@ log = logs.FastLogger()
 T = TypeVar("T")
 
 # Times are real milliseconds.
-# in one `send`; the next `send` has as many again
+# tries in one `send`; the next `send` has as many again
 TRIES: Final = 3
-# from the first request of one `send`; a try after that is left to a later pass
+# time from the first request of one `send`; a try after that is left to a later pass
 WINDOW_MS: Final = 2_000
 # longest wait before an exit is tried again, whatever Retry-After says
 EXIT_AGAIN_MS: Final = 10_000
-# between two searches for an order that a lost journal may have sent
+# time between two searches for an order that a lost journal may have sent
 SEARCH_AGAIN_MS: Final = 5_000
 # if the service refuses to show its trades for so long, a person must look
 SEARCH_REFUSED_MS: Final = 30_000
@@ -331,7 +331,7 @@ class OrderSender:
             )
             if not is_written:
                 intent = self.journal.intents.sending(intent, now_ms=self._now_ms())
-            # This very write has failed, so nothing is sent.
+            # The write of the intent has failed, so nothing is sent.
             if self._entry_wait.lacks_journal(intent):
                 self.journal.intents.attempt_ended(intent, "no", code="journal_fault", order_submitted=False)
                 return intent

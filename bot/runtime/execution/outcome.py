@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from bot.errors import CODES, AccessLost, ApiError, OutcomeUnknown, TryLater
 
-# after the fence, so that a search finds an order that was accepted at the last instant
+# wait after the fence, so that a search finds an order that was accepted at the last instant
 SETTLE_MS: Final = 5_000
 
 # Refusals that the service stores under the key: a late copy of the request gets the same reply.

@@ -54,7 +54,7 @@ class OutcomeWriter:
         """Write that the intent is an order."""
         if (
             not self._mirror.events_named
-            # Its events show no keys: they may have come before the reply that names the trade.
+            # The service's events show no keys: they may have come before the reply that names the trade.
         ):
             return self.accept_all([(intent, trade_id)])[0]
         return self._journal.intents.accept(intent, trade_id, now_ms=self._now_ms())

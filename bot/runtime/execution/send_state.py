@@ -37,9 +37,9 @@ class SendState:
     blocked_since_ms: int | None = None
     # when the service began to refuse the search for its trades
     search_refused_since_ms: int | None = None
-    # how it ends, unless the search finds an order that a lost journal sent
+    # how the intent ends, unless the search finds an order that a lost journal sent
     ending: Ending | None = None
-    # for a cancel of several orders: those that are canceled so far
+    # orders of one cancel that are canceled so far
     canceled: set[str] = field(default_factory=set)
 
     def failed(self, error: ApiError) -> None:

@@ -41,7 +41,7 @@ log = structlog.get_logger()
 BUSY_TIMEOUT_MS: Final = 500
 # The size of the write-ahead log after a checkpoint.
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024
-# the same in pages: from here on a commit checkpoints if `checkpoint` did not
+# pages of the log from which on a commit checkpoints if `checkpoint` did not
 LOG_PAGES_MAX: Final = 2_000
 # statements after which `checkpoint` is worth its wait for the disk
 LOG_WRITES: Final = 500
@@ -315,7 +315,7 @@ def configure(db: Database, shown: str) -> None:
     """Set the pragmas of the file and of the connection."""
     execute = db.conn.execute
     if not execute("PRAGMA page_count").fetchone()[0]:
-        # It has an effect on an empty file only.
+        # SQLite accepts this pragma for an empty file only.
         execute("PRAGMA auto_vacuum=INCREMENTAL")
     mode = execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode not in ("wal", "memory"):

@@ -11,7 +11,7 @@ from typing import Any
 
 _modules: Any = sys.modules
 _hidden = [name for name in ("pandas", "numpy") if name not in _modules]
-# None makes the import fail, as where they are not installed.
+# None in sys.modules makes an import fail, as if the package were not installed.
 _modules.update(dict.fromkeys(_hidden))
 try:
     from sqlite_utils import Database, Migrations

@@ -28,10 +28,7 @@ class Cursor(NamedTuple):
 
 
 def next_cursor(old: Cursor | None, events: Sequence[Event], last_id: str, epoch: int) -> Cursor:
-    """The cursor after these events.
-
-    `prev_id` is known if the last of them is `last_id`: the event before it, or else the old cursor's.
-    """
+    """The cursor after these events. Its `prev_id` is the id of the event before `last_id`, or of the old cursor."""
     prev_id = None
     if events and events[-1].id == last_id:
         prev_id = events[-2].id if len(events) > 1 else None if old is None else old.last_id

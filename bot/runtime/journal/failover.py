@@ -143,7 +143,7 @@ def write_back(memory: sqlite3.Connection, path: Path) -> None:
     try:
         memory.execute(f"PRAGMA busy_timeout={MEND_BUSY_MS}")
         memory.execute("PRAGMA disk.synchronous=FULL")
-        # It acts on an empty file only; any other has it already.
+        # SQLite accepts this pragma for an empty file only; any other file has it already.
         memory.execute("PRAGMA disk.auto_vacuum=INCREMENTAL")
         known = {row[0] for row in memory.execute("SELECT name FROM disk.sqlite_master WHERE type='table'")}
         memory.execute("BEGIN IMMEDIATE")

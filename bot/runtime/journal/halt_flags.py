@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 # a list of strategies
 PAUSES: Final = "pauses"
-# in that list: every strategy. No strategy can have this name.
+# stands for every strategy; no strategy can have this name
 ALL: Final = "*"
 # strategy -> [epoch, the day on which its daily loss was reached]
 HALTED: Final = "halted"
@@ -32,7 +32,7 @@ HALTED: Final = "halted"
 FOREIGN: Final = "foreign_writer"
 # + strategy; an empty note means that the quarantine was lifted
 QUARANTINE: Final = "quarantine:"
-# far above any real copy
+# a size far above any real copy
 BYTES_MAX: Final = 1_000_000
 
 Notes = Mapping[str, str]

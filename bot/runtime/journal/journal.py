@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# as many as the service keeps
+# the number of events that the service keeps
 EVENTS_KEPT: Final = 100_000
 REFUSALS_KEPT: Final = 10_000
 # a target that was down for longer gets the newest
 NOTICES_KEPT: Final = 10_000
-# with their attempts and traces; retention.py says which older ones may go
+# intents with their attempts and traces; retention.py says which older ones may go
 INTENTS_KEPT: Final = 20_000
 
 # what the cipher of confirm tokens is for

@@ -374,7 +374,7 @@ def _list_in(text: str) -> list[Any]:
 
 
 def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
-    """kind -> its payload and `at_ms`."""
+    """The traces of an intent: kind -> payload and `at_ms`."""
     if not has_table(db, "traces"):
         return {}
     found = rows(db, "SELECT kind, at_ms, payload FROM traces WHERE intent_id=?", (intent_id,))

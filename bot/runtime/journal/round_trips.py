@@ -185,7 +185,7 @@ def _ended(open_now: dict[str, Trip], event: Event, filled: Mapping[str, Decimal
     trip = open_now.get(coin)
     size = Decimal(data["size"]) - filled.get(data["tradeId"], Decimal(0))
     if trip is None:
-        # Its fills have closed the trip.
+        # The fills of the settlement have closed the trip.
         return
     trip.exit_reason, trip.exit_trade_id = event["type"], data["tradeId"]
     trip.lost_margin_usd += Decimal(data.get("marginLostUsd") or 0)

@@ -65,7 +65,7 @@ log = logs.FastLogger()
 
 # the note of when a journal was begun, by the clock of the service
 BEGUN: Final = "begun_ms"
-# how far that may lie ahead of a later start whose clock was a little behind
+# how far the instant of that note may lie ahead of a later start
 BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS
 # the note that an earlier run was cut off: the account was not empty when the journal was begun
 CUT: Final = "begun_cut"
@@ -369,7 +369,7 @@ class Kernel:
     async def _decide_due(self) -> None:
         """Decide the bars that have closed, and let the timers fire."""
         if self.bars.due and not self.reconciliation.repairs_were_long:
-            # Without its guardians nothing would be opened.
+            # The daemon opens nothing while its guardians are not armed.
             await self.reconciliation.repair()
         elif self.bars.due:
             self.reconciliation.repairs_were_long = False
@@ -487,7 +487,7 @@ class Kernel:
             self.timers.go_back(self.journal, now_ms=self.now_ms())
         for due in self.timers.due(until_ms):
             if any(one.strategy == due.strategy for one in self.execution.awaited()):
-                # It stays due until the strategy's orders have their replies.
+                # The timer stays due until the strategy's orders have their replies.
                 return
             if not self.budget.has_time() or not await self.events.drain_or_wait():
                 return
@@ -506,7 +506,7 @@ class Kernel:
         assert asker is not None
         for strategy in asker.answered():
             if any(one.strategy == strategy for one in self.execution.awaited()):
-                # It waits until the strategy's orders have their replies.
+                # The bar waits until the strategy's orders have their replies.
                 continue
             if not self.budget.has_time() or not await self.events.drain_or_wait():
                 return

@@ -49,7 +49,7 @@ class Lease(NamedTuple):
     boot_beats: int
     # The error of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one.
     error: str
-    # from the service's last answer, on its clock
+    # the deadline of the service's last answer, on the service's clock
     next_deadline_ms: int | None
     # the process runs
     alive: bool
@@ -210,7 +210,7 @@ def _orders(base_url: str, api_key: str) -> Orders:
 
     It checks the host and its certificate as the client does.
     """
-    # These are megabytes, and the child imports this module.
+    # The import takes megabytes, and the child process imports this module.
     import httpx
 
     from bot.client.http import checked_base_url

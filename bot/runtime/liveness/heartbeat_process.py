@@ -172,7 +172,7 @@ class HeartbeatLoop:
             self.progress.renew()
             self.lease.renew()
             self.write()
-            # If it cannot be read, the old stamp grows old.
+            # A stamp that cannot be read grows old.
             stamp = self.stamp = self.progress.read() or self.stamp
             now = boot_ns()
             verdict: heartbeat_rule.Verdict = "wait"
@@ -234,7 +234,7 @@ class HeartbeatLoop:
 
     def connect(self, answers: queue.SimpleQueue[tuple[int, Answer]], *, from_last: bool = False) -> None:
         def work() -> None:
-            # Before connecting, because the lease counts from the earliest instant.
+            # The instant before connecting counts, because the lease begins at the earliest instant.
             sent = boot_ns()
             answers.put((sent, post(self.orders, from_last=from_last)))
 
@@ -318,7 +318,7 @@ def _connected(orders: Orders, end_ns: int, *, from_last: bool) -> socket.socket
                         with contextlib.suppress(BlockingIOError):
                             tries[-1].connect(address)
                         under_way.register(tries[-1], selectors.EVENT_WRITE, tries[-1])
-                    # Also for an address family that this host lacks.
+                    # The error also comes for an address family that this host lacks.
                     except OSError as error:
                         failed = error
                         continue
@@ -348,7 +348,7 @@ def _secured(orders: Orders, plain: socket.socket, end_ns: int) -> socket.socket
 @functools.cache
 def _trust(*ca_files: str) -> ssl.SSLContext:
     """Read the certificates once, as the client does, so that a later change of the file stops no heartbeat."""
-    # It takes megabytes, so only https imports it.
+    # The module ssl takes megabytes, so only https imports it.
     import ssl
 
     context = ssl.create_default_context(cafile=ca_files[0])

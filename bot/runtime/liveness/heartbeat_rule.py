@@ -21,7 +21,7 @@ ATTEMPT_NS: Final = 2 * SECOND
 HEDGE_NS: Final = 1 * SECOND
 # Longer than an attempt, so that a heartbeat in flight at the deadline counts as late.
 MARGIN_NS: Final = 5 * SECOND
-# After 1, 2, 3, ... failures in a row; later the last value.
+# Waits after 1, 2, 3, ... failures in a row; later the last value.
 RETRY_NS: Final = (SECOND // 4, SECOND // 2, SECOND, SECOND)
 # Between heartbeats that the service answered with "nothing armed": the daemon arms the switch meanwhile.
 UNARMED_NS: Final = 2 * SECOND
@@ -72,7 +72,7 @@ class Heart(NamedTuple):
     beats: int = 0
     # The error of the newest attempt; "" after a good one.
     error: str = ""
-    # for good: the credential is no longer valid
+    # True: stopped for good, because the credential is no longer valid
     stopped: bool = False
 
 
@@ -110,7 +110,7 @@ def judge(lengths: BeatTiming, heart: Heart, *, now_ns: int, stamp: Stamp | None
         if now_ns - stamp.boot_ns >= lengths.stale_ns:
             return "stale"
         if stamp.is_of_start and heart.boot_beats >= BOOT_BEATS_MAX and not heart.beats:
-            # By the starts before this one.
+            # Starts before this one have spent the heartbeats.
             return "boot_spent"
     elif heart.boot_beats >= BOOT_BEATS_MAX:
         return "boot_spent"

@@ -60,7 +60,7 @@ class HeartbeatSupervision:
         self._port = port
         self._new_process = new_process
         self.process = self._made()
-        # set once; a resync is no start
+        # True after the first start; a resync is no start
         self.is_start_complete = False
         # the service's time of the newest heartbeat that a pass has sent
         self._beaten_ms = 0

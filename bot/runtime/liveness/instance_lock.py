@@ -36,13 +36,13 @@ log = structlog.get_logger()
 LOCK: Final = "lock"
 # every daemon's folder contains one of these, also a copied one
 OWN: Final = frozenset({LOCK, "journal.db", "sandbox.db"})
-# that a new disk contains
+# folders that a new disk contains
 UNUSED: Final = frozenset({"lost+found"})
 # a start waits this long for processes that only test the lock (`is_free`), which takes microseconds
 LOOKERS_S: Final = 5.0
-# between two attempts
+# time between two attempts
 LOOK_S: Final = 0.001
-# between two checks that the files of a run still exist
+# time between two checks that the files of a run still exist
 KEPT_LOOK_S: Final = 2.0
 HOLDER_BYTES_MAX: Final = 4_096
 # in /proc/PID/fdinfo
@@ -59,7 +59,7 @@ class Kept(Protocol):
     """A file of a run that must keep existing."""
 
     async def look(self) -> None:
-        """Restore it if it is gone."""
+        """Restore the lock's file if it is gone."""
 
 
 class Lock:
@@ -70,7 +70,7 @@ class Lock:
         self.path = path
         self._mine = mine
         self._file: IO[bytes] | None = None
-        # that another process has the file's name
+        # True: the log says that another process has the file's name
         self._is_lost_logged = False
 
     def take(self) -> Mapping[str, Any] | None:
@@ -202,7 +202,7 @@ def keep_heap_whole() -> None:
 
     See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD.
     """
-    # Another C library does not have it.
+    # Another C library does not have this function.
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):

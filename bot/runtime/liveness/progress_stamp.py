@@ -13,7 +13,7 @@ from bot.runtime.liveness.shared_record import SharedRecord
 # fence, cycles, boot_ns, last_bar_at_ms
 _LAYOUT = "QQQq"
 _MAGIC, _VERSION = b"BBPS", 1
-# in place of a bar: the start is not complete
+# stands in place of a bar while the start is not complete
 STARTING: Final = -2
 
 

@@ -109,9 +109,9 @@ class SharedRecord:
             if found.st_size < self._size:
                 if not self._write:
                     os.close(fd)
-                    # Its writer is creating it now.
+                    # The writer is creating the file now.
                     return None
-                # So a full disk raises here, at the start.
+                # A full disk raises here, at the start, because the space is taken now.
                 os.posix_fallocate(fd, 0, self._size)
         except OSError:
             os.close(fd)

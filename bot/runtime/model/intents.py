@@ -131,7 +131,7 @@ class Intent:
     body: bytes
     not_after_ms: int
     opened_ms: int
-    # its part of the strategy's budget
+    # the intent's part of the strategy's budget
     notional_usd: Decimal = Decimal(0)
     state: State = "opened"
     attempts: int = 0

@@ -51,7 +51,7 @@ class MirrorPosition(NamedTuple):
     first_stop_e8: int | None = None
     opened_ms: int = 0
     owner: str | None = None
-    # another hand opened it, and no order of ours has added to it
+    # True: another hand opened the position, and no order of ours has added to it
     is_adopted: bool = False
 
     @property
@@ -100,7 +100,7 @@ class MirrorOrder(NamedTuple):
     trade_id: str | None
     key: str | None
     created_ms: int = 0
-    # that an entry of ours requested
+    # the leverage that an entry of ours requested
     leverage: float = 1
 
     @property
@@ -165,5 +165,5 @@ class Named(Event):
     It does not prove that the service shows keys.
     """
 
-    # so the journal can distinguish it from an event that the service gave a key
+    # The journal distinguishes it from an event that the service gave a key.
     key_from: str = "trade"

@@ -15,7 +15,7 @@ class RunState:
 
     # recovered: positions, guardians and open intents are known
     ready: bool = False
-    # why nothing may be opened: the run ends
+    # why nothing may be opened while the run ends
     paused: str | None = None
     # progress of the warm-up at a start
     warming: str | None = None

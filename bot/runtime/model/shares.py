@@ -72,12 +72,12 @@ class Share(NamedTuple):
 
     @property
     def notional_usd(self) -> Decimal:
-        """Notional at entry: its part of the strategy's budget."""
+        """The share's notional at entry, which counts against the strategy's budget."""
         return self.size - self.cost_usd if is_no(self.market, self.side) else self.cost_usd
 
     @property
     def entry_e8(self) -> int:
-        """Mean price of its entries, rounded half even; 0 without a size."""
+        """Mean price of the share's entries, rounded half even; 0 without a size."""
         if not self.size_e8:
             return 0
         px, rest = divmod(self.cost, self.size_e8)

@@ -21,13 +21,13 @@ from bot.clock import SystemClock, datetime_of, monotonic_ns
 
 # longest time between two passes, also if nothing is due
 PASS_S: Final = 2.0
-# with a clock that is advanced by hand, because the time of the next close is unknown
+# wait with a clock that is advanced by hand, because the time of the next close is unknown
 MANUAL_S: Final = 0.05
 # if the scheduler is later than this, the wall clock was set back
 LATE_S: Final = 0.5
 # if no bar closes within this time, there is time for work that blocks the event loop
 REST_S: Final = 0.5
-# after a close, because the service may not have closed the bar at that very instant
+# wait after a close, because the service may not have closed the bar at that very instant
 SETTLE_S: Final = 0.005
 
 

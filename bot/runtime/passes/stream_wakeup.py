@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 # shortest time between two wake-ups; the next pass reads what comes meanwhile
 WAKE_S: Final = 0.2
-# after a refused stream; a broken connection the stream restores by itself
+# wait after a refused stream; the stream restores a broken connection by itself
 AGAIN_S: Final = (1.0, 5.0, 30.0, 60.0)
 
 

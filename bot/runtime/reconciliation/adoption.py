@@ -32,7 +32,7 @@ async def adopt(context: RepairContext, position: MirrorPosition, strategy: str)
     if context.requires_protection_of(strategy):
         theirs = next((one for one in (await context.port.account()).positions if one.coin == market), None)
         if theirs is None or theirs.side != position.side:
-            # It was closed just now. The next comparison judges what is there then.
+            # The position was closed just now. The next comparison judges what is there then.
             return
         why = await _why_uncovered(context, position, theirs)
         if why is not None:

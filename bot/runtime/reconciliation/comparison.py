@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# to get a snapshot as new as the events; on a busier feed the next comparison tries again
+# tries to get a snapshot as new as the events; on a busier feed the next comparison tries again
 TRIES_MAX: Final = 4
 
 

@@ -59,7 +59,7 @@ class RepairContext:
     foreign_positions: str
     # distance of the stop of an adopted position that has none; None: it is not adopted
     adopted_stop_pct: Decimal | None
-    # For a position whose strategy no longer runs.
+    # limits for a position whose strategy no longer runs
     require_protection: bool
     # service time
     now_ms: Callable[[], int]

@@ -33,7 +33,7 @@ class ForeignActivity:
         self.switches: dict[str, int] = {}
         # The markets of positions that are not ours and that were reported.
         self.known_markets: set[str] = set()
-        # those of them that are not adopted, because they have no stop
+        # the known markets that are not adopted, because their positions have no stop
         self.declined_markets: set[str] = set()
         # One that a lost journal had asked for has come late; there is one at most.
         self.has_late_switch = False

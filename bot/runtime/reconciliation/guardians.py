@@ -349,7 +349,7 @@ class Guardians:
             if guardian.id not in self.ids.values():
                 await self.port.disarm(guardian.id)
                 log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
-        # It was never armed, is gone, or only a person may lift it.
+        # The guardian was never armed, is gone, or only a person may lift it.
         except Refused as error:
             log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
             if error.code == "forbidden" and not asked:

@@ -116,7 +116,7 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
     before = context.journal.events.cursor
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
-        # Before the cursor moves, because afterwards their epoch is lost.
+        # The intents are read before the cursor moves, because afterwards their epoch is lost.
         context.guardians.outlive(before.epoch)
         context.strategy_host.clear_backlogs()
     with context.journal.together():
@@ -190,7 +190,7 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
     elif policy == "flatten":
         if context.mirror.events_named or not context.execution.in_doubt(
             drift.market
-            # Otherwise it may be ours; the reply will show it.
+            # Otherwise the trade may be ours; the reply will show it.
         ):
             await protection.close_all(context, position, "foreign")
     else:

@@ -41,7 +41,7 @@ def find_entries(context: RepairContext) -> None:
     for position in mirror.positions.values():
         keys += journal.events.entry_keys(position.market, epoch=mirror.epoch, since_ms=position.opened_ms)
     for market in sorted({market for one in context.strategy_host.instances for market in one.markets}):
-        # Its events may be late.
+        # The events of the newest entry may be late.
         newest = journal.intents.last_open(market, mirror.epoch)
         keys.append(None if newest is None else newest.id)
     for key in dict.fromkeys(keys):

@@ -1,5 +1,6 @@
-"""The risk engine: the daemon's own rules between a strategy and the journal. It reads the account state and answers a
-request or a refusal.
+"""The risk checks that an order passes between the strategy and the journal. Each reads the account state.
+
+The answer is the request that may be sent, or a refusal.
 
 The rules are a list and are tried in order. A rule binds exits only if the list for exits names it. Nothing here sends
 an order, and nothing else makes the request that is sent.
@@ -87,14 +88,14 @@ class RiskEngine:
         self.attribution = attribution
         # true of a strategy that has a `confirm` of its own
         self.checks_plans = checks_plans
-        # not under a manual clock, nor in a session
+        # False under a manual clock and in a session
         self.judges_freshness = judges_freshness
         self.foreign_positions = foreign_positions
         # by market
         self.order_rules: Mapping[str, OrderRules] = {}
         # true if the venue is in this process and no time passes between a plan and its confirm
         self.is_atomic = False
-        # by market, in a session that was given another tick
+        # market -> its grid, in a session that was given another tick
         self.grids: Mapping[str, Grid] = {}
 
     def limit(self, strategy_limits: Mapping[str, StrategyLimits]) -> None:

@@ -22,7 +22,7 @@ FILE: Final = "calls"
 # A call that began this long before the last sign of life blocked the daemon: the limit of a call is 5 s, and the
 # heartbeat process may outlive the daemon by one attempt of 2 s.
 STUCK_S: Final = 8.0
-# more than a config may name
+# more strategies than a config may name
 ROWS: Final = 1_000
 # magic, and the run that wrote the file
 _HEAD: Final = struct.Struct("<8sQ")

@@ -37,7 +37,7 @@ class EventBacklog:
         """An empty backlog. Notes of an earlier strategy of this name are removed at the first write."""
         self._journal = journal
         self._prefix = f"untold:{strategy}:"
-        # by number, which grows until the backlog is empty
+        # events by a number that grows until the backlog is empty
         self._notes: dict[int, list[BacklogEvent]] = {}
         self._changed = {
             int(name.removeprefix(self._prefix)) for name in self._written_notes() if self._is_numbered(name)

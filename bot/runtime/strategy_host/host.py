@@ -103,7 +103,7 @@ class StrategyHost:
         self.instances: list[StrategyInstance] = []
         # backlogs of strategies that are being rebuilt or warmed up
         self.backlogs: dict[str, EventBacklog] = {}
-        # rebuilt, and still catching up on its backlog
+        # instances that were rebuilt and still read their backlog
         self.late: StrategyInstance | None = None
         self.by_series: dict[Series, list[StrategyInstance]] = {}
         # by market, for events

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# in one hook call; more is a bug in the strategy
+# intents in one hook call; more is a bug in the strategy
 INTENTS_MAX: Final = 100
 # a small mapping, not a database
 STATE_BYTES_MAX: Final = 64_000
@@ -76,7 +76,7 @@ class ViewSource:
         self, mirror: AccountState, histories: Mapping[str, History], name: str, attribution: Attribution | None = None
     ) -> None:
         self._mirror = mirror
-        # for strategies that may share a market; None: positions are not split by owner
+        # attribution of strategies that may share a market; None: positions are not split by owner
         self._attribution = attribution
         self._name = name
         self.histories = histories
@@ -231,7 +231,7 @@ class StrategyInstance:
         self._state_text = text
         # the same state, for a fast comparison
         self._packed: bytes | None = packed
-        # if so, an empty working copy is a change
+        # True: an empty working copy is a change
         self.has_state: bool = text != "{}"
 
     def warm_up(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:

@@ -313,7 +313,7 @@ def _run(path: Path) -> tuple[types.ModuleType, str]:
     except (RecursionError, MemoryError) as error:
         raise StrategyError(f"{path}: an expression in it is too long for Python") from error
     before = sys.modules.get(module.__name__)
-    # Its classes look up their annotations here.
+    # Classes of the module look up their annotations in sys.modules.
     sys.modules[module.__name__] = module
     try:
         with _in_time():
@@ -481,7 +481,7 @@ def _exposure(place: Path) -> Iterator[str]:
     """Warn if another user (except root) could change the file that trades."""
     try:
         seen = place.stat()
-    # Moved since it was read, as some editors do before they write.
+    # The file was moved since it was read, as some editors do before they write.
     except OSError:
         return
     if seen.st_uid not in (0, os.geteuid()):
@@ -559,7 +559,7 @@ def _shown(loc: tuple[str | int, ...], value: Any) -> str:
     if isinstance(value, Referred) or any(isinstance(step, str) and is_secret_name(step) for step in loc):
         return HIDDEN
     if isinstance(value, Mapping | list | tuple):
-        # Its parts may be secrets.
+        # Parts of the value may be secrets.
         return f"a {'mapping' if isinstance(value, Mapping) else 'list'}"
     return redact_text(repr(value))
 

@@ -70,7 +70,7 @@ class Worker:
     """
 
     def __init__(self, name: str, row: Row | None = None) -> None:
-        """`row`: records its calls for the next start."""
+        """`row`: records the worker's calls for the next start."""
         self.name = name
         self._row = row
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()

@@ -29,7 +29,7 @@ from bot.venue.model.state import (
     guardian_id,
 )
 
-# They block all openings of the account, whichever key armed them.
+# Guardians that block all openings of the account, whichever key armed them.
 BRAKES: Final = ("account_drawdown", "kill_switch")
 OUTCOMES_BOOK: Final = "events"
 # a key's caps on openings: name in the interface, attribute

@@ -25,11 +25,11 @@ from bot.venue.model.state import DAY_MS, Account, Grant, Key, Otp, Session, Sta
 
 # per account; a new session removes the oldest
 SESSIONS_MAX: Final = 50
-# so long after its end a token is answered "expired", not "unknown"
+# time after its end in which a token is answered "expired", not "unknown"
 SESSION_KEPT_MS: Final = 30 * DAY_MS
 # waiting devices of all accounts together
 GRANTS_MAX: Final = 10_000
-# so long after its end a device code is answered with its result
+# time after its end in which a device code is answered with its result
 GRANT_KEPT_MS: Final = DAY_MS
 
 

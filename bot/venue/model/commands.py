@@ -62,7 +62,10 @@ class RunOverdue:
 
 @dataclass(slots=True)
 class PricePoint:
-    """One price point of a market. `step` 0 is a bar's open (a gap is possible), 1 and 2 its extremes, 3 its close."""
+    """One price point of a market.
+
+    `step` 0 is a bar's open (it may jump from the close before), 1 and 2 its extremes, 3 its close.
+    """
 
     coin: str
     px: int

@@ -20,7 +20,7 @@ SHORT: Final = -1
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
-# as /v1/limits reports; older events are removed in blocks of a tenth
+# number that /v1/limits reports; older events are removed in blocks of a tenth
 EVENTS_KEPT: Final = 100_000
 OPEN_ORDERS_MAX: Final = 200
 GUARDIANS_MAX: Final = 100
@@ -115,7 +115,7 @@ class MarketSpec:
 
     @property
     def lot(self) -> int:
-        """Every order's size is a multiple of it."""
+        """The step of sizes: every order's size is a multiple of this one."""
         return 10 ** (8 - self.sz_decimals) if self.size_step is None else self.size_step
 
 
@@ -159,7 +159,7 @@ class Market:
     holders: dict[str, None] = field(default_factory=dict)
     # the funding rate is a recorded one; premiums do not change it
     is_rate_recorded: bool = False
-    # for prices in bars: open time, open and close of the newest bar
+    # open time, open and close of the newest bar, if prices come in bars
     bar_opened_ms: int = 0
     bar_open: int = 0
     bar_close: int = 0
@@ -169,7 +169,7 @@ class Market:
     premium_px: int | None = None
     # a recorded rate is paid once in so many hours
     funding_hours: int = 1
-    # an instant at which it is paid
+    # the next instant at which funding is paid
     funding_ms: int = 0
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
@@ -325,7 +325,7 @@ class Order:
     born: int = 0
     # armed by a resting limit inside this bar: a target counts only at the bar's close
     limit_bar_ms: int = -1
-    # armed beyond its trigger: fires at the current price
+    # True: armed beyond its trigger, so it fires at the current price
     through: bool = False
     leg: Leg | None = None
     reason: str | None = None
@@ -425,10 +425,10 @@ class Position:
     # 1R as a price distance: |entry - first stop|, until a new bracket replaces it
     r_px: int | None = None
     liquidation_cooldown_ms: int = 0
-    # its margin level in the level lists
+    # the position's margin level in the level lists
     liquidation_level: int | None = None
     watched_point: int = -1
-    # the price at which it has used up its share of a drawdown's slack
+    # the price at which the position has used up its share of a drawdown's slack
     floor_level: int | None = None
 
     def entry_px(self) -> int:
@@ -636,7 +636,7 @@ class Account:
     trades: list[Trade] = field(default_factory=list)
     # The keys of the trades in `trades`. Those of older trades are in `old_keys`.
     trade_by_key: dict[str, str] = field(default_factory=dict)
-    # only in snapshots of versions without `old_fenced_keys`
+    # keys in snapshots of versions without `old_fenced_keys`
     fenced_keys: dict[str, int] = field(default_factory=dict)
     # the newest events; older ones may be packed into pages
     events: deque[Event] = field(default_factory=deque)
@@ -671,7 +671,7 @@ class Account:
     history: list[Stand] = field(default_factory=list)
     # events before those in `events`, oldest first, without a gap
     pages: list[Page] = field(default_factory=list)
-    # the same for finished trades
+    # pages of finished trades, as those of events
     trade_pages: list[Page] = field(default_factory=list)
     # Trades by the tokens of removed plans: day of the plan's end -> digest of the token -> trade.
     spent: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -729,9 +729,9 @@ class State:
     phones: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     session_seq: int = 0
-    # By digest of the number.
+    # Codes by the digest of their phone number.
     otps: dict[str, Otp] = field(default_factory=dict)
-    # By digest of the device code.
+    # Grants by the digest of their device code.
     grants: dict[str, Grant] = field(default_factory=dict)
     commands: int = 0
     deadlines: list[tuple[int, int, int, str, str]] = field(default_factory=list, repr=False, compare=False)

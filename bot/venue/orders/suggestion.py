@@ -96,7 +96,7 @@ def suggest(
         held = position.size
     asked = size if size is not None else notional * E8 // fetched_px if notional is not None else low
     reduces = 0 < asked <= held
-    # It only closes, so it is worth the proceeds of those shares.
+    # The order only closes, so it is worth the proceeds of those shares.
     if reduces:
         unit_px, low, held = fetched_px, min(held, least_size(market, fetched_px)), 0
     want = most if closing else low

@@ -142,7 +142,7 @@ def move_watch(market: Market, position: Position, level: int | None) -> None:
 
 
 def move_floor(market: Market, position: Position, level: int | None) -> None:
-    """Set the position's drawdown level to `level`. None: it has none."""
+    """Set the position's drawdown level to `level`. None: the position has none."""
     if position.floor_level != level:
         _move(market, position, position.floor_level, level, "drawdown")
         position.floor_level = level

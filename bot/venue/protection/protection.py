@@ -301,8 +301,10 @@ def lacks_stop(
         stop_px = None
         if held is not None:
             stop_px = guardians.held_trail(account, order.coin, order.buy)
-            # Its own stop may have been canceled meanwhile.
-            if order.armed or order.target_leg is None:
+            if (
+                order.armed or order.target_leg is None
+                # The stop of the entry's own bracket may have been canceled meanwhile.
+            ):
                 stop_px = guardians.held_stop(account, held)
         if not order.armed and order.guardians:
             entry_px = _entry_after(account, order, held, fills, against)

@@ -108,7 +108,7 @@ def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal |
         return None
     if (ended := _end_of(state, key)) is not None:
         return ended
-    # None: the quote refuses the unknown market.
+    # An unknown market is refused by its quote.
     market = state.markets.get(order.coin)
     if market is not None and not limits.has_scope(key, market.spec):
         return Refusal("forbidden", f"the key that armed this schedule lacks the scope for {order.coin}")

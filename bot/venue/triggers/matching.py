@@ -99,7 +99,7 @@ def quote_point(state: State, command: QuotePoint) -> None:
         funding.pay(state, market, market.oracle)
     last = market.mark
     market.point += 1
-    # It is in no bar, and limits no volume.
+    # A single price is in no bar, and limits no volume.
     market.bar_ms, market.volume_left = 0, -1
     market.see_quote(command.mark, command.bid, command.ask)
     for account_id, number in list(market.working):
@@ -258,7 +258,7 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
         position = account.positions.get(order.coin)
         if ahead is None or not step or position is None or position.side == order.buy or order.left_to_open():
             return True
-        # It only takes profit, as a target does.
+        # The order only takes profit, as a target does.
         return not _adverse_ahead(account, position, ahead)
     if kind == "take_profit":
         if order.limit_bar_ms == market.bar_ms and market.bar_ms and step != 3:
@@ -461,7 +461,7 @@ def _fill_pending(state: State, market: Market) -> None:
             _give_up(state, account, order, trade, rest)
         else:
             order_fills.finish(state, trade, reason=rest)
-            # It had an "open" event, so its end needs an event too.
+            # The order had an "open" event, so its end needs an event too.
             if rest is not None:
                 emit_order(state, account, order, "canceled", reason=rest)
 
