@@ -1,28 +1,30 @@
 """Logging: readable lines on a terminal, JSON lines elsewhere, and never a secret.
 
-Callers log events, not prose: `log = structlog.get_logger()`, then `log.info("intent.accepted", intent=i.id,
-coin="BTC")`.
+Callers log events, not prose: `from bot.logs import log`, then `log.info("intent.accepted", intent=i.id, coin="BTC")`.
+Only this module imports structlog, when the first line is logged: most commands log none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
-
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from bot.files import is_moved
 from bot.plain_text import one_line, visible
 from bot.terminal import unguarded
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 Listener = Callable[[Mapping[str, Any]], None]
 Level = Literal["debug", "info", "warning", "error"]
@@ -40,9 +42,36 @@ WARNING: Final = logging.WARNING
 
 HIDDEN: Final = "[hidden]"
 
-# the level of the last `configure`, and the logger class that it made for it
+# The level of the last `configure`, and the logger class that it made for that level.
 _shown_from = logging.INFO
 _wrapper: Any = None
+
+
+def _structlog() -> Any:
+    """structlog, imported without rich, which it would import for tracebacks in color; this log has plain ones."""
+    loaded = sys.modules.get("structlog")
+    return _imported_structlog() if loaded is None else loaded
+
+
+def _imported_structlog() -> ModuleType:
+    if "rich" in sys.modules:
+        return importlib.import_module("structlog")
+    # With None in sys.modules the import of rich fails at once.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        return importlib.import_module("structlog")
+    finally:
+        del sys.modules["rich"]
+
+
+def _first_config() -> Any:
+    global _config  # noqa: PLW0603 - one process has one log
+    _config = _structlog().get_config
+    return _config()
+
+
+# structlog's `get_config`, once it is imported: a line below the level asks it alone.
+_config: Callable[[], Any] = _first_config
 
 
 def is_shown(number: int) -> bool:
@@ -50,26 +79,55 @@ def is_shown(number: int) -> bool:
 
     Ask first if a line on the path of an order needs figures.
     """
-    # The filter of other code decides if that code has configured structlog since.
-    return number >= _shown_from or structlog.get_config()["wrapper_class"] is not _wrapper
+    # If other code has configured structlog since, its own filter decides.
+    return number >= _shown_from or _config()["wrapper_class"] is not _wrapper
 
 
-class FastLogger:
-    """A logger for the path of an order: a line below the level costs one comparison.
+class Logger:
+    """Logs events through structlog. A line below the level costs one comparison. `bound`: fields of every line."""
 
-    Otherwise the same as structlog's.
-    """
+    def __init__(self, **bound: Any) -> None:
+        self._bound = bound
+
+    def debug(self, event: str, **fields: Any) -> None:
+        if is_shown(logging.DEBUG):
+            _structlog().get_logger(**self._bound).debug(event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:
         if is_shown(INFO):
-            structlog.get_logger().info(event, **fields)
+            _structlog().get_logger(**self._bound).info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
         if is_shown(WARNING):
-            structlog.get_logger().warning(event, **fields)
+            _structlog().get_logger(**self._bound).warning(event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        structlog.get_logger().error(event, **fields)
+        _structlog().get_logger(**self._bound).error(event, **fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """Log an error with the traceback of the exception that is being handled."""
+        _structlog().get_logger(**self._bound).exception(event, **fields)
+
+    def critical(self, event: str, **fields: Any) -> None:
+        _structlog().get_logger(**self._bound).critical(event, **fields)
+
+
+log: Final = Logger()
+
+
+@contextlib.contextmanager
+def quiet_log() -> Iterator[None]:
+    """Drop every line below error until the end of the block: a backtest logs a hundred lines for each trade."""
+    global _shown_from, _wrapper
+    structlog = _structlog()
+    before, level_before = structlog.get_config(), (_shown_from, _wrapper)
+    _shown_from, _wrapper = logging.ERROR, structlog.make_filtering_bound_logger(logging.ERROR)
+    structlog.configure(wrapper_class=_wrapper)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+        _shown_from, _wrapper = level_before
 
 
 # characters; a shorter secret is no secret, and its letters stand in other words
@@ -229,6 +287,7 @@ def configure(
     without its secrets, for a command that prints its own lines. `file`: what `stream` writes into, made anew if it is
     moved. May be called again; the last call wins.
     """
+    structlog = _structlog()
     out = sys.stderr if stream is None else stream
     # The renderer writes colors of its own, so it cleans the texts, not the stream.
     lossy = _LossyStream(unguarded(out) if pretty else out, file)
@@ -260,15 +319,16 @@ def configure(
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=_wrapper,
-        # Structlog calls only `write` and `flush`.
-        logger_factory=structlog.WriteLoggerFactory(file=lossy),  # type: ignore[arg-type]
-        # A later call then also applies to existing loggers.
+        # structlog calls only `write` and `flush`.
+        logger_factory=structlog.WriteLoggerFactory(file=lossy),
+        # so that a later call also applies to existing loggers
         cache_logger_on_first_use=False,
     )
     handler = _Handler(lossy)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
     # Libraries log only warnings and errors, because their progress lines may hold secrets, such as the address for

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -136,3 +138,67 @@ def test_the_map_of_a_package_lists_the_layers_of_its_contract(package: str, con
     if package == "bot/runtime":
         layers = [name for name in layers if (repository / package / name).is_dir()]
     assert map_of(repository / package / "__init__.py") == layers
+
+
+CONFIG = """
+account: {base_url: embedded}
+state_dir: state
+strategies_dir: STRATEGIES
+dead_man: null
+strategies:
+  - {name: s, use: trend, markets: [BTC], interval: 1m, budget_usd: 500}
+"""
+CALL = "from bot.cli.app import call; call(sys.argv[1].split())"
+# What a process does -> modules that it does not need. They cost from 15 to 130 ms of CPU at each start.
+NOT_NEEDED = {
+    f"{CALL}; sys.argv status --config bot.yaml": (
+        "asyncio",
+        "attr",
+        "bot.config.settings",
+        "bot.service",
+        "bot.venue",
+        "bot.wire.base",
+        "cryptography",
+        "httpx",
+        "pydantic",
+        "rich",
+        "sqlite_utils",
+        "structlog",
+    ),
+    f"{CALL}; sys.argv check bot.yaml": (
+        "attr",
+        "bot.runtime.kernel.kernel",
+        "bot.runtime.journal",
+        "bot.service.state_machine",
+        "bot.service.operations",
+        "bot.venue.apply",
+        "bot.wire.events",
+        "bot.wire.market",
+        "cryptography",
+        "httpx",
+        "rich",
+        "sqlite_utils",
+        "structlog",
+    ),
+    "import bot.logs; bot.logs.configure(); bot.logs.log.info('x.seen')": ("attr", "rich"),
+    "import bot.logs; bot.logs.configure(pretty=True); bot.logs.log.info('x.seen')": ("attr", "rich"),
+    "import bot.service.host; bot.service.host.log.info('x.seen')": ("attr", "bot.runtime", "rich"),
+    "import bot.runtime.daemon; bot.runtime.daemon.log.info('x.seen')": ("attr", "bot.service", "bot.venue", "rich"),
+}
+
+
+@pytest.mark.parametrize("work", NOT_NEEDED)
+def test_a_process_imports_nothing_that_it_does_not_need(work: str, tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "bot.yaml").write_text(CONFIG.replace("STRATEGIES", str(repository / "strategies")))
+    code, _, arguments = work.partition("; sys.argv ")
+    program = (
+        f"import sys, bot.cli; bot.cli.spare_imports(); {code}; print('loaded', *(one for one in sys.modules if"
+        " sys.modules[one]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.splitlines()[-1].split()
+    assert loaded[0] == "loaded"
+    assert [name for name in NOT_NEEDED[work] if any(f"{one}.".startswith(f"{name}.") for one in loaded)] == []

@@ -38,7 +38,7 @@ from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import log_tail, metrics
 from bot.runtime.execution import order_sender
 from bot.runtime.journal import journal, retention
-from bot.runtime.liveness import clock_watch, heartbeat_rule, instance_lock
+from bot.runtime.liveness import clock_watch, heartbeat_rule, run_files
 from bot.runtime.model import order_rules, run_state
 from bot.runtime.strategy_host import loader, worker
 from bot.service.docs.html_docs import START
@@ -54,7 +54,10 @@ COMMAND_LINES = [
 BOT_LINES = sorted({line for line in COMMAND_LINES if line.startswith("bot ")})
 WAIT_S = 120
 # what runs until it is told to stop has shown by then that it runs
-SERVES = ('"event":"daemon.ready"', '"event":"service.ready"')
+SERVES = (
+    '"event":"daemon.ready"',
+    '"event":"service.ready"',
+)
 
 
 def keeps_running(line: str) -> bool:
@@ -135,7 +138,7 @@ NUMBERS = (
     ("takes longer than {} seconds", worker.LIMIT_S),
     ("must be zero or worth at least {} USD", order_rules.LEAST_USD),
     ("tries to start the service at least every {} seconds", embedded_service.AGAIN_S_MAX),
-    ("are restored within {} seconds", instance_lock.KEPT_LOOK_S),
+    ("are restored within {} seconds", run_files.KEPT_LOOK_S),
     ("Repeated failed starts share {} heartbeats", heartbeat_rule.BOOT_BEATS_MAX),
     ("it cannot read the events for {} seconds", run_state.EXITS_WAIT_MS / 1_000),
     ("the dead-man switch waits for less than {} s of real time", heartbeat_rule.D_SECONDS_MIN),

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isclose
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
-
-import structlog
 
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment
@@ -182,17 +178,6 @@ _REJECTED: Final = (
     "SELECT moved_ms, strategy, market, code, message FROM intents WHERE state IN ('rejected', 'expired', 'void') ORDER"
     " BY moved_ms, seq"
 )
-
-
-@contextmanager
-def quiet_log() -> Iterator[None]:
-    """Without the daemon's log below errors: a backtest has a hundred lines for each trade."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bot.backtest.backtest import quiet_log
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.inputs import Files, Inputs
 from bot.backtest.report.page import render_charts, render_html
@@ -26,6 +25,7 @@ from bot.clock import SystemClock, ms_of
 from bot.errors import BotError, ConfigError
 from bot.extras import install
 from bot.files import replacing
+from bot.logs import quiet_log
 
 if TYPE_CHECKING:
     import polars as pl

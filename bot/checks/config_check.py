@@ -8,14 +8,17 @@ import os
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bot.config import Settings, Source, read, read_text
 from bot.config.references import Noted, Outside
 from bot.errors import BotError, ConfigError, Problem, Refusal, StrategyError
 from bot.extras import install
-from bot.runtime.alerts import messages
 from bot.runtime.strategy_host import loader
 from bot.words import meant_market
+
+if TYPE_CHECKING:
+    from bot.checks.strategy_check import Checked
 
 
 def checked_config(path: Path, outside: Outside | None = None) -> Source:
@@ -80,6 +83,8 @@ def _checked(path: Path, source: Source) -> Source:
         problems += _of_markets(source)
         problems += _of_guardians(source)
     if source.settings.notify is not None:
+        from bot.runtime.alerts import messages
+
         notify = source.settings.notify
         problems += [
             source.problem(("notify", *at), text)
@@ -99,10 +104,11 @@ def check_strategies(settings: Settings) -> None:
         )
 
 
-def called(source: Source) -> tuple[Source, list[str]]:
-    """Call each strategy of the config on generated bars.
+def called(source: Source) -> dict[str, Checked]:
+    """Call each strategy of the config on generated bars: by the strategy's name, what its author should read, and its
+    timers.
 
-    ConfigError lists each strategy that fails; also returns what its author should read.
+    ConfigError lists each strategy that fails.
     """
     from bot.checks.strategy_check import checked
 
@@ -114,8 +120,7 @@ def called(source: Source) -> tuple[Source, list[str]]:
     ]
     if problems:
         raise ConfigError("\n".join(map(str, problems)), tuple(problems))
-    names = (one.name for one in source.settings.strategies)
-    return source, [f"{name}: {one.note}" for name, one in zip(names, found, strict=True) if one.note is not None]
+    return {strategy.name: one for strategy, one in zip(source.settings.strategies, found, strict=True)}
 
 
 def missing_packages(settings: Settings) -> list[tuple[str, str]]:
@@ -162,66 +167,64 @@ def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
 
 def _of_markets(source: Source) -> list[Problem]:
     """Problems of markets. Checks only configs with the embedded service, whose markets are known without a request."""
-    settings = source.settings
     from bot.service.market_data.instruments import CATALOGUE
-    from bot.service.market_data.price_feed import RecordedSource
-    from bot.service.market_data.recorded import interval_of, read_candles
-    from bot.service.state_machine.bootstrap import recorded_start
-    from bot.venue.model.outcome import is_paid
     from bot.wire import INTERVAL_MS
 
-    problems: list[Problem] = []
-    played: dict[str, RecordedSource] = {}
-    section = settings.embedded
-    for index, coin in enumerate(section.markets):
-        if coin not in CATALOGUE:
-            problems.append(
-                source.problem(("embedded", "markets", index), f"no such market; known are {', '.join(CATALOGUE)}")
-            )
+    settings = source.settings
+    no_such = f"no such market; known are {', '.join(CATALOGUE)}"
+    given: list[tuple[tuple[str | int, ...], str]] = [
+        (("embedded", "markets", index), coin) for index, coin in enumerate(settings.embedded.markets)
+    ]
     for loc, prices in settings.account.price_sources().items():
-        for coin in prices.markets:
-            if coin not in CATALOGUE:
-                text = f"no such market; known are {', '.join(CATALOGUE)}"
-                problems.append(source.problem(("account", *loc, "markets", coin), text))
-    for index, one in enumerate(section.data):
-        if one.market not in CATALOGUE:
-            problems.append(
-                source.problem(
-                    ("embedded", "data", index, "market"), f"no such market; known are {', '.join(CATALOGUE)}"
-                )
-            )
-            continue
-        if one.market in played:
-            problems.append(
-                source.problem(("embedded", "data", index, "market"), f"two candle files are given for {one.market}")
-            )
-            continue
-        try:
-            spec = CATALOGUE[one.market].spec
-            candles = read_candles(one.file, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
-            played[one.market] = RecordedSource(candles, interval_of(one.file, candles))
-        except ConfigError as error:
-            problems.append(source.problem(("embedded", "data", index, "file"), str(error)))
-    if played:
-        try:
-            recorded_start(played)
-        except ConfigError as error:
-            problems.append(source.problem(("embedded", "data"), str(error)))
+        given += [(("account", *loc, "markets", coin), coin) for coin in prices.markets]
+    problems = [source.problem(loc, no_such) for loc, coin in given if coin not in CATALOGUE]
+    steps, of_data = _of_candle_files(source) if settings.embedded.data else ({}, [])
+    problems += of_data
     listed = _listed(settings)
     for index, strategy in enumerate(settings.strategies):
         for place, coin in enumerate(strategy.markets):
             if coin not in listed:
                 problems.append(source.problem(("strategies", index, "markets", place), _not_listed(coin, listed)))
-            elif coin in played and INTERVAL_MS[strategy.interval] < played[coin].base_ms:
-                finest = next(name for name, step in INTERVAL_MS.items() if step == played[coin].base_ms)
-                problems.append(
-                    source.problem(
-                        ("strategies", index, "interval"),
-                        f"there are no {strategy.interval} bars of {coin}: its candles are of {finest}; use finer data,"
-                        f" or interval: {finest}",
-                    )
+            elif INTERVAL_MS[strategy.interval] < steps.get(coin, 0):
+                finest = next(name for name, step in INTERVAL_MS.items() if step == steps[coin])
+                text = (
+                    f"there are no {strategy.interval} bars of {coin}: its candles are of {finest};"
+                    f" use finer data, or interval: {finest}"
                 )
+                problems.append(source.problem(("strategies", index, "interval"), text))
     return problems
+
+
+def _of_candle_files(source: Source) -> tuple[dict[str, int], list[Problem]]:
+    """The interval in ms of each market's candle file, and the problems of the files."""
+    from bot.service.market_data.instruments import CATALOGUE
+    from bot.service.market_data.price_feed import RecordedSource
+    from bot.service.market_data.recorded import interval_of, read_candles
+    from bot.service.state_machine.bootstrap import recorded_start
+    from bot.venue.model.outcome import is_paid
+
+    problems: list[Problem] = []
+    played: dict[str, RecordedSource] = {}
+    for index, one in enumerate(source.settings.embedded.data):
+        at = ("embedded", "data", index)
+        if one.market not in CATALOGUE:
+            text = f"no such market; known are {', '.join(CATALOGUE)}"
+            problems.append(source.problem((*at, "market"), text))
+        elif one.market in played:
+            problems.append(source.problem((*at, "market"), f"two candle files are given for {one.market}"))
+        else:
+            spec = CATALOGUE[one.market].spec
+            try:
+                candles = read_candles(one.file, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
+                played[one.market] = RecordedSource(candles, interval_of(one.file, candles))
+            except ConfigError as error:
+                problems.append(source.problem((*at, "file"), str(error)))
+    if played:
+        try:
+            recorded_start(played)
+        except ConfigError as error:
+            problems.append(source.problem(("embedded", "data"), str(error)))
+    return {coin: one.base_ms for coin, one in played.items()}, problems
 
 
 def _of_guardians(source: Source) -> list[Problem]:
@@ -229,6 +232,8 @@ def _of_guardians(source: Source) -> list[Problem]:
 
     Checked early, because the daemon sends no entry without its guardians.
     """
+    if not source.settings.guardians:
+        return []
     from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
     from bot.service.views.responses import Refused
     from bot.venue.protection.guardians import normalise

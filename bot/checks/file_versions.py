@@ -4,6 +4,8 @@ service.
 
 from __future__ import annotations
 
+import fcntl
+import sqlite3
 from pathlib import Path
 
 from bot.errors import ConfigError
@@ -20,20 +22,20 @@ def stored_problems(state_dir: Path, *, embedded: bool) -> list[str]:
 
 def service_problem(state_dir: Path) -> str | None:
     """Why this version cannot continue with the embedded service's database."""
+    path = state_dir / "sandbox.db"
+    if not _has_content(path) or _is_used(path):
+        return None
     from bot.service.state_machine.database_check import stored_problem
 
-    path = state_dir / "sandbox.db"
-    return stored_problem(path) if _has_content(path) else None
+    return stored_problem(path)
 
 
 def journal_problem(path: Path) -> str | None:
     """Why this version cannot continue with the journal: a newer one has written it."""
-    import sqlite3
-
-    from bot.runtime.journal.opening import refuse_newer
-
     if not _has_content(path):
         return None
+    from bot.runtime.journal.opening import refuse_newer
+
     try:
         refuse_newer(path)
     except ConfigError as error:
@@ -50,3 +52,15 @@ def _has_content(path: Path) -> bool:
         return path.stat().st_size > 0
     except OSError:
         return False
+
+
+def _is_used(path: Path) -> bool:
+    """True if a service holds the lock of the database."""
+    try:
+        with path.with_name(f"{path.name}.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -10,8 +10,8 @@ import contextlib
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from itertools import count, islice
@@ -22,10 +22,10 @@ from bot.checks.strategy_account import BY_PRICE, NEVER_RIGHT, CheckedAccount
 from bot.clock import monotonic_ns
 from bot.config import Settings
 from bot.errors import StrategyError
-from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.passes.bar_feed import BarFeed, Series
 from bot.runtime.strategy_host import loader
+from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.runtime.strategy_host.timers import next_after
 from bot.service.market_data.instruments import CATALOGUE
 from bot.strategy import Bar, Fill, GuardianNote, Strategy, Timer, Trigger
@@ -53,11 +53,12 @@ OTHER_PX: Final = 100.0
 class Checked:
     """What came of one strategy: a `problem` that a run would meet, and a `note` that its author should read.
 
-    None: nothing to say.
+    None: nothing to say. `timers`: those that the strategy declares.
     """
 
     problem: str | None = None
     note: str | None = None
+    timers: Mapping[str, Any] = field(default_factory=dict)
 
 
 class StrategyCheck:
@@ -229,5 +230,6 @@ def checked(settings: Settings) -> list[Checked]:
             smaller = tried(limits.budget_usd / 2)
             check = smaller if smaller.problem is None and smaller.refusal() is None else check
         problem = check.problem or check.refusal()
-        found.append(Checked(problem, None if problem is not None else check.note()))
+        note = None if problem is not None else check.note()
+        found.append(Checked(problem, note, dict(loaded.strategy.timers)))
     return found

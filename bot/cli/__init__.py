@@ -14,11 +14,23 @@ A command is imported when it is called, so that `bot --help` starts quickly. Th
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """The console script."""
+    spare_imports()
     from bot.cli.app import main as run
 
     run()
+
+
+def spare_imports() -> None:
+    """Keep libraries from importing what no command uses. Only for a process that is ours."""
+    # pydantic would read the metadata of every installed package to find plugins that could change how it checks data.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # httpx imports rich and pygments for a command line of its own. With None here that import fails, and httpx goes
+    # without.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]

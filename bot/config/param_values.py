@@ -70,4 +70,4 @@ def _read(value: str, given: str) -> Any:
     try:
         return YAML(typ="safe", pure=True).load(value)
     except (YAMLError, ValueError) as error:
-        raise ConfigError(f"--param {given}: the value is no YAML: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"--param {given[:SHOWN_MAX]}: the value is no YAML: {str(error).splitlines()[0]}") from None

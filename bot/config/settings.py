@@ -33,7 +33,7 @@ from pydantic.alias_generators import to_snake
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from bot.config.references import FORMS, NO_HOME, Referred
-from bot.errors import ConfigError
+from bot.config.state_folder import default_state_dir
 from bot.files import OutsideFolder, inside, is_file
 from bot.wire import bare_coin
 from bot.wire.addresses import ADDRESS_MAX, address_problem
@@ -160,7 +160,8 @@ Approve = Annotated[
 class Section(BaseModel):
     """A section of the config: unknown keys are errors; the values are frozen."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # Only the schema of the whole config is built, with the sections in it; a section's own would double the time.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class LivePrices(Section):
@@ -611,25 +612,6 @@ class Embedded(Section):
 def heartbeat_seconds_min(speed: float) -> int:
     """The smallest `heartbeat_seconds` that gives a heartbeat 20 s of real time at this clock speed."""
     return max(60, ceil(BEAT_WINDOW_SECONDS_MIN * speed))
-
-
-def default_state_dir(name: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """systemd's $STATE_DIRECTORY, else a folder of the config's name under the user's state folder."""
-    given = environ.get("STATE_DIRECTORY", "").split(":")[0]
-    if given:
-        return Path(given)
-    state = environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state.startswith("/") else home() / ".local" / "state") / "bot" / name
-
-
-def home() -> Path:
-    """This user's home folder. ConfigError for a user without one, such as a bare user id in a container."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        raise ConfigError(
-            "this user has no home folder: set HOME, or name the folder (state_dir, --state-dir)"
-        ) from None
 
 
 def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc, str]]:

@@ -14,13 +14,11 @@ from pydantic_core import ErrorDetails
 
 from bot.config.document import MISSING, Document, Loc, Lookup
 from bot.config.references import References
-from bot.config.settings import PRICE_TAGS, Settings, default_state_dir
+from bot.config.settings import PRICE_TAGS, Settings
+from bot.config.state_folder import FILE_BYTES_MAX, default_state_dir, name_of
 from bot.errors import ConfigError, Problem
 from bot.logs import redact
 from bot.words import did_you_mean
-
-# a config is written by hand, and is small
-FILE_BYTES_MAX: Final = 1_000_000
 
 _SAID: Final[Mapping[str, str]] = {
     "missing": "is required",
@@ -126,11 +124,6 @@ def text_of(path: Path) -> str:
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         problem = Problem(str(path), line, column, "", "not UTF-8 text")
         raise ConfigError(str(problem), (problem,)) from None
-
-
-def name_of(path: Path) -> str:
-    """A daemon's name when its config gives none: `configs/Paper (old).yaml` -> `paper-old`."""
-    return re.sub(r"[^a-z0-9]+", "-", path.name.split(".")[0].lower()).strip("-")[:40] or "bot"
 
 
 def _error(document: Document) -> ConfigError:

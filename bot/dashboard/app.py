@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-import structlog
 from sse_starlette.sse import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -29,8 +28,7 @@ from bot.dashboard.sign_in import COOKIE_S, SignIn
 from bot.dashboard.values.identity import Moved
 from bot.dashboard.values.reading import Reading
 from bot.errors import BotError
-
-log = structlog.get_logger()
+from bot.logs import log
 
 REPORT_POLICY: Final = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import structlog
 import uvicorn
 
 from bot.clock import SystemClock
@@ -27,8 +26,6 @@ from bot.dashboard.sources import Control, DaemonSource, ServiceSource
 from bot.errors import ConfigError
 from bot.files import write_private
 from bot.runtime.control_plane.acceptor import HOST, loopback_listener
-
-log = structlog.get_logger()
 
 KEY_FILE: Final = "dashboard.key"
 # the port of the running dashboard, locked while it runs

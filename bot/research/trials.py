@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bot import __version__
-from bot.backtest.backtest import Backtest, quiet_log, strategies_of
+from bot.backtest.backtest import Backtest, strategies_of
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.options import SessionOptions
@@ -23,6 +23,7 @@ from bot.backtest.results.run_writer import Result, code_sha256
 from bot.backtest.results.statistics import daily_returns
 from bot.config import Settings
 from bot.errors import BotError, ConfigError
+from bot.logs import quiet_log
 from bot.research.space import Params
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host import loader

@@ -13,12 +13,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from bot.client import Client
 from bot.clock import SystemClock, boot_id
 from bot.descriptors import keep_reserve
 from bot.errors import Exit
+from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.control_plane import reporting, server
 from bot.runtime.control_plane.daemon_access import DaemonAccess
@@ -30,7 +29,8 @@ from bot.runtime.journal.opening import open_or_rebuild
 from bot.runtime.kernel.assembly import place_strategies, source_digests
 from bot.runtime.liveness import systemd
 from bot.runtime.liveness.clock_watch import expire_held
-from bot.runtime.liveness.instance_lock import Held, hold_account, hold_state, kept, noted, private_dir
+from bot.runtime.liveness.instance_lock import Held, hold_account, hold_state, noted, private_dir
+from bot.runtime.liveness.run_files import kept
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd, LeftBehind
 from bot.runtime.startup import until_up
@@ -41,8 +41,6 @@ from bot.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
-
-log = structlog.get_logger()
 
 
 async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:

@@ -7,11 +7,10 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from bot.clock import boot_ns, monotonic_ns
 from bot.descriptors import free, keep_reserve
 from bot.errors import ApiError, is_access_lost
+from bot.logs import log
 from bot.runtime.control_plane.metrics import Meter
 from bot.runtime.passes.pass_budget import YIELD_MS
 from bot.wire import INTERVAL_MS
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from bot.runtime.passes.pass_scheduler import PassScheduler
     from bot.runtime.resync import Resync
     from bot.runtime.run_request import RunRequest
-
-log = structlog.get_logger()
 
 Work = Callable[[], Awaitable[None]]
 

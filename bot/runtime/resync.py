@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
 from bot.errors import ApiError, is_access_lost
+from bot.logs import log
 from bot.runtime.control_plane import reporting
 from bot.runtime.passes.pass_budget import YIELD_MS
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.liveness.clock_watch import ClockWatch
     from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
-
-log = structlog.get_logger()
 
 
 class Resync:

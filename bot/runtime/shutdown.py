@@ -11,18 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
 
-import structlog
-
 from bot.clock import iso
 from bot.errors import ApiError, Exit, OutcomeUnknown, Refused, TryLater, is_access_lost
+from bot.logs import log
 from bot.runtime.alerts.health import ENDING
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.positions import MirrorOrder
 from bot.runtime.reconciliation import protection
 from bot.runtime.reconciliation.guardians import DEAD_MAN
-
-log = structlog.get_logger()
 
 OnExit = Literal["leave", "cancel", "flatten"]
 # each reads the events once; positions that are open after them are reported

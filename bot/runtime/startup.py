@@ -9,13 +9,10 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-import structlog
-
 from bot.client.retry import Backoff
 from bot.clock import monotonic_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refused, is_access_lost
-
-log = structlog.get_logger()
+from bot.logs import log
 
 T = TypeVar("T")
 

@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-import structlog
-
 from bot.client import Client
 from bot.clock import SystemClock, boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import AccessLost, Exit, JournalError, Refusal, Refused, TryLater, is_access_lost
+from bot.logs import log
 from bot.runtime.control_plane import reporting
 from bot.runtime.control_plane.alarm_watch import AlarmWatch
 from bot.runtime.control_plane.commands import Commands
@@ -43,8 +42,6 @@ from bot.runtime.strategy_host import call_record
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.worker_pool import WorkerPool
 from bot.wire import Event
-
-log = structlog.get_logger()
 
 T = TypeVar("T")
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import structlog
 import uvloop
 from starlette.types import ASGIApp
 
 from bot.clock import Clock, SystemClock
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import replacing
+from bot.logs import log
 from bot.model.events import Event
 from bot.service.docs.routes import add_documents
 from bot.service.http.event_stream import StreamOperations, Streams, add_stream
@@ -56,8 +56,6 @@ from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
 if TYPE_CHECKING:
     from bot.service.live_prices.price_sources import PriceSources
-
-log = structlog.get_logger()
 
 CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a variable, not a secret
 MEMORY: Final = ":memory:"

@@ -10,10 +10,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from bot.backtest.backtest import Backtest, cuts_between, prove_causal, quiet_log
+from bot.backtest.backtest import Backtest, cuts_between, prove_causal
 from bot.backtest.engine.options import SessionOptions, within
 from bot.backtest.engine.outside_reads import watching, watching_clock
 from bot.clock import iso
+from bot.logs import quiet_log
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.fold import fold_wire_event
 from bot.runtime.model.positions import MirrorPosition

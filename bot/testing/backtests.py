@@ -14,15 +14,17 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from bot.backtest.backtest import Backtest, quiet_log
+from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.results.run_writer import Result
 from bot.backtest.results.trade_ledger import RoundTrip
 from bot.config import Settings
-from bot.runtime.kernel.assembly import limits_of, place_strategies
+from bot.logs import quiet_log
+from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import Loaded, build
+from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.strategy import Strategy
 from bot.testing.settings import checked_settings, strategy_entry
 from bot.venue.model.numbers import E8

@@ -40,21 +40,19 @@ _HOME = {
         " format_sandbox_clock parse_expires_after parse_idempotency_key parse_sandbox_clock"
     ),
     "vocabulary": (
-        "AssetClass EVENT_FILTERS EVENT_SUBTYPES FaultKind GuardianAction GuardianScope GuardianType INTERVAL_MS Intent"
-        " Interval LeverageMode MarketsView NavRange OrderType Scope Side Source"
+        "AssetClass CANDLES_MAX EVENTS_PAGE_MAX EVENT_FILTERS EVENT_SUBTYPES FaultKind GuardianAction GuardianScope"
+        " GuardianType INTERVAL_MS Intent Interval LeverageMode MarketsView NavRange OrderType Scope Side Source"
+        " TRADES_PAGE_MAX bare_coin"
     ),
     "order_requests": (
-        "BracketRequest CancelCoinRequest CloseRequest ConfirmRequest LegRequest OrderRequest SuggestRequest bare_coin"
+        "BracketRequest CancelCoinRequest CloseRequest ConfirmRequest LegRequest OrderRequest SuggestRequest"
     ),
     "guardian_requests": "GUARDIAN_RULES GuardianFields GuardianRequest GuardianRule InlineGuardian",
     "requests": (
         "CLEARS_CAP DeviceRequest DeviceTokenRequest EmptyRequest HeartbeatRequest KeyRequest KillRequest OtpRequest"
         " ResetRequest SandboxAccountRequest SettingsRequest URL_MAX VerifyRequest WebhookRequest"
     ),
-    "queries": (
-        "CANDLES_MAX CandlesQuery EVENTS_PAGE_MAX EmptyQuery EventsQuery MarketsQuery NavQuery OrdersQuery"
-        " TRADES_PAGE_MAX TradesQuery WalletTradesQuery"
-    ),
+    "queries": "CandlesQuery EmptyQuery EventsQuery MarketsQuery NavQuery OrdersQuery TradesQuery WalletTradesQuery",
     "control": (
         "AdvanceRequest ClockAdvanced ClockRequest ClockState ControlResetResult DigestResult Fault FaultRequest"
         " FaultsResult ForkResult MintKeyRequest MintKeyResult NameRequest PriceRequest SPEED_MAX SeedRequest"

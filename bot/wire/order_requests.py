@@ -25,7 +25,7 @@ from bot.wire.base import (
     refuse,
 )
 from bot.wire.guardian_requests import InlineGuardian
-from bot.wire.vocabulary import Intent, LeverageMode, OrderType, Side, Source
+from bot.wire.vocabulary import Intent, LeverageMode, OrderType, Side, Source, bare_coin
 
 
 def _positive(text: str | None, name: str) -> None:
@@ -113,20 +113,6 @@ class OrderRequest(Request):
             if guardian.market is not None and bare_coin(guardian.market) != bare_coin(self.market):
                 refuse(("guardians", index, "market"), "must be the market of the order, or left out", [self.market])
         return self
-
-
-def bare_coin(market: str) -> str:
-    """The name for comparisons:
-
-    `perp:BTC`, `btc` and `BTC` are the same, and so are `event:SLUG` and `EVENT:slug`. The market may not exist.
-    """
-    if not market.isascii():
-        # Only ASCII letters change case: the capital of the long s would be S.
-        return market
-    name = market.strip()
-    if name[:6].lower() == "event:":
-        return f"event:{name[6:].upper()}"
-    return name[5:].upper() if name[:5].lower() == "perp:" else name.upper()
 
 
 class ConfirmRequest(Request):

@@ -7,11 +7,16 @@ from typing import Annotated
 from pydantic import ConfigDict
 
 from bot.wire.base import CoinName, Integer, Request, Text
-from bot.wire.vocabulary import EVENT_FILTERS, AssetClass, Interval, MarketsView, NavRange
-
-EVENTS_PAGE_MAX = 200
-TRADES_PAGE_MAX = 200
-CANDLES_MAX = 5_000
+from bot.wire.vocabulary import (
+    CANDLES_MAX,
+    EVENT_FILTERS,
+    EVENTS_PAGE_MAX,
+    TRADES_PAGE_MAX,
+    AssetClass,
+    Interval,
+    MarketsView,
+    NavRange,
+)
 
 
 class EmptyQuery(Request):

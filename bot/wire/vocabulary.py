@@ -19,6 +19,11 @@ Interval = Literal["1m", "5m", "15m", "1h", "4h", "1d"]
 NavRange = Literal["1d", "7d", "30d", "all"]
 FaultKind = Literal["delay", "drop", "status_429", "status_500", "lose_reply", "duplicate_event"]
 
+# The largest pages of answers.
+EVENTS_PAGE_MAX = 200
+TRADES_PAGE_MAX = 200
+CANDLES_MAX = 5_000
+
 INTERVAL_MS: dict[str, int] = {
     "1m": 60_000,
     "5m": 300_000,
@@ -41,3 +46,17 @@ EVENT_SUBTYPES: dict[str, tuple[str, ...]] = {
 EVENT_FILTERS: frozenset[str] = frozenset(EVENT_SUBTYPES) | {
     f"{kind}.{sub}" for kind, subs in EVENT_SUBTYPES.items() for sub in subs
 }
+
+
+def bare_coin(market: str) -> str:
+    """The name for comparisons:
+
+    `perp:BTC`, `btc` and `BTC` are the same, and so are `event:SLUG` and `EVENT:slug`. The market may not exist.
+    """
+    if not market.isascii():
+        # Only ASCII letters change case: the capital of the long s would be S.
+        return market
+    name = market.strip()
+    if name[:6].lower() == "event:":
+        return f"event:{name[6:].upper()}"
+    return name[5:].upper() if name[:5].lower() == "perp:" else name.upper()

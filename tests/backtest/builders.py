@@ -24,8 +24,8 @@ from bot.backtest.results.event_lines import line_of
 from bot.backtest.results.run_writer import Result
 from bot.cli.app import call
 from bot.config import Settings
-from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import INTERVAL_MS
 

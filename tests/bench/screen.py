@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
 
-from bot.backtest.backtest import quiet_log
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import SessionOptions
+from bot.logs import quiet_log
 from bot.research.screen.jit import IS_COMPILED
 from bot.research.screen.screen import screen
 from bot.research.trials import Bundle, Task, evaluate

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.checks.file_versions import service_problem
 from bot.cli.app import call
 from bot.cli.run.embedded_service import Embedded, ServiceFailed
 from bot.errors import Exit
@@ -166,10 +167,10 @@ def test_a_journal_of_a_newer_version_is_told_by_check_doctor_and_status(
 
 
 async def test_a_database_that_is_in_use_or_not_there_is_not_judged(tmp_path: Path) -> None:
-    assert stored_problem(tmp_path / "none.db") is None
-    service = build(options(tmp_path / "s.db"))
+    assert service_problem(tmp_path) is None
+    service = build(options(tmp_path / "sandbox.db"))
     await service.start()
-    sql(tmp_path / "s.db", "PRAGMA user_version=99")
-    assert stored_problem(tmp_path / "s.db") is None
+    sql(tmp_path / "sandbox.db", "PRAGMA user_version=99")
+    assert service_problem(tmp_path) is None
     service.machine.log.close()
-    assert stored_problem(tmp_path / "s.db") is not None
+    assert service_problem(tmp_path) is not None

@@ -26,10 +26,10 @@ from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.server import Problem, Question
 from bot.runtime.journal.journal import Journal
-from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.model.intents import FIRST_LEG
 from bot.runtime.risk.pauses import Pauses
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from tests.integration.builders import MARKETS, MINUTE_MS
 from tests.integration.simulated import D_S, Busy, Inline, World, is_caught, lived, template

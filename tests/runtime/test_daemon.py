@@ -35,8 +35,7 @@ from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
 from bot.runtime import daemon, pass_runner, resync, startup, supervisor
 from bot.runtime.alerts import notifier
-from bot.runtime.control_plane import commands, reporting, status_documents
-from bot.runtime.control_plane import server as control
+from bot.runtime.control_plane import commands, control_address, reporting, status_documents
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.metrics import Figures, Sources
 from bot.runtime.journal import database, halt_flags
@@ -594,7 +593,7 @@ async def test_a_second_daemon_on_one_account_is_refused_although_its_folder_dif
 
 
 async def asked(one: Place, method: str, path: str) -> tuple[int, Any]:
-    with control.reachable(one.folder / "state" / control.SOCKET) as name:
+    with control_address.reachable(one.folder / "state" / control_address.SOCKET) as name:
         reader, writer = await asyncio.open_unix_connection(name)
     writer.write(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
     head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE_S)).partition(b"\r\n\r\n")
@@ -686,7 +685,7 @@ async def test_the_control_socket_answers_before_the_service_does_and_while_it_h
     assert told["state"] in ("RUNNING", "DEGRADED")
     assert (await asked(one, "POST", "/stop"))[1]["state"] == "STOPPING"
     assert (await asyncio.wait_for(one.task, PATIENCE_S)).exit_code is Exit.DONE
-    assert not (one.folder / "state" / control.SOCKET).exists()
+    assert not (one.folder / "state" / control_address.SOCKET).exists()
 
 
 async def test_a_reload_that_fails_for_the_service_has_not_the_exit_code_of_a_config_error(
@@ -753,9 +752,10 @@ async def test_while_the_journal_cannot_be_written_nothing_is_opened_and_heartbe
             one.halfway.paths.clear()
             await one.minute()
             await until("the loop beats on", lambda: "/v1/heartbeat" in one.halfway.paths)
-        assert await one.ask("GET", "/v1/trades") == {"trades": [], "nextBefore": None}, (
-            "what cannot be written is not sent"
-        )
+        assert await one.ask("GET", "/v1/trades") == {
+            "trades": [],
+            "nextBefore": None,
+        }, "what cannot be written is not sent"
         guard = {"type": "account_drawdown", "maxLossPctFromDayStart": 50, "action": "flatten"}
         made = (await one.ask("POST", "/v1/guardians", guard))["id"]
 

@@ -27,7 +27,7 @@ from bot.runtime.journal.pending_writes import PendingWrites
 from bot.runtime.journal.retention import Held
 from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
-from bot.runtime.model.positions import Named
+from bot.runtime.model.named_event import Named
 from bot.service.views import event_views
 from bot.venue.model.state import event_id
 from bot.wire.events import model_event
@@ -117,7 +117,10 @@ class MemoryIntents(IntentLog):
         return True
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
-        return self._go(moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms), intent.state)
+        return self._go(
+            moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms),
+            intent.state,
+        )
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
         after = moved(intent, "sending", attempts=intent.attempts + 1)

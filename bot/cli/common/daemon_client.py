@@ -237,7 +237,7 @@ def folder_of(config: Path) -> Path:
     A folder with a running daemon is chosen first, then one that this user may not enter, because a daemon may run in
     it, then one with a journal.
     """
-    from bot.config.settings import default_state_dir
+    from bot.config.state_folder import default_state_dir
     from bot.runtime.journal.queries import FILE
     from bot.runtime.liveness.instance_lock import is_held
 
@@ -261,7 +261,7 @@ def unit_state(name: str) -> str:
 def outline(config: Path) -> tuple[str, Path | None]:
     """A config's name and its `state_dir`."""
     from bot.config.references import NO_HOME
-    from bot.config.source import name_of
+    from bot.config.state_folder import name_of
 
     data = plain_data(config)
     name, given = data.get("name"), data.get("state_dir")
@@ -282,7 +282,7 @@ def plain_data(config: Path) -> Mapping[str, Any]:
     """
     from bot.config.document import Document
     from bot.config.references import Referred
-    from bot.config.source import FILE_BYTES_MAX
+    from bot.config.state_folder import FILE_BYTES_MAX
 
     try:
         text = config.read_text(encoding="utf-8-sig")[:FILE_BYTES_MAX]
@@ -311,8 +311,8 @@ def known_folders() -> list[Path]:
     """The state directories in the usual places (this user's, system units') with a daemon or a journal, and any
     other with a running daemon.
     """
-    from bot.config.settings import default_state_dir
-    from bot.runtime.control_plane.server import SOCKET
+    from bot.config.state_folder import default_state_dir
+    from bot.runtime.control_plane.control_address import SOCKET
     from bot.runtime.journal.queries import FILE
     from bot.runtime.liveness.instance_lock import folders_held
 
@@ -341,7 +341,7 @@ class _Connection(http.client.HTTPConnection):
         self._answer_s = answer_s
 
     def connect(self) -> None:
-        from bot.runtime.control_plane.server import reachable
+        from bot.runtime.control_plane.control_address import reachable
 
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(CONNECT_S)
@@ -379,7 +379,7 @@ def _ask(
 ) -> Any:
     from urllib.parse import urlencode
 
-    from bot.runtime.control_plane.server import FROM_MEMORY, SOCKET, answer_s
+    from bot.runtime.control_plane.control_address import FROM_MEMORY, SOCKET, answer_s
     from bot.runtime.journal.queries import Closed
     from bot.runtime.liveness.instance_lock import holder_pid
 

@@ -89,7 +89,7 @@ class CandleFile(click.ParamType[Candles]):
     def convert(self, value: str | Candles, param: click.Parameter | None, ctx: click.Context | None) -> Candles:
         if isinstance(value, Candles):
             return value
-        from bot.wire.order_requests import bare_coin
+        from bot.wire.vocabulary import bare_coin
 
         named = re.fullmatch(
             r"((?:perp:)?[a-z0-9]{1,20}|event:[a-z0-9][a-z0-9._-]{0,63})=(.+)", value, re.ASCII | re.IGNORECASE

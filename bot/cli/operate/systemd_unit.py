@@ -115,7 +115,7 @@ def unit_name(name: str) -> str:
 def unit_of(config: Path, *, is_user: bool) -> Unit:
     """The unit that runs this config with this installation. ConfigError if a unit could not start the config."""
     from bot.checks.config_check import checked_and_noted
-    from bot.config.settings import home
+    from bot.config.state_folder import home
 
     settings, noted = checked_and_noted(config)
     references = noted.found
@@ -171,7 +171,7 @@ def installed(name: str) -> Path | None:
 
 
 def _unit_folders() -> Iterator[Path]:
-    from bot.config.settings import home
+    from bot.config.state_folder import home
 
     # A user without a home has no user units.
     with contextlib.suppress(ConfigError):

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from telegram import Update
 from telegram.error import TelegramError
 from telegram.ext import (
@@ -31,12 +30,11 @@ from bot.cli.operate.telegram_answers import CheckedRequest, TelegramClock, faul
 from bot.cli.operate.telegram_messages import Ignored, Sender, ignored, sender_of
 from bot.clock import boot_ns
 from bot.errors import BotError
+from bot.logs import log
 
 if TYPE_CHECKING:
     from bot.cli.common.daemon_client import Place
     from bot.config.settings import Telegram
-
-log = structlog.get_logger()
 
 # after /kill
 CONFIRM_S: Final = 60

@@ -20,16 +20,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from bot.cli.run.embedded_service import LOOK_S, child_environment
 from bot.clock import monotonic_ns
 from bot.errors import Exit
+from bot.logs import log
 
 if TYPE_CHECKING:
     from bot.config import Dashboard
-
-log = structlog.get_logger()
 
 # time for the dashboard's end after SIGTERM
 END_S: Final = 3.0

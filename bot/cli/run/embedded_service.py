@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-import structlog
 from pydantic import SecretStr
 
 from bot import __version__
@@ -34,9 +33,8 @@ from bot.config import Settings
 from bot.descriptors import reserved
 from bot.errors import BotError, Exit
 from bot.http_limits import NETWORK
+from bot.logs import log
 from bot.runtime.liveness.instance_lock import close_in_children, is_free, private_dir, runtime_dir, take
-
-log = structlog.get_logger()
 
 # enough to replay a long log from a cold disk
 READY_S: Final = 30.0

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-import structlog
 from pydantic import SecretStr
 
 from bot.cli.run.dashboard_process import Served, dashboard_process
 from bot.cli.run.embedded_service import Embedded, Running
 from bot.config import Settings
 from bot.errors import Exit
+from bot.logs import log
 from bot.runtime import daemon
 from bot.runtime.control_plane.log_tail import Tail
 from bot.runtime.liveness.instance_lock import Held, collect_at_rest
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd
-
-log = structlog.get_logger()
 
 
 async def play(

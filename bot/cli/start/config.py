@@ -52,11 +52,11 @@ def check(config_file: Path, *, as_json: bool) -> int:
     from bot.checks.config_check import called, checked_config
     from bot.checks.file_versions import stored_problems
     from bot.errors import ConfigError, Exit
-    from bot.runtime.strategy_host.loader import load
 
     outside = _outside(config_file)
     try:
-        source, notes = called(checked_config(config_file, outside))
+        source = checked_config(config_file, outside)
+        found = called(source)
         if stored := stored_problems(source.settings.state_dir, embedded=source.settings.account.embedded):
             raise ConfigError("\n".join(stored))
     except ConfigError as error:
@@ -75,7 +75,8 @@ def check(config_file: Path, *, as_json: bool) -> int:
         click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
         return int(Exit.CONFIG)
     settings = source.settings
-    timers = {one.name: dict(load(one.use, settings.strategies_dir).strategy.timers) for one in settings.strategies}
+    timers = {name: one.timers for name, one in found.items()}
+    notes = [f"{name}: {one.note}" for name, one in found.items() if one.note is not None]
     handed_over = list(outside.found.values())
     if as_json:
         click.echo(json.dumps({**_as_json(settings, timers, handed_over), "notes": notes}))

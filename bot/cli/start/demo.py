@@ -82,7 +82,7 @@ def demo(
     if clock == "manual":
         raise click.UsageError("the demo needs a running clock; for a manual clock use `bot sandbox --clock manual`")
     from bot.cli.common import crash_report
-    from bot.config.settings import default_state_dir
+    from bot.config.state_folder import default_state_dir
     from bot.runtime.liveness.instance_lock import harden, hold_state, keep_heap_whole, private_dir
 
     harden()

@@ -13,16 +13,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
-import structlog
-
 from bot.errors import ConfigError
 from bot.exchanges.actions import ActionAnswer, ExchangeAction
 from bot.exchanges.link.frames import VERSION, Frame, frame_bytes, read_frame
 from bot.exchanges.link.values import all_of, packed, unpacked, unpacked_error
 from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoAnswer
 from bot.http_limits import NETWORK
-
-log = structlog.get_logger()
+from bot.logs import log
 
 MODULE: Final = "bot.exchanges.link.process"
 # What the process needs of the environment: how to find programs and certificates, and no secret.

@@ -16,16 +16,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
-
 from bot import logs
 from bot.errors import BotError, ConfigError
 from bot.exchanges.link.frames import VERSION, Frame, frame_bytes, read_frame
 from bot.exchanges.link.values import packed, packed_error, unpacked
 from bot.exchanges.protocol import ExchangePlugin, FillCursor, NoAnswer
 from bot.exchanges.registry import open_exchange
-
-log = structlog.get_logger()
+from bot.logs import log
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4

@@ -7,8 +7,6 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-import structlog
-
 from bot.local_exchange.faults import HTML_502, Fault
 from bot.local_exchange.server import limits
 from bot.local_exchange.server.blocks import Blocks
@@ -18,8 +16,7 @@ from bot.local_exchange.server.socket import Hub
 from bot.local_exchange.wire.actions import Malformed, weight_of
 from bot.local_exchange.wire.queries import ServerFault
 from bot.local_exchange.wire.requests import Signed
-
-log = structlog.get_logger()
+from bot.logs import log
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

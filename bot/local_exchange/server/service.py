@@ -9,8 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import structlog
-
 from bot.errors import ConfigError
 from bot.local_exchange import switches
 from bot.local_exchange.engine import listing, timeline
@@ -23,9 +21,8 @@ from bot.local_exchange.server.clock import ExchangeClock
 from bot.local_exchange.server.store import FORMAT, Store
 from bot.local_exchange.server.visibility import Visibility
 from bot.local_exchange.wire import info, requests
+from bot.logs import log
 from bot.money import parse_e8
-
-log = structlog.get_logger()
 
 Json = dict[str, Any]
 HEADER: Final = ("ts", "open", "high", "low", "close")

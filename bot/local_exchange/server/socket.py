@@ -9,14 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import structlog
-
 from bot.local_exchange.engine.records import Report
 from bot.local_exchange.server import limits
 from bot.local_exchange.server.service import Service
 from bot.local_exchange.wire.channels import CHANNELS, InvalidSubscription, normalised
-
-log = structlog.get_logger()
+from bot.logs import log
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -6,12 +6,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from bot import logs
+from bot.logs import log
 from bot.money import format_decimal
 
 if TYPE_CHECKING:
     from bot.wire import Event
-
-log = logs.FastLogger()
 
 FIGURES: Final = {
     "fill": ("kind", "side", "size", "px", "fee_usd", "realized_pnl_usd", "position_size", "balance_usd", "trade_id"),

@@ -21,7 +21,8 @@ from bot.model.events import (
 from bot.model.events import Event as ModelEvent
 from bot.money import E8
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.model.positions import PROTECTIVE, MirrorGuardian, Named, mirror_order, mirror_position
+from bot.runtime.model.named_event import Named
+from bot.runtime.model.positions import PROTECTIVE, MirrorGuardian, mirror_order, mirror_position
 from bot.wire.events import model_event
 
 if TYPE_CHECKING:

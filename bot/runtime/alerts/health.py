@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from bot.clock import DAY_MS, iso
 from bot.errors import Refusal
+from bot.logs import log
 from bot.runtime.alerts.messages import notice
 from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.journal.journal import Journal
@@ -24,8 +23,6 @@ from bot.words import many
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
-
-log = structlog.get_logger()
 
 # time before the end of a key from which on a warning is shown
 EXPIRES_SOON_MS: Final = 14 * DAY_MS

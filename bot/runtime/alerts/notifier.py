@@ -18,18 +18,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-import structlog
 from pydantic import SecretStr
 
 from bot.client.retry import Backoff
 from bot.errors import ConfigError, JournalError
 from bot.extras import install
 from bot.http_limits import share_certificates
+from bot.logs import log
 from bot.runtime.alerts.messages import LEVELS, Level, Message, digest, dropped, render
 from bot.runtime.journal.journal import Journal, Owed
 from bot.runtime.journal.state_store import is_number
-
-log = structlog.get_logger()
 
 # messages that may be sent at once
 BURST: Final = 10

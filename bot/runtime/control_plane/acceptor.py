@@ -11,13 +11,10 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
 from bot.descriptors import reserved
 from bot.errors import ConfigError
+from bot.logs import log
 from bot.runtime.liveness.instance_lock import close_in_children
-
-log = structlog.get_logger()
 
 # after a failed `accept`; the event loop reports the same waiting connection at every turn
 AGAIN_S: Final = 1.0

@@ -9,16 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
-import structlog
-
 from bot.errors import ApiError, Declined, OutcomeUnknown, TryLater
+from bot.logs import log
 from bot.runtime.control_plane import order_commands, status_documents
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
 from bot.runtime.control_plane.server import INSTANT_MAX, Data, Problem, Question
 from bot.runtime.model.positions import Drift
-
-log = structlog.get_logger()
 
 
 class CommandRoutes:

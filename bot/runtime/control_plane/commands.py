@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import structlog
-
 from bot.clock import monotonic_ns
 from bot.config import Settings, StrategySettings
 from bot.config.diff import Change, diff
 from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Exit, Refused, StrategyError
+from bot.logs import log
 from bot.runtime.alerts.messages import notice
 from bot.runtime.control_plane.hot_reload import Warm, hot_reload, warm_up
 from bot.runtime.control_plane.status import State, state_of
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from bot.runtime.control_plane.handle import DaemonHandle
     from bot.runtime.kernel.kernel import Kernel
 
-log = structlog.get_logger()
 T = TypeVar("T")
 
 # for the bars of all strategies to be built; no pass runs meanwhile, and without passes the heartbeats stop

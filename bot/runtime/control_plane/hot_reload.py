@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import structlog
-
 from bot.runtime.decisions.bar_queue import wanted_series
 from bot.runtime.passes.bar_feed import BarFeed, Closed, Series, YieldToPass
 from bot.runtime.strategy_host.host import StrategySpec
@@ -22,8 +20,6 @@ from bot.runtime.strategy_host.host import StrategySpec
 if TYPE_CHECKING:
     from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.strategy_host.instance import StrategyInstance
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from bot.errors import BotError, Declined, OutcomeUnknown, Refused, TryLater
+from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.reconciliation import protection
 
 if TYPE_CHECKING:
     from bot.runtime.kernel.kernel import Kernel
-
-log = structlog.get_logger()
 
 # The cause of the close, in its key and for `bot explain`.
 CAUSE: Final = "operator"

@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from bot.errors import ApiError
+from bot.logs import log
 
 if TYPE_CHECKING:
     from bot.client import Client
     from bot.wire.market import LivePriceMarket, LivePriceStatus
-
-log = structlog.get_logger()
 
 # time between two requests
 ASK_S: Final = 5.0

@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import structlog
-
 from bot.clock import MINUTE_MS
 from bot.errors import Refusal, StrategyError
+from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.server import Data, Problem, Question
@@ -26,8 +25,6 @@ from bot.strategy.intents import LEVERAGE_MAX
 
 if TYPE_CHECKING:
     from bot.runtime.kernel.kernel import Kernel
-
-log = structlog.get_logger()
 
 # begins with a letter, because digits alone would be read as an instant
 KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -152,7 +149,12 @@ def _answer(kernel: Kernel, asked: Asked) -> Data | None:
     if intent.state in ("rejected", "expired", "void"):
         return _refused(intent.code or intent.state, intent.message or intent.state) | {"id": intent.id}
     # approved before
-    return {"state": intent.state, "id": intent.id, "strategy": intent.strategy, "market": intent.market}
+    return {
+        "state": intent.state,
+        "id": intent.id,
+        "strategy": intent.strategy,
+        "market": intent.market,
+    }
 
 
 def _refused(code: str, message: str) -> Data:

@@ -13,10 +13,9 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from bot.clock import SystemClock, boot_id, boot_ns, iso, monotonic_ns
 from bot.errors import BotError, Exit, JournalError
+from bot.logs import log
 from bot.runtime.alerts import notifier as notify
 from bot.runtime.alerts.messages import notice, of_event, owners_in_words
 from bot.runtime.control_plane import metrics
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from bot.runtime.liveness.heartbeat import HeartbeatProcess
     from bot.runtime.model.shares import Part
     from bot.wire import Event
-
-log = structlog.get_logger()
 
 ASKERS_MAX: Final = 16
 PORT_FILE: Final = "metrics.port"

@@ -15,7 +15,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
@@ -23,36 +23,24 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-import structlog
-
 from bot.clock import SystemClock
 from bot.descriptors import reserved
 from bot.errors import ApiError, BotError, ConfigError, Exit
+from bot.logs import log
 from bot.runtime.control_plane.acceptor import Acceptor
-from bot.runtime.liveness.instance_lock import KEPT_LOOK_S, kept
-
-log = structlog.get_logger()
+from bot.runtime.control_plane.control_address import SOCKET, WARMING, answer_s, reachable
+from bot.runtime.liveness.run_files import KEPT_LOOK_S, kept
 
 # milliseconds or line numbers in a query; JSON carries whole numbers up to here exactly
 INSTANT_MAX: Final = 2**53
-SOCKET: Final = "control.sock"
 HEAD_BYTES_MAX: Final = 16_384
 BODY_BYTES_MAX: Final = 65_536
 CONNECTIONS_MAX: Final = 32
 # time for a whole request; the bot commands need milliseconds
 READ_S: Final = 5.0
 WRITE_S: Final = 10.0
-# time for a route; commands that wait for the end of a pass are the slow ones
-ANSWER_S: Final = 60.0
-# time for a route that warms up strategies, however many there are
-WARM_ANSWER_S: Final = 3_600.0
-WARMING: Final = frozenset({"/reload", "/resume"})
-# answered at the event loop's next turn
-FROM_MEMORY: Final = frozenset({"/status", "/positions", "/orders", "/strategies", "/guardians", "/logs"})
 # characters of a number; an order's have far fewer
 NUMBER_MAX: Final = 40
-# The bytes of a Unix socket's name.
-NAME_BYTES_MAX: Final = 107
 _UCRED: Final = struct.Struct("3i")
 
 JSON: Final = "application/json"
@@ -203,24 +191,6 @@ def _file_of(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-@contextlib.contextmanager
-def reachable(path: Path) -> Iterator[str]:
-    """A name for the socket that is short enough for an address, however deep its folder is."""
-    if len(os.fsencode(path)) <= NAME_BYTES_MAX:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
-
-def answer_s(path: str) -> float:
-    """How long a route may take."""
-    return WARM_ANSWER_S if path in WARMING else ANSWER_S
 
 
 def _listener(path: Path) -> socket.socket:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bot import logs
 from bot.errors import ApiError, Refused, is_access_lost
+from bot.logs import log
 from bot.runtime.account.attribution_fold import name_foreign_entries
 from bot.runtime.account.event_logging import log_event
 from bot.runtime.account.fold import with_our_keys
@@ -20,7 +21,7 @@ from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.execution.approvals import Approvals
 from bot.runtime.journal.journal import Notice
 from bot.runtime.model.intents import Intent
-from bot.runtime.model.positions import Named
+from bot.runtime.model.named_event import Named
 from bot.runtime.model.shares import Part
 from bot.runtime.passes.ports import EventSource
 from bot.runtime.reconciliation import reconciler
@@ -32,8 +33,6 @@ from bot.wire.events import model_event
 if TYPE_CHECKING:
     from bot.model.events import Event as ModelEvent
     from bot.wire import AccountSnapshot
-
-log = logs.FastLogger()
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from bot import logs
 from bot.clock import MINUTE_MS
 from bot.errors import Refusal
+from bot.logs import log
 from bot.runtime.account.account import Account
 from bot.runtime.decisions.entry_conditions import EntryConditions
 from bot.runtime.execution.execution_engine import ExecutionEngine
@@ -26,8 +27,6 @@ from bot.wire import INTERVAL_MS
 if TYPE_CHECKING:
     from bot.runtime.strategy_host.host import OwnedSignal
     from bot.runtime.strategy_host.instance import StrategyInstance
-
-log = logs.FastLogger()
 
 # life of an assistant's proposal, as long as its plan can be made anew (replan.py)
 PROPOSAL_MS: Final = 30 * MINUTE_MS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from bot import logs
 from bot.errors import ApiError
 from bot.runtime.decisions.bar_queue import BarQueue
 from bot.runtime.decisions.intent_builder import IntentBuilder
@@ -19,8 +18,6 @@ from bot.words import many
 
 if TYPE_CHECKING:
     from bot.runtime.strategy_host.instance import StrategyInstance
-
-log = logs.FastLogger()
 
 
 class WarmUp:

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
-from bot import logs
 from bot.clock import iso
 from bot.errors import BotError, StrategyError
+from bot.logs import log
 from bot.money import format_decimal
 from bot.plain_text import one_line
 from bot.runtime.alerts.messages import notice
@@ -29,8 +29,6 @@ from bot.runtime.model.limits import Approval, StrategyLimits
 from bot.strategy import Proposal
 from bot.strategy.hook_answers import refuse_unread
 from bot.wire import Event, Plan
-
-log = logs.FastLogger()
 
 # A part of the price that was shown. Beyond it a person is asked again.
 PRICE_MOVE_MAX: Final = Decimal("0.005")

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
-from bot import logs
 from bot.errors import Refusal
+from bot.logs import log
 from bot.runtime.execution.order_search import OrderSearch
 from bot.runtime.execution.send_state import SendStates
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import Intent
 from bot.runtime.passes.ports import Pacer, VenuePort
 from bot.wire import Plan
-
-log = logs.FastLogger()
 
 # Real time after which an unsent entry ends when only its own strategy must not send it. As long as a plan lives. Until
 # then it keeps entries of other strategies out of its market.

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from bot import logs
+from bot.logs import log
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.ownership import OrderOwners
 from bot.runtime.execution.dispatch import next_batch, one_by_one
@@ -20,8 +20,6 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, IN_DOUBT, Intent
 from bot.runtime.passes.pass_budget import PassBudget
 from bot.runtime.passes.ports import ServiceClock
-
-log = logs.FastLogger()
 
 # intents of event hooks that one pass sends, because a hook may order on each of its own fills
 REPLIES_MAX: Final = 50

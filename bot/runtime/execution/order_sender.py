@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from bot import logs
 from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, OutcomeUnknown, Refused, TryLater
+from bot.logs import log
 from bot.runtime.execution.approvals import Approvals
 from bot.runtime.execution.entry_wait import EntryChecks, EntryWait
 from bot.runtime.execution.in_flight import InFlight
@@ -25,7 +25,6 @@ from bot.runtime.passes.pass_budget import PassBudget
 from bot.runtime.passes.ports import PlacedOrder, VenuePort
 from bot.wire import OrderRequest
 
-log = logs.FastLogger()
 T = TypeVar("T")
 
 # Times are real milliseconds.

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, Final, Protocol
 
 from bot import logs
+from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.alerts.messages import notice
@@ -17,8 +18,6 @@ from bot.runtime.model.intents import Intent, State
 from bot.runtime.passes.ports import ServiceClock
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.wire import Plan
-
-log = logs.FastLogger()
 
 WAY_OUT: Final = "look at the account, then bot resume"
 SMALL_SHARE: Final = (

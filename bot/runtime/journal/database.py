@@ -17,10 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import structlog
-
 from bot.descriptors import reserved
 from bot.errors import JournalDamaged, JournalError
+from bot.logs import log
 from bot.runtime.journal.database_library import Database
 from bot.runtime.journal.failover import (
     FileIds,
@@ -34,8 +33,6 @@ from bot.runtime.journal.failover import (
     write_back,
 )
 from bot.runtime.journal.retention import PAGES_FREE, PAGES_GIVEN
-
-log = structlog.get_logger()
 
 # wait for another process's lock; bars and exits wait too, and the memory copy is the fallback
 BUSY_TIMEOUT_MS: Final = 500

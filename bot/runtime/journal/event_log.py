@@ -7,16 +7,13 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import structlog
-
+from bot.logs import log
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.failover import seal
 from bot.runtime.model.intents import Intent
 
 if TYPE_CHECKING:
     from bot.wire import Event
-
-log = structlog.get_logger()
 
 
 class Cursor(NamedTuple):

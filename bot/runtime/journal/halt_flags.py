@@ -14,13 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from bot.descriptors import reserved
 from bot.files import sync
+from bot.logs import log
 from bot.runtime.journal.failover import seal
-
-log = structlog.get_logger()
 
 # a list of strategies
 PAUSES: Final = "pauses"

@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import structlog
-
 from bot.encryption import Cipher
 from bot.errors import JournalDamaged, Refusal
 from bot.runtime.journal import approval_log, halt_flags
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from bot.runtime.model.shares import AttributionChanges
     from bot.strategy import AskRecord
     from bot.wire import Event
-
-log = structlog.get_logger()
 
 # the number of events that the service keeps
 EVENTS_KEPT: Final = 100_000

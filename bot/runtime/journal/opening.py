@@ -9,10 +9,9 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from bot.encryption import Cipher
 from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError
+from bot.logs import log
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal.backup import NotCopied, write_copy
 from bot.runtime.journal.database import NOTHING_SENT, WAY_OUT
@@ -21,8 +20,6 @@ from bot.runtime.journal.failover import copied_file, disk_hint, is_damage, may_
 from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.journal import OF_THIS_PROCESS, TOKENS, Journal
 from bot.runtime.journal.schema import migrations
-
-log = structlog.get_logger()
 
 # wait for another process's lock at a start, when nothing else waits
 OPEN_BUSY_MS: Final = 5_000

@@ -10,8 +10,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import structlog
-
+from bot.logs import log
 from bot.money import format_e8, format_e16
 from bot.runtime.journal import halt_flags
 from bot.runtime.journal.database import JournalDatabase
@@ -21,8 +20,6 @@ from bot.runtime.journal.pending_writes import PendingWrites
 
 if TYPE_CHECKING:
     from bot.runtime.model.shares import AttributionChanges
-
-log = structlog.get_logger()
 
 # The digits of a number in a note: Python refuses to read thousands.
 NUMBER_DIGITS_MAX: Final = 20

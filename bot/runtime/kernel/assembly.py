@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-
-import structlog
+from collections.abc import Iterable
 
 from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError
+from bot.logs import log
 from bot.runtime.kernel.kernel import Settings as KernelSettings
-from bot.runtime.model.limits import Approval, StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
-from bot.runtime.strategy_host.loader import Loaded, build, load, load_policy
-from bot.wire import INTERVAL_MS, GuardianRequest
-
-log = structlog.get_logger()
+from bot.runtime.strategy_host.loader import Loaded, build, load
+from bot.runtime.strategy_host.strategy_limits import limits_of
+from bot.wire import GuardianRequest
 
 
 def place_strategies(settings: Settings, *, anew: bool = False) -> list[StrategySpec]:
@@ -45,31 +42,6 @@ def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> S
 def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
     """Strategy -> digest of the source that runs."""
     return {one.strategy.name: one.sha256 for one in specs}
-
-
-def limits_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
-    return StrategyLimits(
-        strategy=one.name,
-        markets=frozenset(one.markets),
-        interval_ms=INTERVAL_MS[one.interval],
-        budget_usd=one.budget_usd,
-        max_leverage=one.max_leverage,
-        require_protection=settings.safety.require_protection,
-        path=settings.orders.path,
-        daily_loss_usd=one.daily_loss_usd,
-        nets=one.netting == "allow",
-        approval=_approval_of(settings, one),
-    )
-
-
-def _approval_of(settings: Settings, one: StrategySettings) -> Approval | None:
-    if isinstance(one.approve, Mapping):
-        return Approval(above_usd=one.approve["above_usd"])
-    if one.approve == "never":
-        return None
-    if one.approve == "always":
-        return Approval()
-    return Approval(policy=load_policy(one.approve, settings.strategies_dir), policy_name=one.approve)
 
 
 def version_of(one: StrategySettings, loaded: Loaded) -> str:

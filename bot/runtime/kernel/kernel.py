@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from bot import logs
 from bot.clock import MINUTE_MS
 from bot.errors import ApiError, Refusal, is_access_lost
+from bot.logs import log
 from bot.runtime.account.account import Account
 from bot.runtime.alerts.health import ENDING, ORDERS, Health, key_problem
 from bot.runtime.decisions.bar_queue import BarQueue, wanted_series
@@ -60,8 +60,6 @@ from bot.runtime.strategy_host.timers import Timers
 if TYPE_CHECKING:
     from bot.runtime.strategy_host.instance import StrategyInstance
     from bot.wire import AccountSnapshot
-
-log = logs.FastLogger()
 
 # the note of when a journal was begun, by the clock of the service
 BEGUN: Final = "begun_ms"

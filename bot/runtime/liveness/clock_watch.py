@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from bot.clock import HOUR_MS, SystemClock, boot_ns, monotonic_ns
 from bot.errors import Refusal
+from bot.logs import log
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import is_number
-
-log = structlog.get_logger()
 
 # if boot time gained more on monotonic time, the host was suspended
 SUSPEND_MS: Final = 1_000

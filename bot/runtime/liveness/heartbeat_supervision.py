@@ -8,9 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-import structlog
-
 from bot.errors import AccessLost, ApiError, ConfigError, Exit, Refusal, is_access_lost
+from bot.logs import log
 from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.heartbeat_rule import BeatTiming
@@ -18,8 +17,6 @@ from bot.runtime.liveness.heartbeat_rule import BeatTiming
 if TYPE_CHECKING:
     from bot.config import Settings
     from bot.runtime.passes.ports import ServiceClock
-
-log = structlog.get_logger()
 
 # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_ANSWER_S: Final = 2.0

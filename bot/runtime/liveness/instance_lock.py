@@ -5,7 +5,6 @@ The operating system releases a lock when the process ends. Nothing here reads a
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import fcntl
@@ -20,18 +19,15 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import IO, Any, Final, NamedTuple, Protocol
 
-import structlog
-
 from bot.clock import monotonic_ns
 from bot.errors import BotError, ConfigError, JournalError
 from bot.files import DISK_FAULTS
-
-log = structlog.get_logger()
+from bot.logs import log
 
 LOCK: Final = "lock"
 # every daemon's folder contains one of these, also a copied one
@@ -42,8 +38,6 @@ UNUSED: Final = frozenset({"lost+found"})
 LOOKERS_S: Final = 5.0
 # time between two attempts
 LOOK_S: Final = 0.001
-# time between two checks that the files of a run still exist
-KEPT_LOOK_S: Final = 2.0
 HOLDER_BYTES_MAX: Final = 4_096
 # in /proc/PID/fdinfo
 LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)
@@ -53,13 +47,6 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES: Final = 64 * 1024
 # young collections before `collect_at_rest` runs a full one; Python itself runs one after more than 10
 LOOKS_MAX: Final = 5
-
-
-class Kept(Protocol):
-    """A file of a run that must keep existing."""
-
-    async def look(self) -> None:
-        """Restore the lock's file if it is gone."""
 
 
 class Lock:
@@ -235,24 +222,6 @@ def hold_state(folder: Path) -> Iterator[Held]:
                 " or give this one a folder of its own (state_dir in the config; --state-dir of bot demo)"
             )
         yield Held(folder, lock)
-
-
-@contextlib.asynccontextmanager
-async def kept(*things: Kept, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None]:
-    """While the block runs, restore files that were removed, every `look_s`."""
-
-    async def look() -> None:
-        while True:
-            await asyncio.sleep(look_s)
-            for one in things:
-                await one.look()
-
-    keeper = asyncio.create_task(look(), name="keeper")
-    try:
-        yield
-    finally:
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from bot.money import decimal_of_e8
-from bot.wire import Event
 
 DriftKind = Literal[
     "missing_fill", "foreign_order", "foreign_position", "naked_position", "guardian_gone", "order_gone", "cursor_lost"
@@ -157,13 +156,3 @@ class Drift:
     # the order's or guardian's id, or a guardian's name in the config
     subject: str = ""
     message: str = ""
-
-
-class Named(Event):
-    """An event that came without a key and has got the key of our order by its trade id.
-
-    It does not prove that the service shows keys.
-    """
-
-    # The journal distinguishes it from an event that the service gave a key.
-    key_from: str = "trade"

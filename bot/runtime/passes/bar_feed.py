@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, NamedTuple
-
-import structlog
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bot.errors import OutcomeUnknown, Refused, TryLater
+from bot.logs import log
 from bot.runtime.passes.ports import VenuePort
 from bot.strategy import Bar, History
 from bot.strategy.history import HISTORY_BARS
-from bot.wire import CANDLES_MAX, INTERVAL_MS, Candle
+from bot.wire import CANDLES_MAX, INTERVAL_MS
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from bot.runtime.passes.ports import VenuePort
+    from bot.wire import Candle
 
 # the open bar, and one that may close while the request is on its way
 SPARE_BARS: Final = 2

@@ -10,14 +10,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Protocol
 
-import structlog
-
 from bot.errors import AccessLost, ApiError
+from bot.logs import log
 
 if TYPE_CHECKING:
     from bot.wire import Event
-
-log = structlog.get_logger()
 
 # shortest time between two wake-ups; the next pass reads what comes meanwhile
 WAKE_S: Final = 0.2

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 from bot.errors import Refused
+from bot.logs import log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from bot.runtime.model.positions import MirrorPosition
     from bot.runtime.reconciliation.context import RepairContext
     from bot.wire import Guardian, Position
-
-log = structlog.get_logger()
 
 
 async def adopt(context: RepairContext, position: MirrorPosition, strategy: str) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from bot.errors import ApiError, Refused, TryLater, is_access_lost
+from bot.logs import log
 from bot.runtime.model.positions import Drift
 from bot.runtime.reconciliation import foreign_review, protection, reconciler, target_orders
 from bot.runtime.reconciliation.context import RepairContext
@@ -17,8 +16,6 @@ from bot.runtime.reconciliation.reconciler import CursorLost
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
-
-log = structlog.get_logger()
 
 # tries to get a snapshot as new as the events; on a busier feed the next comparison tries again
 TRIES_MAX: Final = 4

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-import structlog
-
 from bot.errors import ApiError, Refused
+from bot.logs import log
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import Arm
@@ -33,8 +32,6 @@ from bot.runtime.model.intents import intent_key
 from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.passes.ports import VenuePort
 from bot.wire import Guardian, GuardianRequest
-
-log = structlog.get_logger()
 
 DEAD_MAN: Final = "dead_man"
 # prefix of the name of a trailing stop that a repair armed for one position

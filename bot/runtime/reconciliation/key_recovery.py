@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from bot.clock import MINUTE_MS
+from bot.logs import log
 from bot.runtime.execution.replan import APPROVAL_LEGS, LEGS
 from bot.runtime.model.intents import FIRST_LEG, intent_key
 from bot.runtime.model.limits import FRESH_INTERVALS
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from bot.runtime.reconciliation.context import RepairContext
     from bot.runtime.strategy_host.instance import StrategyInstance
     from bot.wire import AccountSnapshot
-
-log = structlog.get_logger()
 
 # signals of one decision; with more the position stays foreign
 ORDINALS: Final = 10

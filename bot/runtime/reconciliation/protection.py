@@ -11,16 +11,13 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
-import structlog
-
 from bot.errors import ApiError, Refused, is_access_lost
+from bot.logs import log
 from bot.runtime.model.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
 from bot.runtime.model.positions import Drift, MirrorPosition
 from bot.runtime.reconciliation import adoption
 from bot.runtime.reconciliation.context import RepairContext
 from bot.wire import CloseRequest
-
-log = structlog.get_logger()
 
 TRAIL_PCT_MIN: Final = Decimal("0.1")
 # the interface's bound

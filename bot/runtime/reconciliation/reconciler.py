@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from bot.errors import ApiError, Refused
+from bot.logs import log
 from bot.runtime.account.diff import diff
 from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.model.positions import Drift, DriftKind
@@ -21,8 +20,6 @@ from bot.runtime.reconciliation.key_recovery import claim_orders, claim_position
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
-
-log = structlog.get_logger()
 
 
 async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:

@@ -11,10 +11,9 @@ import json
 from collections.abc import Mapping
 from decimal import Decimal
 
-import structlog
-
 from bot.clock import DAY_MS, iso, next_utc_day_ms
 from bot.errors import Refusal
+from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.ownership import PositionOwners
@@ -25,8 +24,6 @@ from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.run_state import RunState
 from bot.runtime.passes.bar_feed import Series
 from bot.runtime.passes.ports import Calm
-
-log = structlog.get_logger()
 
 
 class LossLimits:

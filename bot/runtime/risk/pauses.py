@@ -11,14 +11,11 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import structlog
-
 from bot.errors import Refusal
+from bot.logs import log
 from bot.runtime.alerts.messages import notice
 from bot.runtime.journal.halt_flags import ALL, PAUSES, QUARANTINE
 from bot.runtime.journal.journal import Journal
-
-log = structlog.get_logger()
 
 # resting entries that a notice names; bot orders lists all of them
 OIDS_MAX: Final = 10

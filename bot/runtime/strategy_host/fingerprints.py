@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from bot import __version__
 from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError, StrategyError
-from bot.logs import is_secret_name
+from bot.logs import is_secret_name, log
 from bot.money import format_decimal
 from bot.runtime.strategy_host.loader import load
 
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from bot.runtime.journal.journal import Journal
-
-log = structlog.get_logger()
 
 # A note of the journal: a list of marks, oldest first.
 NOTE: Final = "runs"

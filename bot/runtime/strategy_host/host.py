@@ -13,9 +13,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
-import structlog
-
 from bot.errors import Refusal, StrategyError
+from bot.logs import log
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.journal.journal import Journal
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from bot.model.events import Event as ModelEvent
     from bot.wire import Event, Plan
 
-log = structlog.get_logger()
 T = TypeVar("T")
 
 Hook = Callable[[], Iterable[Signal] | None]

@@ -18,9 +18,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-import structlog
-
 from bot.errors import StrategyError
+from bot.logs import Logger, log
 from bot.model import events
 from bot.money import E8, E16
 from bot.runtime.account.account_state import AccountState
@@ -48,8 +47,6 @@ from bot.strategy.intents import Side
 
 if TYPE_CHECKING:
     from bot.wire import Plan
-
-log = structlog.get_logger()
 
 # intents in one hook call; more is a bug in the strategy
 INTENTS_MAX: Final = 100
@@ -80,7 +77,7 @@ class ViewSource:
         self._attribution = attribution
         self._name = name
         self.histories = histories
-        self._log = log.bind(strategy=name)
+        self._log = Logger(strategy=name)
         self.now_ms = 0
         self.state: dict[str, Any] = {}
         self.is_warming_up = False

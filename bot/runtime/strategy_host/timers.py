@@ -12,19 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
-
-import structlog
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot import cron
 from bot.clock import MINUTE_MS, SECOND_MS
 from bot.errors import StrategyError
-from bot.runtime.journal.journal import Journal
-from bot.runtime.strategy_host.instance import StrategyInstance
+from bot.logs import log
 from bot.strategy import Strategy
 from bot.strategy.view import Timer
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from bot.runtime.journal.journal import Journal
+    from bot.runtime.strategy_host.instance import StrategyInstance
 
 # tolerated lead of the newest instant over the clock, for small clock corrections
 BACK_MS: Final = MINUTE_MS

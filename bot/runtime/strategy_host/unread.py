@@ -13,6 +13,7 @@ import re
 import textwrap
 import types
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from bot.errors import StrategyError
@@ -24,6 +25,8 @@ from bot.strategy.indicators import Indicator
 # What the daemon sets on each strategy: a value of the class would be replaced by it.
 SET: Final = ("name", "markets", "params", "indicators", "warmup_bars")
 READ: Final = tuple(name for name in vars(Strategy) if not name.startswith("_"))
+# methods whose trees are kept: a check loads each strategy several times
+TREES_MAX: Final = 512
 # the ratio from which a name is a slip of another one
 ALIKE: Final = 0.8
 
@@ -163,8 +166,13 @@ def _is_used(target: type[Strategy], name: str) -> bool:
 
 def _tree(method: types.FunctionType) -> ast.stmt | None:
     """The text of a function as a tree; None if it is not there, or is not a function of its own."""
+    return _tree_of(inspect.unwrap(method).__code__)
+
+
+@lru_cache(maxsize=TREES_MAX)
+def _tree_of(code: types.CodeType) -> ast.stmt | None:
     try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(code))).body
     except (OSError, SyntaxError, ValueError):
         return None
     return tree

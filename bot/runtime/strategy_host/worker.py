@@ -12,13 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast
 
-import structlog
-
 from bot.clock import monotonic_ns
 from bot.errors import StrategyError
+from bot.logs import log
 from bot.runtime.strategy_host.call_record import Row
 
-log = structlog.get_logger()
 T = TypeVar("T")
 
 # longest time that the event loop blocks for an answer; most calls are faster

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
-import structlog
 from pydantic import ValidationError
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
+from bot.logs import log
 from bot.service.http.fault_injection import INJECTED, Faults
 from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.operations.executor import Context
@@ -36,8 +36,6 @@ from bot.wire.base import Request
 from bot.wire.headers import API_VERSION, format_sandbox_clock, parse_expires_after, parse_idempotency_key
 from bot.wire.interface import Access, Operation
 from bot.wire.requests import EmptyRequest
-
-log = structlog.get_logger()
 
 R = TypeVar("R", bound=Request)
 

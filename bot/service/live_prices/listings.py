@@ -12,9 +12,8 @@ from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from typing import Final
 
-import structlog
-
 from bot.errors import ConfigError
+from bot.logs import log
 from bot.market_data.quote_filter import QuoteFilter
 from bot.market_data.registry import open_source
 from bot.market_data.source import Instrument, LiveSource, NoAnswer, NotOffered, Quote
@@ -23,8 +22,6 @@ from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing,
 from bot.service.state_machine.bootstrap import LiveOptions
 from bot.venue.model.numbers import E8, decimals_of
 from bot.venue.model.state import MarketSpec
-
-log = structlog.get_logger()
 
 # markets without a quote until then are not listed
 FIRST_QUOTES_SECONDS: Final = 30.0

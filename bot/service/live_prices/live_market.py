@@ -10,8 +10,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Final
 
-import structlog
-
+from bot.logs import log
 from bot.market_data.quote_filter import Jump, QuoteFilter, Witness, is_near, scaled
 from bot.market_data.source import Depth, FundingRate, Mark, Page, Quote, Row
 from bot.money import format_e8
@@ -23,8 +22,6 @@ from bot.venue.model.commands import SetBook, SetMarket
 from bot.venue.model.numbers import E8, E12
 from bot.venue.model.state import HOUR_MS
 from bot.venue.prices.quiet_band import INFINITY, band_of
-
-log = structlog.get_logger()
 
 MINUTE_MS: Final = 60_000
 # The age of a price. An older one closes the market for new positions.

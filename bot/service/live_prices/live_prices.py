@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Final
 
-import structlog
-
 from bot.clock import DAY_MS, SECOND_MS
+from bot.logs import log
 from bot.market_data.source import Connection, LiveSource, Missing, NoAnswer, NotOffered, Quote, SourceError, Update
 from bot.money import format_e8
 from bot.service.live_prices.listings import open_live
@@ -24,8 +23,6 @@ from bot.service.live_prices.live_market import MINUTE_MS, LiveMarket, candle_of
 from bot.service.state_machine.bootstrap import CLOSED_META
 from bot.service.state_machine.machine import Machine
 from bot.wire.vocabulary import INTERVAL_MS
-
-log = structlog.get_logger()
 
 # time without any quote; an open connection may be dead and raise nothing
 SILENCE_MAX_MS: Final = 60_000

@@ -14,8 +14,7 @@ from typing import Final
 
 from bot.service.market_data.simulator import Candle
 from bot.service.market_data.trading_hours import DAY_MS, daily_start
-from bot.wire.queries import CANDLES_MAX
-from bot.wire.vocabulary import INTERVAL_MS
+from bot.wire.vocabulary import CANDLES_MAX, INTERVAL_MS
 
 STEPS: Final = tuple(INTERVAL_MS.items())
 

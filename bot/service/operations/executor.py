@@ -18,7 +18,7 @@ from bot.venue.model.commands import Command
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import Account, Key
 from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
-from bot.wire.order_requests import bare_coin
+from bot.wire.vocabulary import bare_coin
 
 # characters of an unknown market's name in an error
 NAME_SHOWN_MAX: Final = 80

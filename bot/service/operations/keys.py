@@ -19,8 +19,8 @@ from bot.service.views.responses import Answer, Refused, invalid
 from bot.venue.apply import Revoked
 from bot.venue.model.commands import ChangeSettings, Command, CreateKey, RevokeKey
 from bot.venue.model.state import Account, Key
-from bot.wire.order_requests import bare_coin
 from bot.wire.requests import KeyRequest, SettingsRequest
+from bot.wire.vocabulary import bare_coin
 
 # a time below this is in seconds: as milliseconds it would be in 1973
 SECONDS_MAX: Final = 10**11

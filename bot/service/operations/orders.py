@@ -62,8 +62,8 @@ from bot.wire.order_requests import (
     LegRequest,
     OrderRequest,
     SuggestRequest,
-    bare_coin,
 )
+from bot.wire.vocabulary import bare_coin
 
 PLAN_TTL_REAL_MS: Final = 60_000
 # largest number in a body; larger than any balance

@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-import structlog
-
 from bot.errors import Refusal
+from bot.logs import log
 from bot.service.state_machine.named_snapshots import NamedSnapshot, Replies
 from bot.service.views.responses import Refused
-
-log = structlog.get_logger()
 
 FORKS_MAX: Final = 16
 

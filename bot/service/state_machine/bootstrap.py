@@ -30,8 +30,7 @@ from bot.venue.model.outcome import is_paid
 from bot.venue.model.state import Market, MarketSpec, State
 from bot.venue.prices import index
 from bot.venue.storage import codec
-from bot.wire.order_requests import bare_coin
-from bot.wire.vocabulary import INTERVAL_MS
+from bot.wire.vocabulary import INTERVAL_MS, bare_coin
 
 MINUTE_MS: Final = INTERVAL_MS["1m"]
 # name in the database: up to when each closed live market has lived through its prices

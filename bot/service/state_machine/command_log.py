@@ -21,16 +21,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
-import structlog
-
 from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import DISK_FAULTS
+from bot.logs import log
 from bot.service.state_machine.rules_version import WAY_OUT
 from bot.service.state_machine.snapshots import KeptAccount
 from bot.venue.model import text_set
-
-log = structlog.get_logger()
 
 SCHEMA_VERSION: Final = 2
 # "BBKT": marks the file as a database of this service

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import sqlite3
 import zlib
 from pathlib import Path
@@ -15,8 +14,8 @@ from bot.service.state_machine.rules_version import WAY_OUT
 
 
 def stored_problem(path: Path) -> str | None:
-    """Why this version cannot continue with the database. None: it can, there is none, or a service uses it now."""
-    if not path.exists() or path.stat().st_size == 0 or _is_used(path):
+    """Why this version cannot continue with a database that no service uses now. None: it can, or there is none."""
+    if not path.exists() or path.stat().st_size == 0:
         return None
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
@@ -30,15 +29,3 @@ def stored_problem(path: Path) -> str | None:
     except (sqlite3.DatabaseError, zlib.error, UnicodeDecodeError):
         return f"{path}: is damaged. {WAY_OUT}"
     return None
-
-
-def _is_used(path: Path) -> bool:
-    """True if a service holds the lock of the database."""
-    try:
-        with path.with_name(f"{path.name}.lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False

@@ -13,10 +13,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import structlog
 from pydantic_core import to_json
 
 from bot.clock import SystemClock
+from bot.logs import log
 from bot.model.events import Event
 from bot.service.market_data.price_feed import MINUTE_MS, Point, PriceFeed, points_of
 from bot.service.market_data.simulator import Candle
@@ -50,8 +50,6 @@ from bot.venue.model.commands import (
 from bot.venue.model.state import State
 from bot.venue.prices import index
 from bot.venue.storage import codec, pages
-
-log = structlog.get_logger()
 
 # unpacked events of an account; packed ones take a tenth of the memory
 EVENTS_OPEN: Final = 256

@@ -15,10 +15,9 @@ from importlib import import_module
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
-import structlog
-
 from bot.clock import Clock
 from bot.encryption import DecryptionFailed
+from bot.logs import log
 from bot.service.security.secret_encryption import SecretCipher
 from bot.service.state_machine.machine import Machine
 from bot.service.webhooks.outbox import Delivery, Endpoint, Outbox
@@ -27,8 +26,6 @@ from bot.wire import signing
 
 if TYPE_CHECKING:
     from bot.service.webhooks.http_delivery import Outcome
-
-log = structlog.get_logger()
 
 SCHEDULE_MS: Final = tuple(
     1000 * seconds for seconds in (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)

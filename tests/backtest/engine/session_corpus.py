@@ -2,7 +2,8 @@
 
 A change of the engine that must change no result is checked against `session_digests.txt`. When a rule of the venue or
 the daemon changes results on purpose, write the file anew and say why in the commit: `python -m
-tests.backtest.engine.session_corpus [count]`.
+tests.backtest.engine.session_corpus [count]`. `python -m tests.backtest.engine.session_corpus 10000 FILE` writes the
+digests of many more to another file, to compare two states of the repository by `diff`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import hashlib
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -25,8 +28,8 @@ from bot.backtest.results.run_writer import write
 from bot.clock import HOUR_MS
 from bot.config import Settings
 from bot.money import format_decimal
-from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View, sma
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Scripted, busy, minutes
 
@@ -222,7 +225,9 @@ def kept() -> Mapping[int, str]:
 def main() -> None:
     logs.configure(level="critical")
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    DIGESTS.write_text("".join(digests_of(seed) + "\n" for seed in range(count)))
+    out = Path(sys.argv[2]) if len(sys.argv) > 2 else DIGESTS
+    with ProcessPoolExecutor(initializer=partial(logs.configure, level="critical")) as workers:
+        out.write_text("".join(f"{line}\n" for line in workers.map(digests_of, range(count), chunksize=10)))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from bot.backtest.backtest import Backtest
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import SessionOptions
 from bot.config import Settings
-from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import build, load
+from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.backtest.builders import Scripted, minutes, placing, settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bot.backtest.backtest import quiet_log
+from bot.logs import quiet_log
 from tests.backtest.engine.session_corpus import digests_of, kept
 
 

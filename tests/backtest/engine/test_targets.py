@@ -15,9 +15,9 @@ import pytest
 from bot.backtest.backtest import Backtest
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.config import Settings
-from bot.runtime.kernel.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load
+from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, minutes, placing, ran, settings, told
 from tests.backtest.engine.builders import FLAT, candles

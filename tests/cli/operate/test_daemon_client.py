@@ -24,7 +24,7 @@ from bot.cli.operate.systemd_unit import USER_UNITS
 from bot.cli.run.embedded_service import Embedded
 from bot.config import load
 from bot.errors import BotError, ConfigError
-from bot.runtime.control_plane.server import reachable
+from bot.runtime.control_plane.control_address import reachable
 from bot.runtime.liveness.instance_lock import folders_held, hold_state, noted, private_dir
 
 CONFIG = 'account: {base_url: "https://x.example", api_key: "${credential:none}"}\nstrategies: []\n'

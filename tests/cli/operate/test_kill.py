@@ -19,7 +19,7 @@ from bot.cli.app import call
 from bot.cli.common import daemon_client as place_module
 from bot.cli.common.daemon_client import Hung, Place, Silent
 from bot.cli.operate import kill as kill_module
-from bot.runtime.control_plane.server import reachable
+from bot.runtime.control_plane.control_address import reachable
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.instance_lock import hold_state
 from bot.runtime.strategy_host.fingerprints import note_run

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bot.backtest.backtest import Backtest, quiet_log
+from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.options import PathPolicy, SessionOptions
@@ -17,6 +17,7 @@ from bot.backtest.results.trade_ledger import RoundTrip
 from bot.checks.config_check import checked_text
 from bot.clock import HOUR_MS, MINUTE_MS
 from bot.config import Settings
+from bot.logs import quiet_log
 from bot.research.screen.markets import ground_of
 from bot.research.screen.screen import Screened, screen
 from bot.runtime.kernel.assembly import place_strategies

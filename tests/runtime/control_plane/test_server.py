@@ -21,7 +21,7 @@ import pytest
 
 from bot.cli.common.daemon_client import Place
 from bot.errors import ApiError, BotError, ConfigError, Exit, JournalError
-from bot.runtime.control_plane import server
+from bot.runtime.control_plane import control_address, server
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.mailbox import WAITING_MAX, Mailbox
 from bot.runtime.control_plane.server import BODY_BYTES_MAX, HEAD_BYTES_MAX, Data, Problem, Question
@@ -87,14 +87,14 @@ async def folder() -> AsyncIterator[Path]:
         deep = Path(name) / ("x" * 120)
         deep.mkdir(mode=0o700)
         # Left by a run that was killed.
-        (deep / server.SOCKET).touch()
+        (deep / control_address.SOCKET).touch()
         async with server.serving(deep, ROUTES, lambda: {"at_ms": 1, "pid": 2, "epoch": 3}):
             yield deep
-        assert not (deep / server.SOCKET).exists()
+        assert not (deep / control_address.SOCKET).exists()
 
 
 async def raw(folder: Path, request: bytes) -> tuple[int, Any]:
-    with server.reachable(folder / server.SOCKET) as name:
+    with control_address.reachable(folder / control_address.SOCKET) as name:
         reader, writer = await asyncio.open_unix_connection(name)
     writer.write(request)
     writer.write_eof()
@@ -113,7 +113,7 @@ async def test_an_answer_has_what_every_answer_has(folder: Path) -> None:
 
 
 async def test_the_socket_is_for_its_owner(folder: Path) -> None:
-    assert stat.S_IMODE((folder / server.SOCKET).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / control_address.SOCKET).stat().st_mode) == 0o600
 
 
 async def answered(folder: Path) -> None:
@@ -127,7 +127,7 @@ async def answered(folder: Path) -> None:
 
 
 async def test_a_removed_socket_is_made_again(tmp_path: Path) -> None:
-    path = tmp_path / server.SOCKET
+    path = tmp_path / control_address.SOCKET
     async with server.serving(tmp_path, ROUTES, dict, look_s=0.001):
         for _ in range(3):
             path.unlink()
@@ -148,7 +148,7 @@ async def test_a_disk_that_has_become_read_only_ends_no_run(tmp_path: Path, monk
 
 
 async def test_a_file_that_somebody_else_put_at_the_sockets_path_stays(tmp_path: Path) -> None:
-    path = tmp_path / server.SOCKET
+    path = tmp_path / control_address.SOCKET
     async with server.serving(tmp_path, ROUTES, dict, look_s=0.001):
         path.unlink()
         path.write_text("another's")
@@ -223,7 +223,7 @@ async def test_a_command_exits_with_the_code_of_its_answer(folder: Path, path: s
 
 async def test_a_silent_caller_delays_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READ_S", 0.2)
-    with server.reachable(folder / server.SOCKET) as name:
+    with control_address.reachable(folder / control_address.SOCKET) as name:
         silent = [await asyncio.open_unix_connection(name) for _ in range(5)]
     assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200
     for reader, writer in silent:
@@ -232,7 +232,7 @@ async def test_a_silent_caller_delays_no_other(folder: Path, monkeypatch: pytest
 
 
 async def test_a_request_that_warms_up_strategies_has_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "ANSWER_S", 0.05)
+    monkeypatch.setattr(control_address, "ANSWER_S", 0.05)
     is_warm = asyncio.Event()
 
     async def warms(_question: Question) -> dict[str, Any]:
@@ -259,10 +259,10 @@ async def test_another_user_is_refused_by_the_operating_systems_word() -> None:
             " HTTP/1.1\\r\\n\\r\\n'); print(s.recv(9999))"
         )
         async with server.serving(folder, ROUTES, dict):
-            (folder / server.SOCKET).chmod(0o666)
+            (folder / control_address.SOCKET).chmod(0o666)
             done = await asyncio.to_thread(
                 subprocess.run,
-                ["/usr/bin/env", "python3", "-c", code, str(folder / server.SOCKET)],
+                ["/usr/bin/env", "python3", "-c", code, str(folder / control_address.SOCKET)],
                 user=NOBODY,
                 capture_output=True,
                 text=True,

@@ -33,10 +33,10 @@ from bot.runtime.liveness.instance_lock import (
     hold_state,
     holder_pid,
     is_held,
-    kept,
     private_dir,
     runtime_dir,
 )
+from bot.runtime.liveness.run_files import kept
 from bot.runtime.passes.pass_scheduler import PASS_S
 
 ADDRESS = "0x" + "ab" * 20
