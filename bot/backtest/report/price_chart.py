@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import fsum
 from typing import Any, Final
 
@@ -53,22 +53,35 @@ def curve(run: StoredRun) -> dict[str, Any]:
     """
     count = len(run.at_ms)
     per = max(1, -(-count // CURVE_MAX))
-    peaks = list(accumulate(run.equity, max, initial=float(run.summary["startUsd"])))[1:]
-    falls = [100 * (usd / peak - 1) if peak > 0 else 0.0 for usd, peak in zip(run.equity, peaks, strict=True)]
-    # buckets by second, because instants within one second have one place on the chart
-    buckets = {}
+    # By second, because instants within one second have one place on the chart.
+    buckets: dict[int, tuple[int, int, float]] = {}
+    peak = float(run.summary["startUsd"])
     for start in range(0, count, per):
         end = min(start + per, count)
-        buckets[run.at_ms[end - 1] // 1000] = (start, end)
-    ends = [run.at_ms[end - 1] for _, end in buckets.values()]
+        peak, deepest = _deepest_fall(run.equity[start:end], peak)
+        buckets[run.at_ms[end - 1] // 1000] = (start, end, deepest)
+    ends = [run.at_ms[end - 1] for _, end, _ in buckets.values()]
     held = buy_and_hold(run.chart, ends, float(run.summary["startUsd"]))
     return {
         "t": _steps(list(buckets)),
-        "equity": [round(run.equity[end - 1], 2) for _, end in buckets.values()],
-        "drawdown": [round(min(falls[start:end]), 3) for start, end in buckets.values()],
-        "exposure": [round(max(run.exposure[start:end]), 2) for start, end in buckets.values()],
+        "equity": [round(run.equity[end - 1], 2) for _, end, _ in buckets.values()],
+        "drawdown": [round(deepest, 3) for _, _, deepest in buckets.values()],
+        "exposure": [round(max(run.exposure[start:end]), 2) for start, end, _ in buckets.values()],
         "hold": None if held is None else [round(usd, 2) for usd in held],
     }
+
+
+def _deepest_fall(equity: Sequence[float], peak: float) -> tuple[float, float]:
+    """The peak after a bucket, and its deepest fall from the peak at that time, in percent."""
+    if max(equity) <= peak:
+        return peak, 100 * (min(equity) / peak - 1) if peak > 0 else 0.0
+    deepest = 0.0
+    for usd in equity:
+        if usd >= peak:
+            peak = usd
+        elif peak > 0:
+            deepest = min(deepest, 100 * (usd / peak - 1))
+    return peak, deepest
 
 
 def buy_and_hold(chart: Mapping[str, Any], at_ms: Sequence[int], start_usd: float) -> list[float] | None:

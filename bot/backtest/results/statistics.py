@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from bot.clock import DAY_MS, HOUR_MS
 
+# Rows of the equity that are judged together: most of them lie below the last peak.
+BLOCK_ROWS: Final = 256
 DAYS_A_YEAR: Final = 365
 YEAR_MS: Final = DAYS_A_YEAR * DAY_MS
 WEEK_MS: Final = 7 * DAY_MS
@@ -228,14 +230,21 @@ def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, star
     """All drawdowns, in the order of time."""
     found: list[Drawdown] = []
     peak, low, since, low_ms = start_usd, start_usd, start_ms, start_ms
-    for at, value in zip(at_ms, usd, strict=True):
-        if value >= peak:
-            if low < peak:
-                found.append(Drawdown(since, at, (peak - low) / peak, low_ms))
-            peak = low = value
-            since = at
-        elif value < low:
-            low, low_ms = value, at
+    assert len(at_ms) == len(usd)
+    for start in range(0, len(usd), BLOCK_ROWS):
+        block = usd[start : start + BLOCK_ROWS]
+        if max(block) < peak:
+            if (least := min(block)) < low:
+                low, low_ms = least, at_ms[start + block.index(least)]
+            continue
+        for at, value in zip(at_ms[start : start + BLOCK_ROWS], block, strict=True):
+            if value >= peak:
+                if low < peak:
+                    found.append(Drawdown(since, at, (peak - low) / peak, low_ms))
+                peak = low = value
+                since = at
+            elif value < low:
+                low, low_ms = value, at
     if low < peak:
         found.append(Drawdown(since, at_ms[-1], (peak - low) / peak, low_ms, is_over=False))
     return found

@@ -14,6 +14,7 @@ from itertools import accumulate
 import pytest
 
 from bot.backtest.data.candles import Candles
+from bot.backtest.report import price_chart
 from bot.backtest.results import statistics as stats
 from bot.backtest.results.statistics import Drawdown, Trade
 from bot.money import format_e8
@@ -209,3 +210,23 @@ def test_random_returns_agree_with_the_standard_librarys_formulas() -> None:
     assert stats.sortino(found) == pytest.approx(library.fmean(found) / below * root)
     worst = min(low / high - 1 for n, high in enumerate(usd) for low in usd[n:])
     assert max(one.depth for one in stats.drawdowns(at, usd, start_ms=START, start_usd=1000)) == pytest.approx(-worst)
+
+
+def test_falls_are_the_same_whatever_the_length_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are read in blocks: the drawdowns of the figures, and the deepest fall of each bucket of the chart."""
+    chance = random.Random(3)
+    for count in (0, 1, 2, 7, 255, 257, 700):
+        steps = [chance.choice((0.0, 0.0, 1.0, -1.0, chance.gauss(0, 3))) for _ in range(count)]
+        usd = list(accumulate(steps, initial=100.0))[1:]
+        at = [START + n * 60_000 for n in range(count)]
+        monkeypatch.setattr(stats, "BLOCK_ROWS", 1)
+        one_by_one = stats.drawdowns(at, usd, start_ms=START, start_usd=100.0)
+        for rows in (2, 3, 256):
+            monkeypatch.setattr(stats, "BLOCK_ROWS", rows)
+            assert stats.drawdowns(at, usd, start_ms=START, start_usd=100.0) == one_by_one
+        peaks = list(accumulate(usd, max, initial=100.0))[1:]
+        falls = [100 * (value / peak - 1) if peak > 0 else 0.0 for value, peak in zip(usd, peaks, strict=True)]
+        peak = 100.0
+        for start in range(0, count, 5):
+            peak, deepest = price_chart._deepest_fall(usd[start : start + 5], peak)
+            assert (peak, deepest) == (peaks[min(start + 5, count) - 1], min(falls[start : start + 5]))
