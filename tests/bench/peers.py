@@ -24,6 +24,10 @@ USD, STOP, TARGET, FEE = 1_000, 0.01, 0.02, 0.0005
 BALANCE: Final = 1_000_000
 
 
+# Packages beside a peer whose version moves its time by up to a third.
+BELOW: Final = ("pandas", "numpy", "bokeh")
+
+
 class Ran(NamedTuple):
     """Processor seconds of the run alone, its closed trades, and what it made in USD."""
 
@@ -227,11 +231,44 @@ def run_nautilus(candles: Candles) -> Ran:
     return Ran(took, trades, balance - BALANCE)
 
 
+def idle_backtesting(candles: Candles) -> Ran:
+    """A strategy that does nothing."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    from backtesting import Backtest, Strategy
+
+    class Idle(Strategy):  # type: ignore[misc]
+        def init(self) -> None:
+            return None
+
+        def next(self) -> None:
+            return None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = Backtest(
+            frame_of(candles, ("Open", "High", "Low", "Close", "Volume")), Idle, cash=BALANCE, commission=FEE
+        )
+        started = time.process_time()
+        made.run()
+        return Ran(time.process_time() - started, 0, 0.0)
+
+
 PEERS: Final[dict[str, tuple[str, Callable[[Candles], Ran]]]] = {
     "backtesting.py": ("backtesting", run_backtesting),
     "backtrader": ("backtrader", run_backtrader),
     "nautilus_trader": ("nautilus_trader", run_nautilus),
 }
+
+
+def versions() -> str:
+    """The installed versions of the peers and of what they stand on."""
+    found = []
+    for package in (*(package for package, _ in PEERS.values()), *BELOW):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"{package} not installed")
+    return ", ".join(found)
 
 
 def installed() -> tuple[dict[str, Callable[[Candles], Ran]], list[str]]:

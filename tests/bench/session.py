@@ -1,5 +1,5 @@
-"""What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short | --command | --slopes |
---ten]` prints figures and judges none.
+"""What a session costs: `python -m tests.bench.session [--bars N] [--rounds N] [--short | --command | --slopes | --ten
+| --years N]` prints figures and judges none.
 
 A generated year of minutes (numpy, seed 7), through the whole daemon and the whole venue: (a) a strategy that does
 nothing, (b) SMA 10/30 cross, long 1,000 USD, stop 1 %, target 2 %, taker fee 0.05 %, closed on the opposite cross; and
@@ -212,6 +212,8 @@ def trades_of(made: Backtest) -> int:
 def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> None:
     count = len(candles)
     others, absent = peers.installed() if with_peers else ({}, [])
+    print(f"python {sys.version.split()[0]}, {peers.versions()}")
+    idle_there: list[float] = []
     theirs: dict[str, list[peers.Ran]] = {name: [] for name in others}
     rows = list(zip(*(column.tolist() for column in candles.columns), strict=True))
     found: dict[str, list[float]] = {"bare": [], "floor": [], "idle": [], "muted": [], "cross": []}
@@ -231,6 +233,9 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
         for name, run in others.items():
             gc.collect()
             theirs[name].append(run(candles))
+        if any(name.startswith("backtesting.py") for name in others):
+            gc.collect()
+            idle_there.append(peers.idle_backtesting(candles).seconds)
     names = {
         "bare": "a bare loop that calls an empty method",
         "floor": "the floor: strategy and bracket hand-inlined",
@@ -249,7 +254,10 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
             f" {runs[0].pnl:+,.2f} USD"
         )
         over = statistics.median(ours / one.seconds for ours, one in zip(found["cross"], runs, strict=True))
-        print(f"{f'(b) over {name}, median of the pairs':<52} {over:8.2f} (target over backtesting.py 1.45)")
+        print(f"{f'(b) over {name}, median of the pairs':<52} {over:8.2f} (target over backtesting.py 1.4)")
+    if idle_there:
+        times = statistics.median(there / ours for ours, there in zip(found["idle"], idle_there, strict=True))
+        print(f"{'(a) backtesting.py over ours, median of the pairs':<52} {times:8.2f} (target 7)")
     for name in absent:
         print(f"{f'(b) in {name}':<52} not installed here (dependency group bench)")
     ratio, muted = (
@@ -399,6 +407,21 @@ def ten(folder: Path, bars: int) -> None:
     )
 
 
+def years(folder: Path, count: int) -> None:
+    """A year of minutes repeated: the whole command of (b), its processor time and peak memory."""
+    one = year(YEAR)
+    at_ms = array("q", range(START_MS, START_MS + YEAR * count * 60_000, 60_000))
+    columns = (one.open, one.high, one.low, one.close, one.volume)
+    candles = Candles(one.market, one.interval, at_ms, *(column * count for column in columns))
+    data = written(candles, folder / "BTC_1m.csv")
+    prepared("Cross", one, folder).journal.close()
+    ran, _, summary = backtest(folder, data)
+    print(
+        f"{count} years of minutes, {summary['figures']['# Trades']:,} trades: processor {ran.cpu:.1f} s, "
+        f"{ran.megabytes} MB (targets of five: 38 s, 420 MB)"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bars", type=int, default=YEAR)
@@ -408,6 +431,7 @@ def main() -> None:
     parser.add_argument("--slopes", action="store_true", help="the cost of a trade alone")
     parser.add_argument("--trades", type=int, default=100_000, help="the longest of those runs")
     parser.add_argument("--ten", action="store_true", help="ten markets with three strategies each, --bars of them")
+    parser.add_argument("--years", type=int, default=0, help="the whole command over so many years of minutes")
     parser.add_argument("--no-peers", action="store_true", help="leave out the other programs that are installed")
     given = parser.parse_args()
     logs.configure(level="error")
@@ -416,6 +440,7 @@ def main() -> None:
         "command": shell,
         "slopes": lambda folder: slopes(folder, given.trades),
         "ten": lambda folder: ten(folder, given.bars),
+        "years": lambda folder: years(folder, given.years or 5),
     }
     asked = [name for name in parts if getattr(given, name)]
     for name in asked or parts:
