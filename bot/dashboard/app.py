@@ -5,7 +5,6 @@ Reads are GET; changes are POST: to `/sign-in`, `/sign-out`, `/runs`, `/control/
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from bot.clock import SystemClock
 from bot.dashboard import controls
 from bot.dashboard.backtests import NoRun
 from bot.dashboard.documents import Documents
+from bot.dashboard.open_pages import CHART, PageUpdates
 from bot.dashboard.page_models import PAGES, Data, NoSuchPage, Page, Sources
 from bot.dashboard.pages import frame
 from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
@@ -34,10 +34,8 @@ REPORT_POLICY: Final = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
     " blob:; font-src data:"
 )
-# time between two updates of an open page
-UPDATE_S: Final = 1.0
-# open pages
-STREAMS_MAX: Final = 20
+# open pages; those at one address share their renderings
+STREAMS_MAX: Final = 100
 ADDRESSES: Final = (
     ("/", "overview"),
     ("/market", "market"),
@@ -63,8 +61,8 @@ class Dashboard:
         self._documents = documents
         self._sign_in = sign_in
         self._control = control
-        self._streams = 0
-        self.stopping = asyncio.Event()
+        self._updates = PageUpdates(SystemClock().now_ms)
+        self.stopping = self._updates.stopping
 
     def app(self) -> RequestChecks:
         routes = [
@@ -160,46 +158,33 @@ class Dashboard:
         page = PAGES.get(request.path_params["page"])
         if page is None:
             return refused(404, "no such page")
-        if self._streams >= STREAMS_MAX:
+        if self._updates.streams >= STREAMS_MAX:
             return refused(503, f"{STREAMS_MAX} pages are open; close one")
         query = dict(request.query_params)
         if missing := [name for name in page.identity if name not in query]:
             return refused(404, f"the updates of this page need {' and '.join(missing)}: reload the page")
-        return EventSourceResponse(self._updates(page, query, request.state.cookie), ping=15)
+        return EventSourceResponse(self.updates(page, query, request.state.cookie), ping=15)
 
-    async def _updates(self, page: Page, query: Mapping[str, str], cookie: str) -> AsyncIterator[dict[str, str]]:
-        self._streams += 1
-        sent: dict[str, str] = {}
-        try:
-            while not self.stopping.is_set() and self._sign_in.knows(cookie):
-                values = await self._values(page, query)
-                # What the page was loaded for is gone, so it ends.
-                if isinstance(values, NoSuchPage):
-                    yield {"data": json.dumps({"now": SystemClock().now_ms(), "fragments": {}, "moved": str(values)})}
-                    return
-                yield {"data": json.dumps(self._changed(page, values, sent), separators=(",", ":"))}
-                try:
-                    await asyncio.wait_for(self.stopping.wait(), UPDATE_S)
-                except TimeoutError:
-                    continue
-        finally:
-            self._streams -= 1
+    def updates(self, page: Page, query: Mapping[str, str], cookie: str) -> AsyncIterator[dict[str, str]]:
+        """The messages of an open page. Those who have signed in see the same, so that they share them."""
 
-    def _changed(self, page: Page, values: Data, sent: dict[str, str]) -> Data:
-        """What differs from what this page was sent before."""
+        async def values() -> Data | str:
+            found = await self._values(page, query)
+            return str(found) if isinstance(found, NoSuchPage) else found
+
+        def goes_on() -> bool:
+            return self._sign_in.knows(cookie)
+
+        return self._updates.stream(
+            (page.name, *sorted(query.items())), values, lambda shown: self.rendered(page, shown), goes_on
+        )
+
+    def rendered(self, page: Page, values: Data) -> dict[str, str]:
+        """The parts of a page that are updated while it is open: its fragments, and the end of its chart."""
         shown = values | {"control": self._control}
-        fragments = {}
-        for name in (*FRAME, *page.fragments):
-            text = self._documents.fragment(name, shown)
-            if sent.get(name) != text:
-                sent[name] = fragments[name] = text
-        changed: Data = {"now": SystemClock().now_ms(), "fragments": fragments}
+        parts = {name: self._documents.fragment(name, shown) for name in (*FRAME, *page.fragments)}
         chart = values.get("chart_update")
-        text = json.dumps(chart)
-        if chart is not None and sent.get("@chart") != text:
-            sent["@chart"] = text
-            changed["chart"] = chart
-        return changed
+        return parts if chart is None else parts | {CHART: json.dumps(chart, separators=(",", ":"))}
 
     async def static(self, request: Request) -> Response:
         found = self._documents.static.get(request.path_params["name"])

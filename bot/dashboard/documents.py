@@ -26,7 +26,7 @@ class Documents:
         try:
             from jinja2 import Environment, FileSystemLoader
 
-            from bot.dashboard.tables import Column, cells
+            from bot.dashboard.values.tables import ROWS_MAX, Column, cells
         except ImportError as error:
             raise ConfigError(f"the dashboard needs the package jinja2: {install('ui')}") from error
         self._environment: Environment = Environment(
@@ -45,7 +45,11 @@ class Documents:
         digest = hashlib.sha256(b"".join(body for body, _ in self.static.values()))
         self._environment.filters["cells"] = cells
         self._environment.globals.update(
-            column=Column, has_charts=script is not None, chart_notice=NOTICE, version=digest.hexdigest()[:12]
+            column=Column,
+            rows_max=ROWS_MAX,
+            has_charts=script is not None,
+            chart_notice=NOTICE,
+            version=digest.hexdigest()[:12],
         )
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:

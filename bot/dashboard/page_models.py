@@ -16,11 +16,11 @@ from bot.dashboard import server_chart
 from bot.dashboard.backtests import Backtests, Job, NoRun
 from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies
 from bot.dashboard.sources import DaemonSource, ServiceSource
-from bot.dashboard.tables import Column
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
 from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.tables import Column
 from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
 from bot.wire.resources import Market
@@ -233,7 +233,7 @@ async def market_values(sources: Sources, query: Query) -> Data:
     lines = market.lines(coin, snapshot, None if held is None else held.liquidation_px)
     book = await sources.service.book(coin)
     asks, bids = market.book_rows(book.value)
-    rows = overview.position_rows(snapshot, wallet)
+    rows = overview.position_rows(snapshot, wallet, coin)
     table = range(len(candles.value) - 1, max(-1, len(candles.value) - 1 - market.ROWS_MAX), -1)
     labels = [one.label for one in overlays]
     one.values["known"] |= {
@@ -252,7 +252,7 @@ async def market_values(sources: Sources, query: Query) -> Data:
         "asks": asks,
         "bids": bids,
         "spread": formatting.NONE if spread is None else f"{spread:.1f} bps",
-        "position": next((one for one in rows if one.market == coin), None),
+        "position": next(iter(rows), None),
         "summary": market.summary(coin, interval, candles.value, marks if filled.value is not None else None, lines),
         "overlays": market.legend(overlays),
         "candle_columns": [Column(*head) for head in market.candle_heads(labels)],

@@ -113,7 +113,7 @@ async def test_a_browser_that_signs_out_is_out_with_every_copy_of_its_cookie_and
     assert '<form method="post" action="/sign-out">' in (await browser.get("/")).text
     assert (await browser.post("/sign-out", token="x")).status_code == 403
     assert (await browser.get("/")).status_code == 200
-    updates = browser.dashboard._updates(PAGES["overview"], {}, cookie)
+    updates = browser.dashboard.updates(PAGES["overview"], {}, cookie)
     await anext(updates)
     answer = await browser.post("/sign-out", token=token)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")

@@ -4,9 +4,13 @@ order, guardians.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -158,9 +162,12 @@ async def test_an_entry_that_waits_has_its_figures_and_buttons_only_with_control
     assert "proposed by a model: &lt;b&gt;now&lt;/b&gt;" in (await one.get("/approvals")).text
 
 
-async def test_the_first_update_has_every_fragment_and_the_next_what_changed(browser: Browser, tmp_path: Path) -> None:
+async def test_the_parts_of_an_update_are_every_fragment_and_an_update_has_those_that_changed(
+    browser: Browser, tmp_path: Path
+) -> None:
     from bot.dashboard.app import FRAME, Dashboard
     from bot.dashboard.backtests import Backtests
+    from bot.dashboard.open_pages import CHART, Update
     from bot.dashboard.page_models import PAGES, Sources
     from bot.dashboard.sources import DaemonSource, ServiceSource
     from tests.dashboard.builders import documents
@@ -170,11 +177,125 @@ async def test_the_first_update_has_every_fragment_and_the_next_what_changed(bro
     for page in PAGES.values():
         if page.name in ("market", "explain", "compare"):
             continue
-        sent: dict[str, str] = {}
         values = await page.values(sources, {"name": "trend"})
-        assert set(dashboard._changed(page, values, sent)["fragments"]) == {*FRAME, *page.fragments}
-        assert dashboard._changed(page, values, sent)["fragments"] == {}
+        parts = dashboard.rendered(page, values)
+        assert set(parts) - {CHART} == {*FRAME, *page.fragments}
+        assert dashboard.rendered(page, values) == parts
         values["frame"] = values["frame"].__class__(
             **{name: getattr(values["frame"], name) for name in values["frame"].__slots__} | {"state": "PAUSED"}
         )
-        assert set(dashboard._changed(page, values, sent)["fragments"]) == {"status"}
+        later = dashboard.rendered(page, values)
+        assert {name for name in parts if parts[name] != later[name]} == {"status"}
+    update = Update(3, 7, {"status": ("a", 1), "notice": ("b", 3), CHART: ("[1]", 2)})
+    assert json.loads(update.since(0)) == {"now": 7, "fragments": {"status": "a", "notice": "b"}, "chart": [1]}
+    assert json.loads(update.since(2)) == {"now": 7, "fragments": {"notice": "b"}}
+    assert json.loads(update.since(3)) == {"now": 7, "fragments": {}}
+
+
+async def test_fifty_open_pages_share_one_rendering_a_second(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages of one address: one reading and at most one rendering for all."""
+    from bot.dashboard import open_pages
+    from bot.dashboard.app import FRAME
+    from bot.dashboard.page_models import PAGES
+
+    monkeypatch.setattr(open_pages, "UPDATE_S", 0.05)
+    monkeypatch.setattr("bot.dashboard.sources.DAEMON_S", 0.0)
+    page, cookie = PAGES["strategies"], browser.http.cookies[browser.sign_in.cookie_name]
+    rendered: list[str] = []
+    fragment = browser.dashboard._documents.fragment
+
+    def counted(name: str, shown: dict[str, Any]) -> str:
+        rendered.append(name)
+        return fragment(name, shown)
+
+    monkeypatch.setattr(browser.dashboard, "_documents", SimpleNamespace(fragment=counted))
+    streams = [browser.dashboard.updates(page, {}, cookie) for _ in range(50)]
+    names = sorted([*FRAME, *page.fragments])
+
+    async def all_next() -> set[str]:
+        return {one["data"] for one in await asyncio.gather(*(anext(stream) for stream in streams))}
+
+    (first,) = await all_next()
+    assert sorted(rendered) == sorted(json.loads(first)["fragments"]) == names
+    browser.daemon.answers["/status"] = browser.daemon.answers["/status"] | {"state": "PAUSED"}
+    (second,) = await all_next()
+    assert sorted(rendered) == sorted(names * 2)
+    assert "status" in json.loads(second)["fragments"]
+    late = browser.dashboard.updates(page, {}, cookie)
+    assert set(json.loads((await anext(late))["data"])["fragments"]) == set(names), "a page that is opened now gets all"
+    assert sorted(rendered) == sorted(names * 2), "without a rendering of its own"
+    for stream in (*streams, late):
+        await stream.aclose()  # type: ignore[attr-defined]
+    assert browser.dashboard._updates._views == {}
+    assert browser.dashboard._updates.streams == 0
+
+
+async def test_a_page_whose_values_stay_the_same_is_not_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bot.dashboard import open_pages
+
+    monkeypatch.setattr(open_pages, "UPDATE_S", 0.01)
+    values: dict[str, Any] = {"a": 1}
+    rendered: list[int] = []
+
+    async def read() -> dict[str, Any]:
+        return dict(values)
+
+    def render(shown: dict[str, Any]) -> dict[str, str]:
+        rendered.append(shown["a"])
+        return {"part": str(shown["a"])}
+
+    stream = open_pages.PageUpdates(lambda: 5).stream("here", read, render, lambda: True)
+    messages = [json.loads((await anext(stream))["data"]) for _ in range(2)]
+    values["a"] = 2
+    messages.append(json.loads((await anext(stream))["data"]))
+    assert [one["fragments"] for one in messages] == [{"part": "1"}, {}, {"part": "2"}]
+    assert rendered == [1, 2]
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_page_with_thousands_of_rows_shows_the_first_and_says_how_many_more_there_are(tmp_path: Path) -> None:
+    """5,000 of everything. The positions without a stop are among those that are shown."""
+    count, most = 5_000, 200
+    markets = [f"C{n:04}" for n in range(count)]
+    proposals = [PROPOSAL | {"id": f"MZXW6YTB{n:04}"} for n in range(count)]
+    strategies = [strategy(f"s{n}", markets=markets[n * 20 : n * 20 + 20]) for n in range(300)]
+    answers = ANSWERS | {
+        "/status": status(positions=count, orders=count, strategies=strategies),
+        "/positions": {"positions": [position(market=one, protected=one != markets[-1]) for one in markets]},
+        "/orders": {"orders": [order(oid=str(n), market=one) for n, one in enumerate(markets)]},
+        "/strategies": {"strategies": strategies},
+        "/guardians": {"config": [], "guardians": [GUARDIAN | {"id": f"grd_{n}"} for n in range(count)]},
+        "/approvals": {"approvals": proposals},
+    }
+    one = await Browser(Daemon(tmp_path, answers), control=True).signed_in()
+    listed = {
+        "/": ("<tr>", "and 4,800 more; <code>bot positions</code> lists all"),
+        "/market/C0001": ("<li><a id=", "and 4,800 more; the address <code>/market/NAME</code> shows any of them"),
+        "/events": ("<tr>", "and 4,800 more; <code>bot orders</code> lists all"),
+        "/guardians": ("<tr>", "and 4,800 more; <code>bot status --json</code> lists all"),
+        "/approvals": ("<tr>", "and 4,800 more; <code>bot approvals</code> lists all"),
+        "/strategies": ("<tr>", "and 100 more; <code>bot status</code> lists all"),
+    }
+    for path, (row, more) in listed.items():
+        text = (await one.get(path)).text
+        assert more in text, path
+        assert most < text.count(row) + 1 <= most + 10, path
+    overview = (await one.get("/")).text
+    assert overview.count("NO STOP") == 1
+    assert f"/market/{markets[-1]}" in overview
+
+
+def test_rows_are_made_when_they_are_shown() -> None:
+    from bot.dashboard.values.tables import Rows
+
+    made: list[int] = []
+
+    def make(item: int) -> int:
+        made.append(item)
+        return item * 2
+
+    rows = Rows(range(5_000), make)
+    assert (len(rows), rows[:3], rows[-1], made) == (5_000, [0, 2, 4], 9_998, [0, 1, 2, 4_999])
+    assert rows == Rows(range(5_000), lambda item: item * 2)
+    assert rows != Rows(range(4_999), lambda item: item * 2)
+    assert rows != Rows(range(5_000), lambda item: item * 3)

@@ -14,8 +14,8 @@ def test_the_budget_used_counts_positions_shares_and_resting_entries() -> None:
     entry = order(kind="limit", action="open", limit_px="90", trigger_px=None, size="2", filled="0.5")
     shared = position(market="ETH", size="4", notional_usd="400", shares={"trend": "1", "other": "3"}, strategy="other")
     shown = snapshot(positions=[position(), shared, position(market="SOL", strategy="other")], orders=[entry, order()])
-    assert strategies.budget_used("trend", shown) == Decimal(50) + Decimal(100) + Decimal(135)
-    assert strategies.budget_used("none", shown) == 0
+    assert strategies.budgets_used(shown)["trend"] == Decimal(50) + Decimal(100) + Decimal(135)
+    assert "none" not in strategies.budgets_used(shown)
 
 
 @pytest.mark.parametrize(("state", "tone"), [("RUNNING", "good"), ("PAUSED", "warn"), ("QUARANTINED", "bad")])

@@ -10,6 +10,7 @@ from bot.dashboard.pages.strategies import short_signal
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import account_of, order_stamp
 from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.tables import Rows
 from bot.runtime.journal.order_trace import Step, event_step
 
 Data = Mapping[str, Any]
@@ -64,28 +65,31 @@ class StepRow:
     id: str
 
 
-def orders(snapshot: Snapshot) -> list[OrderRow]:
+def orders(snapshot: Snapshot) -> Rows[OrderRow]:
     """Entries first, then stops and targets, by market."""
-    found = []
-    for one in snapshot.orders:
-        is_entry = one["action"] == "open"
-        kind = str(KINDS.get(one["kind"], one["kind"]))
-        found.append(
-            OrderRow(
-                one["oid"],
-                one["market"],
-                "target" if one["kind"] == "limit" and not is_entry else kind,
-                one["side"],
-                formatting.size(one["size"]) if formatting.number(one["size"]) else "whole position",
-                formatting.size(one["filled"]),
-                formatting.px(one["limit_px"] or one["trigger_px"]),
-                one["strategy"] or "not ours",
-                formatting.instant(one["created_ms"] or None),
-                is_entry,
-                order_stamp(account_of(snapshot), one),
-            )
+    account = account_of(snapshot)
+
+    def kind(one: Data) -> str:
+        is_target = one["kind"] == "limit" and one["action"] != "open"
+        return "target" if is_target else str(KINDS.get(one["kind"], one["kind"]))
+
+    def row(one: Data) -> OrderRow:
+        size = formatting.size(one["size"]) if formatting.number(one["size"]) else "whole position"
+        return OrderRow(
+            one["oid"],
+            one["market"],
+            kind(one),
+            one["side"],
+            size,
+            formatting.size(one["filled"]),
+            formatting.px(one["limit_px"] or one["trigger_px"]),
+            one["strategy"] or "not ours",
+            formatting.instant(one["created_ms"] or None),
+            one["action"] == "open",
+            order_stamp(account, one),
         )
-    return sorted(found, key=lambda row: (not row.is_entry, row.market, row.kind))
+
+    return Rows(sorted(snapshot.orders, key=lambda one: (one["action"] != "open", one["market"], kind(one))), row)
 
 
 def rows(events: Sequence[Data]) -> list[EventRow]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import proposal_stamp
+from bot.dashboard.values.tables import Rows
 
 Data = Mapping[str, Any]
 
@@ -60,9 +61,9 @@ class ProposalRow:
     stamp: str
 
 
-def proposals(found: Sequence[Data], account: str) -> list[ProposalRow]:
-    return [
-        ProposalRow(
+def proposals(found: Sequence[Data], account: str) -> Rows[ProposalRow]:
+    def row(one: Data) -> ProposalRow:
+        return ProposalRow(
             id=one["id"],
             strategy=one["strategy"],
             proposed_by=one.get("proposed_by") or "",
@@ -76,8 +77,8 @@ def proposals(found: Sequence[Data], account: str) -> list[ProposalRow]:
             left=formatting.duration(one["left_s"]),
             stamp=proposal_stamp(account, one),
         )
-        for one in found
-    ]
+
+    return Rows(found, row)
 
 
 def rows(answer: Data | None) -> list[GuardianRow]:

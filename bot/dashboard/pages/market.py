@@ -13,6 +13,7 @@ from bot.dashboard.pages.overview import targets_of
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import number
 from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.tables import Rows
 from bot.errors import StrategyError
 from bot.strategy.indicator_library import series_of
 from bot.strategy.indicators import Columns, Described
@@ -89,7 +90,7 @@ class Listed:
     strategies: str
 
 
-def listed(snapshot: Snapshot, markets: Sequence[Market]) -> list[Listed]:
+def listed(snapshot: Snapshot, markets: Sequence[Market]) -> Rows[Listed]:
     """The markets of the strategies and positions; without a daemon, all of the service."""
     users: dict[str, list[str]] = {}
     for one in (snapshot.status or {}).get("strategies", ()):
@@ -98,21 +99,20 @@ def listed(snapshot: Snapshot, markets: Sequence[Market]) -> list[Listed]:
     held = {one["market"] for one in snapshot.positions}
     known = {one.coin: one for one in markets}
     coins = list(dict.fromkeys([*sorted(held), *users])) or list(known)
-    found = []
-    for coin in coins:
+
+    def row(coin: str) -> Listed:
         market = known.get(coin)
         change = None if market is None else market.change24h_pct
-        found.append(
-            Listed(
-                coin,
-                formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px),
-                formatting.pct(change),
-                formatting.direction(change),
-                coin in held,
-                ", ".join(users.get(coin, ())),
-            )
+        return Listed(
+            coin,
+            formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px),
+            formatting.pct(change),
+            formatting.direction(change),
+            coin in held,
+            ", ".join(users.get(coin, ())),
         )
-    return found
+
+    return Rows(coins, row)
 
 
 def intervals_of(coin: str, snapshot: Snapshot) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -11,6 +12,7 @@ from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import number
 from bot.dashboard.values.identity import account_of, position_stamp
 from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.tables import Rows
 from bot.wire.resources import Position
 from bot.wire.wallets import WalletNavResult, WalletResult
 
@@ -160,14 +162,18 @@ def notional(position: Data) -> Decimal:
     return abs(mark * size)
 
 
-def position_rows(snapshot: Snapshot, wallet: WalletResult | None) -> list[PositionRow]:
+def position_rows(snapshot: Snapshot, wallet: WalletResult | None, market: str | None = None) -> Rows[PositionRow]:
+    """The open positions, those without a stop first. `market`: only that of one market."""
     theirs = None if wallet is None else {one.coin: one for one in wallet.positions}
     now_ms, account = snapshot.service_ms, account_of(snapshot)
-    rows = [
-        _row(one, snapshot.orders, theirs, now_ms, position_stamp(account, one))
-        for one in positions_now(snapshot, wallet)
-    ]
-    return sorted(rows, key=lambda row: (row.is_protected, row.market))
+    orders: dict[str, list[Data]] = defaultdict(list)
+    for one in snapshot.orders:
+        orders[one["market"]].append(one)
+    shown = [one for one in positions_now(snapshot, wallet) if market is None or one["market"] == market]
+    shown.sort(key=lambda one: (one["protected"] is not False, one["market"]))
+    return Rows(
+        shown, lambda one: _row(one, orders.get(one["market"], ()), theirs, now_ms, position_stamp(account, one))
+    )
 
 
 def positions_now(snapshot: Snapshot, wallet: WalletResult | None) -> list[Data]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -76,12 +77,13 @@ class RefusalRow:
 
 
 def rows(snapshot: Snapshot) -> list[StrategyRow]:
-    return [_row(one, snapshot) for one in (snapshot.status or {}).get("strategies", ())]
+    used = budgets_used(snapshot) if snapshot.knows_account else None
+    return [_row(one, used, account_of(snapshot)) for one in (snapshot.status or {}).get("strategies", ())]
 
 
-def _row(one: Data, snapshot: Snapshot) -> StrategyRow:
+def _row(one: Data, budgets: Mapping[str, Decimal] | None, account: str) -> StrategyRow:
     book, budget = one.get("book") or {}, number(one.get("budget_usd"))
-    used = budget_used(one["name"], snapshot) if snapshot.knows_account else None
+    used = None if budgets is None else budgets.get(one["name"], Decimal(0))
     total = book.get("net_usd", book.get("closed_usd"))
     return StrategyRow(
         name=one["name"],
@@ -101,7 +103,7 @@ def _row(one: Data, snapshot: Snapshot) -> StrategyRow:
         fees=_or_unknown(formatting.cost_usd, book.get("fees_usd")),
         funding=_or_unknown(formatting.signed_usd, book.get("funding_usd")),
         open_profit=_or_unknown(formatting.signed_usd, book.get("unrealized_usd")),
-        stamp=strategy_stamp(account_of(snapshot), one),
+        stamp=strategy_stamp(account, one),
     )
 
 
@@ -109,20 +111,20 @@ def _or_unknown(form: Callable[[Any], str], value: Any) -> str:
     return formatting.NOT_KNOWN if value is None else form(value)
 
 
-def budget_used(name: str, snapshot: Snapshot) -> Decimal:
-    """The entry notional of the strategy's positions, or of its share of them, and of its resting entries at their
-    limits.
+def budgets_used(snapshot: Snapshot) -> Mapping[str, Decimal]:
+    """Per strategy the entry notional of its positions, or of its shares of them, and of its resting entries at
+    their limits.
     """
-    used = Decimal(0)
+    used: dict[str, Decimal] = defaultdict(Decimal)
     for one in snapshot.positions:
-        shares, size = one.get("shares") or {}, number(one["size"]) or Decimal(0)
-        mine = number(shares.get(name)) if shares else size if one["strategy"] == name else None
-        if mine is not None and size:
-            used += (number(one["notional_usd"]) or Decimal(0)) * abs(mine) / size
+        size = number(one["size"]) or Decimal(0)
+        for name, share in (one.get("shares") or {one["strategy"]: size}).items():
+            if size:
+                used[name] += (number(one["notional_usd"]) or Decimal(0)) * abs(number(share) or Decimal(0)) / size
     for one in snapshot.orders:
         px = number(one.get("limit_px"))
-        if one["strategy"] == name and one["action"] == "open" and px is not None:
-            used += ((number(one["size"]) or Decimal(0)) - (number(one["filled"]) or Decimal(0))) * px
+        if one["action"] == "open" and px is not None:
+            used[one["strategy"]] += ((number(one["size"]) or Decimal(0)) - (number(one["filled"]) or Decimal(0))) * px
     return used
 
 
