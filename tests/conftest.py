@@ -59,7 +59,7 @@ COLLECTIONS_MAX = 500
 # Of every suite that names no number of its own.
 WORLDS_DEFAULT = 20
 KILLS_DEFAULT = 3
-SECONDS_DEFAULT = 60
+ORDERS_DEFAULT = 300
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--full", action="store_true", help="every randomized suite in its full size, as `make soak` does")
     group.addoption("--worlds", type=int, default=None, metavar="N", help="random worlds of each simulated suite")
     group.addoption("--kills", type=int, default=None, metavar="N", help="kill -9 in each crash suite")
-    group.addoption("--seconds", type=int, default=None, metavar="N", help="how long the daemon is left alone")
+    group.addoption("--orders", type=int, default=None, metavar="N", help="orders for which the daemon is left alone")
     group.addoption(
         "--seed", type=int, default=0, metavar="N", help="seed of the first random world; the next ones follow"
     )
@@ -163,9 +163,9 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def seconds(request: pytest.FixtureRequest) -> int:
-    """How long a test that lasts lasts, in real seconds."""
-    return _number(request, "seconds", SECONDS_DEFAULT)
+def orders(request: pytest.FixtureRequest) -> int:
+    """How many orders a test that lasts lets the daemon send."""
+    return _number(request, "orders", ORDERS_DEFAULT)
 
 
 @pytest.fixture

@@ -14,11 +14,14 @@ from bot.cli.run.embedded_service import Embedded, service_markets, service_pric
 from bot.config import load
 from bot.market_data.quote_filter import scaled
 from bot.service.host import HostOptions, Service, serve
+from bot.service.live_prices import live_prices
 from tests.market_data.exchange import Exchange, status
 from tests.market_data.live_service import running
 from tests.service.conftest import CONTROL_TOKEN
 
 DEADLINE_SECONDS = 120.0
+# What waits for no request of the service, such as the end of a session, is looked at so often.
+LOOK_SECONDS = 0.1
 
 
 async def until(is_true: Callable[[], bool], exchange: Exchange) -> None:
@@ -28,7 +31,7 @@ async def until(is_true: Callable[[], bool], exchange: Exchange) -> None:
         assert time.monotonic() < end
         exchange.now_ms = time.time_ns() // 1_000_000
         exchange.asked_quotes.clear()
-        await asyncio.to_thread(exchange.asked_quotes.wait, 5)
+        await asyncio.to_thread(exchange.asked_quotes.wait, LOOK_SECONDS)
 
 
 def is_open(service: Service) -> bool:
@@ -41,7 +44,10 @@ def has_candles(service: Service) -> bool:
     return service.live.sources[0].markets[0].candles.until_ms > 0
 
 
-async def test_the_service_follows_the_exchange_and_survives_its_faults(live_exchange: Exchange) -> None:
+async def test_the_service_follows_the_exchange_and_survives_its_faults(
+    live_exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_prices, "WAIT_FIRST_SECONDS", LOOK_SECONDS)
     async with running() as (service, http):
         await until(lambda: is_open(service), live_exchange)
         found = (await http.get("/v1/markets", params={"query": "BTC"})).json()["markets"]
