@@ -168,6 +168,21 @@ def test_a_position_from_before_is_where_the_first_fill_starts() -> None:
     assert FillRecord(0, {}).hear(fill, 10) == []
 
 
+@pytest.mark.parametrize("late", ["an older read", "an older waiting fill"])
+def test_what_was_forgotten_is_not_booked_again_when_the_verified_instant_goes_back(late: str) -> None:
+    pair = [report(0, 5, 1, 10), report(5, -5, 2, 10)]
+    record, now_ms = FillRecord(0, {}), 60 * MINUTE_MS
+    assert record.read(pair, now_ms, now_ms) == pair
+    begin_ms = record.read_from_ms
+    if late == "an older waiting fill":
+        assert record.hear(report(7, 1, 3, begin_ms), now_ms) == []
+    assert record.read(pair, 20, now_ms) == []
+    assert record.verified_ms < now_ms
+    assert record.read_from_ms == begin_ms
+    assert record.hear(pair[0], now_ms) == record.read(pair, now_ms, now_ms) == []
+    assert record.position("BTC") == 0
+
+
 def test_memory_holds_only_fills_that_a_read_can_bring_again() -> None:
     record, position = FillRecord(0, {}), 0
     for minute in range(1, 1_001):

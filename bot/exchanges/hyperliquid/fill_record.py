@@ -32,7 +32,9 @@ class FillRecord:
     """
 
     def __init__(self, begin_ms: int, positions: Mapping[str, int]) -> None:
-        self.verified_ms = self._begin_ms = begin_ms
+        self.verified_ms = begin_ms
+        # It never goes back, because fills before it are forgotten: read again, they would be booked again.
+        self._read_from_ms = begin_ms + 1
         # The position of each market before the first of the recent fills, and after the last booked one.
         self._before: dict[str, int] = dict(positions)
         self._positions: dict[str, int] = dict(positions)
@@ -47,7 +49,7 @@ class FillRecord:
 
         Older fills are verified or from before the record, and copies of them are dropped.
         """
-        return max(self._begin_ms + 1, self.verified_ms - OVERLAP_MS)
+        return max(self._read_from_ms, self.verified_ms - OVERLAP_MS)
 
     def position(self, market: str) -> int:
         """The signed size after the booked fills."""
@@ -113,6 +115,7 @@ class FillRecord:
             booked += self._book(market, chain)
         booked.sort(key=lambda report: report.at_ms)
         self.verified_ms = min([read_ms, *(report.at_ms for report, _ in self._waiting.values())])
+        self._read_from_ms = self.read_from_ms
         self._forget(chains)
         return booked
 

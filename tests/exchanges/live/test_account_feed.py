@@ -204,6 +204,27 @@ async def test_one_difference_of_an_account_in_step_is_read_again_before_it_is_t
     assert len(one.fills()) >= 1
 
 
+async def test_a_clock_that_is_set_and_a_late_standing_change_nothing_of_what_is_read() -> None:
+    one = follower()
+    await one.reader.prepare()
+    await one.take(Up())
+    late = one.message("allDexsClearinghouseState")
+    one.venue.control("advance", ms=3_600_000)
+    one.ahead_ms += 7_200_000
+    await one.take(one.message("allDexsClearinghouseState"))
+    difference_ms = one.reader.feed.clock_difference_ms
+    await one.take(late)
+    assert one.reader.feed.clock_difference_ms == difference_ms
+    one.ahead_ms += 7_200_000
+    await one.take(Tick())
+    await one.take(Up())
+    assert one.reader.feed.record is not None
+    assert one.reader.feed.record.verified_ms <= one.venue.exchange.now_ms
+    one.venue.place(ANN, limit(BTC, "B", "0.01", "110000", "Ioc"))
+    await one.take(Up())
+    assert [fill.key for fill in one.fills()] == [fill.key for fill in one.journal()]
+
+
 async def test_a_read_without_an_answer_leaves_the_link_behind_with_the_reason() -> None:
     one = follower()
     await one.reader.prepare()

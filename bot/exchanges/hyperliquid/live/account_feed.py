@@ -47,7 +47,7 @@ class AccountFeed:
         self.state = LinkState("away", now_ms, "not connected yet")
         # Fills that came before the record could begin.
         self._early: list[ExecutionReport] = []
-        self._newest_ms = 0
+        self._newest_standing_ms = 0
         self._difference_ms: int | None = None
         # The earliest instant of the next repair.
         self._repair_ms: int | None = None
@@ -119,11 +119,7 @@ class AccountFeed:
             self._early += fills
             return []
         at_ms = self.exchange_ms(now_ms)
-        return [booked for one in fills for booked in self._booked(self.record.hear(one, at_ms))]
-
-    def _booked(self, fills: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
-        self._newest_ms = max([self._newest_ms, *(one.at_ms for one in fills)])
-        return fills
+        return [booked for one in fills for booked in self.record.hear(one, at_ms)]
 
     def _standings(self, row: Row, now_ms: int) -> dict[str, Standing]:
         found = {}
@@ -135,9 +131,11 @@ class AccountFeed:
         return found
 
     def hear_standings(self, standings: Mapping[str, Standing], now_ms: int) -> None:
-        """Take the newest standings. The record begins at the first ones if no cursor was given."""
+        """Take standings. Those of a late message say nothing about the exchange's clock."""
         self._standing_ms = now_ms
-        self._difference_ms = max(one.at_ms for one in standings.values()) - now_ms
+        at_ms = max(one.at_ms for one in standings.values())
+        if at_ms >= self._newest_standing_ms:
+            self._newest_standing_ms, self._difference_ms = at_ms, at_ms - now_ms
 
     # ── Repair ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -156,7 +154,7 @@ class AccountFeed:
     ) -> list[AccountReport]:
         """Take all fills until `read_ms` of the exchange's clock, and the standings that were read after them."""
         assert self.record is not None
-        found: list[AccountReport] = [*self._booked(self.record.read(fills, read_ms, self.exchange_ms(now_ms)))]
+        found: list[AccountReport] = [*self.record.read(fills, read_ms, self.exchange_ms(now_ms))]
         difference = self._difference(standings)
         if difference is None:
             self._has_differed, self._repair_ms = False, None

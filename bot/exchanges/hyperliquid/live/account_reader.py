@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bot.clock import SECOND_MS, Clock
+from bot.clock import DAY_MS, SECOND_MS, Clock
 from bot.exchanges.hyperliquid.account import MAIN_DEX, Account
 from bot.exchanges.hyperliquid.live.account_feed import STANDING_MAX_MS, AccountFeed, subscriptions_of
 from bot.exchanges.hyperliquid.live.connections import Down, Event, LiveSocket, Tick, Up
@@ -48,11 +48,12 @@ class AccountReader:
         """Read all fills since the verified instant, and compare the positions."""
         feed, reports = self.feed, list[AccountReport]()
         try:
-            if feed.record is None or feed.clock_difference_ms is None:
-                reports += feed.begin(await self._standings(), self._clock.now_ms())
+            before = await self._standings()
+            reports += feed.begin(before, self._clock.now_ms())
             assert feed.record is not None
-            read_ms = feed.exchange_ms(self._clock.now_ms())
-            found = await self._account.fills(min(feed.record.read_from_ms, read_ms), read_ms)
+            # By the exchange's own clock: ours may have been set, and what is verified is never read again.
+            read_ms = min(one.at_ms for one in before.values())
+            found = await self._account.fills(min(feed.record.read_from_ms, read_ms), read_ms + DAY_MS)
             standings = await self._standings()
             feed.hear_standings(standings, self._clock.now_ms())
         except NoAnswer as error:
