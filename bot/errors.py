@@ -289,7 +289,7 @@ def _move(
     if reads or order_submitted is False:
         return TryLater if retryable else Refused
     if order_submitted is not None:
-        # Also for True: the order exists, and only the account state shows its outcome.
+        # True is unknown too: the order exists, and only the account state shows its outcome.
         return OutcomeUnknown
     if row is None:
         return AccessLost if status == 401 else TryLater if status == 429 else OutcomeUnknown

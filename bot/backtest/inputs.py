@@ -126,7 +126,7 @@ class Inputs:
             whole = [series.slice(None, given.end_ms - series.step_ms + 1) for series in self.candles]
             end_ms = max((series.end_ms for series in whole if len(series)), default=given.end_ms)
         by_chance = chance_outages(chance.outages, start_ms, end_ms, mean_ms=chance.mean_ms, seed=given.seed)
-        # From all candles, so that a repeated run on cut data settles at the same instant.
+        # The settlement follows from all candles, so that a repeated run on cut data settles at the same instant.
         ends = {series.market: series.end_ms for series in self.candles}
         settlements = {
             name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])

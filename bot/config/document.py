@@ -59,7 +59,7 @@ class Rejected(ValueError):
     """A scalar that is not allowed at its place. The message says why and what to write."""
 
 
-# From a scalar's text and the nearest key above it to its replacement; raises Rejected.
+# (a scalar's text, the nearest key above it) -> its replacement; raises Rejected.
 Lookup = Callable[[str, str], str]
 
 # characters of a line that an error shows; a longer line is cut around the mistake

@@ -108,7 +108,7 @@ def _fault(kind: Kind, chance: Random, span: Span) -> Fault | None:
         case "no_stop":
             pass
     if for_ms >= span.end_ms - span.start_ms:
-        # A shorter one is no fault: the switch does not fire.
+        # A shorter silence is no fault, because the dead-man switch does not fire.
         if kind == "silence":
             return None
         for_ms = (span.end_ms - span.start_ms) // 2

@@ -86,7 +86,7 @@ class Resync:
                 raise
             log.warning("resync.postponed", code=error.code, message=error.message)
             return False
-        # Also if a stop cancels it: an account that was recovered before is wound down as the config says.
+        # A cancelled resync counts too: an account that was recovered before is wound down as the config says.
         finally:
             kernel.state.ready = kernel.state.ready or was_ready
         return True

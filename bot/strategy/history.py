@@ -7,7 +7,7 @@ from itertools import islice
 
 from bot.strategy.bar import Bar
 
-# As many as the service keeps before a simulated market's start.
+# The number of bars that the service keeps before a simulated market's start.
 HISTORY_BARS = 1_000
 # Searched one by one, before all bars are moved into the columns.
 NEAR_BARS = 100

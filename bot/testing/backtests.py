@@ -144,7 +144,7 @@ def backtest(
 
 
 def _placed(strategy: type[Strategy], settings: Settings) -> list[StrategySpec]:
-    """What the assembly does for a strategy that has a file."""
+    """Build the strategy as the daemon builds one from a file."""
     (one,) = settings.strategies
     loaded = Loaded(strategy.__name__, strategy, "file", None, None)
     made = build(loaded, name=one.name, markets=one.markets, params=one.params)

@@ -198,7 +198,7 @@ def _at_opens(read: Candles, table: _Table, mapped: Mapped) -> Candles:
     dates = table.dates_ms
     if step == DAY_MS and dates is not None and dates != read.at_ms:
         local = replace(read, at_ms=array("q", (at - before for at in dates)))
-        # By the rows too, because a share may be imported under the name of another market.
+        # The rows are compared too, because a share may be imported under the name of another market.
         rests = hours_of(local) != CONTINUOUS or hours_of(replace(local, market="")) != CONTINUOUS
         if not table.is_behind or rests:
             return replace(local, is_moved=not rests)

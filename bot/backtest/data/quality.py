@@ -109,7 +109,7 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
         return candles
     at_ms = candles.grid_ms if "off_grid" in kinds else candles.at_ms
     last: dict[int, int] = {}
-    # By the source's own times: of two candles that meet on the grid the one that ends later counts.
+    # The source's own times decide: of two candles that meet on the grid the later one counts.
     for index in sorted(range(len(at_ms)), key=candles.at_ms.__getitem__):
         last[at_ms[index]] = index
     made = candles.pick([last[at] for at in sorted(last)])

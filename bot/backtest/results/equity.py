@@ -180,7 +180,7 @@ def figures_of(
     `prices` has the first and last price of each market. The formulas are in statistics.py.
     """
     end_ms = curve.at_ms[-1] if curve.at_ms else start_ms
-    # From the entry and exit instants, because a trade within one bar shows at no close.
+    # The exposure follows from entries and exits, because a trade within one bar shows at no close.
     exposed = exposure(((trip.entry_ms, trip.exit_ms or end_ms) for trip in trips), start_ms, end_ms)
     trades = [
         Trade(

@@ -181,7 +181,7 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
         return checked_config(config).settings
 
     def say(served: Served | str) -> None:
-        # Elsewhere the log names the address.
+        # Without a terminal the log names the address.
         if sys.stderr.isatty():
             click.echo(served_line(served, is_terminal=True), err=True)
 

@@ -155,7 +155,7 @@ def init(
     asks = not as_json and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     project = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:40] or "bot"
     unit = Path(unit_name(project))
-    # Before the questions.
+    # The check comes before the questions.
     for name in (CONFIG_FILE, unit):
         if (folder / name).exists():
             raise FileExists(f"{folder / name} already exists; nothing was written")

@@ -63,9 +63,7 @@ def proposal_stamp(account: str, one: Data) -> str:
 
 
 def strategy_stamp(account: str, one: Data) -> str:
-    """Another state or reason is another question: a resume ends a quarantine that the person has not seen
-    otherwise.
-    """
+    """The stamp changes with state and reason, so that a resume ends no quarantine that the person has not seen."""
     return stamp("strategy", account, one["name"], one["state"], one.get("why"))
 
 

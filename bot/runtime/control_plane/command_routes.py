@@ -181,7 +181,7 @@ class CommandRoutes:
     async def stop(self, question: Question) -> Data:
         question.nothing_else()
         log.info("control.stop")
-        # After the answer has been sent.
+        # The stop begins after the answer has been sent.
         asyncio.get_running_loop().call_soon(self._access.stop.set)
         return {"state": "STOPPING", "on_exit": self._access.settings.safety.on_exit}
 

@@ -232,7 +232,7 @@ class Figures:
         meter.lag_max_s = 0.0
         age_s = meter.age_s(now_ns)
         yield _family("pass_age_seconds", [] if age_s is None else [((), age_s)])
-        # Before that a 0 would be taken for the account's figure.
+        # Before the recovery a 0 would be taken for the account's figure.
         if self._of.is_recovered():
             yield from self._trading()
             yield from self._strategies()
@@ -268,7 +268,7 @@ class Figures:
 
     def _guards(self, now_ns: int) -> Iterator[Metric]:
         kernel = self._of.kernel
-        # Before that nobody knows which of them are armed.
+        # Before the recovery nobody knows which guardians are armed.
         if self._of.is_recovered():
             fallen = {one.name for one in kernel.guardians.fallen()}
             stands = [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted]

@@ -248,7 +248,7 @@ class Server:
         if peer_uid(peer) not in (
             self._user,
             0,
-            # After reading, because a caller that still writes would not read the answer.
+            # The answer follows the reading, because a caller that still writes would not read it.
         ):
             return 403, _error("forbidden", "this socket is for the user who runs the daemon")
         return await self._routed(method, path, values)

@@ -102,7 +102,7 @@ class ExecutionEngine:
         if self.in_flight:
             try:
                 await self.in_flight.settle(self._is_open, may_go_on)
-            # Also when a reply ends the run: an order that is known to be accepted is not left in doubt.
+            # A reply that ends the run is taken too: an order that is known to be accepted is not left in doubt.
             finally:
                 self._write_accepted()
 

@@ -198,7 +198,7 @@ class OrderSender:
             return intent
         if intent.state == "planned" and self.approvals.is_pending(intent):
             return intent
-        # Also an entry in doubt: an attempt that is in memory alone would be lost with the process.
+        # An entry in doubt is kept too: an attempt that is in memory alone would be lost with the process.
         if self._entry_wait.lacks_journal(intent):
             return intent
         if self.is_atomic and intent.state == "opened" and not self.search.may_arrive_late(intent):

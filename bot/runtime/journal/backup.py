@@ -37,7 +37,7 @@ def write_copy(source: Path, target: Path) -> None:
             contextlib.closing(sqlite3.connect(part)) as copy,
         ):
             copy_into(rows, copy)
-            # So that the copy needs no file beside it.
+            # In this mode the copy needs no file beside it.
             copy.execute("PRAGMA journal_mode=DELETE")
             if (found := faults(copy)) is not None:
                 raise NotCopied(f"{source} is damaged: {found}")

@@ -182,7 +182,7 @@ class JournalDatabase:
         with suppress(sqlite3.Error):
             free = int(self._raw("PRAGMA freelist_count").fetchone()[0])
             if free > PAGES_FREE:
-                # As a script: the pragma frees a page with each step, and `execute` makes one step.
+                # A script runs every step: the pragma frees a page with each, and `execute` makes one step.
                 self.db.conn.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
 
     def check_file(self, *, now_ms: int) -> None:

@@ -42,7 +42,7 @@ INTENTS_KEPT: Final = 20_000
 
 # what the cipher of confirm tokens is for
 TOKENS: Final = "journal token"
-# no later process can read what it encrypts
+# a key of this process: no later process can read what it encrypts
 OF_THIS_PROCESS: Final = Cipher(secrets.token_bytes(32), TOKENS)
 
 TraceKind = Literal["bar", "wish", "plan"]

@@ -213,7 +213,7 @@ class StrategyHost:
         here = self.instances if event.coin is None else self._listeners_by_market.get(event.coin, ())
         hosted, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
         for name, waiting in self.backlogs.items():
-            # Without an instance, its markets are not known yet.
+            # The markets of a strategy without an instance are not known yet.
             if name in concerned or name not in hosted:
                 waiting.append(BacklogEvent(event, parts))
 

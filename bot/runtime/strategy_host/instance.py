@@ -244,7 +244,7 @@ class StrategyInstance:
         """True if the strategy confirms an entry, given its plan."""
         try:
             return agreement_of(self.strategy.confirm(plan), "confirm")
-        # As in `call`.
+        # Every exception of the strategy is caught, as in `call`.
         except BaseException as error:
             raise self.named_error(error) from error
 

@@ -200,7 +200,7 @@ def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[Pa
             ParamProblem(one.loc, without_referred(one.message, params))
             for one in (_problem(error, list(fields)) for error in found if error["loc"][:1] not in known)
         ]
-    # From the author's own validator. Its text may contain a secret.
+    # The text of the author's own validator may contain a secret.
     except (Exception, SystemExit) as error:
         name = type(error).__name__
         raise StrategyError(

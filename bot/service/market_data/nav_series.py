@@ -102,7 +102,7 @@ class _Closes:
                 return
 
     def before(self, ts: int, *, not_before_ms: int, otherwise: int) -> int:
-        """The last close at or before `ts`; without a later close the price of the record."""
+        """The last close at or before `ts` and after `not_before_ms`; else the price of the record."""
         after = bisect_right(self._ends, ts)
         if after == 0 or self._ends[after - 1] <= not_before_ms:
             return otherwise

@@ -599,7 +599,7 @@ class CommandLog:
         with contextlib.suppress(sqlite3.Error):
             free, used = _page_counts(self._writer)
             if free > PAGES_FREE and free * (FREE_SHARE - 1) > used:
-                # As a script, because `execute` would return only the first page.
+                # A script frees every page; `execute` would free only the first.
                 self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
                 return _page_counts(self._writer)[0] < free
         return False

@@ -147,7 +147,7 @@ class WebhookDispatcher:
         except asyncio.CancelledError:
             self._outbox.gave_back(endpoint, delivery)
             raise
-        # Otherwise the owner has removed the webhook.
+        # If the endpoint is no longer there, its owner has removed the webhook.
         if self._outbox.endpoints.get(hook.id) is endpoint:
             self._note(endpoint, delivery, outcome)
 
