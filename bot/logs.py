@@ -327,8 +327,7 @@ def configure(
     handler = _Handler(lossy)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
         )
     )
     # Libraries log only warnings and errors, because their progress lines may hold secrets, such as the address for

@@ -54,10 +54,7 @@ COMMAND_LINES = [
 BOT_LINES = sorted({line for line in COMMAND_LINES if line.startswith("bot ")})
 WAIT_S = 120
 # what runs until it is told to stop has shown by then that it runs
-SERVES = (
-    '"event":"daemon.ready"',
-    '"event":"service.ready"',
-)
+SERVES = ('"event":"daemon.ready"', '"event":"service.ready"')
 
 
 def keeps_running(line: str) -> bool:

@@ -752,10 +752,9 @@ async def test_while_the_journal_cannot_be_written_nothing_is_opened_and_heartbe
             one.halfway.paths.clear()
             await one.minute()
             await until("the loop beats on", lambda: "/v1/heartbeat" in one.halfway.paths)
-        assert await one.ask("GET", "/v1/trades") == {
-            "trades": [],
-            "nextBefore": None,
-        }, "what cannot be written is not sent"
+        assert await one.ask("GET", "/v1/trades") == {"trades": [], "nextBefore": None}, (
+            "what cannot be written is not sent"
+        )
         guard = {"type": "account_drawdown", "maxLossPctFromDayStart": 50, "action": "flatten"}
         made = (await one.ask("POST", "/v1/guardians", guard))["id"]
 

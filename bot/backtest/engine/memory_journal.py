@@ -117,10 +117,7 @@ class MemoryIntents(IntentLog):
         return True
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:
-        return self._go(
-            moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms),
-            intent.state,
-        )
+        return self._go(moved(intent, "planned", token=confirm_token, token_expires_ms=token_expires_ms), intent.state)
 
     def sending(self, intent: Intent, *, now_ms: int) -> Intent:
         after = moved(intent, "sending", attempts=intent.attempts + 1)

@@ -184,9 +184,7 @@ def agents(answer: Any) -> list[AgentReport]:
     """Named agents of `extraAgents`."""
     return [
         AgentReport(
-            _address(row, "address"),
-            row.text("name"),
-            row.instant("validUntil") if row.has("validUntil") else None,
+            _address(row, "address"), row.text("name"), row.instant("validUntil") if row.has("validUntil") else None
         )
         for row in rows_of(answer, "extraAgents")
     ]

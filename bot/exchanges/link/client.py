@@ -45,12 +45,7 @@ class ExchangeLink:
     """A link process for one exchange. Use with `async with`; leaving ends the process."""
 
     def __init__(
-        self,
-        exchange: str,
-        place: str,
-        *,
-        agent_key_file: Path | None = None,
-        environ: Mapping[str, str] = os.environ,
+        self, exchange: str, place: str, *, agent_key_file: Path | None = None, environ: Mapping[str, str] = os.environ
     ) -> None:
         # Only the path: the key is read by the link alone.
         path = None if agent_key_file is None else str(agent_key_file.absolute())

@@ -149,12 +149,7 @@ def _answer(kernel: Kernel, asked: Asked) -> Data | None:
     if intent.state in ("rejected", "expired", "void"):
         return _refused(intent.code or intent.state, intent.message or intent.state) | {"id": intent.id}
     # approved before
-    return {
-        "state": intent.state,
-        "id": intent.id,
-        "strategy": intent.strategy,
-        "market": intent.market,
-    }
+    return {"state": intent.state, "id": intent.id, "strategy": intent.strategy, "market": intent.market}
 
 
 def _refused(code: str, message: str) -> Data:

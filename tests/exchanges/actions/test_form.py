@@ -70,11 +70,7 @@ STOP = {
         ),
         (
             place(order(time_in_force="rest"), order("stop", is_buy=False, size=0), group="entry"),
-            {
-                "type": "order",
-                "orders": [{**LIMIT, "t": {"limit": {"tif": "Gtc"}}}, STOP],
-                "grouping": "normalTpsl",
-            },
+            {"type": "order", "orders": [{**LIMIT, "t": {"limit": {"tif": "Gtc"}}}, STOP], "grouping": "normalTpsl"},
         ),
         (
             ExchangeAction(7, "cancel", AGENT, Rank.CANCEL, cancels=(OrderName("ETH", OURS),)),
