@@ -13,7 +13,7 @@ import pytest
 
 from bot.cli.assistants import daemon_tools
 from bot.dashboard.controls import ACTIONS
-from bot.runtime.control_plane import server
+from bot.runtime.control_plane import control_address
 from bot.runtime.control_plane.routes import routes_of
 
 METHODS = ("GET", "POST")
@@ -42,6 +42,8 @@ def test_every_control_of_the_dashboard_and_every_tool_of_an_assistant_is_a_row_
     assert {(tool.method, tool.path) for tool in daemon_tools.TOOLS.values() if tool.path} <= ROWS
 
 
-@pytest.mark.parametrize("paths", [server.WARMING, server.FROM_MEMORY], ids=["warming", "from memory"])
+@pytest.mark.parametrize(
+    "paths", [control_address.WARMING, control_address.FROM_MEMORY], ids=["warming", "from memory"]
+)
 def test_a_path_that_the_server_treats_apart_is_a_row_of_the_table(paths: frozenset[str]) -> None:
     assert paths <= {path for _method, path in ROWS}
