@@ -14,7 +14,16 @@ from bot.model.events import Event
 from bot.money import parse_e8
 from bot.venue.apply import Applied, apply
 from bot.venue.model import commands as c
-from bot.venue.model.state import Account, GuardianSpec, LegSpec, MarketSpec, OrderSpec, Position, Rules, State
+from bot.venue.model.state import (
+    GuardianSpec,
+    LegSpec,
+    MarketSpec,
+    OrderSpec,
+    Rules,
+    State,
+    VenueAccount,
+    VenuePosition,
+)
 from bot.venue.prices import index
 from bot.venue.prices.quiet_band import band_of
 from bot.venue.storage import codec
@@ -108,10 +117,10 @@ class VenueDriver:
     # ── What the account is now ─────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def account(self) -> Account:
+    def account(self) -> VenueAccount:
         return self.state.accounts["a"]
 
-    def position(self, coin: str = "BTC") -> Position:
+    def position(self, coin: str = "BTC") -> VenuePosition:
         return self.account.positions[coin]
 
     def mark(self, coin: str = "BTC") -> int:

@@ -44,7 +44,7 @@ from bot.wire import (
     PlanResult,
     Position,
     StatusResult,
-    Trade,
+    TradeResource,
     TradesPage,
     bare_coin,
 )
@@ -152,7 +152,7 @@ class FakeVenue:
         self.positions: dict[str, Held] = {}
         self.working: dict[str, Order] = {}
         self.guards: dict[str, Guardian] = {}
-        self.trade_rows: list[Trade] = []
+        self.trade_rows: list[TradeResource] = []
         self.event_rows: list[Event] = []
         self.plans: dict[str, Planned] = {}
         self.replies: dict[str, tuple[bytes, object]] = {}
@@ -457,9 +457,9 @@ class FakeVenue:
         key: str | None,
         source: str | None = "agent",
         oid: str | None = None,
-    ) -> Trade:
+    ) -> TradeResource:
         self.serial += 1
-        trade = Trade(
+        trade = TradeResource(
             id=f"trd_{self.serial:06d}",
             kind=kind,
             symbol=coin,
@@ -478,7 +478,15 @@ class FakeVenue:
         return trade
 
     def _fill(
-        self, coin: str, side: str, intent: str, kind: str, size: Decimal, px: Decimal, trade: Trade, key: str | None
+        self,
+        coin: str,
+        side: str,
+        intent: str,
+        kind: str,
+        size: Decimal,
+        px: Decimal,
+        trade: TradeResource,
+        key: str | None,
     ) -> None:
         held = self.positions.get(coin)
         realized = None
@@ -532,7 +540,7 @@ class FakeVenue:
                 del self.guards[guardian.id]
                 self._guardian_event("released", guardian, reason="position_closed")
 
-    def _protect(self, request: OrderRequest, trade: Trade, px: Decimal) -> None:
+    def _protect(self, request: OrderRequest, trade: TradeResource, px: Decimal) -> None:
         coin = request.market
         held = self.positions[coin]
         sign = 1 if held.side == "long" else -1
@@ -585,7 +593,7 @@ class FakeVenue:
         intent: str,
         kind: str,
         size: Decimal,
-        trade: Trade,
+        trade: TradeResource,
         key: str | None,
         *,
         limit_px: Decimal,
@@ -633,7 +641,7 @@ class FakeVenue:
             self._order_event("canceled", sibling, reason="sibling_filled")
         self._fill(order.coin, held.side, "close", order.kind, held.size, px, trade, None)
 
-    def _end_trade(self, order: Order, status: str) -> Trade:
+    def _end_trade(self, order: Order, status: str) -> TradeResource:
         """The trade of a resting order is filled or canceled."""
         at = next(n for n, trade in enumerate(self.trade_rows) if trade.id == order.trade_id)
         ended = self.trade_rows[at].model_copy(update={"status": status, "updated_at": self.clock.now_ms()})
@@ -734,7 +742,7 @@ class FakeVenue:
             opened_at=held.opened_ms,
         )
 
-    def _result(self, coin: str, trade: Trade) -> OrderResult:
+    def _result(self, coin: str, trade: TradeResource) -> OrderResult:
         return OrderResult(
             trade=trade,
             position=self._position(coin) if coin in self.positions else None,

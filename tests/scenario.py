@@ -20,7 +20,7 @@ from bot.model import events as ev
 from bot.venue.accounting import ledger
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import text_of
-from bot.venue.model.state import Account, GuardianSpec, OrderSpec, Rules, guardian_id, oid_text, side_name
+from bot.venue.model.state import GuardianSpec, OrderSpec, Rules, VenueAccount, guardian_id, oid_text, side_name
 from tests.builders import T0, WAYS, VenueDriver, dead_man, drawdown, e8, hold, market, order, replayed, trail
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -299,7 +299,7 @@ def span_ms(text: str) -> int:
 
 def money(event: ev.Event) -> str:
     """What an event moved, "" when no money did."""
-    if isinstance(event, ev.Fill):
+    if isinstance(event, ev.FillEvent):
         kind = "open" if event.subtype == "entry" else event.kind
         return f"{kind} {text_of(event.size)} @ {text_of(event.px)}"
     if isinstance(event, ev.Liquidated) and event.subtype == "backstop":
@@ -352,7 +352,7 @@ def _orders(venue: VenueDriver, words: Words) -> str:
     return ", ".join(_order(venue.account, n) for n, o in venue.account.orders.items() if o.coin == coin) or "none"
 
 
-def _order(account: Account, number: int) -> str:
+def _order(account: VenueAccount, number: int) -> str:
     o = account.orders[number]
     px = o.trigger_px if o.trigger_px is not None else o.limit_px
     return f"{o.kind} {text_of(o.size - o.filled)}" + (f" @ {text_of(px)}" if px is not None else "")
@@ -379,7 +379,7 @@ def settled(venue: VenueDriver) -> None:
         venue.wait(0)
 
 
-def _usd(read: Callable[[Any, Account], int]) -> Callable[[VenueDriver, Words], str]:
+def _usd(read: Callable[[Any, VenueAccount], int]) -> Callable[[VenueDriver, Words], str]:
     def ask(venue: VenueDriver, _: Words) -> str:
         settled(venue)
         return text_of(read(venue.state, venue.account))

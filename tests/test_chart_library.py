@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bot import chart_library
-from bot.dashboard.documents import Documents
+from bot.dashboard.documents import PageFiles
 from tests.dashboard.builders import Browser, Daemon, status
 
 ANSWERS = {"/status": status(), "/strategies": {"strategies": []}}
@@ -23,7 +23,7 @@ def test_the_installed_package_has_the_known_file_with_its_licence() -> None:
 def test_another_file_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chart_library, "SHA256", "0" * 64)
     assert chart_library.chart_script() is None
-    assert "lightweight-charts.js" not in Documents().static
+    assert "lightweight-charts.js" not in PageFiles().static
     monkeypatch.setattr(chart_library, "PACKAGE", "no-such-package")
     assert chart_library.chart_script() is None
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from bot import cron
 from bot.agents.params import AgentParams
-from bot.config.settings import GuardianSpec as ConfiguredGuardian
+from bot.config.settings import GuardianSettings as ConfiguredGuardian
 from bot.errors import Refusal, StrategyError
 from bot.runtime.strategy_host import timers
 from bot.strategy import Strategy

@@ -19,7 +19,7 @@ from bot.agents import models
 from bot.agents.answers import Answer
 from bot.client import Client
 from bot.client.faults import TransportFault
-from bot.client.http import Exchange
+from bot.client.http import HttpExchange
 from bot.client.stream import Parser
 from bot.errors import ApiError
 from bot.http_limits import BoundBroken, bounded_transport
@@ -119,7 +119,7 @@ async def _daemon(url: str) -> str:
 
 async def _stream(url: str) -> str:
     """A stream has no end, so its parser has the bound; this is about what comes before the first event."""
-    exchange = Exchange(url)
+    exchange = HttpExchange(url)
     try:
         async with exchange.listen("/v1/events/stream", silence=5.0) as answer:
             parser = Parser()
@@ -133,7 +133,7 @@ async def _stream(url: str) -> str:
 
 
 async def _in_process(url: str) -> str:
-    exchange = Exchange(url, transport=httpx.AsyncHTTPTransport(), reply_bytes_max=MEGABYTE)
+    exchange = HttpExchange(url, transport=httpx.AsyncHTTPTransport(), reply_bytes_max=MEGABYTE)
     with pytest.raises(Exception, match=r"compressed|larger") as lost:
         await exchange.send("GET", "/")
     await exchange.aclose()

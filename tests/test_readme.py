@@ -142,8 +142,8 @@ NUMBERS = (
     ("DEGRADED (`clock`) if it is {} s off", clock_watch.SKEW_STOP_MS / 1_000),
     ("a warning if the clock is {} s off", clock_watch.SKEW_WARN_MS / 1_000),
     ("Exits are tried again after {} s", order_sender.EXIT_AGAIN_MS / 1_000),
-    ("Exits are tried again after {} s", limiter.Kind.EXIT.value[2] / 1_000),
-    ("reads after {} minute", limiter.Kind.READ.value[2] / 60_000),
+    ("Exits are tried again after {} s", limiter.RequestKind.EXIT.value[2] / 1_000),
+    ("reads after {} minute", limiter.RequestKind.READ.value[2] / 60_000),
     ("If the loop hangs for {} s, the daemon is killed", systemd_unit.WATCHDOG_S),
     ("gets the newest {} notices", journal.NOTICES_KEPT),
     ("Equal notices within {} minutes are sent once and counted", notifier.DEDUP_MS / 60_000),
@@ -217,20 +217,20 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
 # A heading of the config reference and the definition of the schema that its table lists; the top level has no name.
 TABLES = {
     "Top level": "",
-    "account": "Account",
-    "account prices": "LivePrices",
-    "dead_man": "DeadMan",
-    "guardians": "GuardianSpec",
+    "account": "AccountSettings",
+    "account prices": "LivePricesSettings",
+    "dead_man": "DeadManSettings",
+    "guardians": "GuardianSettings",
     "safety": "Safety",
-    "orders": "Orders",
+    "orders": "OrdersSettings",
     "strategies": "StrategySettings",
-    "embedded": "Embedded",
+    "embedded": "EmbeddedSettings",
     "embedded data": "Recording",
     "log": "LogSettings",
     "notify": "Notify",
     "metrics": "Metrics",
     "telegram": "Telegram",
-    "dashboard": "Dashboard",
+    "dashboard": "DashboardSettings",
 }
 
 

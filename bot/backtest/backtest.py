@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment
-from bot.backtest.engine.driver import Session, local
+from bot.backtest.engine.driver import BacktestSession, local
 from bot.backtest.engine.memory_journal import MemoryJournal, OrderFailure, OrderFailures
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import Progress
@@ -26,7 +26,7 @@ from bot.backtest.engine.simulated_exchange import ADDRESS, EVENTS_SHOWN, Simula
 from bot.backtest.results.layout import BY_GUARDIAN, COLUMNS
 from bot.backtest.results.package_versions import packages_of
 from bot.backtest.results.run_writer import Result, result_of
-from bot.backtest.results.slippage import Prices, SlippageMeter
+from bot.backtest.results.slippage import PriceHistory, SlippageMeter
 from bot.backtest.results.trade_ledger import RoundTrip, TradeLedger
 from bot.config import Settings
 from bot.logs import redact
@@ -87,7 +87,7 @@ class Backtest:
     address: str = ADDRESS
     # the candles are cut for --prove-causal
     is_cut: bool = False
-    session: Session = field(init=False)
+    session: BacktestSession = field(init=False)
     exchange: SimulatedExchange = field(init=False)
     journal: Journal = field(init=False)
 
@@ -122,7 +122,7 @@ class Backtest:
         """
         exchange, session = self.exchange, self.session
         session.log_sink = None if log_lines is None else StrategyLog(log_lines)
-        slippage_meter = SlippageMeter(Prices(session.timeline.cursors, self.options.path))
+        slippage_meter = SlippageMeter(PriceHistory(session.timeline.cursors, self.options.path))
         event_buffer, memory = exchange.event_buffer, self.journal if isinstance(self.journal, MemoryJournal) else None
         failures = OrderFailures() if memory is None else memory.failures
         write = None if events is None else events.write

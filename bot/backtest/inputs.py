@@ -17,7 +17,7 @@ from bot.backtest.data import quality
 from bot.backtest.data.candles import Candles, load, market_name
 from bot.backtest.data.column_files import judge_file
 from bot.backtest.data.findings import KINDS, AuditReport
-from bot.backtest.data.funding_rates import Funding, read_funding
+from bot.backtest.data.funding_rates import FundingRates, read_funding
 from bot.backtest.data.origins import Origin, origins
 from bot.backtest.data.resampling import chosen
 from bot.backtest.engine.options import MarketRules, SessionOptions, chance_outages, start_of, within
@@ -294,9 +294,9 @@ def shortest_intervals(settings: Settings) -> dict[str, int]:
     return found
 
 
-def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Funding]:
+def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, FundingRates]:
     """The files of --funding by market. ConfigError for a market outside `markets`, which the strategies trade."""
-    found: dict[str, Funding] = {}
+    found: dict[str, FundingRates] = {}
     for text in texts:
         name, _, file = text.rpartition("=")
         path = Path(file)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bot.config import Settings, Source, read, read_text
+from bot.config import ConfigSource, Settings, read, read_text
 from bot.config.references import Noted, Outside
 from bot.errors import BotError, ConfigError, Problem, Refusal, StrategyError
 from bot.extras import install
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bot.checks.strategy_check import Checked
 
 
-def checked_config(path: Path, outside: Outside | None = None) -> Source:
+def checked_config(path: Path, outside: Outside | None = None) -> ConfigSource:
     """Read and check a config that is to run. ConfigError lists every problem that can be found without starting
     anything.
 
@@ -58,7 +58,7 @@ def checked_text(text: str, path: Path) -> Settings:
     return _checked(path, read_text(text, path, lookup=noted)).settings
 
 
-def _checked(path: Path, source: Source) -> Source:
+def _checked(path: Path, source: ConfigSource) -> ConfigSource:
     problems: list[Problem] = []
     for index, one in enumerate(source.settings.strategies):
         at = ("strategies", index)
@@ -104,7 +104,7 @@ def check_strategies(settings: Settings) -> None:
         )
 
 
-def called(source: Source) -> dict[str, Checked]:
+def called(source: ConfigSource) -> dict[str, Checked]:
     """Call each strategy of the config on generated bars: by the strategy's name, what its author should read, and its
     timers.
 
@@ -144,7 +144,7 @@ def extra_of(section: str) -> str:
     return "ui" if section == "dashboard" else section
 
 
-def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
+def _of_addresses(source: ConfigSource, unseen: Collection[str]) -> list[Problem]:
     """Addresses for notices that apprise does not know.
 
     `unseen`: addresses that cannot be read here and are not checked.
@@ -165,7 +165,7 @@ def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
     return problems
 
 
-def _of_markets(source: Source) -> list[Problem]:
+def _of_markets(source: ConfigSource) -> list[Problem]:
     """Problems of markets. Checks only configs with the embedded service, whose markets are known without a request."""
     from bot.service.market_data.instruments import CATALOGUE
     from bot.wire import INTERVAL_MS
@@ -195,7 +195,7 @@ def _of_markets(source: Source) -> list[Problem]:
     return problems
 
 
-def _of_candle_files(source: Source) -> tuple[dict[str, int], list[Problem]]:
+def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem]]:
     """The interval in ms of each market's candle file, and the problems of the files."""
     from bot.service.market_data.instruments import CATALOGUE
     from bot.service.market_data.price_feed import RecordedSource
@@ -227,7 +227,7 @@ def _of_candle_files(source: Source) -> tuple[dict[str, int], list[Problem]]:
     return {coin: one.base_ms for coin, one in played.items()}, problems
 
 
-def _of_guardians(source: Source) -> list[Problem]:
+def _of_guardians(source: ConfigSource) -> list[Problem]:
     """The guardians that the embedded service would refuse.
 
     Checked early, because the daemon sends no entry without its guardians.
@@ -235,7 +235,7 @@ def _of_guardians(source: Source) -> list[Problem]:
     if not source.settings.guardians:
         return []
     from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
-    from bot.service.views.responses import Refused
+    from bot.service.views.responses import OperationRefused
     from bot.venue.protection.guardians import normalise
     from bot.wire.errors import unknown
 
@@ -250,7 +250,7 @@ def _of_guardians(source: Source) -> list[Problem]:
                         source.problem(("guardians", index, "order_template", name), unknown(name, ORDER_FIELDS)[0])
                     )
             spec = normalise(guardian_spec(one.request()))
-        except Refused as error:
+        except OperationRefused as error:
             spec = error.refusal
         if isinstance(spec, Refusal):
             at = str(((spec.details or {}).get("fields") or [{}])[0].get("field", ""))

@@ -23,7 +23,7 @@ from bot.clock import monotonic_ns
 from bot.config import Settings
 from bot.errors import StrategyError
 from bot.runtime.model.limits import StrategyLimits
-from bot.runtime.passes.bar_feed import BarFeed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.runtime.strategy_host import loader
 from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.runtime.strategy_host.timers import next_after
@@ -69,7 +69,7 @@ class StrategyCheck:
     ) -> None:
         self.strategy = strategy
         self.file = getattr(sys.modules.get(type(strategy).__module__), "__file__", None)
-        series = {Series(market, interval): strategy.warmup_bars for market in strategy.markets}
+        series = {BarSeries(market, interval): strategy.warmup_bars for market in strategy.markets}
         self.feed = BarFeed(series)
         self.account = CheckedAccount(strategy, interval, limits, self.feed, equity_usd)
         self.interval_ms = INTERVAL_MS[interval]

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from pydantic import SecretStr, ValidationError
 
 from bot.client.faults import MOVES, Observation, TransportFault, carry, classify
-from bot.client.http import TIMEOUTS, Exchange, Reply, Timeouts, Transport
-from bot.client.limiter import Admission, Kind, Limiter
+from bot.client.http import TIMEOUTS, HttpExchange, HttpReply, Timeouts, Transport
+from bot.client.limiter import Admission, Limiter, RequestKind
 from bot.client.retry import FIRST_MS, RETRY_AFTER_MAX_MS
 from bot.client.service_clock import ServiceClock
 from bot.client.stream import follow
@@ -71,7 +71,7 @@ class Caller:
         # True once the service has sent its version header; a later answer without it comes from a proxy
         self._sends_version = False
         headers = {"User-Agent": user_agent(), API_VERSION_HEADER: API_VERSION}
-        self._exchange = Exchange(base_url, headers=headers, transport=transport, timeouts=timeouts)
+        self._exchange = HttpExchange(base_url, headers=headers, transport=transport, timeouts=timeouts)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._exchange.base_url!r})"
@@ -93,7 +93,7 @@ class Caller:
         key: str | None = None,
         expires_at_ms: int | None = None,
         reads: bool = False,
-        kind: Kind = Kind.READ,
+        kind: RequestKind = RequestKind.READ,
     ) -> R:
         """One attempt. `names`: those in the operation's path. `kind`: the share of the rate limit that it uses.
 
@@ -166,7 +166,7 @@ class Caller:
         )
 
 
-def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
+def _read(model: type[R], reply: HttpReply, *, reads: bool) -> R:
     try:
         return model.model_validate_json(reply.body)
     except ValidationError as error:
@@ -182,7 +182,7 @@ def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
         raise carry(failure, Observation(status=reply.status)) from error
 
 
-def _failure(reply: Reply, *, reads: bool, is_proxy: bool = False) -> ApiError:
+def _failure(reply: HttpReply, *, reads: bool, is_proxy: bool = False) -> ApiError:
     """The exception for a failed reply.
 
     `is_proxy`: a proxy answered, not the service; a retry may reach the service.

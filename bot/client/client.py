@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from bot.client.account_calls import AccountCalls
 from bot.client.calls import present
 from bot.client.http import TIMEOUTS, Timeouts, Transport
-from bot.client.limiter import Kind, Limiter
+from bot.client.limiter import Limiter, RequestKind
 from bot.client.service_clock import ServiceClock
 from bot.wire import interface
 from bot.wire.account import AccountSnapshot, KillResult, ResetResult, SandboxAccountResult
@@ -80,7 +80,7 @@ class Client(AccountCalls):
 
     def entry_wait_ms(self) -> int:
         """Milliseconds of real time until the rate limit allows an entry; 0 means now."""
-        return 0 if self._clock.speed <= 0 else self.limiter.wait_ms(Kind.ENTRY, "POST /v1/orders")
+        return 0 if self._clock.speed <= 0 else self.limiter.wait_ms(RequestKind.ENTRY, "POST /v1/orders")
 
     async def status(self) -> StatusResult:
         return await self._call(interface.SYSTEM_STATUS)
@@ -107,7 +107,7 @@ class Client(AccountCalls):
         """Place an order. After `expires_at_ms` on the service's clock the service refuses it for good."""
         assert not request.dry_run, "a dry run is a plan"
         return await self._call(
-            interface.PLACE_ORDER, body=request, key=key, expires_at_ms=expires_at_ms, kind=Kind.ENTRY
+            interface.PLACE_ORDER, body=request, key=key, expires_at_ms=expires_at_ms, kind=RequestKind.ENTRY
         )
 
     async def plan(self, request: OrderRequest, *, key: str | None = None) -> PlanResult:
@@ -115,7 +115,7 @@ class Client(AccountCalls):
         `key` is unused: the runtime's port has this parameter, and only the confirm must be unique.
         """
         dry = request.model_copy(update={"dry_run": True})
-        return await self._call(_PLAN, body=dry, reads=True, kind=Kind.ENTRY)
+        return await self._call(_PLAN, body=dry, reads=True, kind=RequestKind.ENTRY)
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         """Execute a plan.
@@ -127,7 +127,7 @@ class Client(AccountCalls):
             body=ConfirmRequest(confirm_token=token),
             key=key,
             expires_at_ms=expires_at_ms,
-            kind=Kind.ENTRY,
+            kind=RequestKind.ENTRY,
         )
 
     async def suggest(self, request: SuggestRequest) -> SuggestResult:
@@ -138,7 +138,7 @@ class Client(AccountCalls):
     ) -> OrderResult:
         """Reduce or close a position. An empty request closes all of it."""
         return await self._call(
-            interface.CLOSE_POSITION, market, body=request, key=key, expires_at_ms=expires_at_ms, kind=Kind.EXIT
+            interface.CLOSE_POSITION, market, body=request, key=key, expires_at_ms=expires_at_ms, kind=RequestKind.EXIT
         )
 
     async def orders(self, coin: str | None = None) -> list[Order]:
@@ -147,21 +147,21 @@ class Client(AccountCalls):
 
     async def cancel(self, oid: str) -> CancelResult:
         """Cancel one order or trigger by its venue id. It may be the stop: `unprotected` tells."""
-        return await self._call(interface.CANCEL_ORDER, oid, kind=Kind.EXIT)
+        return await self._call(interface.CANCEL_ORDER, oid, kind=RequestKind.EXIT)
 
     async def cancel_coin(self, coin: str) -> CancelCoinResult:
         """Cancel all open orders of a coin, stops and targets included."""
-        return await self._call(interface.CANCEL_ORDERS, body=CancelCoinRequest(coin=coin), kind=Kind.EXIT)
+        return await self._call(interface.CANCEL_ORDERS, body=CancelCoinRequest(coin=coin), kind=RequestKind.EXIT)
 
     async def guardians(self) -> list[Guardian]:
         page = await self._call(interface.GUARDIANS)
         return list(page.guardians)
 
     async def arm(self, request: GuardianRequest, *, key: str) -> Guardian:
-        return await self._call(_ARM, body=request, key=key, kind=Kind.EXIT)
+        return await self._call(_ARM, body=request, key=key, kind=RequestKind.EXIT)
 
     async def disarm(self, guardian_id: str) -> None:
-        await self._call(interface.DISARM_GUARDIAN, guardian_id, kind=Kind.EXIT)
+        await self._call(interface.DISARM_GUARDIAN, guardian_id, kind=RequestKind.EXIT)
 
     async def lift_kill_switches(self) -> list[str]:
         """Disarm every kill switch and return their ids. The service refuses this for a key that is not the owner's."""
@@ -172,14 +172,14 @@ class Client(AccountCalls):
 
     async def heartbeat(self) -> HeartbeatResult:
         """Refresh all armed dead-man switches. An empty list means that none is armed."""
-        return await self._call(interface.HEARTBEAT, body=HeartbeatRequest(), kind=Kind.EXIT)
+        return await self._call(interface.HEARTBEAT, body=HeartbeatRequest(), kind=RequestKind.EXIT)
 
     async def kill(self, *, flatten: bool = False, key: str) -> KillResult:
         """Cancel all entries, close all positions if `flatten`, and block openings until the owner lifts the block.
 
         The same key is the same kill.
         """
-        return await self._call(interface.KILL, body=KillRequest(flatten=flatten), key=key, kind=Kind.EXIT)
+        return await self._call(interface.KILL, body=KillRequest(flatten=flatten), key=key, kind=RequestKind.EXIT)
 
     async def limits(self) -> Limits:
         """The limits of the account and of this key: caps, scopes, rates."""

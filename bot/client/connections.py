@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import httptools
 
-from bot.client.faults import Fault, TransportFault
+from bot.client.faults import FailureKind, TransportFault
 from bot.descriptors import reserved
 
 # The bytes of all header lines of an answer.
@@ -59,7 +59,7 @@ class Fields(Mapping[str, str]):
         return len(self._of)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     headers: Fields
     body: bytes
@@ -73,13 +73,13 @@ class Address(NamedTuple):
     context: ssl.SSLContext | None
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection. `is_open` becomes False at the first sign that it cannot be used again."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._parser = httptools.HttpResponseParser(self)
-        self._asked: asyncio.Future[Answer] | None = None
+        self._asked: asyncio.Future[HttpAnswer] | None = None
         self._headers = Fields()
         self._parts: list[bytes] = []
         self._size = 0
@@ -94,11 +94,11 @@ class Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self.lost = asyncio.get_running_loop().create_future()
 
-    def ask(self, request: bytes) -> asyncio.Future[Answer]:
+    def ask(self, request: bytes) -> asyncio.Future[HttpAnswer]:
         """Send a request. The future gets its answer or a TransportFault."""
         assert self._asked is None, "one exchange at a time"
         if self._transport is None or not self.is_open or self._transport.is_closing():
-            raise TransportFault(Fault.CONNECT, "the connection was closed before it could be used")
+            raise TransportFault(FailureKind.CONNECT, "the connection was closed before it could be used")
         self._asked = asyncio.get_running_loop().create_future()
         self._received, self._in_body = 0, False
         self._transport.write(request)
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(Fault.PROTOCOL_REMOTE, f"the answer is not HTTP: {error}")
+            self._fail(FailureKind.PROTOCOL_REMOTE, f"the answer is not HTTP: {error}")
             return
         self._received += len(data)
         if not self._in_body and self._received > HEAD_BYTES_MAX:
@@ -141,12 +141,15 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         if self._ends_with_connection and self._asked is not None:
             self._deliver()
-        self._fail(Fault.PROTOCOL_REMOTE, "the connection was closed before there was an answer")
+        self._fail(FailureKind.PROTOCOL_REMOTE, "the connection was closed before there was an answer")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost.done():
             self.lost.set_result(None)
-        self._fail(Fault.READ if exc is not None else Fault.PROTOCOL_REMOTE, str(exc or "the connection was closed"))
+        self._fail(
+            FailureKind.READ if exc is not None else FailureKind.PROTOCOL_REMOTE,
+            str(exc or "the connection was closed"),
+        )
 
     # -- Callbacks of the parser
 
@@ -171,13 +174,13 @@ class Connection(asyncio.Protocol):
         self._size, self._in_body = 0, True
         coding = self._headers.get("transfer-encoding")
         if coding is not None and coding.strip().lower() != "chunked":
-            self._fail(Fault.PROTOCOL_REMOTE, "the answer has a transfer coding that was not asked for")
+            self._fail(FailureKind.PROTOCOL_REMOTE, "the answer has a transfer coding that was not asked for")
         self._ends_with_connection = coding is None and "content-length" not in self._headers
 
     def on_body(self, part: bytes) -> None:
         self._size += len(part)
         if self._size > self._bytes_max:
-            self._fail(Fault.TOO_LARGE, f"the answer is larger than {self._bytes_max} bytes")
+            self._fail(FailureKind.TOO_LARGE, f"the answer is larger than {self._bytes_max} bytes")
         elif self._asked is not None:
             self._parts.append(part)
 
@@ -186,7 +189,7 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = False
         status = self._parser.get_status_code()
         if status == SWITCHING:
-            self._fail(Fault.PROTOCOL_REMOTE, "the answer changes the protocol")
+            self._fail(FailureKind.PROTOCOL_REMOTE, "the answer changes the protocol")
         # 1xx is not the final answer.
         elif status >= 200:
             assert self._transport is not None
@@ -198,24 +201,24 @@ class Connection(asyncio.Protocol):
     def _deliver(self) -> None:
         asked, self._asked = self._asked, None
         if asked is not None and not asked.done():
-            asked.set_result(Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
+            asked.set_result(HttpAnswer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
 
     def _fail_for_its_head(self) -> None:
-        self._fail(Fault.TOO_LARGE, f"the answer's headers are larger than {HEAD_BYTES_MAX} bytes")
+        self._fail(FailureKind.TOO_LARGE, f"the answer's headers are larger than {HEAD_BYTES_MAX} bytes")
 
-    def _fail(self, fault: Fault, message: str) -> None:
+    def _fail(self, fault: FailureKind, message: str) -> None:
         asked, self._asked = self._asked, None
         if asked is not None and not asked.done():
             asked.set_exception(TransportFault(fault, message))
         self.drop()
 
 
-class PlainConnection(Connection, asyncio.BufferedProtocol):
+class PlainConnection(HttpConnection, asyncio.BufferedProtocol):
     """A connection without TLS. It reads into its own buffer, because asyncio allocates 256 kB per read for other
     protocols.
 
     With TLS, asyncio fills such a buffer only once per loop iteration and loses data when the connection ends, so TLS
-    uses `Connection`.
+    uses `HttpConnection`.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -245,11 +248,11 @@ class Connections:
         self._bytes_max = bytes_max
         self._free = asyncio.Semaphore(most)
         # oldest first
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._idle: list[HttpConnection] = []
+        self._busy: set[HttpConnection] = set()
         self._is_closed = False
 
-    async def exchange(self, request: bytes) -> Answer:
+    async def exchange(self, request: bytes) -> HttpAnswer:
         """Send one request and return its answer, or raise TransportFault.
 
         If cancelled, it closes the connection, because an answer may still come.
@@ -259,14 +262,14 @@ class Connections:
                 async with asyncio.timeout(self._pool_s):
                     await self._free.acquire()
             except TimeoutError:
-                raise TransportFault(Fault.POOL_TIMEOUT, "every connection was in use") from None
+                raise TransportFault(FailureKind.POOL_TIMEOUT, "every connection was in use") from None
         else:
             await self._free.acquire()
         try:
             connection = self._take_idle() or await self._connect()
             if self._is_closed:
                 connection.drop()
-                raise TransportFault(Fault.CONNECT, "the client was closed")
+                raise TransportFault(FailureKind.CONNECT, "the client was closed")
             self._busy.add(connection)
             try:
                 answer = await connection.ask(request)
@@ -296,7 +299,7 @@ class Connections:
             connection.drop()
         await asyncio.gather(*(connection.lost for connection in closing))
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> HttpConnection | None:
         oldest_s = asyncio.get_running_loop().time() - self._idle_s
         usable = [idle for idle in self._idle if idle.is_open and idle.idle_since_s > oldest_s]
         if len(usable) < len(self._idle):
@@ -310,23 +313,23 @@ class Connections:
             connection.drop()
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> HttpConnection:
         try:
             async with asyncio.timeout(self._connect_s):
                 return await self._race(await _addresses(self._address.host, self._address.port))
         except TimeoutError as error:
-            raise TransportFault(Fault.CONNECT_TIMEOUT, str(error)) from None
+            raise TransportFault(FailureKind.CONNECT_TIMEOUT, str(error)) from None
         # OSError includes TLS errors; UnicodeError: a name that cannot exist.
         except (OSError, UnicodeError) as error:
-            raise TransportFault(Fault.CONNECT, str(error)) from error
+            raise TransportFault(FailureKind.CONNECT, str(error)) from error
 
-    async def _race(self, addresses: Sequence[_Resolved]) -> Connection:
+    async def _race(self, addresses: Sequence[_Resolved]) -> HttpConnection:
         """Connect to the first address that accepts. The next attempt starts when the previous one fails, or after
         STAGGER_S. All other connections are closed, also on cancellation: asyncio's own race leaks a socket that had
         just connected.
         """
-        waiting, tries, made = list(addresses), list[asyncio.Task[Connection]](), list[Connection]()
-        winner: Connection | None = None
+        waiting, tries, made = list(addresses), list[asyncio.Task[HttpConnection]](), list[HttpConnection]()
+        winner: HttpConnection | None = None
         try:
             while winner is None:
                 if waiting:
@@ -347,14 +350,14 @@ class Connections:
                 if connection is not winner:
                     connection.drop()
 
-    async def _try(self, resolved: _Resolved, made: list[Connection]) -> Connection:
+    async def _try(self, resolved: _Resolved, made: list[HttpConnection]) -> HttpConnection:
         """Connect to one address. `made` gets the connection as soon as there is something to close."""
         family, kind, protocol, _, address = resolved
 
         loop, (host, _, context) = asyncio.get_running_loop(), self._address
 
-        def connection() -> Connection:
-            made.append((PlainConnection if context is None else Connection)(self._bytes_max))
+        def connection() -> HttpConnection:
+            made.append((PlainConnection if context is None else HttpConnection)(self._bytes_max))
             return made[-1]
 
         with (
@@ -373,7 +376,7 @@ class Connections:
         return (await loop.create_connection(connection, sock=connected, ssl=context, server_hostname=name))[1]
 
 
-def _discard_exception(attempt: asyncio.Task[Connection]) -> None:
+def _discard_exception(attempt: asyncio.Task[HttpConnection]) -> None:
     """Read the exception of an attempt that nobody awaits, so that asyncio does not log it."""
     if not attempt.cancelled():
         attempt.exception()

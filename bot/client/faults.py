@@ -16,7 +16,7 @@ from bot.errors import CODES, AccessLost, ApiError, OrderSubmitted, OutcomeUnkno
 from bot.wire.errors import ErrorBody
 
 
-class Fault(StrEnum):
+class FailureKind(StrEnum):
     """How an exchange failed without an answer."""
 
     # includes name resolution and TLS
@@ -45,13 +45,13 @@ class Fault(StrEnum):
 class TransportFault(Exception):
     """The exchange ended without an answer."""
 
-    def __init__(self, fault: Fault, message: str) -> None:
+    def __init__(self, fault: FailureKind, message: str) -> None:
         super().__init__(f"{fault}: {message}" if message else str(fault))
         self.fault = fault
         self.message = message
 
 
-NOT_SENT_FAULTS: Final = frozenset({Fault.CONNECT, Fault.CONNECT_TIMEOUT, Fault.POOL_TIMEOUT})
+NOT_SENT_FAULTS: Final = frozenset({FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT, FailureKind.POOL_TIMEOUT})
 
 
 class Verdict(StrEnum):
@@ -119,7 +119,7 @@ class Observation:
     a readable or unreadable body.
     """
 
-    fault: Fault | None = None
+    fault: FailureKind | None = None
     status: int | None = None
     body_valid: bool = False
     # The code of the error object; None without one (a proxy's page, an empty body).
@@ -217,8 +217,8 @@ def observation_of(error: ApiError) -> Observation:
     seen = error.__dict__.get(_CARRIED)
     if isinstance(seen, Observation):
         return seen
-    if error.code in {str(fault) for fault in Fault}:
-        return Observation(fault=Fault(error.code))
+    if error.code in {str(fault) for fault in FailureKind}:
+        return Observation(fault=FailureKind(error.code))
     details: Mapping[str, Any] = error.details or {}
     reason = details.get("reason")
     row = CODES.get(error.code)
@@ -241,4 +241,4 @@ def verdict_of(
 
 def crashed() -> Observation:
     """The observation of an attempt that was open when the process died."""
-    return Observation(fault=Fault.CRASHED)
+    return Observation(fault=FailureKind.CRASHED)

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import httpx
 
 from bot.client.connections import Address, Connections
-from bot.client.faults import Fault, TransportFault
+from bot.client.faults import FailureKind, TransportFault
 from bot.clock import monotonic_ns
 from bot.errors import ConfigError
 from bot.http_limits import context_for, is_compressed
@@ -46,21 +46,21 @@ if importlib.util.find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 # The most derived class that matches gives the fault. A class that is not listed is OTHER, and the outcome is in doubt.
-FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {
-    httpx.ConnectError: Fault.CONNECT,
-    httpx.ConnectTimeout: Fault.CONNECT_TIMEOUT,
-    httpx.PoolTimeout: Fault.POOL_TIMEOUT,
-    httpx.ReadError: Fault.READ,
-    httpx.ReadTimeout: Fault.READ_TIMEOUT,
-    httpx.WriteError: Fault.WRITE,
-    httpx.WriteTimeout: Fault.WRITE_TIMEOUT,
-    httpx.CloseError: Fault.CLOSE,
-    httpx.RemoteProtocolError: Fault.PROTOCOL_REMOTE,
-    httpx.LocalProtocolError: Fault.PROTOCOL_LOCAL,
-    httpx.ProxyError: Fault.PROXY,
-    httpx.UnsupportedProtocol: Fault.UNSUPPORTED,
-    httpx.DecodingError: Fault.DECODING,
-    httpx.TooManyRedirects: Fault.REDIRECTS,
+FAULT_OF: Final[Mapping[type[BaseException], FailureKind]] = {
+    httpx.ConnectError: FailureKind.CONNECT,
+    httpx.ConnectTimeout: FailureKind.CONNECT_TIMEOUT,
+    httpx.PoolTimeout: FailureKind.POOL_TIMEOUT,
+    httpx.ReadError: FailureKind.READ,
+    httpx.ReadTimeout: FailureKind.READ_TIMEOUT,
+    httpx.WriteError: FailureKind.WRITE,
+    httpx.WriteTimeout: FailureKind.WRITE_TIMEOUT,
+    httpx.CloseError: FailureKind.CLOSE,
+    httpx.RemoteProtocolError: FailureKind.PROTOCOL_REMOTE,
+    httpx.LocalProtocolError: FailureKind.PROTOCOL_LOCAL,
+    httpx.ProxyError: FailureKind.PROXY,
+    httpx.UnsupportedProtocol: FailureKind.UNSUPPORTED,
+    httpx.DecodingError: FailureKind.DECODING,
+    httpx.TooManyRedirects: FailureKind.REDIRECTS,
 }
 
 
@@ -80,7 +80,7 @@ TIMEOUTS: Final = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """A complete answer, its texts without characters that are not printable.
 
     `sent_ns` and `received_ns` are monotonic.
@@ -102,7 +102,7 @@ class Listening:
     parts: AsyncIterator[bytes]
 
 
-class Exchange:
+class HttpExchange:
     """Sends requests to one service. It does not redirect, retry, compress, or use proxies of the environment."""
 
     def __init__(
@@ -155,7 +155,7 @@ class Exchange:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         total: float | None = None,
-    ) -> Reply:
+    ) -> HttpReply:
         """Send a request and read its answer within `total` seconds.
 
         Raises TransportFault without a complete answer.
@@ -175,10 +175,10 @@ class Exchange:
                     status, fields, content = await self._through_httpx(method, path, query, extra, body)
         except TimeoutError as error:
             if not deadline.expired():
-                raise TransportFault(Fault.OTHER, str(error)) from error
-            raise TransportFault(Fault.TOTAL_TIMEOUT, "the whole exchange took too long") from None
+                raise TransportFault(FailureKind.OTHER, str(error)) from error
+            raise TransportFault(FailureKind.TOTAL_TIMEOUT, "the whole exchange took too long") from None
         _refuse_compressed(fields)
-        return Reply(status, fields, plain_json(content), sent_ns, monotonic_ns())
+        return HttpReply(status, fields, plain_json(content), sent_ns, monotonic_ns())
 
     def _request(
         self, method: str, path: str, query: Mapping[str, str] | None, headers: Mapping[str, str], body: bytes | None
@@ -186,7 +186,7 @@ class Exchange:
         """The bytes of a request. TransportFault if a character would change its meaning."""
         target = f"{self._base_path}{path}?{urlencode(query)}" if query else self._base_path + path
         if _TARGET.fullmatch(target) is None:
-            raise TransportFault(Fault.PROTOCOL_LOCAL, "the path has characters that no request may have")
+            raise TransportFault(FailureKind.PROTOCOL_LOCAL, "the path has characters that no request may have")
         length = "" if body is None and method == "GET" else f"Content-Length: {len(body or b'')}\r\n"
         head = f"{method} {target} HTTP/1.1\r\n{self._lines}{_lines(headers)}{length}\r\n"
         return head.encode("ascii") + (body or b"")
@@ -225,7 +225,7 @@ class Exchange:
             async with asyncio.timeout(self.timeouts.total):
                 answer = await self._http.send(request, stream=True)
         except TimeoutError:
-            raise TransportFault(Fault.TOTAL_TIMEOUT, "no answer began in time") from None
+            raise TransportFault(FailureKind.TOTAL_TIMEOUT, "no answer began in time") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
             raise TransportFault(fault_of(error), str(error)) from error
         try:
@@ -240,7 +240,7 @@ class Exchange:
         async for part in answer.aiter_bytes():
             size += len(part)
             if size > self._reply_bytes_max:
-                raise TransportFault(Fault.TOO_LARGE, f"the answer is larger than {self._reply_bytes_max} bytes")
+                raise TransportFault(FailureKind.TOO_LARGE, f"the answer is larger than {self._reply_bytes_max} bytes")
             parts.append(part)
         return b"".join(parts)
 
@@ -253,13 +253,13 @@ class Exchange:
 def _refuse_compressed(headers: Mapping[str, str]) -> None:
     """Before a byte of the body is read: httpx would decode it, and no bound holds for what it becomes."""
     if is_compressed(headers):
-        raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
+        raise TransportFault(FailureKind.DECODING, "the answer is compressed, which was not asked for")
 
 
 def _lines(headers: Mapping[str, str]) -> str:
     """The header lines. TransportFault for a value with a line break."""
     if not all(map(_VALUE.fullmatch, headers.values())):
-        raise TransportFault(Fault.PROTOCOL_LOCAL, "a header has characters that no header may have")
+        raise TransportFault(FailureKind.PROTOCOL_LOCAL, "a header has characters that no header may have")
     return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
@@ -276,9 +276,9 @@ def unix_transport(path: str) -> Transport:
     return httpx.AsyncHTTPTransport(uds=path, retries=0, trust_env=False)
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> FailureKind:
     """The fault of an exception of httpx."""
-    return next((FAULT_OF[kind] for kind in type(error).__mro__ if kind in FAULT_OF), Fault.OTHER)
+    return next((FAULT_OF[kind] for kind in type(error).__mro__ if kind in FAULT_OF), FailureKind.OTHER)
 
 
 def checked_base_url(text: str) -> str:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from bot.errors import TryLater
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     """What a request is for: the share of the quota that it leaves unused, how long it waits at most (ms), and after
     how many ms without quota it is sent anyway.
     """
@@ -121,7 +121,7 @@ class _Bucket:
         self.left = min(self.requests, self.left + max(0.0, now_ms - self.at_ms) * self.per_ms)
         self.at_ms = now_ms
 
-    def wait_ms(self, kind: Kind, now_ms: float) -> int:
+    def wait_ms(self, kind: RequestKind, now_ms: float) -> int:
         """Milliseconds until a request may be sent; 0 means now."""
         held_ms = self._held_ms(kind, now_ms)
         if held_ms > 0 and (self.spent_ms <= now_ms or self.blocked_ms > now_ms):
@@ -129,20 +129,20 @@ class _Bucket:
             held_ms = min(held_ms, max(0.0, since_ms + kind.asks_ms - now_ms))
         return math.ceil(min(held_ms, BLOCK_MAX_MS))
 
-    def take(self, kind: Kind, now_ms: float) -> None:
+    def take(self, kind: RequestKind, now_ms: float) -> None:
         """Count one request."""
         if self._held_ms(kind, now_ms) > 0:
             self.asked_ms = now_ms
         self.left -= 1
         self.under_way += 1
 
-    def _held_ms(self, kind: Kind, now_ms: float) -> float:
+    def _held_ms(self, kind: RequestKind, now_ms: float) -> float:
         self.refill(now_ms)
         self.spent_ms = math.inf if self.left >= 1 - _ROUNDING else min(self.spent_ms, now_ms)
         floor = max(0.0, min(self.requests * kind.reserve, RESERVE_MAX, self.requests - 1))
         missing = floor + 1 - self.left
         quota_ms = 0.0 if missing <= _ROUNDING else missing / self.per_ms if self.per_ms > 0 else math.inf
-        blocked_ms = 0.0 if kind is Kind.EXIT and self.lets_exits else self.blocked_ms - now_ms
+        blocked_ms = 0.0 if kind is RequestKind.EXIT and self.lets_exits else self.blocked_ms - now_ms
         return max(quota_ms, blocked_ms, 0.0)
 
 
@@ -169,12 +169,12 @@ class Limiter:
         self.held = 0
         self.waited_ms = 0
 
-    def wait_ms(self, kind: Kind, route: str) -> int:
+    def wait_ms(self, kind: RequestKind, route: str) -> int:
         """Milliseconds until such a request may be sent; 0 means now."""
         now_ms = self._now_ms()
         return max((bucket.wait_ms(kind, now_ms) for bucket in self._drawn(route)), default=0)
 
-    async def admit(self, kind: Kind, route: str, *, within_ms: float = math.inf) -> Admission:
+    async def admit(self, kind: RequestKind, route: str, *, within_ms: float = math.inf) -> Admission:
         """Wait until the request may be sent, and count it. Pass the result to `ended`. Raises RateHeld at once if the
         wait would be too long.
 
@@ -188,8 +188,8 @@ class Limiter:
                 self.held += 1
                 raise RateHeld(
                     "rate_limited",
-                    f"not sent: the service's rate limit allows no {'entry' if kind is Kind.ENTRY else 'such request'}"
-                    f" for {wait_ms} ms",
+                    "not sent: the service's rate limit allows no"
+                    f" {'entry' if kind is RequestKind.ENTRY else 'such request'} for {wait_ms} ms",
                     order_submitted=False,
                     retryable=True,
                     after_ms=wait_ms,

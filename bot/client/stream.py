@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from bot.client.faults import Fault, TransportFault
-from bot.client.http import Exchange, Listening, Reply
+from bot.client.faults import FailureKind, TransportFault
+from bot.client.http import HttpExchange, HttpReply, Listening
 from bot.client.retry import Backoff
 from bot.errors import ApiError, OutcomeUnknown, Refused, TryLater
 from bot.plain_text import plain_json
@@ -35,7 +35,7 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 BACKOFF: Final = Backoff()
 
 
-class Message(NamedTuple):
+class StreamMessage(NamedTuple):
     """One server-sent event. `id` is the last id seen, "" without one."""
 
     id: str
@@ -58,7 +58,7 @@ class Parser:
     _event: str = ""
     _id: str | None = None
 
-    def feed(self, part: bytes) -> list[Message]:
+    def feed(self, part: bytes) -> list[StreamMessage]:
         """The events that are complete now."""
         text = self._rest + self._decode.decode(part)
         # A CR at the end may be the first half of a CRLF.
@@ -71,7 +71,7 @@ class Parser:
             raise ValueError(f"an event of more than {LINE_MAX} characters")
         return messages
 
-    def _line(self, line: str) -> Message | None:
+    def _line(self, line: str) -> StreamMessage | None:
         if not line:
             return self._dispatch()
         name, _, value = line.partition(":")
@@ -87,19 +87,19 @@ class Parser:
             self.retry_ms = int(value[:9])
         return None
 
-    def _dispatch(self) -> Message | None:
+    def _dispatch(self) -> StreamMessage | None:
         if self._id is not None:
             self.last_id = self._id
         data, event = self._data, self._event or "message"
         self._data, self._event, self._id, self._size = [], "", None, 0
-        return Message(self.last_id, event, "\n".join(data)) if data else None
+        return StreamMessage(self.last_id, event, "\n".join(data)) if data else None
 
 
 async def follow(
-    exchange: Exchange,
+    exchange: HttpExchange,
     *,
     headers: Mapping[str, str],
-    failure: Callable[[Reply], ApiError],
+    failure: Callable[[HttpReply], ApiError],
     query: Mapping[str, str],
     since: str | None,
     silence: float = SILENCE_SECONDS,
@@ -128,7 +128,7 @@ async def follow(
                 async with aclosing(_messages(answer, parser)) as messages:
                     async for message in messages:
                         if message.event == "error":
-                            raise failure(Reply(_status_of(message.data), {}, message.data.encode(), 0, 0))
+                            raise failure(HttpReply(_status_of(message.data), {}, message.data.encode(), 0, 0))
                         event = _event(message)
                         attempt, last = 0, message.id or last
                         yield event
@@ -140,23 +140,23 @@ async def follow(
         await sleep(backoff.wait_ms(attempt, draw.random(), max(after_ms, parser.retry_ms or 0)) / 1000)
 
 
-async def _messages(answer: Listening, parser: Parser) -> AsyncGenerator[Message, None]:
+async def _messages(answer: Listening, parser: Parser) -> AsyncGenerator[StreamMessage, None]:
     async for part in answer.parts:
         try:
             messages = parser.feed(part)
         except ValueError as error:
-            raise TransportFault(Fault.TOO_LARGE, str(error)) from error
+            raise TransportFault(FailureKind.TOO_LARGE, str(error)) from error
         for message in messages:
             yield message
 
 
-async def _whole(answer: Listening) -> Reply:
+async def _whole(answer: Listening) -> HttpReply:
     body = b""
     async for part in answer.parts:
         body += part
         if len(body) > ERROR_BYTES_MAX:
-            raise TransportFault(Fault.TOO_LARGE, "the error is too long")
-    return Reply(answer.status, answer.headers, plain_json(body), 0, 0)
+            raise TransportFault(FailureKind.TOO_LARGE, "the error is too long")
+    return HttpReply(answer.status, answer.headers, plain_json(body), 0, 0)
 
 
 # The body of an `event: error` is that of a failed request; its status follows from the code.
@@ -167,7 +167,7 @@ def _status_of(data: str) -> int:
     return next((status for code, status in _STATUS.items() if f'"code":"{code}"' in data.replace(" ", "")), 503)
 
 
-def _event(message: Message) -> Event:
+def _event(message: StreamMessage) -> Event:
     try:
         return Event.model_validate_json(plain_json(message.data.encode()))
     except ValidationError as error:

@@ -16,20 +16,20 @@ from bot.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from bot.config.param_values import with_params
     from bot.config.settings import (
-        Account,
-        Dashboard,
-        DeadMan,
-        Embedded,
-        GuardianSpec,
+        AccountSettings,
+        DashboardSettings,
+        DeadManSettings,
+        EmbeddedSettings,
+        GuardianSettings,
         LogSettings,
-        Orders,
+        OrdersSettings,
         Recording,
         Safety,
         Settings,
         StrategySettings,
         heartbeat_seconds_min,
     )
-    from bot.config.source import Source, json_schema, load, read, read_text, redacted
+    from bot.config.source import ConfigSource, json_schema, load, read, read_text, redacted
 
 __all__ = [
     "load",
@@ -40,22 +40,22 @@ __all__ = [
     "json_schema",
     "heartbeat_seconds_min",
     "Settings",
-    "Account",
-    "Dashboard",
-    "DeadMan",
-    "Embedded",
-    "GuardianSpec",
+    "AccountSettings",
+    "DashboardSettings",
+    "DeadManSettings",
+    "EmbeddedSettings",
+    "GuardianSettings",
     "LogSettings",
-    "Orders",
+    "OrdersSettings",
     "Recording",
     "Safety",
     "StrategySettings",
-    "Source",
+    "ConfigSource",
     "ConfigError",
     "Problem",
 ]
 
-_OF_SOURCE = frozenset({"Source", "json_schema", "load", "read", "read_text", "redacted"})
+_OF_SOURCE = frozenset({"ConfigSource", "json_schema", "load", "read", "read_text", "redacted"})
 
 # Only at run time, so that a type checker reports a wrong name.
 if not TYPE_CHECKING:

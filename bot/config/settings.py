@@ -164,7 +164,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
-class LivePrices(Section):
+class LivePricesSettings(Section):
     """Live prices of an exchange for the crypto markets of the embedded service."""
 
     source: Literal["ccxt", "hyperliquid"] = Field(
@@ -204,13 +204,13 @@ class LivePrices(Section):
 # The tags stand in the path of an error; `source.py` leaves them out.
 PRICE_TAGS: Final = ("<one source>", "<several sources>")
 PriceSources = Annotated[
-    Annotated[LivePrices, Tag(PRICE_TAGS[0])]
-    | Annotated[tuple[LivePrices, ...], Field(min_length=1, max_length=20), Tag(PRICE_TAGS[1])],
+    Annotated[LivePricesSettings, Tag(PRICE_TAGS[0])]
+    | Annotated[tuple[LivePricesSettings, ...], Field(min_length=1, max_length=20), Tag(PRICE_TAGS[1])],
     Discriminator(lambda value: PRICE_TAGS[isinstance(value, list | tuple)]),
 ]
 
 
-class Account(Section):
+class AccountSettings(Section):
     """The service to trade with, and the API key."""
 
     base_url: str = Field(description="`embedded`, or the service's address: https, or http on this machine.")
@@ -245,14 +245,14 @@ class Account(Section):
         _refuse(_repeated_sources(self.price_sources()))
         return self
 
-    def price_sources(self) -> dict[Loc, LivePrices]:
+    def price_sources(self) -> dict[Loc, LivePricesSettings]:
         """Each source of live prices by its path in this section."""
         if isinstance(self.prices, tuple):
             return {("prices", index): one for index, one in enumerate(self.prices)}
         return {} if self.prices is None else {("prices",): self.prices}
 
 
-def _repeated_sources(sources: dict[Loc, LivePrices]) -> list[tuple[Loc, str]]:
+def _repeated_sources(sources: dict[Loc, LivePricesSettings]) -> list[tuple[Loc, str]]:
     """What is wrong with a list of sources: one without markets, an exchange or a market that is named twice."""
     problems: list[tuple[Loc, str]] = []
     exchanges: dict[str, Loc] = {}
@@ -271,7 +271,7 @@ def _repeated_sources(sources: dict[Loc, LivePrices]) -> list[tuple[Loc, str]]:
     return problems
 
 
-class DeadMan(Section):
+class DeadManSettings(Section):
     """The guardian that acts when no heartbeat comes from the daemon."""
 
     heartbeat_seconds: Annotated[int, Integer(60, 86_400)] = Field(
@@ -280,7 +280,7 @@ class DeadMan(Section):
     on_miss: GuardianAction = Field(default="flatten", description="What the service does when no heartbeat comes.")
 
 
-class GuardianSpec(Section):
+class GuardianSettings(Section):
     """A guardian that the service keeps for the whole account.
 
     Guardians of a position come with the strategy's order.
@@ -470,7 +470,7 @@ class LogSettings(Section):
         return None if self.format == "auto" else self.format == "pretty"
 
 
-class Orders(Section):
+class OrdersSettings(Section):
     """How orders are sent."""
 
     path: Literal["plan", "direct"] = Field(
@@ -547,7 +547,7 @@ class Telegram(Section):
         return self
 
 
-class Dashboard(Section):
+class DashboardSettings(Section):
     """Pages in a browser that show the daemon, reachable from this machine only.
 
     `bot run` starts them as a process of their own.
@@ -581,7 +581,7 @@ class Recording(Section):
     market: Coin = Field(description="Market of the candles.")
 
 
-class Embedded(Section):
+class EmbeddedSettings(Section):
     """The embedded service with play money, which starts with the daemon."""
 
     port: Annotated[int, Integer(0, 65_535)] = Field(default=0, description="On 127.0.0.1; 0 takes a free one.")
@@ -643,18 +643,19 @@ class Settings(Section):
     name: str = Field(
         default="bot", pattern=r"^[a-z0-9-]{1,40}$", description="Name of this daemon. Default: the name of the file."
     )
-    account: Account
+    account: AccountSettings
     dead_man: Annotated[
-        DeadMan | None, BeforeValidator(_off, json_schema_input_type=DeadMan | Literal["off", False] | None)
-    ] = Field(default_factory=DeadMan, description="off: no dead-man switch.")
-    guardians: tuple[GuardianSpec, ...] = Field(default=(), max_length=GUARDIANS_MAX)
+        DeadManSettings | None,
+        BeforeValidator(_off, json_schema_input_type=DeadManSettings | Literal["off", False] | None),
+    ] = Field(default_factory=DeadManSettings, description="off: no dead-man switch.")
+    guardians: tuple[GuardianSettings, ...] = Field(default=(), max_length=GUARDIANS_MAX)
     safety: Safety = Safety()
     strategies: tuple[StrategySettings, ...] = Field(min_length=1, max_length=STRATEGIES_MAX)
-    orders: Orders = Orders()
+    orders: OrdersSettings = OrdersSettings()
     reconcile_seconds: Annotated[int, Integer(10, 3_600)] = Field(
         default=300, description="Time between two comparisons with the service."
     )
-    embedded: Embedded = Embedded()
+    embedded: EmbeddedSettings = EmbeddedSettings()
     state_dir: LocalPath = Field(
         default_factory=lambda: default_state_dir("bot"),
         description="Journal, sandbox and sockets. Default: $STATE_DIRECTORY, else ~/.local/state/bot/<name>.",
@@ -667,7 +668,7 @@ class Settings(Section):
     notify: Notify | None = Field(default=None, description="None: no notices are sent.")
     metrics: Metrics | None = Field(default=None, description="None: no port is opened.")
     telegram: Telegram | None = Field(default=None, description="None: `bot telegram` has no chats.")
-    dashboard: Dashboard | None = Field(default=None, description="None: `bot run` starts no dashboard.")
+    dashboard: DashboardSettings | None = Field(default=None, description="None: `bot run` starts no dashboard.")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

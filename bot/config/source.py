@@ -33,7 +33,7 @@ _SAID: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """A config that was read: its settings, and its text for problems that are found later (a strategy's params)."""
 
     settings: Settings
@@ -49,12 +49,14 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings
     return read(path, environ).settings
 
 
-def read(path: str | Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None) -> Source:
+def read(path: str | Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None) -> ConfigSource:
     """As `load`, with the places of all keys. `lookup` replaces the references where secrets cannot be read."""
     return read_text(text_of(Path(path)), Path(path), environ, lookup)
 
 
-def read_text(text: str, path: Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None) -> Source:
+def read_text(
+    text: str, path: Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None
+) -> ConfigSource:
     """As `read`, from a text, as if it stood in the file `path`."""
     environ = os.environ if environ is None else environ
     folder = path.absolute().parent
@@ -82,7 +84,7 @@ def read_text(text: str, path: Path, environ: Mapping[str, str] | None = None, l
     if document.problems or settings is None:
         # Outside of the except block: the traceback of the cause would show hidden values.
         raise _error(document)
-    return Source(settings, document)
+    return ConfigSource(settings, document)
 
 
 def json_schema() -> dict[str, Any]:

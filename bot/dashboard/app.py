@@ -19,12 +19,12 @@ from starlette.routing import Route
 from bot.clock import SystemClock
 from bot.dashboard import controls
 from bot.dashboard.backtests import NoRun
-from bot.dashboard.documents import Documents
+from bot.dashboard.documents import PageFiles
 from bot.dashboard.open_pages import CHART, PageUpdates
-from bot.dashboard.page_models import PAGES, Data, NoSuchPage, Page, Sources
+from bot.dashboard.page_models import PAGES, Data, NoSuchPage, PageSources, PageSpec
 from bot.dashboard.pages import frame
 from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
-from bot.dashboard.sign_in import COOKIE_S, SignIn
+from bot.dashboard.sign_in import COOKIE_S, DashboardSignIn
 from bot.dashboard.values.identity import Moved
 from bot.dashboard.values.reading import Reading
 from bot.errors import BotError
@@ -56,7 +56,7 @@ FRAME: Final = ("status", "notice")
 class Dashboard:
     """The routes. `control`: changes are allowed."""
 
-    def __init__(self, sources: Sources, documents: Documents, sign_in: SignIn, *, control: bool) -> None:
+    def __init__(self, sources: PageSources, documents: PageFiles, sign_in: DashboardSignIn, *, control: bool) -> None:
         self._sources = sources
         self._documents = documents
         self._sign_in = sign_in
@@ -93,13 +93,13 @@ class Dashboard:
 
     # -- pages
 
-    def _page_route(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _page_route(self, page: PageSpec) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
             return await self._page(page, request)
 
         return show
 
-    async def _page(self, page: Page, request: Request) -> Response:
+    async def _page(self, page: PageSpec, request: Request) -> Response:
         query = dict(request.query_params) | request.path_params
         values = await self._values(page, query)
         if isinstance(values, NoSuchPage):
@@ -117,7 +117,7 @@ class Dashboard:
             | {"page": page.name, "stream": address if page.fragments else ""},
         )
 
-    async def _values(self, page: Page, query: Mapping[str, str]) -> Data | NoSuchPage:
+    async def _values(self, page: PageSpec, query: Mapping[str, str]) -> Data | NoSuchPage:
         try:
             return await page.values(self._sources, query)
         except Moved as error:
@@ -149,7 +149,7 @@ class Dashboard:
     async def market_data(self, request: Request) -> Response:
         return await self._chart(PAGES["market"], request)
 
-    async def _chart(self, page: Page, request: Request) -> Response:
+    async def _chart(self, page: PageSpec, request: Request) -> Response:
         values = await self._values(page, dict(request.query_params) | request.path_params)
         return refused(404, str(values)) if isinstance(values, NoSuchPage) else JSONResponse(values["chart"])
 
@@ -165,7 +165,7 @@ class Dashboard:
             return refused(404, f"the updates of this page need {' and '.join(missing)}: reload the page")
         return EventSourceResponse(self.updates(page, query, request.state.cookie), ping=15)
 
-    def updates(self, page: Page, query: Mapping[str, str], cookie: str) -> AsyncIterator[dict[str, str]]:
+    def updates(self, page: PageSpec, query: Mapping[str, str], cookie: str) -> AsyncIterator[dict[str, str]]:
         """The messages of an open page. Those who have signed in see the same, so that they share them."""
 
         async def values() -> Data | str:
@@ -179,7 +179,7 @@ class Dashboard:
             (page.name, *sorted(query.items())), values, lambda shown: self.rendered(page, shown), goes_on
         )
 
-    def rendered(self, page: Page, values: Data) -> dict[str, str]:
+    def rendered(self, page: PageSpec, values: Data) -> dict[str, str]:
         """The parts of a page that are updated while it is open: its fragments, and the end of its chart."""
         shown = values | {"control": self._control}
         parts = {name: self._documents.fragment(name, shown) for name in (*FRAME, *page.fragments)}
@@ -283,7 +283,7 @@ class Dashboard:
             return await self._message(409, "It has changed", now)
         return await self._control_page(request, controls.confirmation(action, name, subject))
 
-    async def _seen(self, action: controls.Action) -> controls.Seen:
+    async def _seen(self, action: controls.ControlAction) -> controls.Seen:
         """What the daemon says at this moment: a page may show what was a second ago."""
         proposals = await self._sources.daemon.fresh_approvals() if action.is_of_proposal else Reading(())
         return controls.Seen(await self._sources.daemon.fresh_snapshot(), proposals.value, proposals.known)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bot.dashboard.values import formatting, identity
 from bot.dashboard.values.reading import NOW, Known
-from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.snapshot import DaemonSnapshot
 
 Data = dict[str, Any]
 GONE: Final = "Nothing was sent: {subject} is not what the page showed any more. {now} Open the page again."
@@ -31,7 +31,7 @@ class Subject(NamedTuple):
 class Seen(NamedTuple):
     """What the daemon says now, to find the subject of a control in."""
 
-    snapshot: Snapshot
+    snapshot: DaemonSnapshot
     proposals: Sequence[Mapping[str, Any]]
     proposals_known: Known = NOW
 
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 BY: Final = "the dashboard"
 
 
-class Action(NamedTuple):
+class ControlAction(NamedTuple):
     """`word` is what the person types; `subject` finds what the control acts on: None if it is not there."""
 
     title: str
@@ -126,8 +126,8 @@ def _proposal(seen: Seen, name: str) -> Subject | None:
     return None
 
 
-ACTIONS: Final[Mapping[str, Action]] = {
-    "pause": Action(
+ACTIONS: Final[Mapping[str, ControlAction]] = {
+    "pause": ControlAction(
         "Pause",
         "No new entries; exits, stops and guardians continue. Resting entries may still fill. A pause stays in force"
         " over restarts.",
@@ -135,7 +135,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "/pause",
         _paused,
     ),
-    "resume": Action(
+    "resume": ControlAction(
         "Resume",
         "Entries are allowed again. A named strategy also leaves its quarantine; without a name, orders that wait for a"
         " person are released.",
@@ -143,7 +143,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "/resume",
         _resumed,
     ),
-    "close": Action(
+    "close": ControlAction(
         "Close",
         "The daemon closes the whole position at the market, reduce-only. Its stop and targets end with it. The"
         " strategy may open again: pause it first.",
@@ -152,7 +152,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         _position,
         needs_name=True,
     ),
-    "cancel": Action(
+    "cancel": ControlAction(
         "Cancel",
         "The entry order is canceled at the service. Stops and targets cannot be canceled, so that no position loses"
         " its stop.",
@@ -161,7 +161,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         _entry,
         needs_name=True,
     ),
-    "approve": Action(
+    "approve": ControlAction(
         "Approve",
         "The daemon sends this entry. If its price has moved more than 0.5 % from the price that was shown, nothing is"
         " sent and you are asked again.",
@@ -171,7 +171,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         needs_name=True,
         is_of_proposal=True,
     ),
-    "refuse": Action(
+    "refuse": ControlAction(
         "Refuse",
         "The entry ends and nothing is sent. The strategy decides anew on its next bar.",
         lambda name: name,
@@ -180,7 +180,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         needs_name=True,
         is_of_proposal=True,
     ),
-    "kill": Action(
+    "kill": ControlAction(
         "Kill",
         "The service cancels all entries and blocks new ones until the account's owner lifts the kill switch. Stops"
         " stay.",
@@ -192,7 +192,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
 }
 
 
-def confirmation(action: Action, name: str, subject: Subject) -> Data:
+def confirmation(action: ControlAction, name: str, subject: Subject) -> Data:
     """The values of the page that asks."""
     named = "every strategy" if not action.is_dangerous else "the account"
     return {
@@ -216,7 +216,7 @@ def other_ways(action_name: str) -> list[str]:
     return ["bot kill, on the daemon's machine, and /kill of bot telegram call the service without the daemon."]
 
 
-def missing(action: Action, name: str, seen: Seen) -> str:
+def missing(action: ControlAction, name: str, seen: Seen) -> str:
     """Why a control has nothing to act on: there is no such thing, or nobody knows whether there is."""
     why = seen.proposals_known.text if action.is_of_proposal else seen.snapshot.trouble
     if not why and not seen.snapshot.knows_account:
@@ -235,7 +235,7 @@ def missing(action: Action, name: str, seen: Seen) -> str:
     )
 
 
-def body_of(action: Action, subject: Subject, key: str, form: Mapping[str, str]) -> Data:
+def body_of(action: ControlAction, subject: Subject, key: str, form: Mapping[str, str]) -> Data:
     """The body of the request to the daemon."""
     if action.is_dangerous:
         return {"flatten": form.get("flatten") == "yes", "key": key, "by": BY}

@@ -19,7 +19,7 @@ TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; char
 CHART_SCRIPT: Final = "lightweight-charts.js"
 
 
-class Documents:
+class PageFiles:
     """Renders templates, and has the static files by name. ConfigError without the extra `ui`."""
 
     def __init__(self, *, has_charts: bool = True) -> None:

@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.money import format_decimal
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.fold import fold_wire_event
@@ -27,7 +27,7 @@ Data = dict[str, Any]
 EVENTS_MAX: Final = 20_000
 
 
-def last_snapshot(folder: Path, trouble: str) -> Snapshot:
+def last_snapshot(folder: Path, trouble: str) -> DaemonSnapshot:
     """What the journal of a state directory says. NotFound, Closed or JournalError if it cannot be read."""
     last = queries.last_state(folder)
     with queries.opened(folder) as db:
@@ -61,7 +61,7 @@ def last_snapshot(folder: Path, trouble: str) -> Snapshot:
         }
         for one in state.guardians.values()
     ]
-    return Snapshot(
+    return DaemonSnapshot(
         last.written_ms,
         trouble,
         is_running=False,

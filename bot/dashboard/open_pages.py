@@ -56,7 +56,7 @@ class Update:
 CHART: Final = "@chart"
 
 
-class View:
+class PageView:
     """A page at one address, for all who have it open."""
 
     def __init__(self, values: Values, render: Render, now_ms: Callable[[], int], stopping: asyncio.Event) -> None:
@@ -106,7 +106,7 @@ class PageUpdates:
         self.stopping = asyncio.Event()
         self.streams = 0
         self._now_ms = now_ms
-        self._views: dict[object, View] = {}
+        self._views: dict[object, PageView] = {}
 
     async def stream(
         self, address: object, values: Values, render: Render, goes_on: Callable[[], bool]
@@ -114,7 +114,7 @@ class PageUpdates:
         """The messages of one open page, until it has moved, the dashboard stops or `goes_on` is false."""
         view = self._views.get(address)
         if view is None:
-            view = self._views[address] = View(values, render, self._now_ms, self.stopping)
+            view = self._views[address] = PageView(values, render, self._now_ms, self.stopping)
         view.streams += 1
         self.streams += 1
         number = 0

@@ -19,7 +19,7 @@ from bot.dashboard.sources import DaemonSource, ServiceSource
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
-from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import Column
 from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
@@ -55,7 +55,7 @@ PARTS: Final = (
 UPDATED_CANDLES: Final = 3
 
 
-class Sources(NamedTuple):
+class PageSources(NamedTuple):
     daemon: DaemonSource
     service: ServiceSource
     backtests: Backtests
@@ -65,7 +65,7 @@ class NoSuchPage(Exception):
     """The address names something that does not exist; the message says what does."""
 
 
-class Page(NamedTuple):
+class PageSpec(NamedTuple):
     """A page: its template, the fragments that are updated while it is open, and the function that gives its values.
 
     `values` may have `chart`, the data of the page's chart, and `chart_update`, the part of it for an update.
@@ -75,7 +75,7 @@ class Page(NamedTuple):
     title: str
     template: str
     fragments: tuple[str, ...]
-    values: Callable[[Sources, Query], Awaitable[Data]]
+    values: Callable[[PageSources, Query], Awaitable[Data]]
     # what the updates of the page must name
     identity: tuple[str, ...] = (ACCOUNT,)
 
@@ -85,7 +85,7 @@ class Read(NamedTuple):
     the frame.
     """
 
-    snapshot: Snapshot
+    snapshot: DaemonSnapshot
     wallet: Reading[WalletResult | None]
     values: Data
     # how well the parts that the daemon says are known
@@ -93,7 +93,7 @@ class Read(NamedTuple):
     now_ms: int
 
 
-async def read(sources: Sources, query: Query) -> Read:
+async def read(sources: PageSources, query: Query) -> Read:
     """Moved if the page was loaded for another account."""
     snapshot = await sources.daemon.snapshot()
     check_account(query.get(ACCOUNT), snapshot)
@@ -117,7 +117,7 @@ async def read(sources: Sources, query: Query) -> Read:
     return Read(snapshot, wallet, values, known, now_ms)
 
 
-def daemon_known(snapshot: Snapshot, now_ms: int) -> Known:
+def daemon_known(snapshot: DaemonSnapshot, now_ms: int) -> Known:
     """How well the account is known by the daemon: now, from an earlier answer or the journal, or not at all."""
     if not snapshot.knows_account:
         why = snapshot.trouble or "the daemon has not read its account yet"
@@ -150,7 +150,7 @@ def journal_known(one: Read, reading: Reading[Any]) -> Known:
     return one.daemon if one.daemon.state == "old" else old(None, one.now_ms)
 
 
-async def overview_values(sources: Sources, query: Query) -> Data:
+async def overview_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     snapshot, wallet = one.snapshot, one.wallet.value
     span = query.get("range", "1d")
@@ -179,7 +179,7 @@ async def overview_values(sources: Sources, query: Query) -> Data:
     }
 
 
-async def _curve(sources: Sources, one: Read, span: str) -> tuple[overview.Curve, Known]:
+async def _curve(sources: PageSources, one: Read, span: str) -> tuple[overview.ValueCurve, Known]:
     address = account_of(one.snapshot)
     nav: Reading[WalletNavResult | None] = Reading(None, unknown("the address of the account is not known."))
     if address:
@@ -199,12 +199,12 @@ async def _curve(sources: Sources, one: Read, span: str) -> tuple[overview.Curve
     return overview.curve(None, trips.value or [], span), known
 
 
-def _value_chart(curve: overview.Curve) -> Data:
+def _value_chart(curve: overview.ValueCurve) -> Data:
     """Points by second, each second once, as the chart library wants them."""
     return {"value": list({at // 1000: value for at, value in curve.points}.items())}
 
 
-async def _price_age_s(sources: Sources, snapshot: Snapshot) -> float | None:
+async def _price_age_s(sources: PageSources, snapshot: DaemonSnapshot) -> float | None:
     """Age of the newest price of the first market, beyond its running bar of one minute; on the service's clock."""
     coins = [coin for one in (snapshot.status or {}).get("strategies", ()) for coin in one["markets"]]
     now_ms = snapshot.service_ms
@@ -216,7 +216,7 @@ async def _price_age_s(sources: Sources, snapshot: Snapshot) -> float | None:
     return max(0, now_ms - candles.value[-1].ts - INTERVAL_MS["1m"]) / 1000
 
 
-async def market_values(sources: Sources, query: Query) -> Data:
+async def market_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     snapshot, wallet = one.snapshot, one.wallet.value
     markets = await sources.service.markets()
@@ -265,7 +265,7 @@ async def market_values(sources: Sources, query: Query) -> Data:
 
 
 def _market_of(
-    query: Query, snapshot: Snapshot, listed: Sequence[market.Listed], markets: Reading[tuple[Market, ...]]
+    query: Query, snapshot: DaemonSnapshot, listed: Sequence[market.Listed], markets: Reading[tuple[Market, ...]]
 ) -> tuple[str, str]:
     """The market and the interval of the page.
 
@@ -283,20 +283,20 @@ def _market_of(
     return coin, interval
 
 
-async def strategies_values(sources: Sources, query: Query) -> Data:
+async def strategies_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     one.values["known"]["strategies"] = one.daemon
     return one.values | {"strategies": strategies.rows(one.snapshot)}
 
 
-async def strategy_values(sources: Sources, query: Query) -> Data:
+async def strategy_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     name, rows = query["name"], strategies.rows(one.snapshot)
     mine = [row for row in rows if row.name == name]
     if rows and not mine:
         raise NoSuchPage(f"there is no strategy {name}; there are {', '.join(row.name for row in rows)}")
 
-    def of_journal(db: sqlite3.Connection) -> tuple[list[strategies.Decision], list[strategies.RefusalRow]]:
+    def of_journal(db: sqlite3.Connection) -> tuple[list[strategies.DecisionRow], list[strategies.RefusalRow]]:
         found = queries.intents(db, strategy=name, limit=strategies.DECISIONS_MAX)
         signals = {one["id"]: queries.traces(db, one["id"]).get("wish", {}).get("wish") for one in found}
         refused = queries.newest_refusals(db, strategy=name, limit=strategies.DECISIONS_MAX)
@@ -318,7 +318,7 @@ async def strategy_values(sources: Sources, query: Query) -> Data:
     }
 
 
-async def events_values(sources: Sources, query: Query) -> Data:
+async def events_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     snapshot = one.snapshot
     given = {name: query.get(name, "").strip() for name in ("type", "market", "strategy", "q", "before")}
@@ -358,7 +358,7 @@ async def events_values(sources: Sources, query: Query) -> Data:
     }
 
 
-async def explain_values(sources: Sources, query: Query) -> Data:
+async def explain_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     name = query["name"]
 
@@ -374,7 +374,7 @@ async def explain_values(sources: Sources, query: Query) -> Data:
     return one.values | {"title": name, "name": name, "steps": steps.value}
 
 
-async def guardians_values(sources: Sources, query: Query) -> Data:
+async def guardians_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     acts = await sources.daemon.journal(
         lambda db: queries.search_events(db, types=("guardian",), limit=GUARDIAN_EVENTS)
@@ -385,7 +385,7 @@ async def guardians_values(sources: Sources, query: Query) -> Data:
     return one.values | {"guardians": guardians.rows(answer), "events": events.rows(acts.value or [])}
 
 
-async def approvals_values(sources: Sources, query: Query) -> Data:
+async def approvals_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     found = await sources.daemon.approvals()
     has_intents = "waiting" in ((one.snapshot.status or {}).get("intents") or {})
@@ -397,7 +397,7 @@ async def approvals_values(sources: Sources, query: Query) -> Data:
     }
 
 
-async def runs_values(sources: Sources, query: Query) -> Data:
+async def runs_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     found = runs.rows(await sources.backtests.summaries())
     given = {name: query.get(name, "") for name in ("data", "from", "to", "balance")}
@@ -423,7 +423,7 @@ def _job(job: Job | None) -> Data | None:
     return {"state": f"Failed with code {job.ended}.", "tone": "bad", "last": job.last}
 
 
-async def compare_values(sources: Sources, query: Query) -> Data:
+async def compare_values(sources: PageSources, query: Query) -> Data:
     one = await read(sources, query)
     try:
         answer = await sources.backtests.comparison(query.get("a", ""), query.get("b", ""))
@@ -435,8 +435,8 @@ async def compare_values(sources: Sources, query: Query) -> Data:
 PAGES: Final = {
     page.name: page
     for page in (
-        Page("overview", "Overview", "overview", ("figures", "curve", "positions", "health"), overview_values),
-        Page(
+        PageSpec("overview", "Overview", "overview", ("figures", "curve", "positions", "health"), overview_values),
+        PageSpec(
             "market",
             "Market",
             "market",
@@ -444,13 +444,13 @@ PAGES: Final = {
             market_values,
             (ACCOUNT, "coin", "interval"),
         ),
-        Page("strategies", "Strategies", "strategies", ("strategies",), strategies_values),
-        Page("strategy", "Strategy", "strategy", ("strategies", "decisions", "refusals"), strategy_values),
-        Page("events", "Orders and events", "events", ("orders", "events"), events_values),
-        Page("explain", "Chain", "explain", (), explain_values),
-        Page("guardians", "Guardians", "guardians", ("deadman", "guardians", "events"), guardians_values),
-        Page("approvals", "Approvals", "approvals", ("waiting",), approvals_values),
-        Page("runs", "Backtests", "runs", ("job", "runs"), runs_values),
-        Page("compare", "Two backtests", "compare", (), compare_values),
+        PageSpec("strategies", "Strategies", "strategies", ("strategies",), strategies_values),
+        PageSpec("strategy", "Strategy", "strategy", ("strategies", "decisions", "refusals"), strategy_values),
+        PageSpec("events", "Orders and events", "events", ("orders", "events"), events_values),
+        PageSpec("explain", "Chain", "explain", (), explain_values),
+        PageSpec("guardians", "Guardians", "guardians", ("deadman", "guardians", "events"), guardians_values),
+        PageSpec("approvals", "Approvals", "approvals", ("waiting",), approvals_values),
+        PageSpec("runs", "Backtests", "runs", ("job", "runs"), runs_values),
+        PageSpec("compare", "Two backtests", "compare", (), compare_values),
     )
 }

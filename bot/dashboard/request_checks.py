@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.chart_library import STYLE_SHA256
-from bot.dashboard.sign_in import SignIn
+from bot.dashboard.sign_in import DashboardSignIn
 
 LOCAL: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 READS: Final = frozenset({"GET", "HEAD"})
@@ -49,7 +49,7 @@ HEADERS: Final[Mapping[str, str]] = {
 class RequestChecks:
     """Wraps the application. `sign_in` knows the cookies; `files` are the names below /static/, which need none."""
 
-    def __init__(self, app: ASGIApp, *, sign_in: SignIn, files: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, *, sign_in: DashboardSignIn, files: Iterable[str]) -> None:
         self._app = app
         self._sign_in = sign_in
         self._files = frozenset(STATIC + name for name in files)

@@ -19,10 +19,10 @@ import uvicorn
 from bot.clock import SystemClock
 from bot.dashboard.app import Dashboard
 from bot.dashboard.backtests import Backtests
-from bot.dashboard.documents import Documents
-from bot.dashboard.page_models import Sources
-from bot.dashboard.sign_in import KEY_BYTES, SignIn
-from bot.dashboard.sources import Control, DaemonSource, ServiceSource
+from bot.dashboard.documents import PageFiles
+from bot.dashboard.page_models import PageSources
+from bot.dashboard.sign_in import KEY_BYTES, DashboardSignIn
+from bot.dashboard.sources import DaemonControl, DaemonSource, ServiceSource
 from bot.errors import ConfigError
 from bot.files import write_private
 from bot.runtime.control_plane.acceptor import HOST, loopback_listener
@@ -35,7 +35,7 @@ STOP_S: Final = 1
 GONE_S: Final = 2.0
 
 
-class Running(NamedTuple):
+class RunningDashboard(NamedTuple):
     """A dashboard that runs."""
 
     port: int
@@ -46,19 +46,19 @@ class Running(NamedTuple):
         return f"http://{HOST}:{self.port}"
 
 
-def link(running: Running, key: bytes) -> str:
+def link(running: RunningDashboard, key: bytes) -> str:
     """A link that opens the dashboard once. Its code stands behind the `#`, which browsers do not send."""
     return f"{running.address}/sign-in#{_sign_in(running, key).code()}"
 
 
-def running_in(folder: Path) -> Running | None:
+def running_in(folder: Path) -> RunningDashboard | None:
     """The dashboard of this state directory; None if none runs."""
     try:
         with (folder / RECORD).open("r+") as file:
             if _locked(file):
                 return None
             written = json.load(file)
-        return Running(int(written["port"]), str(written["run_id"]))
+        return RunningDashboard(int(written["port"]), str(written["run_id"]))
     except (OSError, ValueError, KeyError):
         return None
 
@@ -88,12 +88,12 @@ def left_by_run(folder: Path) -> int | None:
 
 
 def serve(
-    control_socket: Control,
+    control_socket: DaemonControl,
     *,
     port: int,
     control: bool,
     runs: Path,
-    on_ready: Callable[[Running, bytes], None],
+    on_ready: Callable[[RunningDashboard, bytes], None],
     of_run: bool = False,
 ) -> None:
     """Serve the dashboard of a daemon until SIGINT or SIGTERM, or until the state directory is gone. `of_run`: `bot
@@ -102,11 +102,11 @@ def serve(
     ConfigError if the port is in use, another dashboard runs on the folder, or the extra `ui` is missing.
     """
     folder = control_socket.folder
-    documents = Documents()
+    documents = PageFiles()
     listener = loopback_listener(port, "the dashboard's port")
     with contextlib.closing(listener), _recorded(folder, listener.getsockname()[1], of_run=of_run) as running:
         key = key_of(folder)
-        sources = Sources(DaemonSource(control_socket), ServiceSource(), Backtests(runs))
+        sources = PageSources(DaemonSource(control_socket), ServiceSource(), Backtests(runs))
         dashboard = Dashboard(sources, documents, _sign_in(running, key), control=control)
         asyncio.run(_serve(dashboard, folder, listener, lambda: on_ready(running, key)))
 
@@ -162,18 +162,18 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _sign_in(running: Running, key: bytes) -> SignIn:
-    return SignIn(key, running.run_id, now_s=lambda: SystemClock().now_ms() // 1000)
+def _sign_in(running: RunningDashboard, key: bytes) -> DashboardSignIn:
+    return DashboardSignIn(key, running.run_id, now_s=lambda: SystemClock().now_ms() // 1000)
 
 
 @contextlib.contextmanager
-def _recorded(folder: Path, port: int, *, of_run: bool = False) -> Iterator[Running]:
+def _recorded(folder: Path, port: int, *, of_run: bool = False) -> Iterator[RunningDashboard]:
     """Hold the record of the folder and write the port into it."""
     descriptor = os.open(folder / RECORD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+") as file:
         if not _locked(file):
             raise ConfigError(f"another dashboard runs on {folder}: `bot dashboard --link` prints a link for it")
-        running = Running(port, secrets.token_hex(8))
+        running = RunningDashboard(port, secrets.token_hex(8))
         file.truncate(0)
         json.dump({"port": running.port, "run_id": running.run_id, "pid": os.getpid(), "of_run": of_run}, file)
         file.flush()

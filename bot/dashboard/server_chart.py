@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from bot.dashboard.pages.market import COLOURS, FillMark, Line, Overlay
+from bot.dashboard.pages.market import COLOURS, FillMark, Overlay, PriceLine
 from bot.dashboard.values import formatting
 from bot.wire import INTERVAL_MS, Candle
 
@@ -74,7 +74,7 @@ def candle_chart(
     interval: str,
     overlays: Sequence[Overlay],
     marks: Sequence[FillMark],
-    lines: Sequence[Line],
+    lines: Sequence[PriceLine],
 ) -> Drawing:
     """The newest candles with volume, the overlays of the price, fills and lines.
 

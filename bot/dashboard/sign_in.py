@@ -23,7 +23,7 @@ USED_MAX: Final = 10_000
 TOKEN_CHARACTERS_MAX: Final = 200
 
 
-class SignIn:
+class DashboardSignIn:
     """Gives out codes, cookies and change tokens of one dashboard, and checks them.
 
     `run_id` changes with each start: codes of an earlier start are void. Cookies last over a restart, because the key

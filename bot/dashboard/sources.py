@@ -19,7 +19,7 @@ from bot.client import Client
 from bot.clock import SystemClock, monotonic_ns
 from bot.dashboard.journal_account import last_snapshot
 from bot.dashboard.values.reading import Reading, old, unknown
-from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.errors import ApiError, BotError, Exit
 from bot.runtime.journal import queries
 from bot.wire import Candle
@@ -45,7 +45,7 @@ WITHIN_S: Final = 3.0
 SERIES_MAX: Final = 100
 
 
-class Control(Protocol):
+class DaemonControl(Protocol):
     """A daemon by its state directory, and its control socket. `bot.cli.common.daemon_client.Place` is one."""
 
     @property
@@ -73,7 +73,7 @@ class _Kept:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Kept:
+class AnswerCache:
     """Answers by name. `fresh` asks again after `seconds`; if the source does not answer, the last answer stays."""
 
     def __init__(self) -> None:
@@ -94,33 +94,33 @@ class Kept:
 class DaemonSource:
     """The daemon's answers, and its journal."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: DaemonControl) -> None:
         self.control = control
-        self._kept = Kept()
-        self._last = Snapshot(0, "the daemon has not been asked yet", is_running=False)
-        self._of_journal: tuple[object, Snapshot] | None = None
+        self._kept = AnswerCache()
+        self._last = DaemonSnapshot(0, "the daemon has not been asked yet", is_running=False)
+        self._of_journal: tuple[object, DaemonSnapshot] | None = None
         self._clock = SystemClock()
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> DaemonSnapshot:
         return await self._kept.fresh("snapshot", DAEMON_S, self._snapshot)
 
-    async def fresh_snapshot(self) -> Snapshot:
+    async def fresh_snapshot(self) -> DaemonSnapshot:
         """Asked now, for a change: what a page showed a moment ago may have changed."""
         return await self._snapshot()
 
-    async def _snapshot(self) -> Snapshot:
+    async def _snapshot(self) -> DaemonSnapshot:
         now_ms = self._clock.now_ms()
         try:
             status = await self.ask("GET", "/status")
             if "account" not in status:
-                self._last = Snapshot(now_ms, status=status)
+                self._last = DaemonSnapshot(now_ms, status=status)
                 return self._last
             positions = (await self.ask("GET", "/positions"))["positions"] if status["positions"] else []
             orders = (await self.ask("GET", "/orders"))["orders"] if status["orders"] else []
             strategies = await self._kept.fresh(
                 ("strategies", status["pid"], len(status["strategies"])), 10.0, self._strategies
             )
-            self._last = Snapshot(
+            self._last = DaemonSnapshot(
                 now_ms,
                 status=status,
                 positions=tuple(positions),
@@ -135,13 +135,13 @@ class DaemonSource:
             return replace(self._last, trouble=str(error), is_running=is_running)
         return self._last
 
-    async def _from_journal(self, trouble: str, *, is_running: bool) -> Snapshot:
+    async def _from_journal(self, trouble: str, *, is_running: bool) -> DaemonSnapshot:
         """The account as the journal has it, for a daemon that this dashboard has not seen alive.
 
         It is read again when it was written.
         """
 
-        def read() -> Snapshot:
+        def read() -> DaemonSnapshot:
             stamps = [
                 (one.name, one.stat().st_mtime_ns)
                 for one in self.control.folder.glob(f"{queries.FILE}*")
@@ -155,7 +155,7 @@ class DaemonSource:
             return await asyncio.to_thread(read)
         except (BotError, OSError) as error:
             status = self._last.status
-            return Snapshot(
+            return DaemonSnapshot(
                 self._last.at_ms, f"{trouble}; its journal cannot be read either: {error}", is_running, status
             )
 
@@ -205,7 +205,7 @@ class ServiceSource:
     def __init__(self) -> None:
         self._client: Client | None = None
         self._base_url = ""
-        self._kept = Kept()
+        self._kept = AnswerCache()
         # part -> when it was read, on the machine's clock, and what was read
         self._last: dict[object, tuple[int, Any]] = {}
         self._candles: dict[tuple[str, str], list[Candle]] = {}
@@ -218,7 +218,7 @@ class ServiceSource:
         if self._client is not None:
             await self._client.aclose()
         self._client, self._base_url = Client(base_url), base_url
-        self._kept, self._candles, self._last = Kept(), {}, {}
+        self._kept, self._candles, self._last = AnswerCache(), {}, {}
 
     async def close(self) -> None:
         if self._client is not None:

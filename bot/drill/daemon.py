@@ -64,7 +64,7 @@ class NoModel:
         raise KeyError(strategy)
 
 
-class Daemon:
+class DrillDaemon:
     """Life number `fence`, from 1. `boot_beats`: heartbeats of the lives before that had made no pass."""
 
     def __init__(self, setup: Setup, port: DrillPort, chance: Random, *, fence: int, boot_beats: int) -> None:

@@ -21,21 +21,21 @@ from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from bot.drill.faults import KINDS, Kind
-from bot.drill.outcome import Outcome
-from bot.drill.world import Ground, World
+from bot.drill.outcome import WorldOutcome
+from bot.drill.world import DrillSetup, World
 from bot.errors import BotError
 
 # The ground of the process in which worlds run: forked processes have it without a copy.
-_ground: Ground | None = None
+_ground: DrillSetup | None = None
 
 
-def lived(ground: Ground, seed: int, *, is_told: bool = False) -> Outcome:
+def lived(ground: DrillSetup, seed: int, *, is_told: bool = False) -> WorldOutcome:
     """The outcome of one world. The same seed on the same ground gives the same outcome."""
     with TemporaryDirectory(prefix="bot-drill-") as folder:
         return World(ground, seed, Path(folder), is_told=is_told).run()
 
 
-def outcomes(ground: Ground, seeds: Iterable[int], workers: int = 1) -> Generator[Outcome]:
+def outcomes(ground: DrillSetup, seeds: Iterable[int], workers: int = 1) -> Generator[WorldOutcome]:
     """The outcomes of the worlds as they finish.
 
     BotError if a process dies. Closing the iterator ends the processes.
@@ -45,7 +45,7 @@ def outcomes(ground: Ground, seeds: Iterable[int], workers: int = 1) -> Generato
         return
     global _ground  # noqa: PLW0603  read by the forked processes
     _ground = ground
-    waiting, running = iter(seeds), dict[Future[Outcome], int]()
+    waiting, running = iter(seeds), dict[Future[WorldOutcome], int]()
     pool = ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_ready, initargs=(os.getpid(),))
     try:
         while True:
@@ -68,7 +68,7 @@ def outcomes(ground: Ground, seeds: Iterable[int], workers: int = 1) -> Generato
         pool.shutdown(cancel_futures=True)
 
 
-def _lived(seed: int) -> Outcome:
+def _lived(seed: int) -> WorldOutcome:
     assert _ground is not None
     return lived(_ground, seed)
 
@@ -102,7 +102,7 @@ class Summary(NamedTuple):
     saved_usd: float
 
 
-def summary(found: Sequence[Outcome]) -> Summary:
+def summary(found: Sequence[WorldOutcome]) -> Summary:
     return Summary(
         worlds=len(found),
         failed=sum(not one.has_passed for one in found),
@@ -116,12 +116,12 @@ def summary(found: Sequence[Outcome]) -> Summary:
     )
 
 
-def by_fault(found: Sequence[Outcome]) -> dict[Kind, list[Outcome]]:
+def by_fault(found: Sequence[WorldOutcome]) -> dict[Kind, list[WorldOutcome]]:
     """The worlds in which a fault came up. A world with several faults stands under each of them."""
     return {kind: [one for one in found if any(fault.kind == kind for fault in one.faults)] for kind in KINDS}
 
 
-def as_json(found: Sequence[Outcome]) -> dict[str, Any]:
+def as_json(found: Sequence[WorldOutcome]) -> dict[str, Any]:
     """A drill as JSON: the sums, and each world in the order of seeds."""
     total = summary(found)
     return {
@@ -139,7 +139,7 @@ def as_json(found: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def junit(name: str, found: Sequence[Outcome]) -> str:
+def junit(name: str, found: Sequence[WorldOutcome]) -> str:
     """A test suite of JUnit XML with one test case for each world."""
     root = Element("testsuites")
     count = {"tests": str(len(found)), "failures": str(summary(found).failed), "errors": "0"}

@@ -14,13 +14,13 @@ from typing import Final, TypeVar
 from bot.backtest.engine.local_port import LocalPort
 from bot.backtest.engine.market_cursor import SeriesCursor
 from bot.client.calls import fault_error
-from bot.client.faults import Fault as NoAnswer
+from bot.client.faults import FailureKind as NoAnswer
 from bot.client.faults import TransportFault
-from bot.drill.faults import FATES, Fate, Fault, Point
+from bot.drill.faults import FATES, DrillFault, Fate, Point
 from bot.drill.simulated_clock import RealTimeClock, SimulatedTime, span_of
 from bot.errors import ApiError
 from bot.service.operations.executor import Context
-from bot.service.views.responses import Answer
+from bot.service.views.responses import ServiceAnswer
 from bot.wire import CandlesResult, CloseRequest, EventsPage, OrderRequest, OrderResult, PlanResult
 from bot.wire.base import Resource
 from bot.wire.order_requests import ConfirmRequest
@@ -46,7 +46,11 @@ class DrillPort(LocalPort):
     """`at_point` is called before and after each request that arrives; it may raise Killed."""
 
     def __init__(
-        self, time: SimulatedTime, series_cursors: Sequence[SeriesCursor], faults: tuple[Fault, ...], chance: Random
+        self,
+        time: SimulatedTime,
+        series_cursors: Sequence[SeriesCursor],
+        faults: tuple[DrillFault, ...],
+        chance: Random,
     ) -> None:
         super().__init__(time.exchange, series_cursors)
         self.clock = RealTimeClock(time.exchange.clock)
@@ -108,7 +112,7 @@ class DrillPort(LocalPort):
         """Whether a heartbeat reaches the service now."""
         return span_of(self._silences, self.time.now_ms()) is None
 
-    def _ask(self, model: type[R], operation: Callable[[], Answer], *, reads: bool = False) -> R:
+    def _ask(self, model: type[R], operation: Callable[[], ServiceAnswer], *, reads: bool = False) -> R:
         name = model.__name__.removesuffix("Result")
         fate = self._before(name, reads=reads)
 
@@ -138,7 +142,7 @@ class DrillPort(LocalPort):
         )
         return answer
 
-    def _arrive_late(self, name: str, operation: Callable[[], Answer]) -> None:
+    def _arrive_late(self, name: str, operation: Callable[[], ServiceAnswer]) -> None:
         self.time.say(f"network: {name} arrives late")
         # Nobody hears a refusal.
         with suppress(Exception):

@@ -35,7 +35,7 @@ FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DrillFault:
     """One fault. `share` is the part of the requests that a lossy network spoils, or the relative move of a shock."""
 
     kind: Kind
@@ -78,7 +78,7 @@ class Span:
     switch_ms: int | None = None
 
 
-def faults_of(chance: Random, span: Span) -> tuple[Fault, ...]:
+def faults_of(chance: Random, span: Span) -> tuple[DrillFault, ...]:
     """One to FAULTS_MAX faults in the order of time. A world has at most one fault of a kind, except deaths."""
     kinds = [kind for kind in KINDS if kind != "silence" or span.switch_ms is not None]
     drawn = chance.sample(kinds, chance.randint(1, min(FAULTS_MAX, len(kinds))))
@@ -87,7 +87,7 @@ def faults_of(chance: Random, span: Span) -> tuple[Fault, ...]:
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.at_ms, one.kind)))
 
 
-def _fault(kind: Kind, chance: Random, span: Span) -> Fault | None:
+def _fault(kind: Kind, chance: Random, span: Span) -> DrillFault | None:
     """A fault that begins and ends within the span. None if the span is too short for it."""
     for_ms, share, back = 0, 0.0, 0.0
     point: Point = "idle"
@@ -112,7 +112,7 @@ def _fault(kind: Kind, chance: Random, span: Span) -> Fault | None:
         if kind == "silence":
             return None
         for_ms = (span.end_ms - span.start_ms) // 2
-    return Fault(kind, chance.randrange(span.start_ms, span.end_ms - for_ms), for_ms, share, point, back)
+    return DrillFault(kind, chance.randrange(span.start_ms, span.end_ms - for_ms), for_ms, share, point, back)
 
 
 def _away_ms(chance: Random, span: Span) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 from bot.drill.simulated_clock import SimulatedTime
 from bot.errors import Refusal
 from bot.runtime.liveness import heartbeat_rule
-from bot.runtime.liveness.heartbeat_rule import Answer, BeatTiming, Heart
+from bot.runtime.liveness.heartbeat_rule import BeatTiming, Heart, HeartbeatAnswer
 from bot.runtime.liveness.progress_stamp import STARTING, Stamp
 from bot.wire import HeartbeatResult
 
@@ -92,9 +92,11 @@ class SimulatedHeartbeats:
         next_ms = self.heart.next_ns // MS if verdict in ("beat", "wait") else 0
         self._time.at(max(next_ms, self._time.now_ms() + (TICK_MS if verdict != "beat" else 1)), self._tick)
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> HeartbeatAnswer:
         found = self._send()
         if found is None:
-            return Answer("retry", "timeout")
+            return HeartbeatAnswer("retry", "timeout")
         deadline_ms = min((one.next_deadline or 0 for one in found.guardians), default=0)
-        return Answer("ok", guardians=len(found.guardians), deadline_ms=deadline_ms, server_ms=found.server_time or 0)
+        return HeartbeatAnswer(
+            "ok", guardians=len(found.guardians), deadline_ms=deadline_ms, server_ms=found.server_time or 0
+        )

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from bot.backtest.data.candles import Candles
-from bot.drill.faults import Fault
+from bot.drill.faults import DrillFault
 
 # bars in which a shock makes its move
 RAMP_BARS: Final = (1, 2, 5)
@@ -18,7 +18,7 @@ RAMP_BARS: Final = (1, 2, 5)
 FIGURES: Final = 8
 
 
-def changed(candles: Candles, faults: Iterable[Fault], chance: Random) -> Candles:
+def changed(candles: Candles, faults: Iterable[DrillFault], chance: Random) -> Candles:
     """The candles with the shocks and without the gaps of a world."""
     for fault in faults:
         if fault.kind == "shock":
@@ -29,7 +29,7 @@ def changed(candles: Candles, faults: Iterable[Fault], chance: Random) -> Candle
     return candles
 
 
-def _shocked(candles: Candles, fault: Fault, ramp: int) -> Candles:
+def _shocked(candles: Candles, fault: DrillFault, ramp: int) -> Candles:
     """Prices move by `share` within `ramp` candles, stay there, and take a part of the move back at the end of the
     shock.
     """

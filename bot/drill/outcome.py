@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bot.backtest.data.candles import Candles
-from bot.drill.faults import Fault
+from bot.drill.faults import DrillFault
 from bot.drill.judgment import Failure, Finding
-from bot.model.events import Event, Fill, GuardianMoved
+from bot.model.events import Event, FillEvent, GuardianMoved
 from bot.venue.model.numbers import E8
 
 
@@ -31,13 +31,13 @@ class Fire(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorldOutcome:
     """The end of one world. `bare_ms`: simulated time in which positions had no stop, in all and at a stretch."""
 
     seed: int
     start_ms: int
     end_ms: int
-    faults: tuple[Fault, ...]
+    faults: tuple[DrillFault, ...]
     findings: tuple[Finding, ...] = ()
     orders: int = 0
     fills: int = 0
@@ -100,7 +100,7 @@ class Outcome:
 
 
 def fires_of(
-    events: Iterable[Event], candles: Sequence[Candles], faults: Iterable[Fault], *, end_ms: int
+    events: Iterable[Event], candles: Sequence[Candles], faults: Iterable[DrillFault], *, end_ms: int
 ) -> tuple[Fire, ...]:
     """The guardians that closed positions, and what they saved. `candles` are those of the world, with its shocks."""
     by_market = {series.market: series for series in candles}
@@ -110,7 +110,7 @@ def fires_of(
     for event in events:
         if isinstance(event, GuardianMoved) and event.subtype == "fired":
             fired.update(dict.fromkeys(event.trades, event))
-        elif isinstance(event, Fill) and event.subtype == "exit" and (by := fired.get(event.trade)) is not None:
+        elif isinstance(event, FillEvent) and event.subtype == "exit" and (by := fired.get(event.trade)) is not None:
             until_ms = next((one.end_ms for one in shocks if one.at_ms <= event.ts < one.end_ms), end_ms)
             here, then = event.px / E8, _px_at(by_market[event.coin], until_ms)
             more = (then - here) * (event.size / E8) * (1 if event.side == "long" else -1)

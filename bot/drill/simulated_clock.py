@@ -13,9 +13,9 @@ from typing import Final
 
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.client.retry import Backoff
-from bot.drill.faults import Fault
+from bot.drill.faults import DrillFault
 from bot.model.events import GuardianMoved
-from bot.service.state_machine.clock import ServiceClock
+from bot.service.state_machine.clock import MachineClock
 from bot.service.views import event_views
 from bot.venue.accounting.ledger import account_value
 from bot.venue.model.state import guardian_id
@@ -29,7 +29,7 @@ class RealTimeClock:
     speed: Final = 1.0
     is_sandbox: Final = False
 
-    def __init__(self, clock: ServiceClock) -> None:
+    def __init__(self, clock: MachineClock) -> None:
         self.now_ms = clock.now_ms
 
 
@@ -119,7 +119,7 @@ class SimulatedPacer:
         self._time.pass_ms(ms)
 
 
-def span_of(faults: tuple[Fault, ...], at_ms: int) -> Fault | None:
+def span_of(faults: tuple[DrillFault, ...], at_ms: int) -> DrillFault | None:
     """The fault of these that lasts at that instant."""
     return next((one for one in faults if one.at_ms <= at_ms < one.end_ms), None)
 

@@ -23,16 +23,17 @@ from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.backtest.engine.timeline import Timeline, series_of, timeline_of
 from bot.clock import MINUTE_MS, iso
 from bot.config import Settings
-from bot.drill.daemon import Daemon, Setup, rows_of
+from bot.drill.daemon import DrillDaemon, Setup, rows_of
 from bot.drill.drill_port import DrillPort, Killed
-from bot.drill.faults import Fault, Point, Span, faults_of
+from bot.drill.faults import DrillFault, Point, Span, faults_of
 from bot.drill.judgment import OURS, Bare, Finding, bare_spans, belief_findings, order_findings
 from bot.drill.market_faults import changed
-from bot.drill.outcome import Outcome, fires_of
+from bot.drill.outcome import WorldOutcome, fires_of
 from bot.drill.simulated_clock import SimulatedTime
 from bot.errors import ConfigError
+from bot.model.events import FillEvent
 from bot.runtime.kernel.assembly import place_strategies
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.operations.executor import Context
@@ -62,7 +63,7 @@ Rates = Mapping[str, Sequence[Payment]]
 
 
 @dataclass(frozen=True)
-class Ground:
+class DrillSetup:
     """What all worlds of a drill have in common: config, candles, options.
 
     `place` makes the strategies, again for each life of the daemon.
@@ -122,7 +123,7 @@ class Ground:
 class World:
     """`folder` takes the journal. `is_told`: record what happens, step by step."""
 
-    def __init__(self, ground: Ground, seed: int, folder: Path, *, is_told: bool = False) -> None:
+    def __init__(self, ground: DrillSetup, seed: int, folder: Path, *, is_told: bool = False) -> None:
         self.seed = seed
         self.ground = ground
         self.chance = Random(f"{seed}:drill")
@@ -149,21 +150,21 @@ class World:
         self.time = SimulatedTime(exchange, end_ms=timeline.end_ms, note=note)
         self.port = DrillPort(self.time, timeline.series_cursors, self.faults, Random(f"{seed}:network"))
         self.port.at_point = self._at_point
-        self.lives: list[Daemon] = []
+        self.lives: list[DrillDaemon] = []
         # spans from the end of a life to the start of the next
         self.deaths: list[tuple[int, int]] = []
         # the death of the daemon that waits for its point in a pass
-        self._death: Fault | None = None
+        self._death: DrillFault | None = None
 
     def _exchange(self) -> tuple[Timeline, SimulatedExchange]:
         ground = self.ground
         options = replace(
             ground.options, start_ms=self.start_ms, end_ms=self.end_ms, outages=(), settlements={}, latency_ms=0
         )
-        warmups: dict[Series, int] = {}
+        warmups: dict[BarSeries, int] = {}
         for spec in ground.specs:
             for market in spec.strategy.markets:
-                series = Series(market, spec.interval)
+                series = BarSeries(market, spec.interval)
                 warmups[series] = max(warmups.get(series, 0), spec.strategy.warmup_bars)
         timeline = timeline_of(self.candles, series_of(ground.specs), options, warmups, is_cut=True)
         exchange = SimulatedExchange(timeline.cursors, options, start_ms=timeline.start_ms, rates=ground.rates)
@@ -173,7 +174,7 @@ class World:
 
     # -- the story
 
-    def run(self) -> Outcome:
+    def run(self) -> WorldOutcome:
         """Live through the world, and judge it."""
         began = real.perf_counter()
         for fault in self.faults:
@@ -200,7 +201,7 @@ class World:
         setup = Setup(self.ground.settings, self.ground.place, self.journal, grids)
         while self.time.now_ms() < self.time.end_ms - 1:
             before = self.lives[-1].heartbeats if self.lives else None
-            life = Daemon(
+            life = DrillDaemon(
                 setup,
                 self.port,
                 self.chance,
@@ -220,12 +221,12 @@ class World:
                 self.time.move_to(min(back_ms, max(self.calm_ms, died_ms + RESTED_MS)))
                 self.deaths.append((died_ms, self.time.now_ms()))
 
-    def _dies(self, fault: Fault) -> None:
+    def _dies(self, fault: DrillFault) -> None:
         """Note that a death is due: the daemon dies at that point of its pass."""
         if self._is_alive():
             self._death = fault
 
-    def _dies_now(self, fault: Fault) -> None:
+    def _dies_now(self, fault: DrillFault) -> None:
         if self._death is fault and self._is_alive():
             raise Killed
 
@@ -247,7 +248,7 @@ class World:
 
     # -- the judgment
 
-    def _judged(self, error: Finding | None, took_s: float) -> Outcome:
+    def _judged(self, error: Finding | None, took_s: float) -> WorldOutcome:
         time, exchange, life = self.time, self.time.exchange, self.lives[-1]
         # without faults
         port = LocalPort(exchange, ())
@@ -269,14 +270,14 @@ class World:
             spans = bare_spans(events, {row["id"] for row in rows}, end_ms=self.end_ms, sleepers=time.sleepers)
             findings += self._unprotected(spans)
         begin = time.begin_usd_e8
-        return Outcome(
+        return WorldOutcome(
             seed=self.seed,
             start_ms=self.start_ms,
             end_ms=self.end_ms,
             faults=self.faults,
             findings=tuple(dict.fromkeys(findings)),
             orders=sum(trade["source"] == OURS for trade in trades),
-            fills=sum(type(one).__name__ == "Fill" for one in exchange.event_buffer.events),
+            fills=sum(isinstance(one, FillEvent) for one in exchange.event_buffer.events),
             deaths=len(self.deaths),
             spoiled=dict(self.port.met.items()),
             bare_ms=sum(one.to_ms - one.from_ms for one in spans),

@@ -24,7 +24,7 @@ class UnknownForm(BotError):
     """An answer of the exchange is not in a known form. Nothing of the answer is used; the text names the field."""
 
 
-class NoAnswer(BotError):
+class NoExchangeAnswer(BotError):
     """The exchange gave no usable answer, for a reason that may pass: no connection, a fault, a used-up limit."""
 
     exit_code = Exit.TIMEOUT
@@ -34,7 +34,7 @@ class ActionMalformed(BotError):
     """The exchange could not read an action, so it has not performed it."""
 
 
-class BudgetUsedUp(NoAnswer):
+class BudgetUsedUp(NoExchangeAnswer):
     """The exchange refuses a request because the limit of requests is used up."""
 
 
@@ -64,7 +64,7 @@ class PositionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AccountStanding:
     """Money and positions of an account at one instant. `cash`: the money at cost, without unrealized profit.
 
     `group`: the margin group that it is of; empty for the main one.
@@ -192,7 +192,7 @@ class LinkHealth:
     actions_left: int | None = None
 
 
-AccountReport = ExecutionReport | Standing | OpenOrders | LinkState
+AccountReport = ExecutionReport | AccountStanding | OpenOrders | LinkState
 
 
 @dataclass(frozen=True, slots=True)

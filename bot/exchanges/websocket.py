@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from bot.errors import ConfigError
-from bot.exchanges.protocol import NoAnswer
+from bot.exchanges.protocol import NoExchangeAnswer
 from bot.extras import install
 from bot.http_limits import tls_context
 
@@ -47,9 +47,9 @@ class WebSocket:
             async with asyncio.timeout(OPEN_SECONDS):
                 return await cls._open(url)
         except TimeoutError:
-            raise NoAnswer(f"{url}: no connection within {OPEN_SECONDS:.0f} s; check the network") from None
+            raise NoExchangeAnswer(f"{url}: no connection within {OPEN_SECONDS:.0f} s; check the network") from None
         except OSError as error:
-            raise NoAnswer(f"{url}: {error.strerror or error}; check the network") from None
+            raise NoExchangeAnswer(f"{url}: {error.strerror or error}; check the network") from None
 
     @classmethod
     async def _open(cls, url: str) -> WebSocket:
@@ -68,7 +68,7 @@ class WebSocket:
             while made._connection.state.name == "CONNECTING":
                 await made._read()
             if made._closed is not None:
-                raise NoAnswer(f"{url}: {made._closed}")
+                raise NoExchangeAnswer(f"{url}: {made._closed}")
         except BaseException:
             writer.close()
             raise
@@ -83,13 +83,13 @@ class WebSocket:
             self._write(self._connection.send(TextMessage(data=text)))
             await self._writer.drain()
         except (OSError, LocalProtocolError) as error:
-            raise NoAnswer(f"{self.url}: {error}") from None
+            raise NoExchangeAnswer(f"{self.url}: {error}") from None
 
     async def receive(self) -> str:
         """The next message. NoAnswer when the connection has ended."""
         while not self._texts:
             if self._closed is not None:
-                raise NoAnswer(f"{self.url}: {self._closed}")
+                raise NoExchangeAnswer(f"{self.url}: {self._closed}")
             await self._read()
         return self._texts.popleft()
 

@@ -26,7 +26,7 @@ HTML_502: Final = (
 
 
 @dataclass(slots=True)
-class Fault:
+class ExchangeFault:
     """`path`: /exchange or /info; `action`: type of the action or info request; `channel`: of a socket message; `user`:
     the signer or subscriber.
 
@@ -45,12 +45,12 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Faults:
+class ExchangeFaults:
     """The faults that wait for their request or message."""
 
-    waiting: list[Fault] = field(default_factory=list)
+    waiting: list[ExchangeFault] = field(default_factory=list)
 
-    def add(self, fault: Fault) -> str | None:
+    def add(self, fault: ExchangeFault) -> str | None:
         """Add a fault; what is wrong with it otherwise."""
         kinds = KINDS.get(fault.point)
         if kinds is None:
@@ -62,7 +62,7 @@ class Faults:
         self.waiting.append(fault)
         return None
 
-    def take(self, point: str, **where: Any) -> Fault | None:
+    def take(self, point: str, **where: Any) -> ExchangeFault | None:
         """The first waiting fault for this point and place, which is used up by its count."""
         for fault in self.waiting:
             if fault.point == point and all(getattr(fault, name) in (None, value) for name, value in where.items()):
@@ -75,7 +75,7 @@ class Faults:
 
 def fault_in(body: Mapping[str, Any]) -> str | None:
     """What is wrong with the fields of a fault; None if each has its type."""
-    names = Fault.__dataclass_fields__
+    names = ExchangeFault.__dataclass_fields__
     for name, value in body.items():
         if name not in names or name == "done":
             return f"a fault has the fields {', '.join(one for one in names if one != 'done')}, not {name}"

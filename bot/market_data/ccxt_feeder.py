@@ -76,7 +76,7 @@ BOOK_LEVELS = 100
 FUNDING_HOURS = 8
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that cannot be answered; has the kind and the message of the answer."""
 
     def __init__(self, kind: str, message: str, after_ms: int | None = None) -> None:
@@ -106,7 +106,7 @@ class Feeder:
 
     def no(self, request: dict[str, Any], error: Exception) -> dict[str, Any]:
         """The body of the answer to a request that failed."""
-        if isinstance(error, Refused):
+        if isinstance(error, RefusedRequest):
             return {"error": {"kind": error.kind, "message": str(error), "after_ms": error.after_ms}}
         return {"error": failure(self.ccxt, self.opened.get(str(request.get("exchange"))), error)}
 
@@ -133,7 +133,7 @@ class Feeder:
         if name not in self.ccxt.exchanges:
             near = difflib.get_close_matches(name, self.ccxt.exchanges, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.ccxt.exchanges)}"
-            raise Refused("unknown_exchange", f"ccxt {self.ccxt.__version__} knows no exchange {name!r}; {hint}")
+            raise RefusedRequest("unknown_exchange", f"ccxt {self.ccxt.__version__} knows no exchange {name!r}; {hint}")
         # timeout_on_exit: exchanges are closed when the process ends, and it need not wait for its sockets.
         options = {"timeout": TIMEOUT_MS, "aiohttp_trust_env": self.base_url is None, "timeout_on_exit": 0}
         made = getattr(self.pro, name, getattr(self.ccxt, name))({**options, "enableRateLimit": self.base_url is None})
@@ -152,16 +152,16 @@ class Feeder:
     async def candles(self, exchange: Any, request: dict[str, Any]) -> Any:
         interval = request["interval"]
         if not exchange.has.get("fetchOHLCV"):
-            raise Refused("unsupported", f"{exchange.id} offers no candles")
+            raise RefusedRequest("unsupported", f"{exchange.id} offers no candles")
         if interval not in (exchange.timeframes or {}):
             offered = ", ".join(exchange.timeframes or {})
-            raise Refused("unsupported", f"{exchange.id} has no {interval} candles; it has {offered}")
+            raise RefusedRequest("unsupported", f"{exchange.id} has no {interval} candles; it has {offered}")
         await self.known(exchange, request["symbol"])
         return await exchange.fetch_ohlcv(request["symbol"], interval, request["since_ms"], request["limit"])
 
     async def funding(self, exchange: Any, request: dict[str, Any]) -> Any:
         if not exchange.has.get("fetchFundingRateHistory"):
-            raise Refused("unsupported", f"{exchange.id} offers no history of funding rates")
+            raise RefusedRequest("unsupported", f"{exchange.id} offers no history of funding rates")
         await self.known(exchange, request["symbol"])
         rows = await exchange.fetch_funding_rate_history(request["symbol"], request["since_ms"], request["limit"])
         return [[row["timestamp"], row["fundingRate"]] for row in rows]
@@ -171,7 +171,7 @@ class Feeder:
             return
         near = difflib.get_close_matches(symbol, exchange.symbols, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"it has {len(exchange.symbols)} others"
-        raise Refused("unknown_symbol", f"{exchange.id} has no market {symbol!r}; {hint}")
+        raise RefusedRequest("unknown_symbol", f"{exchange.id} has no market {symbol!r}; {hint}")
 
     async def close(self) -> None:
         for exchange in self.opened.values():

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any, Final, Self
 
 from bot.clock import MINUTE_MS, SECOND_MS, Clock, SystemClock, iso
-from bot.market_data.feeder_client import URL, Failure, Feeder
-from bot.market_data.paging import CLOSE_MARGIN_MS, Answer, Pager
+from bot.market_data.feeder_client import URL, Failure, FeederProcess
+from bot.market_data.paging import CLOSE_MARGIN_MS, PageAnswer, Pager
 from bot.market_data.source import (
     AccessDenied,
     Action,
@@ -83,7 +83,7 @@ class CcxtSource:
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        feeder: Feeder | None = None,
+        feeder: FeederProcess | None = None,
     ) -> None:
         if not _NAME.fullmatch(exchange):
             raise NotOffered(f"source ccxt:{exchange}: write the exchange behind the colon, for example ccxt:binance")
@@ -91,7 +91,7 @@ class CcxtSource:
         self._exchange = exchange
         self._clock = clock or SystemClock()
         self._sleep = sleep
-        self._feeder = feeder or Feeder()
+        self._feeder = feeder or FeederProcess()
         self._answered = False
         self._clock_told = False
         if self._feeder.base_url is not None:
@@ -113,9 +113,9 @@ class CcxtSource:
         return [Instrument(**{name: value for name, value in row.items() if name in names}) for row in result]
 
     async def history(self, symbol: str, interval: str, since_ms: int, until_ms: int, say: Say) -> AsyncIterator[Page]:
-        async def fetch(interval: str, since_ms: int, limit: int) -> Answer:
+        async def fetch(interval: str, since_ms: int, limit: int) -> PageAnswer:
             body = await self._ask("candles", say, symbol=symbol, interval=interval, since_ms=since_ms, limit=limit)
-            return Answer([_row(cells) for cells in body["result"]], self._now_ms(body["now_ms"], say))
+            return PageAnswer([_row(cells) for cells in body["result"]], self._now_ms(body["now_ms"], say))
 
         pager = Pager(fetch, interval, INTERVAL_MS[interval], until_ms, has_days=await self._has_days(symbol, say))
         async for page in pager.pages(since_ms):

@@ -44,7 +44,7 @@ class Failure(SourceError):
         self.after_ms = after_ms
 
 
-class Feeder:
+class FeederProcess:
     """One feeder process. Use with `async with`; leaving ends the process."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:

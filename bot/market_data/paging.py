@@ -28,7 +28,7 @@ CLOSE_MARGIN_MS: Final = 5_000
 REPEATS_MAX: Final = 3
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     """The rows of one request, in the exchange's order, and the earlier one of the exchange's clock and ours."""
 
     rows: list[Row]
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
 
 # interval, since_ms, limit
-Fetch = Callable[[str, int, int], Awaitable[Answer]]
+Fetch = Callable[[str, int, int], Awaitable[PageAnswer]]
 
 
 @dataclass(slots=True)
@@ -70,14 +70,14 @@ class Pager:
                 last, at_ms = None, await self._next_start(at_ms, end_ms)
             yield Page(rows, min(at_ms, end_ms))
 
-    async def _after(self, last: Row) -> Answer:
+    async def _after(self, last: Row) -> PageAnswer:
         """The rows after `last`, by an answer that begins with `last`."""
         differing = 0
         while True:
             rows, now_ms = await self._ordered(last.at_ms, self.limit)
             first = rows[0] if rows else None
             if first == last:
-                return Answer(rows[1:], now_ms)
+                return PageAnswer(rows[1:], now_ms)
             if first is not None and first.at_ms == last.at_ms:
                 differing += 1
                 if differing == REPEATS_MAX:
@@ -90,7 +90,7 @@ class Pager:
             else:
                 raise NoAnswer(f"the exchange skips candles after {iso(last.at_ms)}, also with {LIMIT_MIN} a page")
 
-    async def _head(self, at_ms: int) -> Answer:
+    async def _head(self, at_ms: int) -> PageAnswer:
         """The rows from `at_ms` on, where no candle before is known.
 
         A later first candle is believed only if smaller pages show none before it.
@@ -98,19 +98,19 @@ class Pager:
         while True:
             rows, now_ms = await self._ordered(at_ms, self.limit)
             if not rows or rows[0].at_ms <= at_ms:
-                return Answer(rows, now_ms)
+                return PageAnswer(rows, now_ms)
             first_ms, small = rows[0].at_ms, max(LIMIT_MIN, min(self.limit // 2, len(rows) // 2))
             for since_ms in (at_ms, max(at_ms, first_ms - small * self.step_ms)):
                 checked, _ = await self._ordered(since_ms, small)
                 if checked and checked[0].at_ms < first_ms:
                     break
             else:
-                return Answer(rows, now_ms)
+                return PageAnswer(rows, now_ms)
             if self.limit <= LIMIT_MIN:
                 raise NoAnswer(f"the exchange skips candles after {iso(at_ms)}, also with {LIMIT_MIN} a page")
             self.limit = max(LIMIT_MIN, min(self.limit // 2, len(rows)))
 
-    async def _ordered(self, since_ms: int, limit: int) -> Answer:
+    async def _ordered(self, since_ms: int, limit: int) -> PageAnswer:
         """One request.
 
         The rows are sorted, each instant once, none before `since_ms`. Two different rows of one instant are asked for
@@ -120,7 +120,7 @@ class Pager:
             rows, now_ms = await self.fetch(self.interval, since_ms, limit)
             found = sorted({row for row in rows if row.at_ms >= since_ms})
             if all(a.at_ms != b.at_ms for a, b in pairwise(found)):
-                return Answer(found, now_ms)
+                return PageAnswer(found, now_ms)
         raise NoAnswer(f"the exchange gives two different candles of one instant after {iso(since_ms)}")
 
     async def _next_start(self, at_ms: int, end_ms: int) -> int:

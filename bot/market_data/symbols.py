@@ -14,7 +14,7 @@ DOLLARS: Final = ("USDT", "USDC", "USD")
 THOUSANDS: Final = "K"
 
 
-class Mapped(NamedTuple):
+class MappedCoin(NamedTuple):
     """A coin of ours and its symbol at the source. `instrument` is None at a source without a list."""
 
     coin: str
@@ -22,16 +22,16 @@ class Mapped(NamedTuple):
     instrument: Instrument | None
 
 
-def mapped(text: str, instruments: Sequence[Instrument], source: str) -> Mapped:
+def mapped(text: str, instruments: Sequence[Instrument], source: str) -> MappedCoin:
     """The symbol for COIN or COIN=SYMBOL. NotOffered with similar names if the source has none."""
     coin, given, symbol = text.partition("=")
     if given:
         found = next((one for one in instruments if one.symbol == symbol), None)
         if found is None and instruments:
             raise NotOffered(f"{source} has no market {symbol!r}; {_near(symbol, [one.symbol for one in instruments])}")
-        return Mapped(coin, symbol, found)
+        return MappedCoin(coin, symbol, found)
     if not instruments:
-        return Mapped(coin, coin, None)
+        return MappedCoin(coin, coin, None)
     bases = [coin, f"1000{coin[1:]}", f"k{coin[1:]}"] if coin.startswith(THOUSANDS) else [coin]
     ranked = sorted(
         (one for one in instruments if one.base in bases and one.quote in DOLLARS and _is_usable(one)), key=_rank
@@ -42,7 +42,7 @@ def mapped(text: str, instruments: Sequence[Instrument], source: str) -> Mapped:
             f"{source} has no perpetual and no spot market of {coin} in {', '.join(DOLLARS)}; {_near(coin, known)}"
             " COIN=SYMBOL names another market"
         )
-    return Mapped(coin, ranked[0].symbol, ranked[0])
+    return MappedCoin(coin, ranked[0].symbol, ranked[0])
 
 
 def _is_usable(one: Instrument) -> bool:

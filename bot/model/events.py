@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 
-class Fill(NamedTuple):
+class FillEvent(NamedTuple):
     """One execution: type fill, subtype entry or exit."""
 
     account: str
@@ -178,11 +178,11 @@ class AccountChanged(NamedTuple):
     name: str | None = None
 
 
-Event = Fill | OrderChanged | Triggered | GuardianMoved | FundingPaid | Liquidated | Settled | AccountChanged
+Event = FillEvent | OrderChanged | Triggered | GuardianMoved | FundingPaid | Liquidated | Settled | AccountChanged
 
 # Events of the order path, of which a session makes many.
-fill: Final = partial(tuple.__new__, Fill)
+fill: Final = partial(tuple.__new__, FillEvent)
 order_changed: Final = partial(tuple.__new__, OrderChanged)
 triggered: Final = partial(tuple.__new__, Triggered)
 
-CLASSES: Final = (Fill, OrderChanged, Triggered, GuardianMoved, FundingPaid, Liquidated, Settled, AccountChanged)
+CLASSES: Final = (FillEvent, OrderChanged, Triggered, GuardianMoved, FundingPaid, Liquidated, Settled, AccountChanged)

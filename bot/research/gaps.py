@@ -10,7 +10,7 @@ from typing import Any, Final
 from bot.research.ranking import ranked, space_of
 from bot.research.runners import Runner
 from bot.research.study import Study
-from bot.research.trials import Outcome, Task
+from bot.research.trials import Task, TrialOutcome
 
 # the user attribute of a study: a row for each trial that ran again, the best first
 GAPS: Final = "gaps"
@@ -34,7 +34,7 @@ def run_again(study: Study, runner: Runner, top: int) -> None:
     study.keep(GAPS, rows)
 
 
-def _row(screened: Mapping[str, Any], full: Outcome, name: str) -> dict[str, float | None]:
+def _row(screened: Mapping[str, Any], full: TrialOutcome, name: str) -> dict[str, float | None]:
     here, there = screened.get(name), full.figures.get(name)
     return {"screen": here, "backtest": there, "gap": None if here is None or there is None else here - there}
 

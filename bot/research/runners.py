@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from bot.errors import BotError
 from bot.extras import install
-from bot.research.trials import Bundle, Outcome, Task, code_here, evaluate
+from bot.research.trials import Bundle, Task, TrialOutcome, code_here, evaluate
 from bot.words import many
 
 # Deaths of the worker of one trial. Then the trial has failed.
@@ -35,7 +35,7 @@ CONNECT_S: Final = 10
 class Runner(Protocol):
     """Runs tasks. Closing the iterator stops the workers' tasks."""
 
-    def outcomes(self, tasks: Iterable[Task]) -> Iterator[Outcome]: ...
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[TrialOutcome]: ...
 
     def close(self) -> None: ...
 
@@ -62,7 +62,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _evaluated(task: Task) -> Outcome:
+def _evaluated(task: Task) -> TrialOutcome:
     assert _bundle is not None
     return evaluate(_bundle, task)
 
@@ -82,10 +82,10 @@ class Processes:
             self._workers, mp_context=get_context("fork"), initializer=_ready, initargs=(os.getpid(),)
         )
 
-    def outcomes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[TrialOutcome]:
         waiting = iter(tasks)
         deaths: dict[int, int] = {}
-        running: dict[Future[Outcome], Task] = {}
+        running: dict[Future[TrialOutcome], Task] = {}
         # taken, and not yet submitted
         fresh: list[Task] = []
         # Trials that ran when a worker died. Each runs alone, so that another death names its trial.
@@ -117,7 +117,7 @@ class Processes:
                     if deaths[task.number] == DEATHS_MAX:
                         del suspects[task.number]
                         why = f"its process died {many(DEATHS_MAX, 'time')}: too little memory?"
-                        yield Outcome(task.number, "failed", message=why)
+                        yield TrialOutcome(task.number, "failed", message=why)
                 running.clear()
                 fresh.clear()
 
@@ -172,7 +172,7 @@ class Cluster:
                 )
         return self._client.scatter(bundle, broadcast=True)
 
-    def outcomes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[TrialOutcome]:
         from distributed import as_completed
 
         waiting = iter(tasks)
@@ -180,12 +180,12 @@ class Cluster:
         futures = as_completed([self._submitted(task) for task in islice(waiting, ahead)], loop=self._client.loop)
         for future in futures:
             try:
-                outcome: Outcome = future.result()
+                outcome: TrialOutcome = future.result()
             except Exception as error:  # noqa: BLE001  a worker died again and again, or the scheduler is gone
                 if self._client.status != "running":
                     raise BotError("the scheduler has ended; the trials so far are kept") from None
                 number = int(str(future.key).rpartition("-")[2])
-                outcome = Outcome(number, "failed", message=f"{type(error).__name__}: {error}")
+                outcome = TrialOutcome(number, "failed", message=f"{type(error).__name__}: {error}")
             yield outcome
             for task in islice(waiting, 1):
                 futures.add(self._submitted(task))

@@ -22,7 +22,7 @@ from bot.errors import BotError, Exit
 from bot.extras import install
 from bot.files import open_private
 from bot.research.space import Dimension, Params, Space
-from bot.research.trials import Outcome
+from bot.research.trials import TrialOutcome
 from bot.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Study:
         ]
         return sorted(made, key=lambda trial: trial.cell)
 
-    def add(self, outcome: Outcome, params: Params, space: Space) -> None:
+    def add(self, outcome: TrialOutcome, params: Params, space: Space) -> None:
         """Store a trial that was not asked for by a sampler."""
         optuna = optuna_module()
         values = space.values(outcome.figures) if outcome.state == "complete" else None
@@ -129,12 +129,12 @@ class Study:
         """Have the sampler ask for these params next."""
         self._study.enqueue_trial(dict(params))
 
-    def tell(self, trial: optuna.Trial, outcome: Outcome, space: Space) -> None:
+    def tell(self, trial: optuna.Trial, outcome: TrialOutcome, space: Space) -> None:
         """Tell the sampler how its trial ended."""
         trial.set_user_attr(OUTCOME, _plain(outcome))
         self.repeat(trial, outcome, space)
 
-    def repeat(self, trial: optuna.Trial, known: Outcome | Trial, space: Space) -> None:
+    def repeat(self, trial: optuna.Trial, known: TrialOutcome | Trial, space: Space) -> None:
         """Tell the sampler what is known of the cell that it asks for again. This trial is not counted."""
         optuna = optuna_module()
         values = space.values(known.figures) if known.state == "complete" else None
@@ -273,7 +273,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: TrialOutcome) -> dict[str, Any]:
     return {
         "cell": outcome.number,
         "state": outcome.state,

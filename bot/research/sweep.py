@@ -18,7 +18,7 @@ from bot.backtest.inputs import Inputs
 from bot.research.runners import Runner
 from bot.research.space import REPEATS_MAX, Params, Space, key_of
 from bot.research.study import Study, Trial
-from bot.research.trials import Outcome, Task, code_of
+from bot.research.trials import Task, TrialOutcome, code_of
 
 # a trial of Optuna and its params
 Asked = tuple[Any, Params]
@@ -30,7 +30,7 @@ PRUNE_PART: Final = 3
 PRUNE_AFTER: Final = 8
 
 
-class Plan(NamedTuple):
+class SweepPlan(NamedTuple):
     """How a sweep looks for params. `trials` is not for a grid, which has its cells."""
 
     method: str
@@ -51,7 +51,7 @@ class Progress:
 
 
 def identity_of(
-    inputs: Inputs, space: Space, plan: Plan, seen: tuple[int, int], holdout: tuple[int, int] | None = None
+    inputs: Inputs, space: Space, plan: SweepPlan, seen: tuple[int, int], holdout: tuple[int, int] | None = None
 ) -> dict[str, Any]:
     """What a study is made of. Trials of another identity do not belong to it. More trials by chance or by a sampler
     do.
@@ -91,7 +91,7 @@ class Sweep:
         self,
         study: Study,
         space: Space,
-        plan: Plan,
+        plan: SweepPlan,
         runner: Runner,
         until_ms: int | None = None,
         *,
@@ -145,7 +145,7 @@ class Sweep:
 
     def _run_sampler(self, show: Callable[[Progress], object]) -> None:
         self._study.reap()
-        known: dict[str, Outcome | Trial] = {key_of(trial.params): trial for trial in self._study.trials()}
+        known: dict[str, TrialOutcome | Trial] = {key_of(trial.params): trial for trial in self._study.trials()}
         while len(self._done) < self.size:
             first = max(self._done, default=-1) + 1
             asked, again = self._asked(known, min(BATCH, self.size - len(self._done)))
@@ -153,7 +153,7 @@ class Sweep:
                 return
             floor = self._floor()
             tasks = [self._task(first + n, params, floor) for n, (_, params) in enumerate(asked)]
-            outcomes: dict[int, Outcome] = {}
+            outcomes: dict[int, TrialOutcome] = {}
             try:
                 for outcome in self._runner.outcomes(tasks):
                     outcomes[outcome.number] = outcome
@@ -166,7 +166,7 @@ class Sweep:
             for trial, params in again:
                 self._study.repeat(trial, known[key_of(params)], self._space)
 
-    def _asked(self, known: Mapping[str, Outcome | Trial], count: int) -> tuple[list[Asked], list[Asked]]:
+    def _asked(self, known: Mapping[str, TrialOutcome | Trial], count: int) -> tuple[list[Asked], list[Asked]]:
         """`count` trials of cells that were not tried, and those that repeat a cell of this batch. Repeats of older
         cells are answered at once.
 
@@ -206,7 +206,7 @@ class Sweep:
         """
         return median(self._early) if len(self._early) >= PRUNE_AFTER else None
 
-    def _ended(self, outcome: Outcome, params: Params, show: Callable[[Progress], object]) -> None:
+    def _ended(self, outcome: TrialOutcome, params: Params, show: Callable[[Progress], object]) -> None:
         self._done.add(outcome.number)
         if outcome.early is not None:
             self._early.append(outcome.early)

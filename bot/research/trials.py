@@ -55,7 +55,7 @@ class Task(NamedTuple):
     is_screened: bool = False
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """The end of a trial. `figures` are those of the report, `returns` one for each UTC day with prices. refused: the
     strategy does not accept the params.
     """
@@ -164,7 +164,7 @@ def code_here(bundle: Bundle) -> str:
     return code_of(bundle.at_home)
 
 
-def evaluate(bundle: Bundle, task: Task) -> Outcome:
+def evaluate(bundle: Bundle, task: Task) -> TrialOutcome:
     """Run one trial. A strategy that fails is an outcome, not an error."""
     try:
         settings = bundle.with_params(task.params)
@@ -176,25 +176,25 @@ def evaluate(bundle: Bundle, task: Task) -> Outcome:
             found = _screened(bundle, settings, options)
             if found.why_not is None:
                 figures, days = found.figures()
-                return Outcome(task.number, "complete", figures, days)
+                return TrialOutcome(task.number, "complete", figures, days)
             message = f"by a full backtest, because the screen stopped at {found.why_not}"
         if task.until_ms is not None and task.pruned_by is not None:
             figure, is_highest, floor = task.pruned_by
             early = bundle.run(settings, replace(options, end_ms=task.until_ms)).figures.get(figure)
             if floor is not None and (early is None or (early < floor if is_highest else early > floor)):
-                return Outcome(task.number, "pruned", early=early)
+                return TrialOutcome(task.number, "pruned", early=early)
         result = bundle.run(settings, options)
     except ConfigError as error:
-        return Outcome(task.number, "refused", message=str(error))
+        return TrialOutcome(task.number, "refused", message=str(error))
     except BotError as error:
-        return Outcome(task.number, "failed", message=str(error))
+        return TrialOutcome(task.number, "failed", message=str(error))
     if result.stats.quarantined:
-        return Outcome(task.number, "failed", message="; ".join(result.stats.quarantined.values()))
+        return TrialOutcome(task.number, "failed", message="; ".join(result.stats.quarantined.values()))
     curve = result.curve
     returns = daily_returns(
         curve.at_ms, curve.equity, start_ms=result.start_ms, start_usd=result.start_usd, only_with_prices=True
     )
-    return Outcome(task.number, "complete", dict(result.figures), returns, result.digest, message, early)
+    return TrialOutcome(task.number, "complete", dict(result.figures), returns, result.digest, message, early)
 
 
 def _screened(bundle: Bundle, settings: Settings, options: SessionOptions) -> Screened:

@@ -20,8 +20,8 @@ from bot.research.ranking import ranked
 from bot.research.runners import Runner
 from bot.research.space import Params, Space
 from bot.research.study import Study
-from bot.research.sweep import Plan, Progress, Sweep
-from bot.research.trials import Outcome, Task
+from bot.research.sweep import Progress, Sweep, SweepPlan
+from bot.research.trials import Task, TrialOutcome
 
 WINDOWS_MAX: Final = 500
 _UNITS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
@@ -55,7 +55,7 @@ class Walked:
     params: Params | None
     # the first objective in the train window
     trained: float | None
-    outcome: Outcome | None
+    outcome: TrialOutcome | None
 
 
 def length_ms(text: str) -> int | None:
@@ -114,7 +114,7 @@ class WalkForward:
     `study_of` gives the study of a fold's number and train window, so that a stopped walk goes on.
     """
 
-    def __init__(self, space: Space, plan: Plan, runner: Runner, study_of: Callable[[int, Fold], Study]) -> None:
+    def __init__(self, space: Space, plan: SweepPlan, runner: Runner, study_of: Callable[[int, Fold], Study]) -> None:
         self._space, self._plan, self._runner, self._study_of = space, plan, runner, study_of
 
     def run(self, folds: Sequence[Fold], show: Callable[[Progress], object] = lambda _: None) -> list[Walked]:

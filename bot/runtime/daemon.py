@@ -21,7 +21,7 @@ from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.control_plane import reporting, server
 from bot.runtime.control_plane.daemon_access import DaemonAccess
-from bot.runtime.control_plane.metrics import Sources
+from bot.runtime.control_plane.metrics import MetricSources
 from bot.runtime.control_plane.routes import routes_of
 from bot.runtime.journal import queries
 from bot.runtime.journal.journal import Journal
@@ -29,7 +29,7 @@ from bot.runtime.journal.opening import open_or_rebuild
 from bot.runtime.kernel.assembly import place_strategies, source_digests
 from bot.runtime.liveness import systemd
 from bot.runtime.liveness.clock_watch import expire_held
-from bot.runtime.liveness.instance_lock import Held, hold_account, hold_state, noted, private_dir
+from bot.runtime.liveness.instance_lock import HeldDirectory, hold_account, hold_state, noted, private_dir
 from bot.runtime.liveness.run_files import kept
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd, LeftBehind
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
 
 
-async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
+async def run(request: RunRequest, *, held: HeldDirectory | None = None) -> DaemonEnd:
     """Run until `request.stop` is set or the run cannot go on. One run per state directory and account; the service may
     be away at the start.
 
@@ -91,7 +91,7 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
         return await _run_to_end(stack, supervisor, beat_at_once=armed)
 
 
-async def _open_state_dir(stack: AsyncExitStack, request: RunRequest, held: Held | None) -> Path:
+async def _open_state_dir(stack: AsyncExitStack, request: RunRequest, held: HeldDirectory | None) -> Path:
     """Hold the state directory for this run, and keep its lock file in place."""
     state_dir = private_dir(request.settings.state_dir)
     if held is None:
@@ -164,7 +164,7 @@ def _run_of(request: RunRequest) -> dict[str, Any]:
 async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_once: bool) -> DaemonEnd:
     """Run, with the port for metrics open, and write a notice of how the run ended."""
     settings, journal, clock = supervisor.request.settings, supervisor.journal, supervisor.client.clock
-    sources = Sources(
+    sources = MetricSources(
         supervisor.passes.meter,
         supervisor.kernel,
         lambda: supervisor.heartbeats.process,

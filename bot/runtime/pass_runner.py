@@ -16,7 +16,7 @@ from bot.runtime.passes.pass_budget import YIELD_MS
 from bot.wire import INTERVAL_MS
 
 if TYPE_CHECKING:
-    from bot.runtime.alerts.health import Health
+    from bot.runtime.alerts.health import DaemonHealth
     from bot.runtime.kernel.kernel import Kernel
     from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
     from bot.runtime.passes.pass_scheduler import PassScheduler
@@ -132,7 +132,7 @@ class PassRunner:
         return min(looks, default=None)
 
 
-def check_descriptors(health: Health) -> None:
+def check_descriptors(health: DaemonHealth) -> None:
     """Degrade the run while file descriptors are used up. The daemon's reserve is for exits and for `bot status`."""
     keep_reserve()
     count = free(FREE_MIN * 2)
@@ -147,7 +147,7 @@ def check_descriptors(health: Health) -> None:
         health.restore("descriptors")
 
 
-def _degrade_for(health: Health, reason: str, problem: str | None) -> None:
+def _degrade_for(health: DaemonHealth, reason: str, problem: str | None) -> None:
     if problem is None:
         health.restore(reason)
     else:

@@ -31,7 +31,7 @@ from bot.logs import log
 from bot.model.events import Event
 from bot.service.docs.routes import add_documents
 from bot.service.http.event_stream import StreamOperations, Streams, add_stream
-from bot.service.http.fault_injection import Faults
+from bot.service.http.fault_injection import InjectedFaults
 from bot.service.http.gateway import Gateway
 from bot.service.http.routes_approval import add_approval
 from bot.service.http.routes_v1 import Router, add_routes, add_views, add_webhooks
@@ -261,7 +261,7 @@ def build(
         dispatcher.wake()
 
     restorer = StateRestorer(machine, prices, machine.clock.speed, changed)
-    faults = Faults()
+    faults = InjectedFaults()
     forks = Forks(lambda snapshot, replies, speed: _fork(options, control_token, cipher, snapshot, replies, speed))
     add_control(router, operations, restorer, faults, forks)
     add_views(router, operations)

@@ -23,7 +23,7 @@ _DISTANCE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(R|%)", re.ASCII)
 _R_STEP: Final = Decimal("0.0001")
 
 
-class Level(NamedTuple):
+class TargetLevel(NamedTuple):
     """`r`: multiples of the distance from the entry to its stop. `pct`: percent of the entry. `px`: a price."""
 
     unit: Unit
@@ -34,7 +34,7 @@ class Target(NamedTuple):
     """Close this fraction of the entry's filled size at the level."""
 
     fraction: Decimal
-    level: Level
+    level: TargetLevel
 
 
 class TargetPlan(NamedTuple):
@@ -75,15 +75,15 @@ def pairs_of(given: Any) -> tuple[tuple[Any, Any], ...]:
     return tuple((_plain(fraction), _plain(level)) for fraction, level in pairs)
 
 
-def level_of(name: str, given: Any) -> Level:
+def level_of(name: str, given: Any) -> TargetLevel:
     """A distance ("1R", "2%") or a price."""
     if isinstance(given, str):
         match = _DISTANCE.fullmatch(given)
         if match is None:
             raise StrategyError(f'Bracket: {name} is "1R", "2%" or a price, not {given!r:.100}')
-        level = Level("r" if match[2] == "R" else "pct", Decimal(match[1]))
+        level = TargetLevel("r" if match[2] == "R" else "pct", Decimal(match[1]))
     else:
-        level = Level("px", _number(name, given))
+        level = TargetLevel("px", _number(name, given))
     if not level.value > 0:
         raise StrategyError(f"Bracket: {name} is above 0, not {given}")
     return level

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import httpx
 
 if TYPE_CHECKING:
-    from bot.local_exchange.server.service import Service
+    from bot.local_exchange.server.service import ExchangeService
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
@@ -156,7 +156,7 @@ class LocalExchange:
 
         from bot.local_exchange.server.clock import speed_of
         from bot.local_exchange.server.host import listen, run
-        from bot.local_exchange.server.service import Options
+        from bot.local_exchange.server.service import ExchangeServiceOptions
 
         chosen = self.options
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
@@ -166,9 +166,11 @@ class LocalExchange:
         switches = {"ip_limit": "off", **chosen.switches}
         speed = speed_of(chosen.clock)
         start_ms = None if speed == 1 else chosen.start_ms
-        options = Options(chosen.network, speed, db, chosen.seed, chosen.prices, start_ms, switches, chosen.block_ms)
+        options = ExchangeServiceOptions(
+            chosen.network, speed, db, chosen.seed, chosen.prices, start_ms, switches, chosen.block_ms
+        )
 
-        def ready(service: Service) -> None:
+        def ready(service: ExchangeService) -> None:
             self._ready.set()
 
         await run(options, sock, ready, self._end)

@@ -21,7 +21,7 @@ from bot.venue.model import commands as c
 from bot.venue.model import outcome, text_set
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, next_seq
-from bot.venue.model.state import HOUR_MS, KEYS_MAX, Account, Key, Market, State, guardian_id
+from bot.venue.model.state import HOUR_MS, KEYS_MAX, State, VenueAccount, VenueKey, VenueMarket, guardian_id
 from bot.venue.orders import open_orders, orders, plans
 from bot.venue.prices import index
 from bot.venue.protection import guardian_lifecycle
@@ -41,10 +41,10 @@ class Applied(NamedTuple):
 _applied: Final = partial(tuple.__new__, Applied)
 
 
-class Revoked(NamedTuple):
+class RevokedKey(NamedTuple):
     """A revoked key, with the orders canceled and the guardians disarmed because of it."""
 
-    key: Key
+    key: VenueKey
     canceled: tuple[str, ...] = ()
     disarmed: tuple[str, ...] = ()
 
@@ -82,7 +82,9 @@ def _list_market(state: State, command: c.ListMarket) -> None:
         spec.lot > 0 and (spec.tick is None or (spec.tick > 0 and spec.sig_figs is None)) and spec.min_notional >= 0
     ), spec
     assert 0 <= spec.taker_rate < E8 and -E8 < spec.maker_rate < E8, spec
-    market = state.markets[spec.coin] = Market(spec, command.px, command.px, command.px, funding_rate=spec.funding_rate)
+    market = state.markets[spec.coin] = VenueMarket(
+        spec, command.px, command.px, command.px, funding_rate=spec.funding_rate
+    )
     index.schedule_expiry(state, market)
 
 
@@ -104,7 +106,7 @@ def _set_market(state: State, command: c.SetMarket) -> None:
         _turn_outside(market, command, state.now_ms)
 
 
-def _turn_outside(market: Market, command: c.SetMarket, now_ms: int) -> None:
+def _turn_outside(market: VenueMarket, command: c.SetMarket, now_ms: int) -> None:
     """Open or close the outside price.
 
     It stops at the price of this instant. Inside a bar that price is the bar's close: the bar has no later price of the
@@ -269,10 +271,10 @@ def _set_book(state: State, command: c.SetBook) -> None:
 # ── Accounts and keys ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _open_account(state: State, command: c.OpenAccount) -> Account:
+def _open_account(state: State, command: c.OpenAccount) -> VenueAccount:
     assert command.account not in state.accounts
     state.account_seq += 1
-    account = Account(
+    account = VenueAccount(
         id=command.account,
         number=state.account_seq,
         address=command.address,
@@ -293,7 +295,7 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
     return account
 
 
-def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
+def _create_key(state: State, command: c.CreateKey) -> VenueKey | Refusal:
     # A copy for the state, because the key's daily sums change and the command must not.
     key = replace(command.key)
     account = state.accounts[key.account]
@@ -311,7 +313,7 @@ def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
     return key
 
 
-def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
+def _revoke_key(state: State, command: c.RevokeKey) -> RevokedKey | Refusal:
     """End a key: cancel its entries and disarm its schedules.
 
     Stops and guardians of positions stay, whichever key armed them.
@@ -327,16 +329,16 @@ def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
         AccountChanged(account.id, next_seq(account), state.now_ms, "key_revoked", key=key.id, name=key.name),
     )
     if not command.sweeps:
-        return Revoked(key)
+        return RevokedKey(key)
     entries = [order for order in open_orders.entries(account) if order.key == key.id]
     schedules = [g for g in account.guardians.values() if g.spec.type == "schedule" and g.key == key.id]
     for schedule in schedules:
         guardian_lifecycle.release(state, account, schedule, REVOKED, subtype="disarmed")
     canceled = open_orders.cancel_each(state, account, entries, REVOKED)
-    return Revoked(key, canceled, tuple(guardian_id(account, schedule.number) for schedule in schedules))
+    return RevokedKey(key, canceled, tuple(guardian_id(account, schedule.number) for schedule in schedules))
 
 
-def _reset_account(state: State, command: c.ResetAccount) -> Account:
+def _reset_account(state: State, command: c.ResetAccount) -> VenueAccount:
     """Wipe positions, orders, plans, trades, events and guardians. Keys and settings stay, their daily sums restart,
     earlier idempotency keys are refused.
 
@@ -351,7 +353,7 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
             market.next_funding_ms = 0
     for token in [t for t, plan in state.plans.items() if plan.account == account.id]:
         del state.plans[token]
-    fresh = Account(
+    fresh = VenueAccount(
         id=account.id,
         number=account.number,
         address=account.address,
@@ -389,7 +391,7 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     return fresh
 
 
-def _change_settings(state: State, command: c.ChangeSettings) -> Account:
+def _change_settings(state: State, command: c.ChangeSettings) -> VenueAccount:
     account = state.accounts[command.account]
     account.max_trade, account.daily_cap = command.max_trade, command.daily_cap
     emit(
@@ -411,18 +413,18 @@ def _sign_in(state: State, command: c.SignIn) -> sign_in.SignedIn | Refusal:
     return sign_in.sign_in(state, command, _open_account)
 
 
-def _redeem_grant(state: State, command: c.RedeemGrant) -> Key | Refusal:
+def _redeem_grant(state: State, command: c.RedeemGrant) -> VenueKey | Refusal:
     return sign_in.redeem_grant(state, command, _create_key)
 
 
 # ── Orders and guardians ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _key(state: State, key_id: str | None) -> Key | None:
+def _key(state: State, key_id: str | None) -> VenueKey | None:
     return state.keys[key_id] if key_id is not None else None
 
 
-def _sweep(state: State, account: Account, coin: str) -> None:
+def _sweep(state: State, account: VenueAccount, coin: str) -> None:
     """Fire stops and targets that this command armed beyond their triggers, at the current price."""
     market = state.markets[coin]
     matching.sweep(state, market)

@@ -59,10 +59,10 @@ _HOME = {
         " SeedResult SnapshotResult"
     ),
     "resources": (
-        "Bracket Guardian Key KeyCreated KeyRevoked KeysResult Market Order Plan Position Revoked StopLeg Trade"
-        " Warning_ Webhook WebhookCreated WebhooksResult"
+        "BracketResource Guardian Key KeyCreated KeyRevoked KeysResult Market Order Plan Position Revoked StopLeg"
+        " TradeResource Warning_ Webhook WebhookCreated WebhooksResult"
     ),
-    "limits": "AccountLimits Apis Credit Health KeyLimits Limits McpApi Platform Rate RestApi SlippageDefaults",
+    "limits": "AccountLimits Apis Credit Health KeyLimits Limits McpApi Platform RateResource RestApi SlippageDefaults",
     "account": (
         "AccountSnapshot DeviceResult DeviceTokenResult Funding FundingMethod Home HomePortfolio HomeWallet KillResult"
         " OtpResult Portfolio ResetResult SandboxAccountResult SettingsResult VerifyResult"

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from bot.wire.base import Amount, Resource
 from bot.wire.limits import AccountLimits, Apis, Credit, Health, Limits
-from bot.wire.resources import Guardian, Order, Position, Trade
+from bot.wire.resources import Guardian, Order, Position, TradeResource
 
 
 class AccountSnapshot(Resource):
@@ -100,7 +100,7 @@ class KillResult(Resource):
     guardian: Guardian
     flatten: bool
     canceled_oids: tuple[str, ...] = ()
-    trades: tuple[Trade, ...] = ()
+    trades: tuple[TradeResource, ...] = ()
     positions: tuple[Position, ...] = ()
     order_submitted: bool
     last_event_id: str

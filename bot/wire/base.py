@@ -280,6 +280,11 @@ AbsentNone = Field(default=None, exclude_if=lambda value: value is None)
 _CACHED: Final = "keys"
 
 
+def schema_name(model_name: str) -> str:
+    """The name of a model's schema in the description of the interface: classes may say that they are resources."""
+    return model_name.removesuffix("Resource") or model_name
+
+
 class Resource(BaseModel):
     """Something that the service writes.
 
@@ -290,6 +295,7 @@ class Resource(BaseModel):
         cache_strings=_CACHED,
         frozen=True,
         extra="ignore",
+        model_title_generator=lambda model: schema_name(model.__name__),
         alias_generator=to_camel,
         validate_by_alias=True,
         validate_by_name=True,

@@ -181,7 +181,7 @@ class Operation(Generic[A]):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OperationGroup:
     """A chapter of the OpenAPI document. A call makes one row of the table that belongs to it."""
 
     name: str
@@ -210,20 +210,20 @@ class Group:
         return Operation(method, path, access, policy, self.name, title, answer, **more)
 
 
-_onboarding: Final = Group("Onboarding", "How to start, and the markets. No credential needed.")
-_keys: Final = Group("Accounts and keys", "Create and end accounts, sessions and scoped keys.")
-_account: Final = Group("Account", "The account's positions and balance, its limits, and the kill switch.")
-_orders: Final = Group(
+_onboarding: Final = OperationGroup("Onboarding", "How to start, and the markets. No credential needed.")
+_keys: Final = OperationGroup("Accounts and keys", "Create and end accounts, sessions and scoped keys.")
+_account: Final = OperationGroup("Account", "The account's positions and balance, its limits, and the kill switch.")
+_orders: Final = OperationGroup(
     "Orders", "Plan, place, confirm, close and cancel orders. An order may carry a stop, a target and guardians."
 )
-_guardians: Final = Group("Guardians", "Rules that the service executes, also while no client is connected.")
-_events: Final = Group(
+_guardians: Final = OperationGroup("Guardians", "Rules that the service executes, also while no client is connected.")
+_events: Final = OperationGroup(
     "Events",
     "Everything that happened on an account, in order and without gaps: by cursor, as a stream, or by webhook.",
 )
-_wallets: Final = Group("Wallets", "Public read-only views of any address.")
-_documents: Final = Group("Documents", "Descriptions of the interface for programs and people.")
-_control: Final = Group(
+_wallets: Final = OperationGroup("Wallets", "Public read-only views of any address.")
+_documents: Final = OperationGroup("Documents", "Descriptions of the interface for programs and people.")
+_control: Final = OperationGroup(
     "Sandbox control",
     "Only the sandbox has these operations. They need the control token. They set time, prices and faults, and copy "
     "the whole service.",

@@ -63,7 +63,7 @@ class KeyLimits(Resource):
     expires_at: int | None = None
 
 
-class Rate(Resource):
+class RateResource(Resource):
     policy: str
     scope: str
     per_second: Num
@@ -76,7 +76,7 @@ class Limits(Resource):
     platform: Platform
     account: AccountLimits
     key: KeyLimits | None = None
-    rate: tuple[Rate, ...] = ()
+    rate: tuple[RateResource, ...] = ()
 
 
 class Health(Resource):

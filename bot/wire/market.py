@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from bot.wire.base import AbsentNone, Amount, Num, Resource
-from bot.wire.limits import Apis, Credit, Platform, Rate
+from bot.wire.limits import Apis, Credit, Platform, RateResource
 from bot.wire.resources import Market
 
 
@@ -101,7 +101,7 @@ class StatusClock(Resource):
 
 class StatusLimits(Resource):
     platform: Platform
-    rate: tuple[Rate, ...] = ()
+    rate: tuple[RateResource, ...] = ()
 
 
 class PriceJump(Resource):

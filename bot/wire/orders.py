@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from bot.wire.base import Amount, Num, Resource
-from bot.wire.resources import Guardian, Order, Plan, Position, Trade, Warning_
+from bot.wire.resources import Guardian, Order, Plan, Position, TradeResource, Warning_
 
 
 class OrderResult(Resource):
@@ -18,7 +18,7 @@ class OrderResult(Resource):
 
     dry_run: bool = False
     order_submitted: bool = True
-    trade: Trade
+    trade: TradeResource
     position: Position | None = None
     orders: tuple[Order, ...] = ()
     guardians: tuple[Guardian, ...] = ()
@@ -92,7 +92,7 @@ class SuggestResult(Resource):
 class TradesPage(Resource):
     """Trades, newest first. `next_before` is the cursor of the next page; None at the end."""
 
-    trades: tuple[Trade, ...]
+    trades: tuple[TradeResource, ...]
     next_before: int | None = None
 
 

@@ -41,7 +41,7 @@ class Position(Resource):
     opened_at: int | None = None
 
 
-class Trade(Resource):
+class TradeResource(Resource):
     """One accepted order and its result so far. `seq` is the cursor for `?before`."""
 
     id: str
@@ -80,7 +80,7 @@ class StopLeg(Resource):
     r: Num | None = None
 
 
-class Bracket(Resource):
+class BracketResource(Resource):
     stop_loss: StopLeg | None = None
     take_profit: StopLeg | None = None
 
@@ -100,7 +100,7 @@ class Order(Resource):
     filled_size: Amount
     limit_px: Amount | None = None
     trigger_px: Amount | None = None
-    bracket: Bracket | None = None
+    bracket: BracketResource | None = None
     status: str
     source: str | None = None
     idempotency_key: str | None = None
@@ -271,7 +271,7 @@ class Plan(Resource):
     leverage_clamped: bool = False
     margin_usd: Amount | None = None
     liquidation_px: Amount | None = None
-    bracket: Bracket | None = None
+    bracket: BracketResource | None = None
     risk_usd: Amount | None = None
     guardians: tuple[dict[str, Any], ...] = ()
     max_drift_bps: int | None = None

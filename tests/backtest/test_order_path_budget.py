@@ -20,7 +20,7 @@ import pytest
 import bot
 from bot import logs
 from bot.backtest.engine import progress
-from bot.runtime.kernel.kernel import Settings
+from bot.runtime.kernel.kernel import KernelSettings
 from bot.strategy import Bar, View
 from tests.bench.session import prepared, trades_of, year
 from tests.fakes import FakeVenue
@@ -121,7 +121,7 @@ async def test_a_live_order_stays_within_its_budget() -> None:
 async def _live(script: Callable[[View, Bar], Any]) -> int:
     """The calls of some round trips, one order a pass."""
     venue = FakeVenue()
-    kernel = await begun(venue, script, settings=Settings())
+    kernel = await begun(venue, script, settings=KernelSettings())
     await minutes(kernel, venue, "101", "100")
     with counted(opcodes=False) as work:
         await minutes(kernel, venue, *["101", "100"] * ROUND_TRIPS_LIVE)

@@ -30,7 +30,7 @@ from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS, SystemClock
 from bot.service.host import HostOptions, Service, build
 from bot.service.live_prices import live_prices
 from bot.service.market_data.price_feed import points_of
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.venue.model.numbers import text_of
 from bot.venue.prices.book import level_px
 from tests.bench.accelerated import AcceleratedTime, accelerated, feeder_in_real_time
@@ -73,15 +73,15 @@ class Stopped:
     wanted: str = "no fill"
 
 
-def scaled_rows(path: Path) -> dict[int, Candle]:
+def scaled_rows(path: Path) -> dict[int, GridCandle]:
     """The recorded candles, scaled 1e8, by their opening."""
     found = {}
     for at, *texts in recorded(path):
-        found[at] = Candle(at, *(round(float(text) * 1e8) for text in texts))
+        found[at] = GridCandle(at, *(round(float(text) * 1e8) for text in texts))
     return found
 
 
-def next_gap(candles: dict[int, Candle], now_ms: int) -> Gap | None:
+def next_gap(candles: dict[int, GridCandle], now_ms: int) -> Gap | None:
     """A gap that begins in four to eight minutes, with a stop that is reached inside it and not before."""
     for from_ms in range(now_ms - now_ms % MINUTE_MS + 4 * MINUTE_MS, now_ms + 8 * MINUTE_MS, MINUTE_MS):
         before = [candles[from_ms + n * MINUTE_MS] for n in range(-9, 2)]
@@ -97,7 +97,7 @@ def next_gap(candles: dict[int, Candle], now_ms: int) -> Gap | None:
     return None
 
 
-def reference(candles: list[Candle], side: int, stop: int) -> tuple[int, int]:
+def reference(candles: list[GridCandle], side: int, stop: int) -> tuple[int, int]:
     """In which minute and where the prices of these candles reach the stop: at its level, or at the open of a candle
     beyond it.
     """
@@ -108,7 +108,7 @@ def reference(candles: list[Candle], side: int, stop: int) -> tuple[int, int]:
     raise AssertionError("the stop is not reached")
 
 
-def price_at(candles: dict[int, Candle], at_ms: int) -> int:
+def price_at(candles: dict[int, GridCandle], at_ms: int) -> int:
     """The price on the way through the minute: the last of its four points."""
     candle = candles[at_ms - at_ms % MINUTE_MS]
     return [point.px for point in points_of("BTC", candle, MINUTE_MS) if point.at_ms <= at_ms][-1]
@@ -117,7 +117,7 @@ def price_at(candles: dict[int, Candle], at_ms: int) -> int:
 class Day:
     """The exchange over the day, an account for each gap, and a reader of the bars."""
 
-    def __init__(self, exchange: Exchange, candles: dict[int, Candle], end_ms: int) -> None:
+    def __init__(self, exchange: Exchange, candles: dict[int, GridCandle], end_ms: int) -> None:
         self.exchange = exchange
         self.candles = candles
         self.end_ms = end_ms
@@ -244,7 +244,7 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
     replaying = asyncio.create_task(day.replay())
     missed = service.machine.missed_candle
 
-    def counted(coin: str, candle: Candle) -> None:
+    def counted(coin: str, candle: GridCandle) -> None:
         day.missed += 1
         market = service.machine.state.markets[coin]
         for one in day.stopped:

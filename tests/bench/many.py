@@ -126,7 +126,7 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
     """
     from bot.cli import main as command
     from bot.client import Client
-    from bot.client.connections import Answer, Connection
+    from bot.client.connections import HttpAnswer, HttpConnection
 
     clocks: list[Any] = []
     notes: list[tuple[bytes, int]] = []
@@ -136,16 +136,16 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
         made(self, *args, **named)
         clocks.append(self.clock)
 
-    asking = Connection.ask
+    asking = HttpConnection.ask
 
-    def noted(self: Connection, request: bytes) -> asyncio.Future[Answer]:
+    def noted(self: HttpConnection, request: bytes) -> asyncio.Future[HttpAnswer]:
         answer = asking(self, request)
         # It is read afterwards: this is not to be what is measured.
         notes.append((request, clocks[-1].now_ms()))
         return answer
 
     Client.__init__ = making  # type: ignore[method-assign]
-    Connection.ask = noted  # type: ignore[method-assign]  # notes it, and does what it did
+    HttpConnection.ask = noted  # type: ignore[method-assign]  # notes it, and does what it did
     sys.argv = ["bot", "run", config]
     profiler = None
     if profile:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bot.backtest.data.history import Pull, Target, Wanted
+from bot.backtest.data.history import Pull, PullTarget, WantedCandles
 from bot.backtest.data.store import Store
 from bot.client.names import run_unheld
 from bot.clock import DAY_MS, SystemClock
@@ -38,14 +38,14 @@ async def pulled(coins: list[str], until_ms: int, store: Path) -> None:
         print(f"   start  memory {rss_mb():6.1f} MB")
         for coin in coins:
             since = time.monotonic()
-            wanted = Wanted(mapped(coin, instruments, source.name), "1m", START_MS, until_ms)
+            wanted = WantedCandles(mapped(coin, instruments, source.name), "1m", START_MS, until_ms)
             peak = 0.0
 
             def show(_progress: object) -> None:
                 nonlocal peak
                 peak = max(peak, rss_mb())
 
-            done = await Pull(source, wanted, Target(Store(store), SystemClock())).run(print, show)
+            done = await Pull(source, wanted, PullTarget(Store(store), SystemClock())).run(print, show)
             assert done.rows == (until_ms - START_MS) // 60_000, done
             rows += done.rows
             pace = done.rows / (time.monotonic() - since)

@@ -57,7 +57,7 @@ async def fill(machine: Machine, accounts: int) -> list[str]:
         machine.push_price(coin, at * E8)
     names = [f"acc_{number:08d}" for number in range(1, accounts + 1)]
     for number, name in enumerate(names):
-        key = s.Key(
+        key = s.VenueKey(
             f"key_{number:08d}",
             name,
             "owner",
@@ -84,7 +84,7 @@ async def fill(machine: Machine, accounts: int) -> list[str]:
 async def build_up(db: Path, accounts: int, events: int) -> None:
     """Fill a service and measure it on the way."""
     from bot.service.host import build, sparing_the_collector
-    from bot.service.market_data.price_feed import Point
+    from bot.service.market_data.price_feed import FeedPoint
     from bot.service.state_machine.snapshots import STEP_NS
     from bot.venue.model import commands as c
     from bot.venue.model import state as s
@@ -100,7 +100,7 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
     names = await fill(machine, accounts)
     say(f"memory of {accounts:,} accounts with 5 triggers each", f"{_rss_mb() - before:,.0f} MB")
 
-    calm = [Point(START_MS, "BTC", px["BTC"] + (step % 7) * E8, 0, START_MS, None, 0) for step in range(20_000)]
+    calm = [FeedPoint(START_MS, "BTC", px["BTC"] + (step % 7) * E8, 0, START_MS, None, 0) for step in range(20_000)]
     machine._take(calm[0])
     started = time.perf_counter()
     for one in calm:

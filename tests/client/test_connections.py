@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from bot import http_limits
 from bot.client import connections as module
 from bot.client.connections import Address, Connections, Fields
-from bot.client.faults import NOT_SENT_FAULTS, Fault, TransportFault
-from bot.client.http import Exchange
+from bot.client.faults import NOT_SENT_FAULTS, FailureKind, TransportFault
+from bot.client.http import HttpExchange
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 DAY = timedelta(days=1)
@@ -53,7 +53,7 @@ def said(text: str) -> bytes:
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
 
 
-async def fault_of(asked: Awaitable[Any]) -> Fault:
+async def fault_of(asked: Awaitable[Any]) -> FailureKind:
     with pytest.raises(TransportFault) as caught:
         async with asyncio.timeout(10):
             await asked
@@ -148,18 +148,18 @@ async def test_a_connection_that_answered_before_the_whole_request_was_sent_is_c
         (b"HTTP/1.1 100 Continue\r\n\r\n" + said("final"), b"final"),
         (b"HTTP/1.1 200 OK\r\n\r\nto its end", b"to its end"),
         (b"HTTP/1.0 200 OK\r\n\r\nold", b"old"),
-        (b"HTTP/1.1 103 Early Hints\r\n\r\n", Fault.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", FailureKind.PROTOCOL_REMOTE),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nStatus: 500\r\n\r\n",
             b"abcde",
         ),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Fault.PROTOCOL_REMOTE),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", Fault.PROTOCOL_REMOTE),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc", Fault.PROTOCOL_REMOTE),
-        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", Fault.PROTOCOL_REMOTE),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n", Fault.TOO_LARGE),
-        (said("x" * 1_001), Fault.TOO_LARGE),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", FailureKind.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", FailureKind.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc", FailureKind.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", FailureKind.PROTOCOL_REMOTE),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n", FailureKind.TOO_LARGE),
+        (said("x" * 1_001), FailureKind.TOO_LARGE),
     ],
     ids=[
         "continue",
@@ -176,14 +176,14 @@ async def test_a_connection_that_answered_before_the_whole_request_was_sent_is_c
         "body",
     ],
 )
-async def test_an_answer_is_whole_or_a_fault(server: Any, made: Any, reply: bytes, body: bytes | Fault) -> None:
+async def test_an_answer_is_whole_or_a_fault(server: Any, made: Any, reply: bytes, body: bytes | FailureKind) -> None:
     async def script(reader: Any, writer: Any) -> None:
         await server.read(reader)
         writer.write(reply)
         await writer.drain()
 
     connections = await made(script)
-    if isinstance(body, Fault):
+    if isinstance(body, FailureKind):
         assert await fault_of(connections.exchange(GET)) is body
     else:
         answer = await connections.exchange(GET)
@@ -204,7 +204,7 @@ async def test_headers_without_an_end_are_refused(server: Any, made: Any) -> Non
                 sent += 10_000
 
     connections = await made(script)
-    assert await fault_of(connections.exchange(GET)) is Fault.TOO_LARGE
+    assert await fault_of(connections.exchange(GET)) is FailureKind.TOO_LARGE
     assert sent < 10_000_000
 
 
@@ -225,7 +225,7 @@ async def test_a_request_without_a_connection_was_not_sent_and_a_cancelled_one_f
     first = asyncio.create_task(connections.exchange(GET))
     while not server.requests:
         await asyncio.sleep(0)
-    assert await fault_of(connections.exchange(GET)) is Fault.POOL_TIMEOUT
+    assert await fault_of(connections.exchange(GET)) is FailureKind.POOL_TIMEOUT
     waiting = asyncio.create_task(connections.exchange(GET))
     await asyncio.sleep(0)
     first.cancel()
@@ -333,7 +333,7 @@ async def test_https_works_and_certificates_are_checked(server: Any) -> None:
         writer.write(said("in plain text"))
         await reader.read()
 
-    exchange = Exchange((await server.serve(script)).replace("http://127.0.0.1", "https://localhost"))
+    exchange = HttpExchange((await server.serve(script)).replace("http://127.0.0.1", "https://localhost"))
     assert exchange._connections is not None
     context = exchange._connections._address.context
     assert context is not None
@@ -347,11 +347,11 @@ async def test_a_client_of_plain_http_reads_no_certificates(server: Any, monkeyp
         raise AssertionError("certificates were read")
 
     monkeypatch.setattr(http_limits, "tls_context", unreadable)
-    exchange = Exchange(await server.answers(said("{}")))
+    exchange = HttpExchange(await server.answers(said("{}")))
     assert (await exchange.send("GET", "/v1/x")).body == b"{}"
     await exchange.aclose()
     with pytest.raises(AssertionError, match="certificates were read"):
-        Exchange("https://localhost:1")
+        HttpExchange("https://localhost:1")
 
 
 @pytest.mark.parametrize(
@@ -359,14 +359,14 @@ async def test_a_client_of_plain_http_reads_no_certificates(server: Any, monkeyp
     [("/v1/x y", {}), ("/v1/x\r\nA: b", {}), ("/v1/é", {}), ("/v1/x", {"A": "b\r\nC: d"}), ("/v1/x", {"A": "é\x00"})],
 )
 async def test_a_header_cannot_be_injected_into_a_request(server: Any, path: str, headers: dict[str, str]) -> None:
-    exchange = Exchange(await server.answers(said("{}")))
-    assert await fault_of(exchange.send("GET", path, headers=headers)) is Fault.PROTOCOL_LOCAL
+    exchange = HttpExchange(await server.answers(said("{}")))
+    assert await fault_of(exchange.send("GET", path, headers=headers)) is FailureKind.PROTOCOL_LOCAL
     assert server.requests == []
     await exchange.aclose()
 
 
 async def test_a_query_is_encoded_and_an_empty_body_has_a_length(server: Any) -> None:
-    exchange = Exchange(await server.answers(said("{}"), said("{}")) + "/under")
+    exchange = HttpExchange(await server.answers(said("{}"), said("{}")) + "/under")
     await exchange.send("GET", "/v1/x", query={"a": "b c&d=é"})
     await exchange.send("DELETE", "/v1/x")
     assert [one.split(b"\r\n")[0] for one in server.requests] == [
@@ -389,7 +389,7 @@ def test_another_event_loop_does_as_well() -> None:
 
     async def ask() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as served:
-            exchange = Exchange(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}")
+            exchange = HttpExchange(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}")
             assert [(await exchange.send("GET", "/")).body for _ in range(2)] == [b"{}"] * 2
             await exchange.aclose()
             await ended.wait()
@@ -472,7 +472,7 @@ def test_a_long_answer_after_which_tls_is_closed_at_once_is_whole(length: str, n
     ],
 )
 async def test_the_host_that_is_looked_up_is_the_host_in_the_request(base_url: str, host: str) -> None:
-    exchange = Exchange(base_url)
+    exchange = HttpExchange(base_url)
     assert exchange._connections is not None
     assert exchange._connections._address.host == host
     assert host in exchange._lines.split("\r\n")[0]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from bot.client import Client, Verdict, classify, verdict_of
-from bot.client.faults import BEFORE_EXECUTION, MOVES, NOT_SENT_FAULTS, Fault, Observation
+from bot.client.faults import BEFORE_EXECUTION, MOVES, NOT_SENT_FAULTS, FailureKind, Observation
 from bot.client.http import FAULT_OF, fault_of
 from bot.errors import CODES, AccessLost, ApiError, OutcomeUnknown, Refused, TryLater
 from bot.wire import OrderRequest
@@ -170,9 +170,9 @@ def test_a_reason_that_is_not_known_leaves_the_conflict_open():
     assert classify(seen) is Verdict.UNKNOWN
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", list(FailureKind))
 def test_only_a_connection_never_made_proves_that_nothing_was_sent(fault):
-    expected = {Fault.CONNECT, Fault.CONNECT_TIMEOUT, Fault.POOL_TIMEOUT}
+    expected = {FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT, FailureKind.POOL_TIMEOUT}
     assert expected == NOT_SENT_FAULTS
     assert classify(Observation(fault=fault)) is (Verdict.NOT_SENT if fault in expected else Verdict.UNKNOWN)
 
@@ -186,8 +186,8 @@ def test_every_transport_exception_of_httpx_has_a_fault():
     named = {kind for kind in leaves(httpx.TransportError) if kind.__module__.startswith("httpx")}
     assert named <= set(FAULT_OF)
     assert len(named) >= 12
-    assert fault_of(OSError()) is Fault.OTHER
-    assert fault_of(httpx.NetworkError("")) is Fault.OTHER
+    assert fault_of(OSError()) is FailureKind.OTHER
+    assert fault_of(httpx.NetworkError("")) is FailureKind.OTHER
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAULT_OF if issubclass(kind, httpx.RequestError)])

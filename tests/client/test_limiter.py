@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from bot.client import Client
-from bot.client.limiter import Admission, Budget, Kind, Left, Limiter, Quota, RateHeld, parse_limit, parse_policy
+from bot.client.limiter import Admission, Budget, Left, Limiter, Quota, RateHeld, RequestKind, parse_limit, parse_policy
 from bot.client.service_clock import ServiceClock
 from bot.errors import TryLater
 from bot.wire import CloseRequest, OrderRequest
@@ -91,12 +91,12 @@ def test_noise_in_a_header_never_raises() -> None:
     for _ in range(3_000):
         text = "".join(chance.choice('"";,=rtqw 019-.a*é') for _ in range(chance.randrange(40)))
         limiter.learn(ORDERS, status=200, limit=text, policy=text, retry_after_ms=None)
-    assert limiter.wait_ms(Kind.EXIT, "GET /v1/markets") == 0
+    assert limiter.wait_ms(RequestKind.EXIT, "GET /v1/markets") == 0
 
 
 def test_before_the_first_answer_nothing_waits() -> None:
     limiter = Time().limiter()
-    assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [0, 0, 0]
+    assert [limiter.wait_ms(kind, ORDERS) for kind in RequestKind] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -114,22 +114,22 @@ def test_before_the_first_answer_nothing_waits() -> None:
 def test_quota_is_reserved_for_requests_that_matter_more(left: int, may: str) -> None:
     limiter = Time().limiter()
     tell(limiter, left)
-    assert " ".join(kind.name for kind in Kind if limiter.wait_ms(kind, ORDERS) == 0) == may
+    assert " ".join(kind.name for kind in RequestKind if limiter.wait_ms(kind, ORDERS) == 0) == may
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 5])
 def test_a_full_small_quota_admits_every_kind_of_request(q: int) -> None:
     limiter = Time().limiter()
     tell(limiter, q, q=q)
-    assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [0, 0, 0]
+    assert [limiter.wait_ms(kind, ORDERS) for kind in RequestKind] == [0, 0, 0]
 
 
 def test_a_route_counts_in_the_policies_that_its_answers_named() -> None:
     limiter = Time().limiter()
     tell(limiter, 0)
-    assert limiter.wait_ms(Kind.EXIT, READS) == 0
+    assert limiter.wait_ms(RequestKind.EXIT, READS) == 0
     limiter.learn(READS, status=200, limit='"p";r=0;t=1', policy=None, retry_after_ms=None)
-    assert limiter.wait_ms(Kind.EXIT, READS) > 0
+    assert limiter.wait_ms(RequestKind.EXIT, READS) > 0
 
 
 def test_the_budgets_are_what_is_left_of_the_named_policies_now() -> None:
@@ -148,9 +148,9 @@ async def test_a_wait_ends_when_there_is_quota() -> None:
     limiter = time.limiter()
     # ten a second
     tell(limiter, 0)
-    await limiter.admit(Kind.EXIT, ORDERS)
+    await limiter.admit(RequestKind.EXIT, ORDERS)
     assert time.ms == pytest.approx(100, abs=2)
-    await limiter.admit(Kind.READ, ORDERS)
+    await limiter.admit(RequestKind.READ, ORDERS)
     assert time.ms == pytest.approx(1_200, abs=5), "a tenth is kept, and one more"
 
 
@@ -159,7 +159,7 @@ async def test_a_wait_that_is_too_long_does_not_start() -> None:
     limiter = time.limiter()
     tell(limiter, 0, w=1_000)
     with pytest.raises(RateHeld) as caught:
-        await limiter.admit(Kind.EXIT, ORDERS)
+        await limiter.admit(RequestKind.EXIT, ORDERS)
     assert (caught.value.order_submitted, caught.value.after_ms) == (False, 10_000)
     assert (time.slept, limiter.held) == (0, 1)
 
@@ -169,8 +169,8 @@ async def test_a_waiting_entry_ends_with_its_not_after() -> None:
     limiter = time.limiter()
     tell(limiter, 22)
     with pytest.raises(RateHeld, match="no entry"):
-        await limiter.admit(Kind.ENTRY, ORDERS, within_ms=300)
-    await limiter.admit(Kind.ENTRY, ORDERS, within_ms=450)
+        await limiter.admit(RequestKind.ENTRY, ORDERS, within_ms=300)
+    await limiter.admit(RequestKind.ENTRY, ORDERS, within_ms=450)
     assert time.ms == pytest.approx(400, abs=2)
 
 
@@ -178,17 +178,17 @@ def test_retry_after_of_a_429_applies_to_every_kind_of_request() -> None:
     time = Time()
     limiter = time.limiter()
     tell(limiter, 90, status=429, after=7_000)
-    assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [7_000] * 3
+    assert [limiter.wait_ms(kind, ORDERS) for kind in RequestKind] == [7_000] * 3
     time.ms = 7_000
-    assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [0] * 3
+    assert [limiter.wait_ms(kind, ORDERS) for kind in RequestKind] == [0] * 3
 
 
 @pytest.mark.parametrize(("after", "wait"), [(None, 1_000), (3_000, 3_000), (10**12, 3_600_000), (0, 0)])
 def test_a_429_without_headers_delays_only_its_own_route(after: int | None, wait: int) -> None:
     limiter = Time().limiter()
     limiter.learn(ORDERS, status=429, limit=None, policy=None, retry_after_ms=after)
-    assert limiter.wait_ms(Kind.ENTRY, ORDERS) == wait
-    assert limiter.wait_ms(Kind.EXIT, READS) == 0
+    assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) == wait
+    assert limiter.wait_ms(RequestKind.EXIT, READS) == 0
 
 
 def test_a_late_answer_does_not_return_the_quota_of_requests_in_flight() -> None:
@@ -196,32 +196,32 @@ def test_a_late_answer_does_not_return_the_quota_of_requests_in_flight() -> None
     tell(limiter, 30)
 
     async def three() -> list[Admission]:
-        return [await limiter.admit(Kind.EXIT, ORDERS) for _ in range(3)]
+        return [await limiter.admit(RequestKind.EXIT, ORDERS) for _ in range(3)]
 
     first, second, third = asyncio.run(three())
     limiter.ended(first)
     # of the first one; two are under way
     tell(limiter, 27)
-    assert limiter.wait_ms(Kind.ENTRY, ORDERS) > 0
+    assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) > 0
     limiter.ended(second)
     limiter.ended(third)
     tell(limiter, 27)
-    assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 0
+    assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) == 0
 
 
 async def test_requests_in_flight_are_counted_in_the_policy_that_admitted_them() -> None:
     """Also when its route was unknown as it left, or draws on another policy by now."""
     limiter = Time().limiter()
-    early = await limiter.admit(Kind.EXIT, ORDERS)
+    early = await limiter.admit(RequestKind.EXIT, ORDERS)
     tell(limiter, 27)
-    late = await limiter.admit(Kind.EXIT, ORDERS)
+    late = await limiter.admit(RequestKind.EXIT, ORDERS)
     limiter.ended(early)
     tell(limiter, 26)
-    assert limiter.wait_ms(Kind.ENTRY, ORDERS) > 0, "the late one is under way still"
+    assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) > 0, "the late one is under way still"
     limiter.learn(ORDERS, status=200, limit='"q";r=50;t=1', policy='"q";q=100;w=10', retry_after_ms=None)
     limiter.ended(late)
     tell(limiter, 26)
-    assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 0, "and is not for ever"
+    assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) == 0, "and is not for ever"
 
 
 async def test_under_load_exits_go_first_and_the_service_never_has_to_refuse() -> None:
@@ -233,15 +233,15 @@ async def test_under_load_exits_go_first_and_the_service_never_has_to_refuse() -
     limiter = time.limiter()
     # ten a second
     bucket, at_ms, rate, burst = 20.0, 0.0, 0.01, 20
-    done = dict.fromkeys(Kind, 0)
+    done = dict.fromkeys(RequestKind, 0)
     refused = held = 0
     for _ in range(2_000):
-        kind = chance.choices(list(Kind), (1, 3, 20))[0]
+        kind = chance.choices(list(RequestKind), (1, 3, 20))[0]
         time.ms += chance.random() * 20
         try:
             place = await limiter.admit(kind, ORDERS)
         except RateHeld:
-            assert kind is not Kind.EXIT
+            assert kind is not RequestKind.EXIT
             held += 1
             continue
         bucket, at_ms = min(burst, bucket + (time.ms - at_ms) * rate), time.ms
@@ -255,7 +255,7 @@ async def test_under_load_exits_go_first_and_the_service_never_has_to_refuse() -
         tell(limiter, int(bucket), q=burst, w=2)
     assert refused == 0
     assert held + sum(done.values()) == 2_000
-    assert done[Kind.EXIT] > 50
+    assert done[RequestKind.EXIT] > 50
 
 
 def answering(headers: dict[str, str], seen: list[str], status: int = 429) -> httpx.MockTransport:
@@ -333,14 +333,14 @@ async def test_without_quota_for_an_hour_exits_are_sent_soon_reads_later_and_ent
         limiter.learn(ORDERS, status=status, limit='"p";r=0;t=3600', policy='"p";q=1;w=3600', retry_after_ms=after)
 
     def waits() -> list[int]:
-        return [limiter.wait_ms(kind, ORDERS) for kind in Kind]
+        return [limiter.wait_ms(kind, ORDERS) for kind in RequestKind]
 
     nothing_is_left()
     assert waits() == [10_000, 60_000, 3_600_000]
     time.ms += 9_000
     with pytest.raises(RateHeld):
-        await limiter.admit(Kind.READ, ORDERS)
-    place = await limiter.admit(Kind.EXIT, ORDERS)
+        await limiter.admit(RequestKind.READ, ORDERS)
+    place = await limiter.admit(RequestKind.EXIT, ORDERS)
     assert time.ms == 10_000
     assert waits()[:2] == [10_000, 60_000], "one asks, the others wait for what it hears"
     limiter.ended(place)
@@ -357,7 +357,7 @@ async def test_without_quota_for_an_hour_exits_are_sent_soon_reads_later_and_ent
 def test_a_wait_is_at_most_an_hour_whatever_the_service_says() -> None:
     limiter = Time().limiter()
     limiter.learn(ORDERS, status=200, limit='"p";r=0;t=999999999', policy='"p";q=1;w=999999999', retry_after_ms=None)
-    assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 3_600_000
+    assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) == 3_600_000
 
 
 async def test_after_an_exit_was_accepted_early_other_exits_follow_and_entries_do_not() -> None:
@@ -366,13 +366,13 @@ async def test_after_an_exit_was_accepted_early_other_exits_follow_and_entries_d
     tell(limiter, 90)
     tell(limiter, 0, status=429, after=3_600_000)
     tell(limiter, 90)
-    assert limiter.wait_ms(Kind.EXIT, ORDERS) == 10_000, "an answer to what left before the refusal"
+    assert limiter.wait_ms(RequestKind.EXIT, ORDERS) == 10_000, "an answer to what left before the refusal"
     time.ms += 10_000
-    limiter.ended(await limiter.admit(Kind.EXIT, ORDERS))
+    limiter.ended(await limiter.admit(RequestKind.EXIT, ORDERS))
     tell(limiter, 90)
-    assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [0, 60_000, 3_590_000]
+    assert [limiter.wait_ms(kind, ORDERS) for kind in RequestKind] == [0, 60_000, 3_590_000]
     tell(limiter, 90, status=429, after=3_600_000)
-    assert limiter.wait_ms(Kind.EXIT, ORDERS) == 10_000
+    assert limiter.wait_ms(RequestKind.EXIT, ORDERS) == 10_000
 
 
 def test_an_exit_is_sent_again_soon_even_if_the_service_says_an_hour() -> None:
@@ -380,7 +380,7 @@ def test_an_exit_is_sent_again_soon_even_if_the_service_says_an_hour() -> None:
     limiter = time.limiter()
     for _ in range(2):
         limiter.learn(ORDERS, status=429, limit=None, policy=None, retry_after_ms=3_600_000)
-        assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 3_600_000
-        assert limiter.wait_ms(Kind.EXIT, ORDERS) == 10_000
+        assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) == 3_600_000
+        assert limiter.wait_ms(RequestKind.EXIT, ORDERS) == 10_000
         time.ms += 10_000
-        assert limiter.wait_ms(Kind.EXIT, ORDERS) == 0
+        assert limiter.wait_ms(RequestKind.EXIT, ORDERS) == 0

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from bot.client.stream import LINE_MAX, Message, Parser
+from bot.client.stream import LINE_MAX, Parser, StreamMessage
 
 TEXT = (
     '\ufeffretry: 2000\n\n: ping\n\nid: evt_1\nevent: fill\ndata: {"a":"é"}\n\ndata: one\ndata:two\r\ndata\r\n\r\nid:'
     " evt_3\n\nevent: x\n\nid: bad\0id\nretry: no\nunknown: y\ndata:  z\r\revent: order\nid\ndata: last\n\ndata: cut"
 )
 MESSAGES = [
-    Message("evt_1", "fill", '{"a":"é"}'),
-    Message("evt_1", "message", "one\ntwo\n"),
-    Message("evt_3", "message", " z"),
-    Message("", "order", "last"),
+    StreamMessage("evt_1", "fill", '{"a":"é"}'),
+    StreamMessage("evt_1", "message", "one\ntwo\n"),
+    StreamMessage("evt_3", "message", " z"),
+    StreamMessage("", "order", "last"),
 ]
 
 
@@ -26,7 +26,7 @@ MESSAGES = [
 def test_the_same_events_come_out_wherever_the_bytes_are_cut(cuts: list[int]) -> None:
     raw = TEXT.encode()
     parser = Parser()
-    found: list[Message] = []
+    found: list[StreamMessage] = []
     edges = [0, *sorted(cuts), len(raw)]
     for begin, end in pairwise(edges):
         found += parser.feed(raw[begin:end])

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from bot.client import Client, Timeouts, Verdict, verdict_of
-from bot.client.http import Exchange, TransportFault, checked_base_url
+from bot.client.http import HttpExchange, TransportFault, checked_base_url
 from bot.errors import ConfigError, OutcomeUnknown, Refused, TryLater
 from bot.wire import OrderRequest
 
@@ -115,7 +115,7 @@ async def test_an_answer_larger_than_the_cap_is_cut_off(server):
             writer.write(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
             await writer.drain()
 
-    exchange = Exchange(await server.serve(script), reply_bytes_max=100_000)
+    exchange = HttpExchange(await server.serve(script), reply_bytes_max=100_000)
     with pytest.raises(TransportFault, match="reply_too_large"):
         await exchange.send("GET", "/v1/events")
     await exchange.aclose()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bot.config.settings import LivePrices
+from bot.config.settings import LivePricesSettings
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from bot.config.settings import LivePrices
     ],
 )
 def test_a_source_has_its_place(given: dict[str, Any], place: str) -> None:
-    assert LivePrices.model_validate(given).place == place
+    assert LivePricesSettings.model_validate(given).place == place
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_a_source_has_its_place(given: dict[str, Any], place: str) -> None:
 )
 def test_a_source_with_a_wrong_place_is_refused_by_its_field(given: dict[str, Any], where: str, message: str) -> None:
     with pytest.raises(ValidationError) as raised:
-        LivePrices.model_validate(given)
+        LivePricesSettings.model_validate(given)
     assert [(error["loc"][-1], message in error["msg"]) for error in raised.value.errors()] == [(where, True)]

@@ -260,7 +260,7 @@ def test_the_schema_for_editors_knows_every_section() -> None:
     assert set(schema["properties"]) == set(Settings.model_fields)
     assert sorted(schema["required"]) == ["account", "strategies"]
     assert schema["additionalProperties"] is False
-    assert "pattern" in json.dumps(schema["$defs"]["Account"]["properties"]["api_key"])
+    assert "pattern" in json.dumps(schema["$defs"]["AccountSettings"]["properties"]["api_key"])
     json.dumps(schema)
 
 

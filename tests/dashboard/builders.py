@@ -11,10 +11,10 @@ import httpx
 
 from bot.dashboard.app import Dashboard
 from bot.dashboard.backtests import Backtests
-from bot.dashboard.documents import Documents
-from bot.dashboard.page_models import Sources
-from bot.dashboard.sign_in import SignIn
-from bot.dashboard.sources import DaemonSource, ServiceSource, Snapshot
+from bot.dashboard.documents import PageFiles
+from bot.dashboard.page_models import PageSources
+from bot.dashboard.sign_in import DashboardSignIn
+from bot.dashboard.sources import DaemonSnapshot, DaemonSource, ServiceSource
 from bot.wire import Candle
 
 BASE = "http://127.0.0.1:8710"
@@ -127,9 +127,9 @@ def order(**members: Any) -> dict[str, Any]:
     }
 
 
-def snapshot(**members: Any) -> Snapshot:
+def snapshot(**members: Any) -> DaemonSnapshot:
     parts = {name: tuple(members.pop(name, ())) for name in ("positions", "orders", "strategies")}
-    return Snapshot(NOW_MS, status=status(**members), **parts)
+    return DaemonSnapshot(NOW_MS, status=status(**members), **parts)
 
 
 def candle(n: int, close: float, *, volume: float = 1.0) -> Candle:
@@ -137,8 +137,8 @@ def candle(n: int, close: float, *, volume: float = 1.0) -> Candle:
 
 
 @cache
-def documents(*, has_charts: bool) -> Documents:
-    return Documents(has_charts=has_charts)
+def documents(*, has_charts: bool) -> PageFiles:
+    return PageFiles(has_charts=has_charts)
 
 
 EMPTY: dict[str, Any] = {"/guardians": {"config": [], "guardians": []}, "/approvals": {"approvals": []}}
@@ -169,8 +169,8 @@ class Browser:
     def __init__(self, daemon: Daemon, *, control: bool = False, has_charts: bool = True) -> None:
         self.daemon = daemon
         self.now_s = NOW_MS // 1000
-        self.sign_in = SignIn(KEY, "run", now_s=lambda: self.now_s)
-        self.sources = Sources(DaemonSource(daemon), ServiceSource(), Backtests(daemon.folder / "runs"))
+        self.sign_in = DashboardSignIn(KEY, "run", now_s=lambda: self.now_s)
+        self.sources = PageSources(DaemonSource(daemon), ServiceSource(), Backtests(daemon.folder / "runs"))
         self.dashboard = Dashboard(self.sources, documents(has_charts=has_charts), self.sign_in, control=control)
         transport = httpx.ASGITransport(self.dashboard.app())
         self.http = httpx.AsyncClient(transport=transport, base_url=BASE, headers={"Accept": "text/html"})

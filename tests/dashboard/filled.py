@@ -17,8 +17,8 @@ import uvicorn
 
 from bot.dashboard.app import Dashboard
 from bot.dashboard.backtests import Backtests
-from bot.dashboard.page_models import Sources
-from bot.dashboard.sign_in import SignIn
+from bot.dashboard.page_models import PageSources
+from bot.dashboard.sign_in import DashboardSignIn
 from bot.dashboard.sources import DaemonSource, ServiceSource
 from bot.dashboard.values.reading import Reading
 from bot.runtime.journal import queries
@@ -230,10 +230,10 @@ def served(folder: Path) -> Iterator[str]:
     writer.start()
     writer.join()
     runs(folder / "runs")
-    sign_in = SignIn(KEY, "run", now_s=lambda: NOW_MS // 1000)
+    sign_in = DashboardSignIn(KEY, "run", now_s=lambda: NOW_MS // 1000)
     service = ServiceSource()
     answer_for_the_service(service)
-    sources = Sources(DaemonSource(Daemon(folder, answers())), service, Backtests(folder / "runs"))
+    sources = PageSources(DaemonSource(Daemon(folder, answers())), service, Backtests(folder / "runs"))
     dashboard = Dashboard(sources, documents(has_charts=False), sign_in, control=True)
     started = threading.Event()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.dashboard.pages import frame, overview
-from bot.dashboard.sources import Snapshot
+from bot.dashboard.sources import DaemonSnapshot
 from bot.wire.wallets import NavPoint, WalletNavResult, WalletResult
 from tests.dashboard.builders import NOW_MS, book, order, position, snapshot, strategy
 
@@ -64,8 +64,8 @@ def test_exposure_is_at_the_mark_and_margin_is_the_services() -> None:
 
 
 def test_a_daemon_that_does_not_know_its_account_shows_no_figure() -> None:
-    assert overview.figures(Snapshot(NOW_MS, status={"state": "STARTING"}), None) == []
-    assert overview.figures(Snapshot(NOW_MS), None) == []
+    assert overview.figures(DaemonSnapshot(NOW_MS, status={"state": "STARTING"}), None) == []
+    assert overview.figures(DaemonSnapshot(NOW_MS), None) == []
 
 
 def test_a_position_shows_its_way_from_the_stop_to_the_target() -> None:
@@ -169,7 +169,7 @@ def test_the_dead_man_clock_ends_when_the_service_acts() -> None:
 
 
 def test_figures_of_a_dead_daemon_are_marked_as_old() -> None:
-    dead = Snapshot(NOW_MS, "the daemon is not running", is_running=False, status=snapshot().status)
+    dead = DaemonSnapshot(NOW_MS, "the daemon is not running", is_running=False, status=snapshot().status)
     shown = frame.frame(dead, now_ms=NOW_MS + 90_000)
     assert (shown.state, shown.tone) == ("NOT RUNNING", "bad")
     assert "1 min 30 s ago" in shown.old

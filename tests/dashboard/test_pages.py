@@ -168,11 +168,11 @@ async def test_the_parts_of_an_update_are_every_fragment_and_an_update_has_those
     from bot.dashboard.app import FRAME, Dashboard
     from bot.dashboard.backtests import Backtests
     from bot.dashboard.open_pages import CHART, Update
-    from bot.dashboard.page_models import PAGES, Sources
+    from bot.dashboard.page_models import PAGES, PageSources
     from bot.dashboard.sources import DaemonSource, ServiceSource
     from tests.dashboard.builders import documents
 
-    sources = Sources(DaemonSource(browser.daemon), ServiceSource(), Backtests(tmp_path))
+    sources = PageSources(DaemonSource(browser.daemon), ServiceSource(), Backtests(tmp_path))
     dashboard = Dashboard(sources, documents(has_charts=False), browser.sign_in, control=False)
     for page in PAGES.values():
         if page.name in ("market", "explain", "compare"):
@@ -286,7 +286,7 @@ async def test_a_page_with_thousands_of_rows_shows_the_first_and_says_how_many_m
 
 
 def test_rows_are_made_when_they_are_shown() -> None:
-    from bot.dashboard.values.tables import Rows
+    from bot.dashboard.values.tables import TableRows
 
     made: list[int] = []
 
@@ -294,8 +294,8 @@ def test_rows_are_made_when_they_are_shown() -> None:
         made.append(item)
         return item * 2
 
-    rows = Rows(range(5_000), make)
+    rows = TableRows(range(5_000), make)
     assert (len(rows), rows[:3], rows[-1], made) == (5_000, [0, 2, 4], 9_998, [0, 1, 2, 4_999])
-    assert rows == Rows(range(5_000), lambda item: item * 2)
-    assert rows != Rows(range(4_999), lambda item: item * 2)
-    assert rows != Rows(range(5_000), lambda item: item * 3)
+    assert rows == TableRows(range(5_000), lambda item: item * 2)
+    assert rows != TableRows(range(4_999), lambda item: item * 2)
+    assert rows != TableRows(range(5_000), lambda item: item * 3)

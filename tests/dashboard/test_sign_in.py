@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.dashboard.sign_in import COOKIE_S, LINK_S, SignIn
+from bot.dashboard.sign_in import COOKIE_S, LINK_S, DashboardSignIn
 
 KEY = bytes(range(32))
 
@@ -10,7 +10,7 @@ KEY = bytes(range(32))
 class Made:
     def __init__(self, key: bytes = KEY, run_id: str = "run") -> None:
         self.now_s = 1_000
-        self.sign_in = SignIn(key, run_id, now_s=lambda: self.now_s)
+        self.sign_in = DashboardSignIn(key, run_id, now_s=lambda: self.now_s)
 
 
 def test_a_code_works_once() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.backtest.engine.options import SessionOptions
 from bot.checks.config_check import checked_text
-from bot.drill.world import Ground
+from bot.drill.world import DrillSetup
 from tests.backtest.builders import minutes
 from tests.documents import ROOT
 
@@ -23,5 +23,5 @@ strategies:
 CANDLES = (minutes(600, market="BTC"), minutes(600, market="ETH", px=2_500.0))
 
 
-def ground_of(*, bars: int) -> Ground:
-    return Ground(checked_text(CONFIG, Path("drill.yaml")), CANDLES, SessionOptions(), bars=bars)
+def ground_of(*, bars: int) -> DrillSetup:
+    return DrillSetup(checked_text(CONFIG, Path("drill.yaml")), CANDLES, SessionOptions(), bars=bars)

@@ -19,7 +19,7 @@ from bot.cli.app import call
 from bot.config import Settings
 from bot.drill.drill import junit, lived, outcomes, summary
 from bot.drill.faults import KINDS
-from bot.drill.world import Ground, World
+from bot.drill.world import DrillSetup, World
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Intent, Strategy, View
@@ -38,25 +38,25 @@ def _no_lines() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def ground() -> Ground:
+def ground() -> DrillSetup:
     return ground_of(bars=BARS)
 
 
 @pytest.mark.soak(worlds=6, full=1_000)
-def test_no_world_loses_or_doubles_an_order_of_the_shipped_strategies(ground: Ground, worlds: int) -> None:
+def test_no_world_loses_or_doubles_an_order_of_the_shipped_strategies(ground: DrillSetup, worlds: int) -> None:
     found = [lived(ground, seed) for seed in range(worlds)]
     assert [(one.seed, one.findings) for one in found if not one.has_passed] == []
     assert sum(one.orders for one in found) > 5 * worlds
 
 
-def test_the_same_seed_is_the_same_world_in_any_process(ground: Ground) -> None:
+def test_the_same_seed_is_the_same_world_in_any_process(ground: DrillSetup) -> None:
     here = [lived(ground, seed) for seed in (3, 4)]
     there = sorted(outcomes(ground, (3, 4), workers=2), key=lambda one: one.seed)
     assert there == here
     assert here[0] != here[1]
 
 
-def test_every_kind_of_fault_is_drawn(ground: Ground, tmp_path: Path) -> None:
+def test_every_kind_of_fault_is_drawn(ground: DrillSetup, tmp_path: Path) -> None:
     kinds = {fault.kind for seed in range(40) for fault in World(ground, seed, tmp_path).faults}
     assert kinds == set(KINDS)
 
@@ -71,7 +71,7 @@ def test_every_kind_of_fault_is_drawn(ground: Ground, tmp_path: Path) -> None:
     ],
 )
 def test_a_planted_mistake_of_the_daemon_is_found(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, bug: str, seed: int, kind: str
+    ground: DrillSetup, monkeypatch: pytest.MonkeyPatch, bug: str, seed: int, kind: str
 ) -> None:
     BUGS[bug].patch(monkeypatch)
     assert kind in {finding.kind for finding in lived(ground, seed).findings}
@@ -89,7 +89,7 @@ class Fails(Strategy):
         return ()
 
 
-def test_a_strategy_that_raises_fails_its_world(ground: Ground) -> None:
+def test_a_strategy_that_raises_fails_its_world(ground: DrillSetup) -> None:
     def placed(settings: Settings) -> list[StrategySpec]:
         return [
             one._replace(strategy=Fails(name=one.strategy.name, markets=one.strategy.markets))

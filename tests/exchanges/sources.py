@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bot.exchanges.hyperliquid.account import Account
+from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from tests.local_exchange.exchanges import ANN, Venue
 
 AGENT = "0x" + "c1" * 20
@@ -26,9 +26,9 @@ class InProcess:
         return self.venue.service.info(dict(query))[0]
 
 
-def account_of(venue: Venue, address: str = ANN) -> tuple[InProcess, Account]:
+def account_of(venue: Venue, address: str = ANN) -> tuple[InProcess, HyperliquidAccount]:
     source = InProcess(venue)
-    return source, Account(source, address)
+    return source, HyperliquidAccount(source, address)
 
 
 def approve(venue: Venue, user: str, agent: str, name: str = "bot") -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bot.exchanges.hyperliquid import form
-from bot.exchanges.hyperliquid.account import Account
+from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from bot.exchanges.protocol import UnknownForm
 from bot.money import format_e8, parse_e8
 from tests.exchanges.sources import account_of
@@ -197,7 +197,7 @@ def names(path: Path) -> set[str]:
 
 
 def test_account_has_no_method_that_changes_anything() -> None:
-    public = {name for name in vars(Account) if not name.startswith("_")}
+    public = {name for name in vars(HyperliquidAccount) if not name.startswith("_")}
     assert public == {
         "address_report",
         "agents",

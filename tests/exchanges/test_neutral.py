@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bot.exchanges.link.values import KINDS, packed, unpacked
-from bot.exchanges.protocol import ExecutionReport, LinkHealth, OpenOrders, Standing
+from bot.exchanges.protocol import AccountStanding, ExecutionReport, LinkHealth, OpenOrders
 from bot.market_data.source import Page, Quote, Row
 from tests.exchanges.reports import report
 
@@ -30,7 +30,7 @@ def test_each_value_is_the_same_on_the_other_side_of_the_link() -> None:
         fill,
         Quote("BTC", None, 1.5, None, None),
         Page([Row(1, 1.0, 2.0, 0.5, 1.5, 3.0)], 60_000),
-        Standing(1, -(10**18), 2, 3, 4, (), "x"),
+        AccountStanding(1, -(10**18), 2, 3, 4, (), "x"),
         OpenOrders("", ()),
         LinkHealth(1, 2, 3, 4, 5, 6, None, None),
     ]

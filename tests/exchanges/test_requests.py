@@ -20,7 +20,7 @@ from bot.exchanges.hyperliquid.weights import (
     weight_after,
     weight_before,
 )
-from bot.exchanges.protocol import BudgetUsedUp, NoAnswer
+from bot.exchanges.protocol import BudgetUsedUp, NoExchangeAnswer
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ async def test_facts_that_change_rarely_are_asked_once_a_minute_by_all_together(
 async def test_a_failed_answer_is_not_shared() -> None:
     server = Server()
     requests = Requests(server, SystemClock())
-    server.faults = [NoAnswer("first"), NoAnswer("second"), NoAnswer("third")]
-    with pytest.raises(NoAnswer, match="third"):
+    server.faults = [NoExchangeAnswer("first"), NoExchangeAnswer("second"), NoExchangeAnswer("third")]
+    with pytest.raises(NoExchangeAnswer, match="third"):
         await requests.info({"type": "meta"}, Rank.REPAIR)
     assert await requests.info({"type": "meta"}, Rank.REPAIR) == {"answer": 4}
 

@@ -16,7 +16,7 @@ import httpx
 from bot.client import Client
 from bot.errors import OutcomeUnknown, TryLater
 from bot.runtime.journal.opening import open_journal, open_or_rebuild
-from bot.runtime.kernel.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, KernelSettings
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
@@ -236,7 +236,7 @@ def make_bot(
     script: Script = busy,
     tap: Tap | None = None,
     pacer: FakePacer | None = None,
-    settings: Settings | None = None,
+    settings: KernelSettings | None = None,
     key: str | None = None,
     strategies: Sequence[Strategy] | None = None,
     path_of_orders: str = "plan",
@@ -272,7 +272,7 @@ def make_bot(
         journal=journal,
         specs=specs,
         pacer=pacer or FakePacer(),
-        settings=settings or Settings(guardians=(DEAD_MAN_600,)),
+        settings=settings or KernelSettings(guardians=(DEAD_MAN_600,)),
         **more,
     )
     return Bot(kernel, client)
@@ -421,7 +421,7 @@ async def bot_and_owner(
     hand = await box.hand()
     wire = wire_to(box) if fate is None else wire_to(box, fate)
     pct = None if adopted_stop_pct is None else Decimal(adopted_stop_pct)
-    settings = Settings(guardians=(DEAD_MAN_600,), foreign_positions=foreign, adopted_stop_pct=pct)
+    settings = KernelSettings(guardians=(DEAD_MAN_600,), foreign_positions=foreign, adopted_stop_pct=pct)
     made = BotAndOwner(box, hand, make_bot(hand, wire, path, script=script, settings=settings, **more), wire)
     await made.minute()
     return made

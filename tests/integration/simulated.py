@@ -38,13 +38,13 @@ from bot.model.events import GuardianMoved
 from bot.runtime import startup, supervisor
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.daemon_access import DaemonAccess
-from bot.runtime.control_plane.server import Question
+from bot.runtime.control_plane.server import ControlRequest
 from bot.runtime.execution.outcome import SETTLE_MS
 from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.opening import open_journal, open_or_rebuild
 from bot.runtime.liveness import heartbeat_rule as beat
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
-from bot.runtime.liveness.heartbeat_process import Record, classify, first_heart
+from bot.runtime.liveness.heartbeat_process import LeaseRecord, classify, first_heart
 from bot.runtime.liveness.progress_stamp import Stamp
 from bot.runtime.model.intents import FINAL, IN_DOUBT
 from bot.runtime.model.limits import StrategyLimits
@@ -403,7 +403,7 @@ class Wire:
                 await asyncio.sleep(chance.uniform(0.01, 0.2) if chance.random() < 0.8 else chance.uniform(0.2, 0.45))
                 if world.is_cut():
                     if world.refuses:
-                        return beat.Answer("retry", "ConnectionRefusedError")
+                        return beat.HeartbeatAnswer("retry", "ConnectionRefusedError")
                     await asyncio.sleep(1_000)
                 if chance.random() < world.beat_loss:
                     await asyncio.sleep(1_000)
@@ -414,7 +414,7 @@ class Wire:
                 if world.is_cut() or chance.random() < world.beat_loss:
                     await asyncio.sleep(1_000)
         except TimeoutError:
-            return beat.Answer("retry", "timeout")
+            return beat.HeartbeatAnswer("retry", "timeout")
         return classify(answer.status_code, answer.headers.get("Retry-After"), answer.content)
 
 
@@ -486,13 +486,13 @@ class StoredLease:
     """The lease file, which survives a process."""
 
     def __init__(self) -> None:
-        self.record: Record | None = None
+        self.record: LeaseRecord | None = None
 
-    def read(self) -> Record | None:
+    def read(self) -> LeaseRecord | None:
         return self.record
 
     def write(self, fence: int, written_ns: int, heart: beat.Heart) -> None:
-        self.record = Record(fence, written_ns, heart)
+        self.record = LeaseRecord(fence, written_ns, heart)
 
     def renew(self) -> None:
         """Nobody removes it."""
@@ -617,12 +617,12 @@ class Heartbeat(HeartbeatProcess):
     def _write(self) -> None:
         self._file.write(self._orders.fence, self.world.rules.boot_ns(), self.heart)
 
-    async def _attempt(self) -> tuple[int, beat.Answer]:
+    async def _attempt(self) -> tuple[int, beat.HeartbeatAnswer]:
         """As beater.Beater.attempt: a second connection joins after a second, the first good answer counts, with its
         own sending.
         """
         loop, rules = asyncio.get_running_loop(), self.world.rules
-        answers: asyncio.Queue[tuple[int, beat.Answer]] = asyncio.Queue()
+        answers: asyncio.Queue[tuple[int, beat.HeartbeatAnswer]] = asyncio.Queue()
 
         async def connect() -> None:
             sent = rules.boot_ns()
@@ -636,7 +636,7 @@ class Heartbeat(HeartbeatProcess):
         start = rules.boot_ns()
         end = start + beat.ATTEMPT_NS
         begin()
-        tried, failed, worst = 1, 0, (start, beat.Answer("retry", "timeout"))
+        tried, failed, worst = 1, 0, (start, beat.HeartbeatAnswer("retry", "timeout"))
         while (now := rules.boot_ns()) < end:
             until = min(start + beat.HEDGE_NS, end) if tried == 1 else end
             try:
@@ -1251,7 +1251,7 @@ class World:
             if one is not None and any(
                 intent.code == "idempotency_conflict" for intent in one.kernel.execution.live.values()
             ):
-                await CommandRoutes(one.access).resume(Question({}))
+                await CommandRoutes(one.access).resume(ControlRequest({}))
 
     async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
         looking = asyncio.get_running_loop().create_task(self._look_after())

@@ -27,7 +27,7 @@ from bot.wire import (
     Order,
     OrderRequest,
     Position,
-    Trade,
+    TradeResource,
 )
 from tests.fakes import FakeVenue
 from tests.integration.builders import Box
@@ -107,7 +107,7 @@ def position_of(one: Position) -> Any:
     return fields_of(one, POSITION)
 
 
-def trade_of(one: Trade) -> Any:
+def trade_of(one: TradeResource) -> Any:
     return fields_of(one, TRADE)
 
 

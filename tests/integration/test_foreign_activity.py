@@ -14,7 +14,7 @@ import pytest
 
 from bot.errors import AccessLost
 from bot.runtime.control_plane.status import state_of
-from bot.runtime.kernel.kernel import Settings
+from bot.runtime.kernel.kernel import KernelSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from tests.fakes import Crash
@@ -80,7 +80,7 @@ async def test_a_trailing_stop_that_sleeps_is_no_stop(box: Box, tmp_path: Path, 
     health = (await one.hand.ask("GET", "/v1/account"))["health"]
     assert health["unprotected"] == ["BTC"], "so says the service, too"
     if is_restarted:
-        settings = Settings(guardians=(DEAD_MAN_600,))
+        settings = KernelSettings(guardians=(DEAD_MAN_600,))
         one.bot = make_bot(one.hand, one.wire, path, script=nothing, settings=settings)
     await one.bot.cycle()
     trails = await one.guardians("trailing_stop")
@@ -398,7 +398,10 @@ async def bot_and_owner_at(box: Box, moment: Any) -> BotAndOwner:
 
     wire.deliver = delayed  # type: ignore[method-assign]
     made = BotAndOwner(
-        box, hand, make_bot(hand, wire, None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,))), wire
+        box,
+        hand,
+        make_bot(hand, wire, None, script=once_long, settings=KernelSettings(guardians=(DEAD_MAN_600,))),
+        wire,
     )
     await made.minute()
     return made
@@ -543,7 +546,7 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
         one.wire,
         folder / "second.db",
         script=once_blindly,
-        settings=Settings(guardians=(DEAD_MAN_600,)),
+        settings=KernelSettings(guardians=(DEAD_MAN_600,)),
         path_of_orders=orders,
     )
     await one.bot.cycle()
@@ -556,14 +559,16 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
 
 async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) -> None:
     hand = await box.hand()
-    owner = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)))
+    owner = make_bot(hand, wire_to(box), None, script=once_long, settings=KernelSettings(guardians=(DEAD_MAN_600,)))
     made = BotAndOwner(box, hand, owner, owner.client)
     await made.minute()
     assert await made.held() is not None
     body = {"name": "closer", "scopes": ["read", "trade:close_only"]}
     key = (await hand.ask("POST", "/v1/keys", body))["apiKey"]
     journal = owner.kernel.journal
-    one = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)), key=key)
+    one = make_bot(
+        hand, wire_to(box), None, script=once_long, settings=KernelSettings(guardians=(DEAD_MAN_600,)), key=key
+    )
     made = BotAndOwner(box, hand, one, one.client)
     await made.minute()
     assert list(one.kernel.health.degraded) == ["scope", "guardian:dead_man"], (

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from bot.client import Client
-from bot.client.limiter import RESERVE_MAX, Kind, Limiter, RateHeld
+from bot.client.limiter import RESERVE_MAX, Limiter, RateHeld, RequestKind
 from bot.errors import Refused
 from bot.service.host import HostOptions, build
 from bot.service.security import rate_limits
@@ -55,7 +55,7 @@ async def test_a_flood_of_entries_is_held_back_and_a_close_goes_at_once(monkeypa
                     await client.close("BTC", CloseRequest(), key=f"close-{n}")
             assert len(statuses) == sent + RESERVE_MAX
             assert 429 not in statuses
-            assert limiter.wait_ms(Kind.EXIT, "POST /v1/positions") > 0
+            assert limiter.wait_ms(RequestKind.EXIT, "POST /v1/positions") > 0
             await client.heartbeat()
             assert statuses[-1] == 200, "the beat has a bucket of its own"
     finally:

@@ -24,7 +24,7 @@ from bot.runtime import supervisor
 from bot.runtime.account import attribution_fold
 from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.command_routes import CommandRoutes
-from bot.runtime.control_plane.server import Problem, Question
+from bot.runtime.control_plane.server import ControlRequest, RequestProblem
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FIRST_LEG
 from bot.runtime.risk.pauses import Pauses
@@ -202,32 +202,32 @@ class Shared(World):
             async with asyncio.timeout(ASKED_S):
                 match act:
                     case "pause":
-                        await routes.pause(Question({} if name is None else {"strategy": name}))
+                        await routes.pause(ControlRequest({} if name is None else {"strategy": name}))
                         self.paused.setdefault(name or "", _entries(one, name))
                     case "resume":
                         self._judge_pauses(one)
                         for ended in [*self.paused] if name is None else [name]:
                             self.paused.pop(ended, None)
-                        await routes.resume(Question({} if name is None else {"strategy": name}))
+                        await routes.resume(ControlRequest({} if name is None else {"strategy": name}))
                     case "reconcile":
-                        await routes.reconcile(Question({}))
+                        await routes.reconcile(ControlRequest({}))
                     case "reload":
                         self.file, self.is_edited = File.of(self.config), True
                         self.has_scheduled = self.has_scheduled or self.file.has_schedule
                         with pytest.MonkeyPatch.context() as patch:
                             patch.setattr(commands, "place_strategies", self.place)
                             patch.setattr(commands, "Worker", Inline)
-                            await routes.reload(Question({}))
+                            await routes.reload(ControlRequest({}))
                     case "kill":
                         await routes.kill(
-                            Question({"flatten": self.config.random() < 0.5, "key": f"kill-{self.now()}"})
+                            ControlRequest({"flatten": self.config.random() < 0.5, "key": f"kill-{self.now()}"})
                         )
                     case "lift":
-                        await routes.lift(Question({}))
+                        await routes.lift(ControlRequest({}))
                     case "stop":
                         self.stop.set()
                         self.asked_to_stop = self.now()
-        except (TimeoutError, Problem, BotError) as error:
+        except (TimeoutError, RequestProblem, BotError) as error:
             self.note("no answer", act, type(error).__name__)
         else:
             self.done[act] += 1

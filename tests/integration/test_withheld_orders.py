@@ -14,7 +14,7 @@ import pytest
 
 from bot.runtime.control_plane import hot_reload
 from bot.runtime.journal.halt_flags import ALL
-from bot.runtime.kernel.kernel import Settings
+from bot.runtime.kernel.kernel import KernelSettings
 from bot.runtime.shutdown import LeftBehind, OnExit, wind_down
 from bot.strategy import Bar, Intent, View
 from tests.integration.builders import (
@@ -125,7 +125,7 @@ async def test_an_entry_of_a_strategy_that_has_left_the_config_is_not_sent_by_th
     one, wire = await put_off(box, orders, path)
     await one.bot.kill()
     other = [Scripted(nothing, name="other")]
-    settings = Settings(guardians=(DEAD_MAN_600,))
+    settings = KernelSettings(guardians=(DEAD_MAN_600,))
     one.bot = make_bot(one.hand, wire_to(box, wire), path, strategies=other, settings=settings, path_of_orders=orders)
     await one.minute()
     assert await one.held() is None
@@ -197,7 +197,7 @@ async def test_a_start_that_cannot_read_the_events_yet_books_what_they_tell_to_w
     one.px["BTC"] *= 0.9
     await box.minute(**one.px)
     assert await one.held() is None
-    wire, settings = Unread(wire_to(box), which, is_late=is_late), Settings(guardians=(DEAD_MAN_600,))
+    wire, settings = Unread(wire_to(box), which, is_late=is_late), KernelSettings(guardians=(DEAD_MAN_600,))
     one.bot = make_bot(one.hand, wire, path, script=nothing, settings=settings)
     await one.bot.cycle()
     assert wire.looks > max(which)

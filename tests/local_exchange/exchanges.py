@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bot.local_exchange.server.service import Options, Service
+from bot.local_exchange.server.service import ExchangeService, ExchangeServiceOptions
 from bot.local_exchange.wire.actions import canonical
 from bot.local_exchange.wire.requests import Signed
 
@@ -63,8 +63,10 @@ class Venue:
         switches: Mapping[str, str] | None = None,
         users: tuple[str, ...] = (ANN, BOB),
     ) -> None:
-        options = Options(network, 0.0, db, seed, prices, START_MS, {"ip_limit": "off", **(switches or {})})
-        self.service = Service(options)
+        options = ExchangeServiceOptions(
+            network, 0.0, db, seed, prices, START_MS, {"ip_limit": "off", **(switches or {})}
+        )
+        self.service = ExchangeService(options)
         self.exchange = self.service.exchange
         self._nonce = 0
         if not self.exchange.raw:

@@ -139,18 +139,18 @@ def test_a_difference_of_shape_is_found() -> None:
 
 def test_the_official_sample_of_an_isolated_position_is_computed_to_the_last_digit() -> None:
     """ETH long 0.0335 at 2986.3, isolated 20x, on a market of at most 50x."""
-    from bot.local_exchange.engine.venue_rules import Market, MarketSpec, Position
+    from bot.local_exchange.engine.venue_rules import MarketSpec, VenueMarket, VenuePosition
     from bot.local_exchange.wire import rows
 
     venue = Venue(usd="13000")
     exchange = venue.exchange
     spec = MarketSpec("ETH", margin_mode="isolated", sz_decimals=4, max_leverage=50)
     mark = 298_590_000_000
-    market = exchange.venue.markets["ETH"] = exchange.coins["ETH"].market = Market(spec, mark, mark, mark)
+    market = exchange.venue.markets["ETH"] = exchange.coins["ETH"].market = VenueMarket(spec, mark, mark, mark)
     account = exchange.venue.accounts[f"{ANN}/"]
     size, entry = 3_350_000, 10_004_105_000
     margin = entry - 9_505_982_400
-    account.positions["ETH"] = position = Position(
+    account.positions["ETH"] = position = VenuePosition(
         account.id, "ETH", 1, size, entry, 20, isolated=True, opened_ms=0, margin=margin
     )
     market.holders[account.id] = None

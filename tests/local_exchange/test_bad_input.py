@@ -21,7 +21,7 @@ from bot.extras import install
 from bot.local_exchange import extra
 from bot.local_exchange.engine.venue_rules import MarketSpec
 from bot.local_exchange.server.control import BadCommand
-from bot.local_exchange.server.service import Options, Service
+from bot.local_exchange.server.service import ExchangeService, ExchangeServiceOptions
 from bot.local_exchange.switches import SWITCHES
 from bot.testing.hyperliquid import LocalExchange
 from tests.local_exchange.exchanges import ANN, BTC, START_MS, Venue, limit
@@ -194,7 +194,7 @@ def test_deep_and_broken_bodies_are_answered(hyperliquid: LocalExchange) -> None
 async def test_control_is_for_this_machine_only() -> None:
     from bot.local_exchange.server.http import Application
 
-    application = Application(Service(Options(speed=0.0, prices="held", start_ms=START_MS)))
+    application = Application(ExchangeService(ExchangeServiceOptions(speed=0.0, prices="held", start_ms=START_MS)))
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -217,7 +217,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     text.write_text("not a database, but a long line of text that SQLite cannot read" * 20)
     for path in (file, text, tmp_path):
         with pytest.raises(ConfigError, match="cannot be used as the database of the local exchange"):
-            Service(Options(speed=0.0, db=path, start_ms=START_MS))
+            ExchangeService(ExchangeServiceOptions(speed=0.0, db=path, start_ms=START_MS))
     with sqlite3.connect(file) as db:
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
     db.close()
@@ -227,7 +227,7 @@ def test_a_database_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     first = Venue(db=tmp_path / "one.db")
     monkeypatch.setattr(sqlite3, "connect", _impatient(sqlite3.connect))
     with pytest.raises(ConfigError, match="end the process that has it open"):
-        Service(Options(speed=0.0, db=tmp_path / "one.db", start_ms=START_MS))
+        ExchangeService(ExchangeServiceOptions(speed=0.0, db=tmp_path / "one.db", start_ms=START_MS))
     first.service.close()
 
 
@@ -236,12 +236,12 @@ def _impatient(connect: Any) -> Any:
 
 
 def test_prices_stand_still_while_the_exchange_is_stopped(tmp_path: Path) -> None:
-    options = Options(speed=0.0, db=tmp_path / "e.db", start_ms=START_MS)
-    service = Service(options)
+    options = ExchangeServiceOptions(speed=0.0, db=tmp_path / "e.db", start_ms=START_MS)
+    service = ExchangeService(options)
     service.command("advance", {"ms": 30_000})
     mark = service.exchange.coins["BTC"].market.mark
     service.close()
-    again = Service(options)
+    again = ExchangeService(options)
     # as if the machine's clock had gone on
     again.clock.advance(3_600_000)
     from bot.local_exchange.engine import timeline
@@ -318,12 +318,12 @@ def test_a_thousand_open_orders_leave_no_room_for_stops() -> None:
 
 
 def test_ticks_fees_and_funding_are_those_of_the_facts(shared: Path) -> None:
-    from bot.local_exchange.engine.venue_rules import E8, E12, Market, fee_of, rate_of
+    from bot.local_exchange.engine.venue_rules import E8, E12, VenueMarket, fee_of, rate_of
     from bot.money import format_e8, parse_e8
 
     facts = json.loads((shared / "oracles" / "hl_facts.json").read_text())
     for decimals, kind in ((0, ""), (1, "szDecimals1_")):
-        market = Market(MarketSpec("X", sz_decimals=decimals), E8, E8, E8)
+        market = VenueMarket(MarketSpec("X", sz_decimals=decimals), E8, E8, E8)
         for valid in (True, False):
             for text in facts["price_rules"][f"{kind}{'' if valid else 'in'}valid"]:
                 px = parse_e8(text)

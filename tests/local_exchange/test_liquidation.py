@@ -131,7 +131,14 @@ def test_margin_rules_of_leverage_and_isolated_positions() -> None:
 
 def test_liquidation_prices_are_those_of_the_exchange(shared: Path) -> None:
     """Recorded isolated positions: coin, side, entry, size, margin, leverage, and the exchange's liquidation price."""
-    from bot.local_exchange.engine.venue_rules import Account, Market, MarketSpec, Position, State, liquidation_px
+    from bot.local_exchange.engine.venue_rules import (
+        MarketSpec,
+        State,
+        VenueAccount,
+        VenueMarket,
+        VenuePosition,
+        liquidation_px,
+    )
     from bot.money import parse_e8
 
     file = shared / "oracles" / "hl_liquidation_cases.csv"
@@ -140,9 +147,9 @@ def test_liquidation_prices_are_those_of_the_exchange(shared: Path) -> None:
     for row in rows:
         entry, size = parse_e8(row["entryPx"]), parse_e8(row["size"])
         spec = MarketSpec(row["coin"], margin_mode="isolated", max_leverage=int(row["maxLeverage"]))
-        state = State(markets={row["coin"]: Market(spec, entry, entry, entry)})
-        state.accounts["a"] = Account("a", 1, "a", None, 0, 0)
-        held = Position(
+        state = State(markets={row["coin"]: VenueMarket(spec, entry, entry, entry)})
+        state.accounts["a"] = VenueAccount("a", 1, "a", None, 0, 0)
+        held = VenuePosition(
             "a",
             row["coin"],
             1 if row["side"] == "long" else -1,

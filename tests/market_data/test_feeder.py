@@ -14,30 +14,30 @@ from typing import Any
 
 import pytest
 
-from bot.backtest.data.history import Progress, Wanted
+from bot.backtest.data.history import PullProgress, WantedCandles
 from bot.cli.data.history import _shown, left_text
 from bot.market_data import ccxt_feeder, feeder_client, registry
-from bot.market_data.feeder_client import Failure, Feeder
+from bot.market_data.feeder_client import Failure, FeederProcess
 from bot.market_data.source import NoAnswer, NotOffered, SourceError
-from bot.market_data.symbols import Mapped
+from bot.market_data.symbols import MappedCoin
 
 
 async def test_an_interval_that_the_exchange_lacks_is_refused_with_those_that_it_has(quick_python: str) -> None:
-    async with Feeder({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
+    async with FeederProcess({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
         with pytest.raises(Failure, match="coinbase has no 4h candles; it has 1m, 5m") as raised:
             await feeder.ask("candles", exchange="coinbase", symbol="BTC/USD", interval="4h", since_ms=0, limit=1)
     assert raised.value.kind == "unsupported"
 
 
 async def test_requests_are_answered_as_they_finish(quick_python: str) -> None:
-    async with Feeder({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
+    async with FeederProcess({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
         answers = [feeder.ask("instruments", exchange=name) for name in ("nope", "binanc", "")]
         found = await asyncio.gather(*answers, return_exceptions=True)
     assert [one.kind for one in found if isinstance(one, Failure)] == ["unknown_exchange"] * 3
 
 
 async def test_a_feeder_that_is_killed_answers_the_waiting_request_with_an_error(markets_python: str) -> None:
-    async with Feeder({"BOT_MARKETS_PYTHON": markets_python}) as feeder:
+    async with FeederProcess({"BOT_MARKETS_PYTHON": markets_python}) as feeder:
         os.kill(feeder._process.pid, signal.SIGSTOP)
         asked = asyncio.ensure_future(feeder.ask("instruments", exchange="nope"))
         await asyncio.sleep(0.1)
@@ -50,7 +50,7 @@ async def test_a_feeder_that_is_killed_answers_the_waiting_request_with_an_error
 
 async def test_a_request_that_is_cancelled_as_its_answer_comes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that ends waits for its requests. One that went on would keep the service from stopping."""
-    feeder = Feeder({})
+    feeder = FeederProcess({})
 
     async def written(_: object) -> None: ...
 
@@ -67,7 +67,7 @@ async def test_a_request_that_is_cancelled_as_its_answer_comes_ends(monkeypatch:
 async def test_a_feeder_that_ends_when_it_is_given_up_is_no_error(
     quick_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Feeder({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
+    async with FeederProcess({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
         process = feeder._process
         monkeypatch.setattr(feeder_client.asyncio, "wait_for", gives_up)
     assert process.returncode is not None
@@ -84,7 +84,7 @@ async def gives_up(awaited: Any, _seconds: float) -> None:
 )
 async def test_an_interpreter_that_is_none_is_named(python: str, text: str) -> None:
     with pytest.raises(SourceError, match=text) as raised:
-        async with Feeder({"BOT_MARKETS_PYTHON": python}):
+        async with FeederProcess({"BOT_MARKETS_PYTHON": python}):
             pass
     assert python in str(raised.value)
 
@@ -109,10 +109,10 @@ def test_a_source_of_another_package_is_found(tmp_path: Path, monkeypatch: pytes
 
 def test_the_progress_line_has_the_time_left() -> None:
     shown: list[str] = []
-    wanted = Wanted(Mapped("BTC", "BTC/USDT", None), "1m", 0, 1)
+    wanted = WantedCandles(MappedCoin("BTC", "BTC/USDT", None), "1m", 0, 1)
     show = _shown(wanted, shown.append)
-    show(Progress(1_746_057_600_000, 0.25, 5_000, 10.0))
-    show(Progress(1_746_057_660_000, 0.26, 5_001, 10.1))
+    show(PullProgress(1_746_057_600_000, 0.25, 5_000, 10.0))
+    show(PullProgress(1_746_057_660_000, 0.26, 5_001, 10.1))
     assert shown == ["BTC 1m: 2025-05-01, 25%, 5,000 candles, 500 a second, 30 s left"]
     assert [left_text(one) for one in (59.6, 245, 11_520)] == ["1 min 0 s", "4 min 5 s", "3 h 12 min"]
 
@@ -130,7 +130,7 @@ async def test_the_process_gets_no_secret_of_the_environment(tmp_path: Path) -> 
         "SSL_CERT_FILE": "/etc/ssl/cert.pem",
         "PATH": os.environ["PATH"],
     }
-    async with Feeder({"BOT_MARKETS_PYTHON": str(script), **secrets, **reach}):
+    async with FeederProcess({"BOT_MARKETS_PYTHON": str(script), **secrets, **reach}):
         pass
     names = {line.partition("=")[0] for line in seen.read_text().splitlines()} - {"PWD", "SHLVL", "_", "OLDPWD"}
     assert names == set(reach)
@@ -154,6 +154,6 @@ async def test_an_answer_of_an_exchange_is_bounded_after_its_decompression(encod
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with Feeder({"BOT_MARKETS_PYTHON": quick_python, "BOT_MARKETS_URL": url}) as feeder:
+        async with FeederProcess({"BOT_MARKETS_PYTHON": quick_python, "BOT_MARKETS_URL": url}) as feeder:
             with pytest.raises(Failure, match="larger than"):
                 await feeder.ask("instruments", exchange="coinbase")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bot.market_data.quote_filter import scaled
-from bot.model.events import Fill, FundingPaid
+from bot.model.events import FillEvent, FundingPaid
 from bot.service.host import Service
 from bot.venue.model.commands import OpenAccount, PlaceOrder
 from bot.venue.model.state import HOUR_MS, OrderSpec
@@ -66,7 +66,7 @@ async def test_a_position_lives_on_quotes_mark_depth_and_funding_of_the_exchange
         machine.catch_up()
         machine.run(PlaceOrder("me", OrderSpec("BTC", 1, size=scaled(1.2), leverage=1)))
         account = machine.state.accounts["me"]
-        fills = [(event.px, event.size) for event in account.events if isinstance(event, Fill)]
+        fills = [(event.px, event.size) for event in account.events if isinstance(event, FillEvent)]
         assert fills == [
             (scaled(94_000.1), scaled(0.5)),
             (scaled(94_001.1), scaled(0.5)),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bot.market_data.paging import Answer, Pager
+from bot.market_data.paging import PageAnswer, Pager
 from bot.market_data.source import NoAnswer, Row
 
 MINUTE, DAY = 60_000, 86_400_000
@@ -28,7 +28,7 @@ class Asked:
         self.rows, self.way, self.limit, self.now_ms = rows, way, limit, now_ms
         self.requests = 0
 
-    async def __call__(self, interval: str, since_ms: int, limit: int) -> Answer:
+    async def __call__(self, interval: str, since_ms: int, limit: int) -> PageAnswer:
         self.requests += 1
         step = DAY if interval == "1d" else MINUTE
         rows = self.rows
@@ -36,9 +36,9 @@ class Asked:
             rows = [Row(at, 1, 1, 1, 1, 1) for at in sorted({one.at_ms - one.at_ms % DAY for one in rows})]
         found = [one for one in rows if since_ms <= one.at_ms]
         if self.way == "first":
-            return Answer(found[: min(limit, self.limit)], self.now_ms)
+            return PageAnswer(found[: min(limit, self.limit)], self.now_ms)
         found = [one for one in found if one.at_ms < since_ms + limit * step]
-        return Answer(found[: self.limit] if self.way == "window" else found[-self.limit :], self.now_ms)
+        return PageAnswer(found[: self.limit] if self.way == "window" else found[-self.limit :], self.now_ms)
 
 
 def pulled(asked: Callable[..., object], *, since: int = START, until: int, has_days: bool = True) -> list[Row]:
@@ -93,9 +93,9 @@ def test_rows_in_any_order_and_twice_are_put_in_order() -> None:
     rows = [row(n) for n in range(1_500)]
     sound = Asked(rows, "first", 400, START + 2_000 * MINUTE)
 
-    async def shuffled(interval: str, since_ms: int, limit: int) -> Answer:
+    async def shuffled(interval: str, since_ms: int, limit: int) -> PageAnswer:
         found, now_ms = await sound(interval, since_ms, limit)
-        return Answer([*found[1::2], *found[::2], *found[:3]], now_ms)
+        return PageAnswer([*found[1::2], *found[::2], *found[:3]], now_ms)
 
     assert pulled(shuffled, until=START + 1_500 * MINUTE) == rows
 
@@ -104,11 +104,11 @@ def test_a_candle_that_changes_between_two_pages_ends_the_pull() -> None:
     rows = [row(n) for n in range(1_500)]
     sound, asked = Asked(rows, "first", 400, START + 2_000 * MINUTE), 0
 
-    async def changing(interval: str, since_ms: int, limit: int) -> Answer:
+    async def changing(interval: str, since_ms: int, limit: int) -> PageAnswer:
         nonlocal asked
         asked += 1
         found, now_ms = await sound(interval, since_ms, limit)
-        return Answer([one._replace(close=one.close + asked) for one in found], now_ms)
+        return PageAnswer([one._replace(close=one.close + asked) for one in found], now_ms)
 
     with pytest.raises(NoAnswer, match="with other values than before"):
         pulled(changing, until=START + 1_500 * MINUTE)

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from bot.backtest.data.history import Pull, Target, Wanted, holes
+from bot.backtest.data.history import Pull, PullTarget, WantedCandles, holes
 from bot.backtest.data.origins import Origin
 from bot.backtest.data.store import Store
 from bot.clock import DAY_MS, HOUR_MS, ManualClock
 from bot.errors import ConfigError, Exit
 from bot.market_data.ccxt_source import TRIES_MAX, CcxtSource
-from bot.market_data.feeder_client import Failure, Feeder
+from bot.market_data.feeder_client import Failure, FeederProcess
 from bot.market_data.source import AccessDenied, Action, Instrument, NoAnswer, NotOffered, Page, SourceError
-from bot.market_data.symbols import Mapped, mapped
+from bot.market_data.symbols import MappedCoin, mapped
 from bot.market_data.yfinance_source import YfinanceSource
 
 MINUTE = 60_000
@@ -29,7 +29,7 @@ MINUTE = 60_000
 NOW = 1_750_032_000_000
 
 
-class FakeFeeder(Feeder):
+class FakeFeeder(FeederProcess):
     """Answers from a list; the last answer repeats. Nothing is started."""
 
     def __init__(self, *answers: dict[str, Any] | Failure) -> None:
@@ -296,7 +296,7 @@ async def test_every_error_of_yahoo_has_a_name(answer: Any, interval: str, error
 
 def test_a_source_for_tests_is_on_this_machine() -> None:
     with pytest.raises(ConfigError, match="a server on this machine"):
-        Feeder({"BOT_MARKETS_URL": "http://127.0.0.1.example.com:80"})
+        FeederProcess({"BOT_MARKETS_URL": "http://127.0.0.1.example.com:80"})
 
 
 async def test_a_split_replaces_the_candles_before_it(tmp_path: Path) -> None:
@@ -304,8 +304,8 @@ async def test_a_split_replaces_the_candles_before_it(tmp_path: Path) -> None:
     split = days(5)
     for name in ("Open", "High", "Low", "Close"):
         split.columns[name] = [px / 4 for px in split.columns[name]]
-    wanted = Wanted(Mapped("SPY", "SPY", None), "1d", NOW - 30 * DAY_MS, NOW)
-    target = Target(Store(tmp_path), ManualClock(NOW), ("gaps", "jumps"))
+    wanted = WantedCandles(MappedCoin("SPY", "SPY", None), "1d", NOW - 30 * DAY_MS, NOW)
+    target = PullTarget(Store(tmp_path), ManualClock(NOW), ("gaps", "jumps"))
     for frame in (prices, split):
         one = YfinanceSource(ticker=lambda _symbol, frame=frame: Ticker(frame), clock=ManualClock(NOW))
         async with one:

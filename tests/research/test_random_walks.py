@@ -21,8 +21,8 @@ from bot.backtest.inputs import Files, Inputs
 from bot.research.ranking import ranked, verdicts_of
 from bot.research.space import read_space
 from bot.research.study import Study, open_study
-from bot.research.sweep import Plan, Sweep, range_of
-from bot.research.trials import Bundle, Outcome, Task, bundle_of, evaluate
+from bot.research.sweep import Sweep, SweepPlan, range_of
+from bot.research.trials import Bundle, Task, TrialOutcome, bundle_of, evaluate
 from bot.research.walk_forward import Fold, WalkForward, folds_of, read_windows, summary_of
 from tests.backtest.builders import config, minutes, write
 
@@ -61,7 +61,7 @@ class Here:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
 
-    def outcomes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[TrialOutcome]:
         return (evaluate(self.bundle, task) for task in tasks)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ def edges_on(candles: Candles, folder: Path) -> dict[str, bool]:
     path = write(candles, folder / "BTC_1d.csv")
     inputs = Inputs(folder / "mine.yaml", Files([str(path)], accepted=["jumps"]), SessionOptions())
     space = read_space(folder / "space.yaml", inputs.settings)
-    plan, runner, store = Plan("grid", 100, 1), Here(bundle_of(inputs)), InMemoryStorage()
+    plan, runner, store = SweepPlan("grid", 100, 1), Here(bundle_of(inputs)), InMemoryStorage()
 
     def study_of(number: int, _fold: Fold | None = None) -> Study:
         return open_study(store, str(number), {"space": space.plain()})

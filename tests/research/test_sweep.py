@@ -20,7 +20,7 @@ from bot.cli.app import call
 from bot.number_text import on_page
 from bot.research import runners
 from bot.research.study import one_sweep
-from bot.research.trials import Outcome, Task
+from bot.research.trials import Task, TrialOutcome
 from tests.backtest.builders import config, minutes, write
 from tests.conftest import REPOSITORY
 from tests.documents import PAGES, blocks
@@ -118,7 +118,7 @@ class Killing:
     def __init__(self, marker: Path, number: int, *, always: bool = False) -> None:
         self.marker, self.number, self.always = marker, number, always
 
-    def __call__(self, bundle: object, task: Task) -> Outcome:
+    def __call__(self, bundle: object, task: Task) -> TrialOutcome:
         if task.number == self.number and (self.always or not self.marker.exists()):
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -12,7 +12,7 @@ from bot.model.events import Event as ModelEvent
 from bot.money import E8, parse_e8
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import Hooks, Kernel, Settings
+from bot.runtime.kernel.kernel import Hooks, Kernel, KernelSettings
 from bot.runtime.model.intents import Intent as JournalIntent
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition
@@ -94,7 +94,7 @@ def make_kernel(
     path: Path | None = None,
     tap: Tap | None = None,
     markets: Sequence[str] = ("BTC",),
-    settings: Settings | None = None,
+    settings: KernelSettings | None = None,
     strategies: Sequence[Strategy] | None = None,
     pacer: FakePacer | None = None,
     new_serial: Callable[[int], int] = counted,
@@ -107,7 +107,7 @@ def make_kernel(
         journal, port = Tapped(journal, tap, only=WRITES), Tapped(venue, tap)
     strategies = strategies if strategies is not None else [Scripted(script, markets=markets)]
     specs = [StrategySpec(one, "1m", limits(one.name, one.markets, **more)) for one in strategies]
-    settings = settings if settings is not None else Settings(guardians=(DEAD_MAN_60,))
+    settings = settings if settings is not None else KernelSettings(guardians=(DEAD_MAN_60,))
     return Kernel(
         port=port,
         journal=journal,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bot.runtime.passes.bar_feed import BarFeed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from tests.fakes import START_MS, FakeVenue, Fault, refused, unknown
 
-BTC, ETH = Series("BTC", "1m"), Series("ETH", "1m")
+BTC, ETH = BarSeries("BTC", "1m"), BarSeries("ETH", "1m")
 MINUTE = 60_000
 
 
@@ -53,7 +53,7 @@ async def test_a_market_that_the_service_spells_otherwise_is_not_traded() -> Non
     """Positions and events are told in the service's spelling: by another they would be taken for nobody's."""
     venue = FakeVenue()
     venue.minute()
-    feed = BarFeed({Series("btc", "1m"): 1, ETH: 1})
+    feed = BarFeed({BarSeries("btc", "1m"): 1, ETH: 1})
     warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
     assert {one.market for one in [*warm.past, *warm.due]} == {"ETH"}
     assert feed.gone == {"btc": "no candles of btc (not_found): the service calls it BTC; write it so in the config"}

@@ -37,7 +37,7 @@ from bot.runtime import daemon, pass_runner, resync, startup, supervisor
 from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import commands, control_address, reporting, status_documents
 from bot.runtime.control_plane.daemon_access import DaemonAccess
-from bot.runtime.control_plane.metrics import Figures, Sources
+from bot.runtime.control_plane.metrics import Figures, MetricSources
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.opening import open_journal
@@ -45,7 +45,7 @@ from bot.runtime.kernel import kernel as loop_module
 from bot.runtime.kernel import upkeep
 from bot.runtime.liveness import heartbeat, heartbeat_rule, systemd
 from bot.runtime.liveness.heartbeat import Lease
-from bot.runtime.liveness.instance_lock import Held, folders_held, is_held, runtime_dir
+from bot.runtime.liveness.instance_lock import HeldDirectory, folders_held, is_held, runtime_dir
 from bot.runtime.liveness.progress_stamp import ProgressReader
 from bot.runtime.passes import pass_budget
 from bot.runtime.passes.stream_wakeup import listen
@@ -313,7 +313,7 @@ class Place:
         given = {"base_url": self.halfway.base_url, "api_key": SecretStr(self.key), "stop": self.stop}
         return RunRequest(settings=settings, **(given | more))
 
-    def begin(self, settings: Settings, *, held: Held | None = None, **more: Any) -> asyncio.Task[DaemonEnd]:
+    def begin(self, settings: Settings, *, held: HeldDirectory | None = None, **more: Any) -> asyncio.Task[DaemonEnd]:
         request = self.request(settings, on_ready=self.ready.set, **more)
         run = daemon.run(request, held=held)
         self.task = asyncio.create_task(run)
@@ -634,7 +634,7 @@ async def test_status_and_metrics_show_no_account_before_the_start_has_recovered
         return everything, bool(known)
 
     async with built(one, one.settings("Idle")) as (run, _):
-        sources = Sources(
+        sources = MetricSources(
             run.passes.meter, run.kernel, lambda: None, None, lambda: run.access.state()[0], lambda: run.is_recovered
         )
         one.halfway.hangs = lambda path: path == "/v1/guardians"

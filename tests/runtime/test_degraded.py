@@ -21,21 +21,21 @@ from structlog.testing import capture_logs
 from bot.cli.run.run_daemon import left_lines
 from bot.clock import MINUTE_MS, boot_ns
 from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, Exit, Refusal, Refused, TryLater
-from bot.runtime.alerts.health import Health, KeyExpiry, key_problem
+from bot.runtime.alerts.health import DaemonHealth, KeyExpiry, key_problem
 from bot.runtime.control_plane import status_documents
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.daemon_access import DaemonAccess
-from bot.runtime.control_plane.metrics import STUCK_S, Meter, Sources
+from bot.runtime.control_plane.metrics import STUCK_S, Meter, MetricSources
 from bot.runtime.control_plane.reporting import PORT_FILE, Scraped, exposing
-from bot.runtime.control_plane.server import Problem, Question
+from bot.runtime.control_plane.server import ControlRequest, RequestProblem
 from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS, KEY_USED_OTHERWISE
 from bot.runtime.execution.replan import LEGS, next_leg
 from bot.runtime.journal import queries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, KernelSettings
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.run_state import EXITS_WAIT_MS
@@ -47,7 +47,7 @@ from bot.runtime.reconciliation.schedule import RECONCILE_MS, REFUSED_MS
 from bot.runtime.shutdown import DaemonEnd, wind_down
 from bot.runtime.startup import REFUSALS_MAX, RealPacer, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
-from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
+from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, TradeResource
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
 from tests.runtime.builders import (
     AWAY,
@@ -88,7 +88,7 @@ async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not
     venue = FakeVenue()
     venue.minute(BTC="100")
     venue.faults = [Fault("arm", refused("invalid_input", "no such action"), 1)]
-    kernel = make_kernel(venue, always, settings=Settings(guardians=(DEAD_MAN_60, DRAWDOWN)))
+    kernel = make_kernel(venue, always, settings=KernelSettings(guardians=(DEAD_MAN_60, DRAWDOWN)))
     await kernel.recover()
     await kernel.cycle()
     assert state_of(kernel).word == "DEGRADED"
@@ -179,10 +179,10 @@ async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of
     settings: Any = None
     access = DaemonAccess(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
     access.daemon = run
-    asked = asyncio.create_task(CommandRoutes(access).reconcile(Question({})))
+    asked = asyncio.create_task(CommandRoutes(access).reconcile(ControlRequest({})))
     await asyncio.sleep(0)
     await access.mailbox.do_next()
-    with pytest.raises(Problem, match="could not be read to their end") as told_so:
+    with pytest.raises(RequestProblem, match="could not be read to their end") as told_so:
         await asked
     assert told_so.value.status == 503
     venue.is_deaf = False
@@ -260,7 +260,7 @@ async def test_a_position_that_can_be_neither_covered_nor_closed_degrades_its_ma
 
 def test_a_reason_is_told_once_and_one_that_is_only_shown_stops_nothing() -> None:
     journal = open_journal(None, address=ADDRESS)
-    health = Health(journal=journal, now_ms=lambda: 1)
+    health = DaemonHealth(journal=journal, now_ms=lambda: 1)
     for _ in range(3):
         health.degrade("clock", "40 s behind")
     assert journal.db["outbox"].count == 1
@@ -568,7 +568,7 @@ async def test_a_daemon_of_another_machine_is_known_before_it_trades(tmp_path: P
     assert told(first).count("account.foreign") == 1
 
 
-NO_GUARDIANS = Settings()
+NO_GUARDIANS = KernelSettings()
 
 
 async def test_an_order_of_another_daemon_with_our_config_is_no_decision_of_a_lost_journal(tmp_path: Path) -> None:
@@ -799,7 +799,7 @@ class Keyless(FakeVenue):
         # its clock is so far behind that of the daemon's machine
         self.behind_ms = behind_ms
 
-    def _trade(self, *args: Any, **named: Any) -> Trade:
+    def _trade(self, *args: Any, **named: Any) -> TradeResource:
         trade = super()._trade(*args, **named)
         trade = self.trade_rows[-1] = trade.model_copy(update={"ts": (trade.ts or 0) - self.behind_ms})
         return trade
@@ -860,7 +860,7 @@ async def test_trades_that_are_known_to_be_other_orders_of_ours_leave_no_doubt_o
     kernel = make_kernel(
         venue,
         lambda _view, _bar: signals.pop(0) if signals else [],
-        settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions="adopt"),
+        settings=KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions="adopt"),
     )
     await kernel.recover()
     await kernel.cycle()
@@ -1028,7 +1028,7 @@ def test_a_run_is_ready_also_degraded_and_neither_before_it_has_recovered_nor_wh
     """What closes and protects is not to be taken away because it opens nothing."""
     meter = Meter(ended_ns=None if age_s is None else boot_ns() - int(age_s * 1e9))
     unused: Any = None
-    scraped = Scraped(unused, Sources(meter, unused, lambda: None, None, lambda: state, lambda: is_recovered))
+    scraped = Scraped(unused, MetricSources(meter, unused, lambda: None, None, lambda: state, lambda: is_recovered))
     status, _, text = scraped.ANSWERS["/readyz"](scraped)
     assert (status, text) == ready
     assert scraped.ANSWERS["/livez"](scraped)[0] == live
@@ -1039,7 +1039,7 @@ async def test_metrics_are_shown_also_where_their_port_cannot_be_noted(tmp_path:
     pytest.importorskip("prometheus_client")
     (tmp_path / PORT_FILE).mkdir()
     unused: Any = None
-    sources = Sources(Meter(), unused, lambda: None, None, lambda: "RUNNING", lambda: True)
+    sources = MetricSources(Meter(), unused, lambda: None, None, lambda: "RUNNING", lambda: True)
     with capture_logs() as said:
         async with exposing(0, tmp_path, sources):
             url = next(line["url"] for line in said if line["event"] == "metrics.exposed")

@@ -16,8 +16,8 @@ from bot.errors import AccessLost, ApiError
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import Settings
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.kernel.kernel import KernelSettings
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.passes.ports import Calm
 from bot.strategy import Bar, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
@@ -421,7 +421,7 @@ async def test_retries_inside_a_pass_end_and_do_not_wait_long() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     pacer = FakePacer()
-    kernel = make_kernel(venue, once, pacer=pacer, settings=Settings(guardians=(DEAD_MAN_60,)))
+    kernel = make_kernel(venue, once, pacer=pacer, settings=KernelSettings(guardians=(DEAD_MAN_60,)))
     await kernel.recover()
     venue.faults = [Fault("confirm", "drop", count=100)]
     await kernel.cycle()
@@ -439,7 +439,7 @@ async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
             yield Close("BTC")
 
     kernel = make_kernel(FakeVenue(), third)
-    series = Series("BTC", "1m")
+    series = BarSeries("BTC", "1m")
     left = iter(bars)
     bar, decision = BarRuns(kernel).decide(series, left, Calm(90, 110, START_MS + 9 * 60_000))
     seen = 0
@@ -462,9 +462,12 @@ async def test_a_calm_stretch_without_signals_is_done_at_its_end() -> None:
 
     kernel = make_kernel(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0, 1.0) for n in range(1, 8)]
-    assert BarRuns(kernel).decide(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
+    assert BarRuns(kernel).decide(BarSeries("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (
+        None,
+        None,
+    )
     assert kernel.journal.state.done_until("BTC", "1m") == bars[-1].at_ms
-    assert len(kernel.feed.histories[Series("BTC", "1m")]) == 7
+    assert len(kernel.feed.histories[BarSeries("BTC", "1m")]) == 7
 
 
 @pytest.mark.parametrize("damage", ["", "soon", "-1", "9" * 5_000, "9999999999999"])

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from bot.clock import MINUTE_MS, next_utc_day_ms
-from bot.runtime.control_plane.status import State, state_of
+from bot.runtime.control_plane.status import DaemonState, state_of
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.pass_budget import PASS_MS, YIELD_MS
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.event_backlog import NOTE_EVENTS, BacklogEvent, EventBacklog
@@ -87,7 +87,7 @@ async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: P
     venue = await held(tmp_path / "journal.db")
     kernel, slow = started(venue, tmp_path / "journal.db")
     passes: list[tuple[int, int | None]] = []
-    said: list[State] = []
+    said: list[DaemonState] = []
     worth: set[float] = set()
 
     def passed(bar_ms: int | None) -> None:
@@ -215,7 +215,7 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
         passes += 1
     assert passes > PAST * YIELD_MS // 2 // PASS_MS
     assert slow.lived == ["bar"] * (PAST + 1)
-    assert kernel.feed.histories[Series("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
+    assert kernel.feed.histories[BarSeries("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
     assert kernel.journal.state.of_strategy("trend") == {**before, "bars": before["bars"] + 1}
 
 

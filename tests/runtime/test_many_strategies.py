@@ -20,7 +20,7 @@ from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ApiError
 from bot.runtime.alerts.messages import render
 from bot.runtime.control_plane import reporting, status_documents
-from bot.runtime.control_plane.metrics import Figures, Meter, Sources
+from bot.runtime.control_plane.metrics import Figures, Meter, MetricSources
 from bot.runtime.decisions.entry_conditions import SCHEDULED
 from bot.runtime.execution.entry_wait import BLOCKED_MS
 from bot.runtime.journal.halt_flags import HALTED
@@ -28,7 +28,7 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.shares import FOREIGN
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.ports import Calm
 from bot.runtime.reconciliation.key_recovery import claimed
 from bot.runtime.shutdown import wind_down
@@ -335,7 +335,7 @@ async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(ve
     bars = [
         Bar("BTC", now + 60_000 * n, px, px, px, px, 1.0) for n, px in enumerate((100, 95, 90.5, 90.0, 95), start=1)
     ]
-    bar, decision = BarRuns(kernel).decide(Series("BTC", "1m"), iter(bars), calm)
+    bar, decision = BarRuns(kernel).decide(BarSeries("BTC", "1m"), iter(bars), calm)
     assert bar is not None
     assert (bar.close, decision) == (90.0, None)
 
@@ -492,7 +492,7 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100", "110")
     kernel.conditions.pauses.pause("beta")
-    sources = Sources(Meter(), kernel, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
+    sources = MetricSources(Meter(), kernel, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
     samples = {
         (one.name, one.labels.get("strategy")): one.value
         for family in Figures(sources).collect()
@@ -514,7 +514,7 @@ async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(v
 
     def paused() -> list[float]:
         figures = Figures(
-            Sources(Meter(), kernel, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
+            MetricSources(Meter(), kernel, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
         )
         families = {family.name: family for family in figures.collect()}
         return [one.value for one in families["bracketbot_strategy_paused"].samples]
@@ -765,7 +765,7 @@ async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:
     assert kernel.timers.next_ms is not None
     now = venue.clock.now_ms()
     bars = [Bar("BTC", now + 10_000 * n, 100, 100, 100, 100, 1.0) for n in range(1, 9)]
-    bar, _ = BarRuns(kernel).decide(Series("BTC", "1m"), iter(bars), Calm(1.0, 200.0, now + DAY_MS))
+    bar, _ = BarRuns(kernel).decide(BarSeries("BTC", "1m"), iter(bars), Calm(1.0, 200.0, now + DAY_MS))
     assert bar is not None
     assert bar.at_ms == kernel.timers.next_ms
 

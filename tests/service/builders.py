@@ -9,7 +9,7 @@ import httpx
 from bot.errors import CODES, Refusal
 from bot.service.security.auth import mint
 from bot.venue.model.commands import CreateKey
-from bot.venue.model.state import Key
+from bot.venue.model.state import VenueKey
 from bot.wire.errors import ErrorEnvelope
 from tests.service.conftest import Box, Caller
 
@@ -58,7 +58,7 @@ def scoped(box: Box, caller: Caller, *scopes: str, **more: Any) -> Caller:
     """Another key of the caller's account."""
     minted = mint(len(box.service.machine.state.keys) + 1)
     account = caller.opened["accountId"]
-    key = Key(minted.key_id, account, "k", minted.prefix, minted.digest, scopes, 0, "key", **more)
+    key = VenueKey(minted.key_id, account, "k", minted.prefix, minted.digest, scopes, 0, "key", **more)
     box.service.machine.catch_up()
     made = box.service.machine.run(CreateKey(key))
     assert not isinstance(made, Refusal)

@@ -9,7 +9,7 @@ import pytest
 
 from bot.service.market_data import candles
 from bot.service.market_data.candles import CandleStore
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.service.state_machine import command_log, machine
 from bot.venue.model import record
 from bot.venue.storage import pages
@@ -19,11 +19,11 @@ from tests.service.conftest import Box, Caller, OpenBox
 LONG = {"market": "BTC", "side": "long", "usdAmount": 50}
 
 
-def minutes(first: int, count: int, chance: Random) -> list[Candle]:
+def minutes(first: int, count: int, chance: Random) -> list[GridCandle]:
     made = []
     for n in range(first, first + count):
         px = chance.randrange(10**6, 10**7)
-        made.append(Candle(n * 60_000, px, px + 7, px - 7, px + 1, chance.randrange(10**12)))
+        made.append(GridCandle(n * 60_000, px, px + 7, px - 7, px + 1, chance.randrange(10**12)))
     return made
 
 
@@ -32,7 +32,7 @@ def test_packed_candles_are_read_unchanged_and_the_oldest_are_dropped(older: int
     everything = minutes(0, older + newer, Random(base_seed))
     asked: list[int] = []
 
-    def history(interval: str, limit: int) -> list[Candle]:
+    def history(interval: str, limit: int) -> list[GridCandle]:
         asked.append(limit)
         return everything[:older][-limit:]
 

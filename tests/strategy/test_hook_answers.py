@@ -15,7 +15,7 @@ import pytest
 
 from bot.errors import StrategyError
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.passes.bar_feed import BarFeed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.runtime.strategy_host.loader import HOOKS, load
 from bot.strategy import Bar, Close, Open, Strategy
@@ -69,7 +69,7 @@ def called(hook: str, answer: Callable[[], Any]) -> list[Any]:
     given = functools.wraps(getattr(Strategy, hook))(lambda *_: answer())
     given.__isabstractmethod__ = False
     strategy = type("Any", (Strategy,), {"on_bar": lambda *_: None, hook: given})(name="any", markets=["BTC"])
-    feed = BarFeed({Series("BTC", "1m"): 1})
+    feed = BarFeed({BarSeries("BTC", "1m"): 1})
     instance = StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
     bound = functools.partial(getattr(strategy, hook), instance.view, *HOOKS[hook][2:])
     if hook in WANT_NOTHING:
@@ -112,7 +112,7 @@ def test_confirm_returns_true_or_false(answer: Any) -> None:
         def confirm(self, plan: Any) -> Any:
             return answer() if answer is coroutine else answer
 
-    feed = BarFeed({Series("BTC", "1m"): 1})
+    feed = BarFeed({BarSeries("BTC", "1m"): 1})
     strategy = Asked(name="asked", markets=["BTC"])
     instance = StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
     with pytest.raises(

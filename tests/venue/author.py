@@ -169,28 +169,28 @@ class Author:
         if due is not None and due <= self.now_ms:
             self.say(c.RunOverdue() if due < self.now_ms and self.now_ms % 2 else c.Pulse())
 
-    def account(self) -> s.Account:
+    def account(self) -> s.VenueAccount:
         accounts = self.state.accounts
         names = list(accounts)
         return accounts[names[int(self.rng.random() * len(names))]]
 
-    def coin(self, account: s.Account | None = None) -> str:
+    def coin(self, account: s.VenueAccount | None = None) -> str:
         rng = self.rng
         if account is not None and account.positions and rng.random() < 0.5:
             return rng.choice(list(account.positions))
         return rng.choice(list(self.state.markets))
 
-    def moved(self, market: s.Market, px: int, spread: float) -> int:
+    def moved(self, market: s.VenueMarket, px: int, spread: float) -> int:
         px = max(market.ticks[0] * 10, int(px * (1 + self.rng.gauss(0, spread))), px // 3)
         return outcome.clamp(market.spec, max(market.grid_down(px), market.tick(px)))
 
-    def key(self, account: s.Account) -> str | None:
+    def key(self, account: s.VenueAccount) -> str | None:
         if self.rng.random() < 0.8:
             return None
         keys = [k.id for k in self.state.keys.values() if k.account == account.id and not k.revoked]
         return self.rng.choice(keys) if keys else None
 
-    def leg(self, market: s.Market, px: int, way: int) -> s.LegSpec:
+    def leg(self, market: s.VenueMarket, px: int, way: int) -> s.LegSpec:
         rng = self.rng
         off = rng.choice((0.002, 0.005, 0.01, 0.03, 0.1))
         if rng.random() < 0.6:
@@ -198,7 +198,7 @@ class Author:
         level = max(1, int(px * (1 + way * off)))
         return s.LegSpec(px=level if rng.random() < 0.03 else max(market.grid_down(level), market.tick(level)))
 
-    def order(self, account: s.Account) -> s.OrderSpec:
+    def order(self, account: s.VenueAccount) -> s.OrderSpec:
         rng = self.rng
         coin = self.coin(account)
         market = self.state.markets[coin]
@@ -275,7 +275,7 @@ class Author:
     def action(self) -> str | None:
         return self.rng.choice((None, "cancel_orders", "flatten", "block_opens"))
 
-    def schedule(self, account: s.Account) -> s.GuardianSpec:
+    def schedule(self, account: s.VenueAccount) -> s.GuardianSpec:
         rng = self.rng
         spec = s.GuardianSpec("schedule", cron=rng.choice(CRONS))
         if rng.random() < 0.3:
@@ -483,7 +483,7 @@ class Author:
             cap = rng.choice((None, 100 * E8, 5_000 * E8))
             self.say(c.ChangeSettings(account.id, cap, rng.choice((None, 500 * E8, 20_000 * E8))))
         elif roll < 0.5:
-            key = s.Key(
+            key = s.VenueKey(
                 f"key{self.number()}",
                 account.id,
                 "key",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bot.model.events import AccountChanged, Event, Fill, FundingPaid, Liquidated, OrderChanged, Settled, Triggered
+from bot.model.events import AccountChanged, Event, FillEvent, FundingPaid, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.model import state as s
 from bot.venue.model.numbers import E8, E12
 from bot.venue.storage import pages
@@ -56,13 +56,13 @@ class Books:
     fired: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
     relevered: Held | None = None
 
-    def read(self, account: s.Account, event: Event) -> None:
+    def read(self, account: s.VenueAccount, event: Event) -> None:
         demand(event.seq == self.seq + 1, "gapless", event)
         demand(event.ts >= self.ts, "time", event)
         self.seq, self.ts = event.seq, event.ts
         kind = type(event)
         absorbed_before = self.absorbed
-        if kind is Fill:
+        if kind is FillEvent:
             self.fill(account, event)
         elif kind is OrderChanged:
             self.order(event)
@@ -77,7 +77,7 @@ class Books:
                 self.backstop(event)
         elif kind is AccountChanged:
             self.change(event)
-        if kind is Fill or kind is Settled or (kind is Liquidated and event.subtype == "backstop"):
+        if kind is FillEvent or kind is Settled or (kind is Liquidated and event.subtype == "backstop"):
             demand(event.absorbed == self.absorbed - absorbed_before, "absorbed", event)
 
     def change(self, event: AccountChanged) -> None:
@@ -106,7 +106,7 @@ class Books:
             demand(self.relevered.margin >= 0, "isolated margin below zero after a change of leverage")
             self.relevered = None
 
-    def fill(self, account: s.Account, event: Fill) -> None:
+    def fill(self, account: s.VenueAccount, event: FillEvent) -> None:
         spec = self.specs[event.coin]
         notional = event.px * event.size // E8
         full = spec.margin_mode == "full"
@@ -248,7 +248,7 @@ class Books:
         elif event.subtype == "canceled":
             self.children.pop(event.oid, None)
 
-    def trigger(self, account: s.Account, event: Triggered) -> None:
+    def trigger(self, account: s.VenueAccount, event: Triggered) -> None:
         demand(event.oid in self.children, "a trigger that was not armed", event)
         entry = self.children.pop(event.oid)
         for kind, exit_trade in self.fired.setdefault((event.coin, entry), []):

@@ -8,7 +8,7 @@ from typing import Any
 
 from bot import cron
 from bot.errors import Refusal
-from bot.model.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
+from bot.model.events import Event, FillEvent, GuardianMoved, Liquidated, OrderChanged
 from bot.venue.accounting import drawdown_floors, ledger
 from bot.venue.model import commands as c
 from bot.venue.model import state as s
@@ -23,7 +23,7 @@ from tests.venue.books import Books, demand
 class Shelf:
     """Level lists made again from the state."""
 
-    def __init__(self, market: s.Market) -> None:
+    def __init__(self, market: s.VenueMarket) -> None:
         self.spec = market.spec
         self.tick = market.tick
         self.falling: list[Any] = []
@@ -74,7 +74,7 @@ class Watch:
             books.read(account, event)
             if type(event) is GuardianMoved:
                 self.guardian(account, event)
-            elif type(event) is Fill and event.subtype == "entry":
+            elif type(event) is FillEvent and event.subtype == "entry":
                 opened.add((event.account, event.coin))
             elif type(event) is Liquidated:
                 isolated = self.specs[event.coin].margin_mode == "isolated"
@@ -102,14 +102,14 @@ class Watch:
             )
             demand(market.status != "settled" or not market.holders, "nobody holds what is settled", coin)
         for event in events:
-            if type(event) is Fill:
+            if type(event) is FillEvent:
                 self.trade(event.account, event.trade)
         if deep:
             self.levels()
         if kind is c.PricePoint or kind is c.PassBar:
             self.margin(state.markets[command.coin], opened)
 
-    def account(self, account: s.Account, holders: dict[str, list[str]]) -> None:
+    def account(self, account: s.VenueAccount, holders: dict[str, list[str]]) -> None:
         """Money: the identity, also computed from the events alone."""
         books = self.books[account.id]
         books.relever(account.balance)
@@ -173,7 +173,7 @@ class Watch:
         demand(account.absorbed >= 0 and account.margin_lost >= 0, "signs", account.id)
         demand(account.event_seq == books.seq, "gapless", account.id)
 
-    def orders(self, account: s.Account) -> None:
+    def orders(self, account: s.VenueAccount) -> None:
         """Every open order is in its index, and every index entry has its order."""
         reserved = 0
         working = set()
@@ -219,7 +219,7 @@ class Watch:
                 position = account.positions.get(guardian.spec.coin or "")
                 demand(position is not None and position.side == guardian.side, "orphan guardian", guardian)
 
-    def guardian(self, account: s.Account, event: GuardianMoved) -> None:
+    def guardian(self, account: s.VenueAccount, event: GuardianMoved) -> None:
         """Each fires at its own instant and no more often than it may."""
         standing = account.guardians.get(int(event.guardian[-9:]))
         if event.subtype == "armed" and standing is not None:
@@ -248,7 +248,7 @@ class Watch:
         demand((event.reason == "skipped") == (event.code is not None), "a skipped run has a code", event)
         before.append(event.ts)
 
-    def guardians(self, account: s.Account) -> None:
+    def guardians(self, account: s.VenueAccount) -> None:
         """The armed guardians: a max_hold has a position, no passed floor is still armed, a latched drawdown has its
         end.
         """
@@ -344,7 +344,7 @@ class Watch:
             bid, ask = book.level_px(market, market.mid, -1, 0), book.level_px(market, market.mid, 1, 0)
             demand(bid <= market.mid <= ask, "book crossed", coin, bid, ask)
 
-    def margin(self, market: s.Market, opened: set[tuple[str, str]]) -> None:
+    def margin(self, market: s.VenueMarket, opened: set[tuple[str, str]]) -> None:
         """After a price no account in this market is below maintenance, except while a liquidation rests or by
         entries at this price.
         """
@@ -372,12 +372,12 @@ class Watch:
             elif order.stop is None and order.target is not None:
                 self.demanded.pop((command.account, order.coin), None)
         for event in events:
-            if type(event) is Fill and event.subtype == "entry":
+            if type(event) is FillEvent and event.subtype == "entry":
                 self.added[event.account, event.coin] += event.size
                 if event.trade in self.careful:
                     self.demanded[event.account, event.coin] = event.trade
                     self.added[event.account, event.coin] = 0
-            elif (type(event) is Fill and event.position_size == 0) or (
+            elif (type(event) is FillEvent and event.position_size == 0) or (
                 type(event) is OrderChanged and event.reason in ("user", "replaced")
             ):
                 self.demanded.pop((event.account, event.coin), None)

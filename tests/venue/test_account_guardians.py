@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from bot import cron
-from bot.model.events import Fill, GuardianMoved, OrderChanged
+from bot.model.events import FillEvent, GuardianMoved, OrderChanged
 from bot.venue.accounting import ledger
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import text_of
-from bot.venue.model.state import DAY_MS, GuardianSpec, Key, Rules
+from bot.venue.model.state import DAY_MS, GuardianSpec, Rules, VenueKey
 from tests.builders import T0, VenueDriver, code_of, dead_man, drawdown, e8, hold, market, order, trail
 from tests.scenario import run
 
@@ -124,7 +124,7 @@ def test_a_resting_entry_does_not_fill_below_a_floor_that_a_working_exit_has_rea
     venue.wait(60_000)
     assert [o.kind for o in venue.account.orders.values()] == ["limit", "close"]
     events = getattr(venue, come)("BTC", "85") + venue.wait(0)
-    assert not [e for e in events if isinstance(e, Fill) and e.subtype == "entry"]
+    assert not [e for e in events if isinstance(e, FillEvent) and e.subtype == "entry"]
     assert [(e.kind, e.reason) for e in events if isinstance(e, OrderChanged)] == [("limit", "guardian")]
 
 
@@ -438,7 +438,9 @@ def test_downtime_moves_no_max_hold_and_no_end_of_a_day():
 
 def test_a_scheduled_order_counts_for_the_key_that_armed_it():
     venue = VenueDriver((market(), "100"))
-    key = Key("k", "a", "k", "p", "d", ("trade",), T0, "key", max_exposure=e8("150"), expires_ms=T0 + 3 * 3_600_000)
+    key = VenueKey(
+        "k", "a", "k", "p", "d", ("trade",), T0, "key", max_exposure=e8("150"), expires_ms=T0 + 3 * 3_600_000
+    )
     venue.do(c.CreateKey(key))
     spec = GuardianSpec("schedule", cron="0 * * * *", order=order(size="1"))
     venue.do(c.ArmGuardian("a", spec, key="k"))
@@ -508,7 +510,7 @@ def test_a_kill_reports_its_effects():
     resting = other.place(order(size="1", limit_px="90")).answer.trade
     killed = other.do(c.Kill("a", flatten=True))
     assert killed.answer.canceled == (f"1{resting.oid:09d}",)
-    assert killed.answer.trades == tuple(e.trade for e in killed.events if isinstance(e, Fill))
+    assert killed.answer.trades == tuple(e.trade for e in killed.events if isinstance(e, FillEvent))
     assert killed.answer.guardian.blocks_opens
 
 
@@ -571,7 +573,7 @@ def test_an_inline_kill_lets_no_other_entry_fill_at_the_price_that_armed_it():
     venue.place(order(size="5", limit_px="99", guardians=(GuardianSpec("kill_switch"),)))
     venue.place(order(size="5", limit_px="98"))
     events = venue.jump("BTC", "95") + venue.wait(0)
-    assert [e.size for e in events if isinstance(e, Fill)] == [e8("5")]
+    assert [e.size for e in events if isinstance(e, FillEvent)] == [e8("5")]
     assert [(e.guardian_type, e.subtype) for e in events if isinstance(e, GuardianMoved)] == [
         ("kill_switch", "armed"),
         ("kill_switch", "fired"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bot.model.events import Fill
+from bot.model.events import FillEvent
 from bot.venue.model import commands as c
 from bot.venue.model.state import Rules
 from bot.venue.storage import pages
@@ -433,7 +433,7 @@ def test_a_part_of_a_position_takes_profit_only_in_a_bar_that_does_not_reach_the
     venue = VenueDriver((market(), "100"), rules=Rules(paths="sl_first"))
     venue.place(order(size="10", stop="95"))
     venue.place(order("BTC", -1, size="4", limit_px="102"))
-    fills = [(e.px, e.size) for e in venue.bar("BTC", *bar) if isinstance(e, Fill) and e.kind == "limit"]
+    fills = [(e.px, e.size) for e in venue.bar("BTC", *bar) if isinstance(e, FillEvent) and e.kind == "limit"]
     assert fills == [(e8(px), e8(size)) for px, size in sold]
     assert bool(venue.account.positions) == (bar[2] != "94")
 
@@ -443,4 +443,4 @@ def test_a_resting_entry_is_not_masked_by_the_stop_of_the_position_that_it_would
     venue.place(order(size="10", stop="95"))
     venue.place(order("BTC", -1, size="14", limit_px="102"))
     events = venue.bar("BTC", "100", "103", "94", "95")
-    assert [e.px for e in events if isinstance(e, Fill)][:1] == [e8("102")]
+    assert [e.px for e in events if isinstance(e, FillEvent)][:1] == [e8("102")]

@@ -11,7 +11,7 @@ import pytest
 from bot.errors import Refusal
 from bot.venue.accounting import funding, ledger, order_sizes
 from bot.venue.model.numbers import E8, E12, fee_of, notional_of, text_of
-from bot.venue.model.state import Market, Position, tiers_of
+from bot.venue.model.state import VenueMarket, VenuePosition, tiers_of
 from tests.builders import VenueDriver, code_of, e8, market, order
 
 K, M = 1000 * E8, 1_000_000 * E8
@@ -43,7 +43,7 @@ TESTNET_BTC = ((0, 40), (10 * K, 25), (50 * K, 10), (100 * K, 5), (300 * K, 3))
     ],
 )
 def test_a_price_is_on_the_grid_only_with_five_figures_and_six_decimals_less_the_sizes(decimals, px, good):
-    whole = Market(market(sz_decimals=decimals), E8, E8, E8)
+    whole = VenueMarket(market(sz_decimals=decimals), E8, E8, E8)
     assert (e8(px) % whole.tick(e8(px)) == 0) is good
 
 
@@ -59,7 +59,7 @@ def test_prices_are_accepted_and_refused_as_recorded(shared: Path):
         (px, 1, False) for px in rules["szDecimals1_invalid"]
     ]
     for px, decimals, good in cases:
-        whole = Market(market(sz_decimals=decimals), E8, E8, E8)
+        whole = VenueMarket(market(sz_decimals=decimals), E8, E8, E8)
         assert (e8(px) % whole.tick(e8(px)) == 0) is good, (px, decimals)
 
 
@@ -68,7 +68,7 @@ def test_prices_are_accepted_and_refused_as_recorded(shared: Path):
     [("103456.7", 500, 1, 5, "108630"), ("2500.55", 50, 1, 4, "2513.1"), ("38.45678", 500, -1, 2, "36.534")],
 )
 def test_a_market_order_is_bounded_where_the_venues_own_client_bounds_it(mid, bps, buy, decimals, bound):
-    whole = Market(market(sz_decimals=decimals), E8, E8, E8)
+    whole = VenueMarket(market(sz_decimals=decimals), E8, E8, E8)
     assert text_of(order_sizes.bound_of(whole, e8(mid), buy, bps)) == bound
 
 
@@ -127,7 +127,7 @@ def test_a_stop_in_percent_is_rounded_toward_the_entry_and_so_is_a_target(side, 
 
 
 def test_the_least_size_is_rounded_up_so_that_it_is_worth_ten_dollars():
-    btc = Market(market(), e8("103457"), e8("103457"), e8("103457"))
+    btc = VenueMarket(market(), e8("103457"), e8("103457"), e8("103457"))
     assert text_of(order_sizes.least_size(btc, e8("103457"))) == "0.0001"
     venue = VenueDriver((market(), "103457"))
     refused = venue.place(order(size="0.00009")).answer
@@ -142,21 +142,21 @@ def test_the_least_size_is_rounded_up_so_that_it_is_worth_ten_dollars():
     ("most", "percent"), [(50, "1"), (40, "1.25"), (25, "2"), (20, "2.5"), (10, "5"), (5, "10"), (3, "16.66666667")]
 )
 def test_maintenance_is_half_the_initial_fraction_at_the_markets_maximum(most, percent):
-    whole = Market(market(max_leverage=most), E8, E8, E8)
+    whole = VenueMarket(market(max_leverage=most), E8, E8, E8)
     assert ledger.maintenance(whole, 100 * E8) == e8(percent)
 
 
 def test_testnet_tiers_have_the_published_deductions_and_maintenance():
     tiers = tiers_of(TESTNET_BTC)
     assert [t.deduction // E8 for t in tiers] == [0, 75, 1575, 6575, 26575]
-    whole = Market(market(tiers=TESTNET_BTC), E8, E8, E8)
+    whole = VenueMarket(market(tiers=TESTNET_BTC), E8, E8, E8)
     figures = {10_000: "125", 30_000: "525", 80_000: "2425", 200_000: "13425"}
     assert {n: text_of(ledger.maintenance(whole, n * E8)) for n in figures} == figures
     assert abs(ledger.maintenance(whole, 400_000 * E8) - e8("40091.66666667")) <= 1
 
 
 def test_mainnet_btc_of_200_million_needs_3_125_million():
-    whole = Market(market(tiers=((0, 40), (150 * M, 20))), E8, E8, E8)
+    whole = VenueMarket(market(tiers=((0, 40), (150 * M, 20))), E8, E8, E8)
     assert whole.tiers[1].deduction == 1_875_000 * E8
     assert ledger.maintenance(whole, 200 * M) == 3_125_000 * E8
 
@@ -173,7 +173,7 @@ def test_mainnet_btc_of_200_million_needs_3_125_million():
     ],
 )
 def test_maintenance_does_not_jump_at_a_tiers_boundary(tiers):
-    whole = Market(market(tiers=tiers), E8, E8, E8)
+    whole = VenueMarket(market(tiers=tiers), E8, E8, E8)
     for lower, _ in tiers[1:]:
         below, at, above = (ledger.maintenance(whole, lower + step) for step in (-1, 0, 1))
         assert 0 <= at - below <= 1 and 0 <= above - at <= 1, (lower, below, at, above)
@@ -209,7 +209,9 @@ def liquidation(side: int, size: str, entry: str, *, most: int = 40, margin: str
             text_of(px),
         )
     )
-    position = Position("a", "BTC", side, e8(size), notional_of(e8(entry), e8(size)), 1, True, 0, margin=e8(margin))
+    position = VenuePosition(
+        "a", "BTC", side, e8(size), notional_of(e8(entry), e8(size)), 1, True, 0, margin=e8(margin)
+    )
     venue.account.positions["BTC"] = position
     return ledger.liquidation_px(venue.state, position)
 
@@ -338,9 +340,9 @@ def test_binance_positions_with_deductions_have_its_calculators_price(shared: Pa
         assert 1 / (2 * leverage) == float(row["mm_rate"]) and deduction == float(row["maintenance_deduction"])
         size, entry = e8(row["size"]), e8(row["entry_px"])
         mark = e8(row["mark_px"] or row["entry_px"])
-        whole = Market(market(sz_decimals=3, max_leverage=leverage), mark, mark, mark)
+        whole = VenueMarket(market(sz_decimals=3, max_leverage=leverage), mark, mark, mark)
         whole.tiers = (whole.tiers[0]._replace(deduction=deduction * E8),)
-        position = Position("a", "BTC", 1, size, notional_of(entry, size), 1, False, 0)
+        position = VenuePosition("a", "BTC", 1, size, notional_of(entry, size), 1, False, 0)
         value = e8(row["wallet_balance"]) + e8(row["upnl_other"]) + position.pnl(mark)
         slack = value - round(float(row["mm_other"]) * E8) - ledger.maintenance(whole, notional_of(mark, size))
         got = ledger.level_of_slack(whole, position, slack)
@@ -352,9 +354,9 @@ def test_the_other_positions_figures_of_the_cross_cases_follow_from_the_tier_for
         ("109.488", "32481.98", "31967.27", 20, 16_300, "71200.81144", "-56354.57"),
         ("3683.979", "1456.84", "1335.18", 5, 135_365, "356512.508", "-448192.89"),
     ):
-        whole = Market(market(sz_decimals=3, max_leverage=leverage), E8, E8, E8)
+        whole = VenueMarket(market(sz_decimals=3, max_leverage=leverage), E8, E8, E8)
         whole.tiers = (whole.tiers[0]._replace(deduction=deduction * E8),)
-        position = Position("a", "BTC", 1, e8(size), notional_of(e8(entry), e8(size)), 1, False, 0)
+        position = VenuePosition("a", "BTC", 1, e8(size), notional_of(e8(entry), e8(size)), 1, False, 0)
         assert abs(ledger.maintenance(whole, notional_of(e8(mark), e8(size))) - e8(need)) < E8 // 100
         assert abs(position.pnl(e8(mark)) - e8(pnl)) < E8 // 100
 

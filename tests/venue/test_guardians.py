@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bot.model.events import Fill, GuardianMoved
+from bot.model.events import FillEvent, GuardianMoved
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import text_of
 from bot.venue.model.state import GuardianSpec, Rules, oid_text
@@ -193,7 +193,7 @@ def test_the_remaining_size_of_a_working_exit_is_the_size_left_to_close():
     venue.close(size=e8("0.5"))
     (working,) = venue.account.orders.values()
     assert working.size - working.filled == venue.position().size
-    fills = [event for event in venue.jump("BTC", "100") if isinstance(event, Fill)]
+    fills = [event for event in venue.jump("BTC", "100") if isinstance(event, FillEvent)]
     assert [fill.remaining for fill in fills] == [fill.position_size for fill in fills]
     assert not venue.account.positions and not venue.account.orders
 
@@ -248,7 +248,7 @@ def test_the_fired_event_names_its_canceled_orders_and_its_trades():
     events = venue.wait(60_000)
     fired = next(e for e in events if isinstance(e, GuardianMoved))
     assert fired.canceled == (resting,)
-    assert fired.trades == tuple(e.trade for e in events if isinstance(e, Fill))
+    assert fired.trades == tuple(e.trade for e in events if isinstance(e, FillEvent))
     assert fired.account_value == venue.account.balance
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.venue.model import commands as c
-from bot.venue.model.state import DAY_MS, KEYS_MAX, Key, Rules, oid_text
+from bot.venue.model.state import DAY_MS, KEYS_MAX, Rules, VenueKey, oid_text
 from tests.builders import VenueDriver, code_of, e8, hold, market, order, trail
 from tests.scenario import run
 
@@ -18,8 +18,8 @@ def with_key(**caps: Any) -> VenueDriver:
     return venue
 
 
-def key_of(number: int = 1, **caps: Any) -> Key:
-    return Key(f"key_{number}", "a", "k", "bbk_test_1", f"{number}", ("trade",), 0, "key", **caps)
+def key_of(number: int = 1, **caps: Any) -> VenueKey:
+    return VenueKey(f"key_{number}", "a", "k", "bbk_test_1", f"{number}", ("trade",), 0, "key", **caps)
 
 
 def by_key(venue: VenueDriver, spec) -> Any:

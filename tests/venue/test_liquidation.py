@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bot.model.events import Fill, Liquidated
+from bot.model.events import FillEvent, Liquidated
 from bot.venue.accounting import ledger
 from bot.venue.model.numbers import E8, text_of
 from bot.venue.model.state import Rules
@@ -143,7 +143,7 @@ def test_a_liquidation_ends_a_working_target_like_any_exit(px: str, route: str):
     assert [o.status for o in venue.account.orders.values()] == ["working"]
     events = venue.jump("BTC", px)
     assert [kind for kind, *_ in liquidated(events)] == [route]
-    said = [(type(e).__name__, getattr(e, "reason", None)) for e in events if not isinstance(e, Fill)]
+    said = [(type(e).__name__, getattr(e, "reason", None)) for e in events if not isinstance(e, FillEvent)]
     assert said == [("OrderChanged", "liquidated"), ("Liquidated", None)]
     target = next(trade for trade in venue.account.trades if trade.kind == "take_profit")
     assert (target.status, target.reason) == ("canceled", "liquidated")

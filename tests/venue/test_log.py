@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bot.model.events import AccountChanged, Fill, GuardianMoved, OrderChanged
+from bot.model.events import AccountChanged, FillEvent, GuardianMoved, OrderChanged
 from bot.venue.apply import apply
 from bot.venue.model import commands as c
-from bot.venue.model.state import Plan, Rules, State
+from bot.venue.model.state import Rules, State, VenuePlan
 from bot.venue.prices import index
 from bot.venue.storage import codec
 from tests.builders import WAYS, VenueDriver, code_of, dead_man, e8, market, order, replayed, trail
@@ -359,7 +359,7 @@ def test_a_fill_event_carries_the_state_after_it():
     venue = VenueDriver((market(taker_rate=100_000), "100"))
     venue.place(order(size="5", leverage=5), request_id="req_1", idempotency_key="k")
     fill = venue.account.events[-1]
-    assert isinstance(fill, Fill)
+    assert isinstance(fill, FillEvent)
     assert (fill.size, fill.px, fill.fee, fill.realized, fill.liquidity) == (
         e8("5"),
         e8("100"),
@@ -381,7 +381,7 @@ def test_an_armed_child_names_the_trade_of_its_entry_and_its_exit_names_its_own(
     assert {e.trade for e in armed} == {entry.answer.trade.id}
     events = venue.bar("BTC", "97", "97", "97", "97")
     exit_ = venue.account.trades[-1]
-    assert [e.trade for e in events if isinstance(e, Fill)] == [exit_.id]
+    assert [e.trade for e in events if isinstance(e, FillEvent)] == [exit_.id]
     assert (exit_.kind, exit_.source, exit_.reduce_only) == ("stop_loss", None, True)
 
 
@@ -391,12 +391,12 @@ def test_a_trailing_stops_event_names_its_canceled_orders_and_its_trade():
     events = venue.bar("BTC", "97", "97", "97", "97")
     fired = next(e for e in events if isinstance(e, GuardianMoved) and e.subtype == "fired")
     assert fired.canceled == tuple(e.oid for e in events if isinstance(e, OrderChanged))
-    assert fired.trades == tuple(e.trade for e in events if isinstance(e, Fill))
+    assert fired.trades == tuple(e.trade for e in events if isinstance(e, FillEvent))
 
 
 def test_a_confirm_without_the_reduce_only_field_is_read_as_before():
     spec = codec.encode(order(size="5"))
     assert codec.loads('["ConfirmPlan","a","t",null,"req_1",null,7]') == c.ConfirmPlan("a", "t", None, "req_1", None, 7)
     plan = codec.loads(json.dumps(["Plan", "t", "a", None, spec, 100, 1, 2, 50, "open", None]))
-    assert plan == Plan("t", "a", None, order(size="5"), 100, 1, 2, 50)
+    assert plan == VenuePlan("t", "a", None, order(size="5"), 100, 1, 2, 50)
     assert not plan.shrinks

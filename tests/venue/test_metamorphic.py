@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from bot.model.events import Fill
+from bot.model.events import FillEvent
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import LegSpec, OrderSpec, Rules
@@ -50,12 +50,12 @@ def play(
             mark = venue.state.markets["BTC"].mark
             stop, target = (mark - side * x * scale * E8 // 100 for x in (70, -90))
             made = venue.place(OrderSpec("BTC", side, size=E8, stop=LegSpec(px=stop), target=LegSpec(px=target)))
-            fills += [("entry", e.px, 0) for e in made.events if isinstance(e, Fill)]
+            fills += [("entry", e.px, 0) for e in made.events if isinstance(e, FillEvent)]
         op, high, low, close = (x * scale for x in (mirror(bar) if mirrored else bar))
         at_ms = venue.now_ms
         venue.now_ms += MINUTE_MS
         events = venue.do(c.PassBar("BTC", at_ms, op, high, low, close, 10**14)).events
-        fills += [(e.kind, e.px, e.realized) for e in events if isinstance(e, Fill)]
+        fills += [(e.kind, e.px, e.realized) for e in events if isinstance(e, FillEvent)]
     return fills
 
 
@@ -122,7 +122,7 @@ def test_a_coarse_target_under_sl_first_is_a_target_on_the_finer_path(seed: int)
             at_ms = venue.now_ms
             venue.now_ms += length_ms
             for event in venue.do(c.PassBar("BTC", at_ms, *bar, 10**14, length_ms)).events:
-                if isinstance(event, Fill):
+                if isinstance(event, FillEvent):
                     return event.kind
         return ""
 

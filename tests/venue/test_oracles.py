@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.model.events import Fill
+from bot.model.events import FillEvent
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import Guardian, LegSpec, OrderSpec, Rules
+from bot.venue.model.state import LegSpec, OrderSpec, Rules, VenueGuardian
 from bot.venue.protection import guardians
 from tests.builders import HOUR_MS, MINUTE_MS, VenueDriver, e8, market, trail
 
@@ -80,7 +80,7 @@ def trades_of(
     )
     closes: list[int] = []
     exits: list[Exit] = []
-    entry: Fill | None = None
+    entry: FillEvent | None = None
     entry_ts = 0
     for at, bar in enumerate(bars):
         for part in [bar] if fine is None else fine[bar.ts]:
@@ -88,7 +88,7 @@ def trades_of(
             venue.now_ms = part.ts + length
             passed = c.PassBar("BTC", part.ts, part.open, part.high, part.low, part.close, 10**16, length)
             for event in venue.do(passed).events:
-                if not isinstance(event, Fill):
+                if not isinstance(event, FillEvent):
                     continue
                 if event.subtype == "entry":
                     entry, entry_ts = event, bar.ts
@@ -187,9 +187,9 @@ def test_freqtrades_candle_scenario_gives_its_published_result(shared: Path, nam
                 OrderSpec("BTC", 1, size=E8, stop=LegSpec(px=e8(f"{stop:.6f}")), target=LegSpec(px=e8(f"{take:.6f}")))
             )
         for event in venue.bar("BTC", *prices):
-            if isinstance(event, Fill) and event.subtype == "entry":
+            if isinstance(event, FillEvent) and event.subtype == "entry":
                 entry, open_bar = event.px, number
-            elif isinstance(event, Fill):
+            elif isinstance(event, FillEvent):
                 exits.append(({"stop_loss": "STOP_LOSS", "take_profit": "ROI"}[event.kind], open_bar, number))
                 profit += event.px / entry - 1
     assert exits == [(t["exit_reason"], t["open_tick"], t["close_tick"]) for t in case["trades"]]
@@ -214,10 +214,10 @@ def test_leans_trailing_stops_fill_at_its_published_prices(spy: list[dict[str, i
     2.00.
     """
 
-    def trailing(side: int, distance: str, extreme: int) -> Guardian:
-        return Guardian(1, "a", trail("1r", coin="SPY"), 0, side=side, r_px=e8(distance), extreme=extreme)
+    def trailing(side: int, distance: str, extreme: int) -> VenueGuardian:
+        return VenueGuardian(1, "a", trail("1r", coin="SPY"), 0, side=side, r_px=e8(distance), extreme=extreme)
 
-    def ratchet(guardian: Guardian, px: int) -> None:
+    def ratchet(guardian: VenueGuardian, px: int) -> None:
         guardian.extreme = max(guardian.extreme, px) if guardian.side > 0 else min(guardian.extreme, px)
 
     buy: tuple[int, int] | None = None
@@ -251,10 +251,10 @@ def test_the_venues_own_sell_trail_on_leans_bids_fires_in_the_same_bar(spy: list
     )
     stop = LegSpec(px=start - e8("0.5"))
     venue.place(OrderSpec("BTC", 1, size=100 * E8, stop=stop, guardians=(trail("1r"),)))
-    fills: list[tuple[int, Fill]] = []
+    fills: list[tuple[int, FillEvent]] = []
     for row, bar in enumerate(spy[1171:1300], 1171):
         prices = (f"{bar[f'bid_{name}'] / E8:.6f}" for name in ("open", "high", "low", "close"))
-        fills += [(row, event) for event in venue.bar("BTC", *prices) if isinstance(event, Fill)]
+        fills += [(row, event) for event in venue.bar("BTC", *prices) if isinstance(event, FillEvent)]
     ((row, fill),) = fills
     assert (row, fill.kind) == (1268, "guardian")
     assert spy[1268]["bid_low"] <= fill.px
@@ -268,6 +268,6 @@ def test_a_stop_already_passed_when_its_entry_fills_fires_at_the_next_open(spy: 
     venue = VenueDriver((market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{first / E8:.6f}"), cash="100000")
     venue.place(OrderSpec("BTC", -1, size=100 * E8, stop=LegSpec(px=first + 100)))
     prices = (f"{then[name] / E8:.6f}" for name in ("open", "high", "low", "close"))
-    fills = [event for event in venue.bar("BTC", *prices) if isinstance(event, Fill)]
+    fills = [event for event in venue.bar("BTC", *prices) if isinstance(event, FillEvent)]
     assert [(fill.kind, fill.px) for fill in fills] == [("stop_loss", e8("144.799017"))]
     assert venue.account.balance / E8 - 2 == pytest.approx(99_995.41, abs=0.005)

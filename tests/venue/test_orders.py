@@ -8,7 +8,7 @@ from bot.errors import Refusal
 from bot.model.events import OrderChanged
 from bot.venue.model.commands import CancelCoin, CancelOrder, ClosePosition, CreateKey
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import Key, Rules, oid_text
+from bot.venue.model.state import Rules, VenueKey, oid_text
 from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 
@@ -655,7 +655,7 @@ def test_in_a_backtest_a_close_frees_its_margin_for_an_entry_in_another_market(s
     """In either order of the markets' opens, and also if the key's caps allow only one position and its exposure."""
     venue = VenueDriver((market(), "100"), (market("ETH"), "100"), cash="100", rules=NEXT)
     caps = {"max_open_positions": 1, "max_exposure": e8("500")}
-    venue.do(CreateKey(Key("key_1", "a", "k", "bbk_test_1", "1", ("trade",), 0, "key", **caps)))
+    venue.do(CreateKey(VenueKey("key_1", "a", "k", "bbk_test_1", "1", ("trade",), 0, "key", **caps)))
     venue.place(order(sold, size="5", leverage=5), key="key_1")
     for coin in ("BTC", "ETH"):
         venue.jump(coin, "100")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bot.model.events import Fill
+from bot.model.events import FillEvent
 from bot.venue.apply import apply
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import GuardianSpec, Market, Rules
+from bot.venue.model.state import GuardianSpec, Rules, VenueMarket
 from bot.venue.prices import book
 from bot.venue.prices.quiet_band import band_of
 from bot.venue.triggers import matching
@@ -64,7 +64,7 @@ def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, pro
     start_ms = venue.now_ms
     venue.place(order(size="1", **protection))
     events = venue.bar("BTC", "100", "102", "98.3", "99.5")
-    assert {e.ts - start_ms for e in events if isinstance(e, Fill)} == {after_ms}
+    assert {e.ts - start_ms for e in events if isinstance(e, FillEvent)} == {after_ms}
 
 
 @pytest.mark.parametrize("path", ["ohlc", "olhc", "sl_first"])
@@ -138,7 +138,7 @@ def test_the_book_is_never_crossed_and_never_better_than_the_mid(seed: int):
         level_growth=chance.choice((0, 10_000_000)),
     )
     mid = e8(f"{chance.uniform(0.5, 120_000):.2f}")
-    bids, asks = book.book(Market(spec, mid, mid, mid))
+    bids, asks = book.book(VenueMarket(spec, mid, mid, mid))
     assert 1 <= len(bids) <= 20 and 1 <= len(asks) <= 20
     assert bids[0][0] <= mid <= asks[0][0]
     assert [px for px, _ in bids] == sorted({px for px, _ in bids}, reverse=True)
@@ -223,7 +223,7 @@ def test_a_mark_set_within_a_bar_keeps_the_volume_for_resting_orders(running: bo
     venue.do(c.PricePoint("BTC", e8("99"), step=0, bar_ms=venue.now_ms, volume=e8("100")))
     venue.do(c.SetMarks((("BTC", e8("99.5")),), running=running))
     events = venue.do(c.PricePoint("BTC", e8("97"), step=2, bar_ms=venue.now_ms, volume=e8("100"))).events
-    assert [e.px for e in events if isinstance(e, Fill)] == [e8(px) for px in filled]
+    assert [e.px for e in events if isinstance(e, FillEvent)] == [e8(px) for px in filled]
 
 
 @pytest.mark.parametrize("path", ["ohlc", "olhc", "adaptive", "sl_first"])

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bot.model.events import Event, Fill, FundingPaid, Liquidated
+from bot.model.events import Event, FillEvent, FundingPaid, Liquidated
 from bot.service.state_machine.quiet_marks import QuietMarks
 from bot.venue.model.commands import PlaceOrder, QuotePoint, SetBook, SetMarket, SetQuotes
 from bot.venue.model.state import HOUR_MS
@@ -28,7 +28,7 @@ def quote(venue: VenueDriver, mark: str, bid: str, ask: str) -> list[Event]:
 
 
 def fills(events: list[Event]) -> list[tuple[str, int]]:
-    return [(one.px, one.size) for one in events if isinstance(one, Fill)]
+    return [(one.px, one.size) for one in events if isinstance(one, FillEvent)]
 
 
 def test_market_orders_fill_at_the_ask_and_the_bid():
@@ -155,7 +155,7 @@ def test_every_fill_is_at_a_bid_or_an_ask_and_quiet_quotes_change_nothing(seed: 
             do(PlaceOrder("a", order(side=side, size="0.5", leverage=2, limit_px=limit, leverage_mode="clamp")))
     for one in noted.drain():
         quiet.do(one)
-    filled = [one for one in whole.account.events if isinstance(one, Fill)]
+    filled = [one for one in whole.account.events if isinstance(one, FillEvent)]
     assert len(filled) > 10
     assert skipped > 20
     assert {one.px for one in filled} <= tops

@@ -17,6 +17,7 @@ from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
 from bot.venue.prices import index
 from bot.venue.protection import protection
+from bot.venue.storage import codec
 from bot.venue.triggers import guardian_actions, liquidation, matching
 from tests.venue import world
 
@@ -137,7 +138,7 @@ def test_the_worlds_reach_every_kind_of_event_and_command() -> None:
         log, _ = world.write(seed)
         commands |= {type(command).__name__ for _, command in log}
         for event in world.replay(log)[1]:
-            events.add(f"{type(event).__name__}.{getattr(event, 'subtype', '')}")
+            events.add(f"{codec.stored_name(type(event))}.{getattr(event, 'subtype', '')}")
     assert {
         "Fill.entry",
         "Fill.exit",

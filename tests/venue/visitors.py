@@ -96,7 +96,9 @@ def _redeem(author: Writer) -> None:
     grant = author.doors.choice(ready)
     assert grant.account is not None
     number = author.number()
-    key = s.Key(f"key{number}", grant.account, grant.name, "bbk", f"d{number}", grant.scopes, author.now_ms, "device")
+    key = s.VenueKey(
+        f"key{number}", grant.account, grant.name, "bbk", f"d{number}", grant.scopes, author.now_ms, "device"
+    )
     return author.say(c.RedeemGrant(grant.device, key))
 
 

@@ -12,7 +12,7 @@ from bot import http_limits
 from bot.agents.params import AgentParams
 from bot.client.http import checked_base_url
 from bot.config.references import Referred
-from bot.config.settings import Account, Telegram
+from bot.config.settings import AccountSettings, Telegram
 from bot.errors import ConfigError
 from bot.service.webhooks.address_policy import TargetRefused, judge, target_of
 from bot.wire.addresses import address_problem
@@ -21,7 +21,7 @@ AGENT = {"model": "local", "instructions": "x", "usd_per_million_in": 0, "usd_pe
 # what a reference gave
 TOKEN = Referred("0" * 20)
 PLACES = {
-    "account.base_url": lambda url: Account.model_validate({"base_url": url, "api_key": TOKEN}),
+    "account.base_url": lambda url: AccountSettings.model_validate({"base_url": url, "api_key": TOKEN}),
     "agent base_url": lambda url: AgentParams.model_validate({**AGENT, "base_url": url}),
     "telegram.api_url": lambda url: Telegram.model_validate({"token": TOKEN, "chats": [1], "api_url": url}),
     "--base-url": checked_base_url,

@@ -75,7 +75,7 @@ def test_the_model_has_the_fields_of_the_document_and_no_more(model_name, shapes
 
 
 def test_the_resources_have_every_field_of_the_document(document):
-    for title, model in (("Position", bot.wire.Position), ("Trade", bot.wire.Trade)):
+    for title, model in (("Position", bot.wire.Position), ("Trade", bot.wire.TradeResource)):
         section = document.split(f"### {title}\n")[1].split("###")[0]
         rows = [
             [cell.strip() for cell in row.strip("|").split("|")] for row in section.splitlines() if row.startswith("|")

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 import bot.wire
-from bot.wire import Event, EventsPage, Position, Resource, Trade
+from bot.wire import Event, EventsPage, Position, Resource, TradeResource
 from bot.wire.events import DATA_OF
 
 FILL = {
@@ -114,7 +114,7 @@ def test_a_text_that_is_no_amount_is_refused(text):
 
 def test_an_amount_keeps_every_digit():
     text = "12345678901234567890123456789.12345678"
-    trade = Trade.model_validate(
+    trade = TradeResource.model_validate(
         {
             "id": "t",
             "kind": "k",

@@ -54,7 +54,7 @@ _EVENT_FOLDER: Final = "event_"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CandlesPart:
     """The source of some rows: from candle `start` on, the rows of `path`, beginning with row `first_row` (a header
     is row 1).
     """
@@ -81,7 +81,7 @@ class Candles:
     low: array[float] = field(repr=False)
     close: array[float] = field(repr=False)
     volume: array[float] = field(repr=False)
-    parts: tuple[Part, ...] = field(default=(), compare=False, repr=False)
+    parts: tuple[CandlesPart, ...] = field(default=(), compare=False, repr=False)
     # True: each row is one price at its instant, and not what happened in an interval.
     are_samples: bool = field(default=False, compare=False, repr=False)
     # True: some rows are later than at their source, because they were moved to the grid.
@@ -140,7 +140,7 @@ class Candles:
         if not indices or len({part.path for part in self.parts}) != 1:
             return made
         rows = array("q", (self.where(index)[1] for index in indices))
-        return replace(made, parts=(Part(self.parts[0].path, 0, rows[0], rows),))
+        return replace(made, parts=(CandlesPart(self.parts[0].path, 0, rows[0], rows),))
 
     def _with(self, columns: Sequence[array[Any]]) -> Candles:
         at_ms, opens, highs, lows, closes, volumes = columns
@@ -172,9 +172,9 @@ def late_ms(step_ms: int) -> int:
     return min(step_ms // LATE_SHARE, LATE_MAX_MS)
 
 
-def _cut(parts: tuple[Part, ...], first: int, last: int) -> tuple[Part, ...]:
+def _cut(parts: tuple[CandlesPart, ...], first: int, last: int) -> tuple[CandlesPart, ...]:
     """The parts of the candles `first` to `last`."""
-    kept: list[Part] = []
+    kept: list[CandlesPart] = []
     ends = [*(part.start for part in parts[1:]), last]
     for part, end in zip(parts, ends, strict=False):
         start = max(part.start, first)
@@ -182,7 +182,7 @@ def _cut(parts: tuple[Part, ...], first: int, last: int) -> tuple[Part, ...]:
             continue
         skipped = start - part.start
         rows = None if part.rows is None else part.rows[skipped : min(end, last) - part.start]
-        kept.append(Part(part.path, start - first, part.first_row + (skipped if rows is None else 0), rows))
+        kept.append(CandlesPart(part.path, start - first, part.first_row + (skipped if rows is None else 0), rows))
     return tuple(kept)
 
 
@@ -544,13 +544,13 @@ def interval_in(name: str) -> str | None:
     return next((word.lower() for word in words if word.lower() in INTERVAL_MS and word[-1] != "M"), None)
 
 
-def _read_text(path: Path) -> tuple[tuple[array[Any], ...], Part]:
+def _read_text(path: Path) -> tuple[tuple[array[Any], ...], CandlesPart]:
     if (taken := column_files.read_plain(path, COLUMNS)) is not None:
-        return taken, Part(path, 0, 2)
+        return taken, CandlesPart(path, 0, 2)
     return _read_cells(path)
 
 
-def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
+def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], CandlesPart]:
     """Read cell by cell, so that an error names its row."""
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     odd: array[int] | None = None
@@ -578,7 +578,7 @@ def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
                 raise ConfigError(f"{error} (milliseconds UTC); {way}") from None
             for index, name in enumerate(COLUMNS[1:], start=1):
                 columns[index].extend(column_files.floats(block, index, path, name))
-    return columns, Part(path, 0, 2, odd)
+    return columns, CandlesPart(path, 0, 2, odd)
 
 
 def _judge_header(path: Path, names: list[str]) -> None:
@@ -592,7 +592,7 @@ def _judge_header(path: Path, names: list[str]) -> None:
         )
 
 
-def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple[tuple[array[Any], ...], Part]:
+def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple[tuple[array[Any], ...], CandlesPart]:
     frame = column_files.scan_parquet(path)
     pl = column_files.research()
     schema = frame.collect_schema()
@@ -630,7 +630,7 @@ def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple
         first_row = int(rows[0])
         if int(rows[-1]) - first_row + 1 != len(table):
             odd = column_files.column_of(table, "row", "q")
-    return columns, Part(path, 0, first_row, odd)
+    return columns, CandlesPart(path, 0, first_row, odd)
 
 
 def join(parts: Sequence[Candles]) -> Candles:
@@ -639,7 +639,7 @@ def join(parts: Sequence[Candles]) -> Candles:
         return parts[0]
     ordered = sorted(parts, key=lambda one: one.at_ms[0])
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
-    places: list[Part] = []
+    places: list[CandlesPart] = []
     for one in ordered:
         places += [replace(part, start=part.start + len(columns[0])) for part in one.parts]
         for column, more in zip(columns, one.columns, strict=True):

@@ -16,7 +16,7 @@ from bot.words import many
 Severity = Literal["fault", "note"]
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """A kind of finding: the flag that accepts it (None: no flag), and what a backtest does with accepted data, or
     what the user can do.
     """
@@ -25,30 +25,32 @@ class Kind(NamedTuple):
     then: str
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "units": Kind(None, "a backtest reads milliseconds UTC; `bot data import --unit` turns other units into them"),
-    "price": Kind(
+KINDS: Final[dict[str, FindingKind]] = {
+    "units": FindingKind(
+        None, "a backtest reads milliseconds UTC; `bot data import --unit` turns other units into them"
+    ),
+    "price": FindingKind(
         None, "prices must be above zero and finite, volumes at least zero; correct the rows or cut them out"
     ),
-    "digits": Kind(
+    "digits": FindingKind(
         None, "multiply the prices by a thousand and divide the volumes by it, as a market like KPEPE is counted"
     ),
-    "odds": Kind(None, "they are held to 0.001 and 0.999"),
-    "unsorted": Kind("unsorted", "the rows are sorted by time"),
-    "duplicate": Kind("duplicates", "the last row of an instant counts"),
-    "off_grid": Kind("off-grid", "each row is moved forward to the next start of its interval, never back"),
-    "ohlc": Kind("ohlc", "high and low are widened to hold open and close"),
-    "hours": Kind("hours", "the times are used unchanged"),
-    "gap": Kind("gaps", "no price moves in the hole and the next open is a jump; stops fill there"),
-    "holiday": Kind(None, "nothing is done; cut them out if there was no trading then"),
-    "jump": Kind("jumps", "the prices are used unchanged"),
-    "zero_volume": Kind("zero-volume", "resting limit orders fill nothing in such bars"),
+    "odds": FindingKind(None, "they are held to 0.001 and 0.999"),
+    "unsorted": FindingKind("unsorted", "the rows are sorted by time"),
+    "duplicate": FindingKind("duplicates", "the last row of an instant counts"),
+    "off_grid": FindingKind("off-grid", "each row is moved forward to the next start of its interval, never back"),
+    "ohlc": FindingKind("ohlc", "high and low are widened to hold open and close"),
+    "hours": FindingKind("hours", "the times are used unchanged"),
+    "gap": FindingKind("gaps", "no price moves in the hole and the next open is a jump; stops fill there"),
+    "holiday": FindingKind(None, "nothing is done; cut them out if there was no trading then"),
+    "jump": FindingKind("jumps", "the prices are used unchanged"),
+    "zero_volume": FindingKind("zero-volume", "resting limit orders fill nothing in such bars"),
 }
 ACCEPTS: Final = tuple(kind.accept for kind in KINDS.values() if kind.accept is not None)
 EXAMPLES_MAX: Final = 3
 
 
-class Example(NamedTuple):
+class FindingExample(NamedTuple):
     """One place of a finding. `file` is None for candles without a file."""
 
     file: Path | None
@@ -62,14 +64,14 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DataFinding:
     """All places of one kind of finding: their number and the first few."""
 
     kind: str
     severity: Severity
     count: int
     text: str
-    examples: tuple[Example, ...] = ()
+    examples: tuple[FindingExample, ...] = ()
 
     @property
     def accept(self) -> str | None:
@@ -107,13 +109,13 @@ class AuditReport:
     last_ms: int
     hours: str
     files: tuple[Path, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[DataFinding, ...]
 
     @property
-    def faults(self) -> tuple[Finding, ...]:
+    def faults(self) -> tuple[DataFinding, ...]:
         return tuple(item for item in self.findings if item.severity == "fault")
 
-    def refused(self, accept: Collection[str] = ()) -> tuple[Finding, ...]:
+    def refused(self, accept: Collection[str] = ()) -> tuple[DataFinding, ...]:
         """The faults that `accept` does not cover. With any of these a backtest does not start."""
         return tuple(fault for fault in self.faults if fault.accept is None or fault.accept not in accept)
 
@@ -181,12 +183,12 @@ def finding(
     text: str,
     places: Sequence[tuple[int, str]],
     count: int | None = None,
-) -> Finding:
+) -> DataFinding:
     examples = tuple(
-        Example(*candles.where(index), candles.at_ms[index], text_here)
+        FindingExample(*candles.where(index), candles.at_ms[index], text_here)
         for index, text_here in islice(places, EXAMPLES_MAX)
     )
-    return Finding(kind, severity, len(places) if count is None else count, text, examples)
+    return DataFinding(kind, severity, len(places) if count is None else count, text, examples)
 
 
 def rows_of(count: int) -> str:

@@ -56,7 +56,7 @@ class Payment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Funding:
+class FundingRates:
     """The rates of a file, oldest first. A file with one row gives one rate for all time from then on."""
 
     path: Path
@@ -165,7 +165,7 @@ def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def read_funding(path: Path) -> Funding:
+def read_funding(path: Path) -> FundingRates:
     """The rates of a file `ts,rate` (ms UTC of the payment, fraction), oldest first.
 
     The hours of each rate are its distance from the one before, so the venue may have changed its period, and a gap
@@ -213,7 +213,7 @@ def read_funding(path: Path) -> Funding:
                 "rates are paid at full hours, once in an hour at most"
             )
         found.append(Payment(at_ms, rate, every))
-    return Funding(path, found, lines, hashlib.sha256(path.read_bytes()).hexdigest())
+    return FundingRates(path, found, lines, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _full_hour(ts: int) -> int:

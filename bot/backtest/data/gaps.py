@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from bot.backtest.data.candles import MS_MAX, Candles, distances
-from bot.backtest.data.findings import EXAMPLES_MAX, Finding, Severity, finding, instant, rows_of
+from bot.backtest.data.findings import EXAMPLES_MAX, DataFinding, Severity, finding, instant, rows_of
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.words import many
 
@@ -45,7 +45,7 @@ _CLOSE: Final = time_of_day(16)
 _EARLY_CLOSE: Final = time_of_day(13)
 
 
-def times(candles: Candles, hours: str) -> Iterator[Finding]:
+def times(candles: Candles, hours: str) -> Iterator[DataFinding]:
     """Findings about the instants of candles, and gaps. The unit must be right."""
     at_ms, step = candles.at_ms, candles.step_ms
     apart = distances(at_ms)
@@ -73,7 +73,7 @@ def times(candles: Candles, hours: str) -> Iterator[Finding]:
         yield from _gaps(candles, grid, hours, in_order=in_order and not off)
 
 
-def _duplicates(candles: Candles) -> Iterator[Finding]:
+def _duplicates(candles: Candles) -> Iterator[DataFinding]:
     seen: dict[int, int] = {}
     same: list[tuple[int, str]] = []
     other: list[tuple[int, str]] = []
@@ -110,7 +110,7 @@ class _Hole(NamedTuple):
     is_fault: bool
 
 
-def _gaps(candles: Candles, at_ms: Sequence[int], hours: str, *, in_order: bool) -> Iterator[Finding]:
+def _gaps(candles: Candles, at_ms: Sequence[int], hours: str, *, in_order: bool) -> Iterator[DataFinding]:
     step = candles.step_ms
     stamps = at_ms if in_order else sorted(set(at_ms))
     holes = [
@@ -167,7 +167,7 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
     return _Hole(index, bars, f"{_missing(bars)} in regular hours", lost > limit) if bars > 0 else None
 
 
-def holidays(candles: Candles) -> Iterator[Finding]:
+def holidays(candles: Candles) -> Iterator[DataFinding]:
     """Rows of days on which the exchange was closed.
 
     None if there are rows on Saturdays, because then the venue trades all days.
@@ -205,7 +205,7 @@ class _Fit(NamedTuple):
         return self.filled - self.night
 
 
-def session_hours(candles: Candles, severity: Severity) -> Iterator[Finding]:
+def session_hours(candles: Candles, severity: Severity) -> Iterator[DataFinding]:
     """Report rows of a share whose times fit the exchange as New York time, but not as UTC."""
     if candles.step_ms == DAY_MS:
         return

@@ -25,7 +25,7 @@ from bot.backtest.data.store import Conflict, Store
 from bot.clock import Clock
 from bot.errors import ConfigError
 from bot.market_data.source import Page, Say, Source
-from bot.market_data.symbols import Mapped
+from bot.market_data.symbols import MappedCoin
 from bot.wire.vocabulary import INTERVAL_MS
 
 # rows kept in memory: about 5 MB
@@ -39,10 +39,10 @@ FUNDING_FILE, ACTIONS_FILE = BESIDE_NAMES
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCandles:
     """What to pull: the market, the interval, and the span in ms UTC, on the grid of the interval."""
 
-    market: Mapped
+    market: MappedCoin
     interval: str
     since_ms: int
     until_ms: int
@@ -56,7 +56,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Progress:
+class PullProgress:
     """How far a pull is. `share` is of the span that had to be asked for."""
 
     at_ms: int
@@ -71,7 +71,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PullTarget:
     """Where candles go: the store, the accepted faults, and whether different values are replaced.
 
     `clock` dates the retrieval.
@@ -88,7 +88,7 @@ class Target:
 class Pulled:
     """What the store has in the span after a pull. `path` and `report` are None if it has nothing there."""
 
-    wanted: Wanted
+    wanted: WantedCandles
     path: Path | None
     rows: int
     added: int
@@ -123,7 +123,7 @@ class _Chunk:
 class Pull:
     """One pull of one market and interval."""
 
-    def __init__(self, source: Source, wanted: Wanted, target: Target) -> None:
+    def __init__(self, source: Source, wanted: WantedCandles, target: PullTarget) -> None:
         self._source = source
         self._wanted = wanted
         self._target = target
@@ -133,7 +133,7 @@ class Pull:
         self._added = 0
         self._wrote_seconds = 0.0
 
-    async def run(self, say: Say, show: Callable[[Progress], None]) -> Pulled:
+    async def run(self, say: Say, show: Callable[[PullProgress], None]) -> Pulled:
         """Pull what is missing. After an error everything that was received before it is in the store."""
         spans = self._spans()
         total_ms, done_ms, rows = sum(end - start for start, end in spans), 0, 0
@@ -149,7 +149,7 @@ class Pull:
                     rows += len(page.rows)
                     now = self._target.seconds()
                     at_ms = max(start, page.until_ms)
-                    show(Progress(at_ms, (done_ms + at_ms - start) / total_ms, rows, now - begun))
+                    show(PullProgress(at_ms, (done_ms + at_ms - start) / total_ms, rows, now - begun))
                     if len(chunk) >= CHUNK_ROWS_MAX or now - since > self._chunk_seconds():
                         whole, chunk = chunk, _Chunk(at_ms)
                         self._keep(whole)
@@ -218,7 +218,7 @@ def holes(at_ms: Sequence[int], start_ms: int, end_ms: int, step_ms: int) -> lis
     return [*found, (next_ms, end_ms)] if next_ms < end_ms else found
 
 
-def _origin(source: Source, market: Mapped, interval: str, root: Path) -> Origin:
+def _origin(source: Source, market: MappedCoin, interval: str, root: Path) -> Origin:
     """The recorded origin with the instrument as it is now. ConfigError if the store has another source or symbol."""
     held = read_origin(root, market.coin, interval)
     if held is None:
@@ -235,7 +235,7 @@ def _origin(source: Source, market: Mapped, interval: str, root: Path) -> Origin
 # ── Beside the candles ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def pull_funding(source: Source, wanted: Wanted, target: Target, say: Say) -> tuple[Path, int] | None:
+async def pull_funding(source: Source, wanted: WantedCandles, target: PullTarget, say: Say) -> tuple[Path, int] | None:
     """Pull the funding rates of a span into `funding.csv`.
 
     Returns the file and its number of rates; None if there are none.
@@ -278,7 +278,7 @@ def _text(rate: float) -> str:
     return format(Decimal(repr(rate)), "f")
 
 
-async def pull_actions(source: Source, wanted: Wanted, target: Target) -> Path | None:
+async def pull_actions(source: Source, wanted: WantedCandles, target: PullTarget) -> Path | None:
     """Record the splits and dividends of a share in `actions.csv`; None if the source knows none."""
     actions = await source.actions(wanted.market.symbol)
     if not actions:

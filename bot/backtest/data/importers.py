@@ -27,7 +27,7 @@ from bot.backtest.data.candles import (
     MS_MIN,
     NAMES,
     Candles,
-    Part,
+    CandlesPart,
     interval_in,
     interval_of,
     late_ms,
@@ -36,7 +36,7 @@ from bot.backtest.data.candles import (
 )
 from bot.backtest.data.gaps import CONTINUOUS, hours_of
 from bot.backtest.data.table_layout import ALIASES, judge_order, layout_of, market_place, one_of, other_time, places_of
-from bot.backtest.data.table_layout import Mapped as Mapped
+from bot.backtest.data.table_layout import ColumnMap as ColumnMap
 from bot.backtest.data.table_layout import columns_of as columns_of
 from bot.clock import DAY_MS
 from bot.errors import ConfigError
@@ -89,7 +89,7 @@ class _Table:
 
 
 def read_foreign(
-    path: Path, market: str, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None
+    path: Path, market: str, mapped: ColumnMap, report: Callable[[int], None] = lambda _rows: None
 ) -> Candles:
     """Read the candles of a file, in its order.
 
@@ -98,7 +98,7 @@ def read_foreign(
     return _candles(path, market, mapped, _read(path, mapped, report))
 
 
-def read_markets(path: Path, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
+def read_markets(path: Path, mapped: ColumnMap, report: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
     """Read the candles of every market in a file, by `mapped.market`. Each market keeps the file's order."""
     assert mapped.market is not None
     table = _read(path, mapped, report)
@@ -127,11 +127,11 @@ def read_markets(path: Path, mapped: Mapped, report: Callable[[int], None] = lam
     return list(found.values())
 
 
-def _read(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
+def _read(path: Path, mapped: ColumnMap, report: Callable[[int], None]) -> _Table:
     return _parquet(path, mapped) if column_files.is_parquet(path) else _text(path, mapped, report)
 
 
-def _candles(path: Path, market: str, mapped: Mapped, table: _Table) -> Candles:
+def _candles(path: Path, market: str, mapped: ColumnMap, table: _Table) -> Candles:
     table = _joined(path, table, mapped)
     rows, at_ms = table.rows, table.columns[0]
     if not at_ms:
@@ -144,14 +144,14 @@ def _candles(path: Path, market: str, mapped: Mapped, table: _Table) -> Candles:
         )
     interval = _interval(path, at_ms, mapped)
     _, opens, highs, lows, closes, volumes = table.columns
-    parts = (Part(path, 0, rows[0], rows),)
+    parts = (CandlesPart(path, 0, rows[0], rows),)
     read = Candles(
         market, interval, at_ms, opens, highs, lows, closes, volumes, parts, are_samples=mapped.is_of_samples
     )
     return _at_opens(read, table, mapped)
 
 
-def _joined(path: Path, table: _Table, mapped: Mapped) -> _Table:
+def _joined(path: Path, table: _Table, mapped: ColumnMap) -> _Table:
     """The rows joined to candles of --interval, if they are of an interval that is not known and fits into it. A
     candle without its first or last row
     is left out at the beginning and at the end of the file."""
@@ -186,7 +186,7 @@ def _joined(path: Path, table: _Table, mapped: Mapped) -> _Table:
     return _Table(columns, rows, [], None, table.is_behind, is_moved)
 
 
-def _at_opens(read: Candles, table: _Table, mapped: Mapped) -> Candles:
+def _at_opens(read: Candles, table: _Table, mapped: ColumnMap) -> Candles:
     """The candles at their opens, on the source's own clock; none closes earlier for it than at its source.
 
     - A close up to `late_ms` before the grid (00:59:59.999) is the close on the grid.
@@ -217,7 +217,7 @@ def _day(at_ms: int) -> str:
         return f"{at_ms} ms from 1970"
 
 
-def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
+def _interval(path: Path, at_ms: array[int], mapped: ColumnMap) -> str:
     wanted = mapped.interval
     about = _about(at_ms)
     if wanted is not None and about == wanted:
@@ -262,7 +262,7 @@ def _about(at_ms: array[int]) -> str | None:
 # ── Text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
+def _text(path: Path, mapped: ColumnMap, report: Callable[[int], None]) -> _Table:
     at_ms, rows = array("q"), array("q")
     markets: list[str] = []
     layout = layout_of(path, mapped)
@@ -312,7 +312,7 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
     return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
 
 
-def _judge_times(path: Path, mapped: Mapped, texts: Mapping[str, str]) -> None:
+def _judge_times(path: Path, mapped: ColumnMap, texts: Mapping[str, str]) -> None:
     """ConfigError if two columns of the first row, `texts` by name, are different times. A date without an hour "
     "is no other time."""
     found: dict[str, int] = {}
@@ -332,7 +332,7 @@ def _judge_times(path: Path, mapped: Mapped, texts: Mapping[str, str]) -> None:
 
 
 def _floats(
-    texts: Sequence[str], rows: Sequence[int], path: Path, name: str, mapped: Mapped, *, is_plain: bool = False
+    texts: Sequence[str], rows: Sequence[int], path: Path, name: str, mapped: ColumnMap, *, is_plain: bool = False
 ) -> array[float]:
     """A column of numbers. The error for another notation says which option to use."""
     cells = list(texts)
@@ -348,7 +348,7 @@ def _floats(
         raise
 
 
-def _way(text: str, mapped: Mapped) -> str:
+def _way(text: str, mapped: ColumnMap) -> str:
     if _SHORT.fullmatch(text):
         return "; write it in full, like 45200 for 45.2K, or leave it out if it is the volume: --columns volume=none"
     if not text or text.lower() in ("null", "none", "n/a", "na", "-", "--"):
@@ -366,7 +366,7 @@ def _way(text: str, mapped: Mapped) -> str:
 class _Stamps:
     """Convert the times of rows to milliseconds UTC. A file has one unit: a row with another unit is an error."""
 
-    def __init__(self, path: Path, mapped: Mapped, title: str = "") -> None:
+    def __init__(self, path: Path, mapped: ColumnMap, title: str = "") -> None:
         """`title` is the header of the time column, to recognize a repeated header among the rows."""
         self._path = path
         self._unit = mapped.unit
@@ -584,7 +584,7 @@ class _Zone:
 # ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parquet(path: Path, mapped: Mapped) -> _Table:
+def _parquet(path: Path, mapped: ColumnMap) -> _Table:
     frame = column_files.scan_parquet(path)
     schema = frame.collect_schema()
     header = list(schema.names())
@@ -607,7 +607,7 @@ def _parquet(path: Path, mapped: Mapped) -> _Table:
     return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
 
 
-def _with_index(schema: Any, mapped: Mapped) -> list[str]:
+def _with_index(schema: Any, mapped: ColumnMap) -> list[str]:
     """The names of the columns.
 
     An unnamed index of pandas is the time if it has times and no other column is the time.
@@ -618,7 +618,7 @@ def _with_index(schema: Any, mapped: Mapped) -> list[str]:
     return ["ts" if name.startswith(PANDAS_INDEX) and schema[name].is_temporal() else name for name in names]
 
 
-def _parquet_numbers(path: Path, name: str, series: Any, mapped: Mapped, rows: Sequence[int]) -> array[float]:
+def _parquet_numbers(path: Path, name: str, series: Any, mapped: ColumnMap, rows: Sequence[int]) -> array[float]:
     pl = column_files.research()
     if series.dtype.is_numeric():
         return column_files.column_of(pl.DataFrame({name: series}), name, "d")

@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedSpan:
     """A span for which the source was asked, and how many candles the store had in it afterwards."""
 
     from_ms: int
@@ -43,7 +43,7 @@ class Origin:
     source: str
     symbol: str
     retrieved_ms: int
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[AskedSpan, ...] = ()
     instrument: Instrument | None = None
 
     def unasked(self, at_ms: Sequence[int], since_ms: int, until_ms: int) -> list[Span]:
@@ -66,7 +66,7 @@ class Origin:
                 joined[-1] = joined[-1][0], max(end, joined[-1][1])
             else:
                 joined.append((start, end))
-        asked = tuple(Asked(start, end, held_in(at_ms, start, end)) for start, end in joined)
+        asked = tuple(AskedSpan(start, end, held_in(at_ms, start, end)) for start, end in joined)
         return replace(self, asked=asked, retrieved_ms=now_ms)
 
 
@@ -75,7 +75,7 @@ def held_in(at_ms: Sequence[int], start_ms: int, end_ms: int) -> int:
     return bisect_left(at_ms, end_ms) - bisect_left(at_ms, start_ms)
 
 
-def _without(span: Span, asked: Asked) -> Iterator[Span]:
+def _without(span: Span, asked: AskedSpan) -> Iterator[Span]:
     start, end = span
     if start < min(end, asked.from_ms):
         yield start, min(end, asked.from_ms)
@@ -100,7 +100,7 @@ def read_origin(store: Path, market: str, interval: str) -> Origin | None:
             body["source"],
             body["symbol"],
             body["retrievedMs"],
-            tuple(Asked(*map(int, one)) for one in body["asked"]),
+            tuple(AskedSpan(*map(int, one)) for one in body["asked"]),
             None if instrument is None else Instrument(**instrument),
         )
     except FileNotFoundError:

@@ -20,8 +20,8 @@ from bot.backtest.data.findings import (
     ACCEPTS,
     EXAMPLES_MAX,
     AuditReport,
+    DataFinding,
     FaultyData,
-    Finding,
     Severity,
     finding,
     rows_of,
@@ -140,7 +140,7 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
     if hours not in HOURS:
         raise ConfigError(f"hours {hours!r} are not known; there are {', '.join(HOURS)}")
     files = tuple(dict.fromkeys(part.path for part in candles.parts))
-    found: list[Finding] = []
+    found: list[DataFinding] = []
     if len(candles):
         found += _units(candles)
         if not found:
@@ -164,7 +164,7 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
     return AuditReport(candles.market, candles.interval, len(candles), first, last, hours, files, tuple(found))
 
 
-def _units(candles: Candles) -> Iterator[Finding]:
+def _units(candles: Candles) -> Iterator[DataFinding]:
     at_ms = candles.at_ms
     if min(at_ms) >= MS_MIN and max(at_ms) < MS_MAX:
         return
@@ -201,7 +201,7 @@ def _is_sound(candles: Candles) -> bool:
     )
 
 
-def _prices(candles: Candles, *, is_sound: bool) -> Iterator[Finding]:
+def _prices(candles: Candles, *, is_sound: bool) -> Iterator[DataFinding]:
     places: list[tuple[int, str]] = []
     for name, column in () if is_sound else _prices_of(candles):
         if not math.isfinite(sum(column)) or min(column) <= 0 or max(column) >= PX_MAX:
@@ -230,7 +230,7 @@ def _bound(value: float, most: float) -> str:
     return f" and below {most:g}" if value >= most else ""
 
 
-def _digits(candles: Candles) -> Iterator[Finding]:
+def _digits(candles: Candles) -> Iterator[DataFinding]:
     """Prices that lose too much when they are rounded to the venue's 0.00000001, which matters for small prices."""
     places: list[tuple[int, str]] = []
     for name, column in _prices_of(candles):
@@ -248,7 +248,7 @@ def _digits(candles: Candles) -> Iterator[Finding]:
         yield finding(candles, "digits", "fault", text, places, rows)
 
 
-def _odds(candles: Candles) -> Iterator[Finding]:
+def _odds(candles: Candles) -> Iterator[DataFinding]:
     """Prices of an event market above 1 USD, the most that a share pays, and prices beyond the venue's lowest and
     highest, as sources have near an event's end.
     """
@@ -273,7 +273,7 @@ def _odds(candles: Candles) -> Iterator[Finding]:
         yield finding(candles, "odds", "note", text, sorted(places), rows)
 
 
-def _ohlc(candles: Candles) -> Iterator[Finding]:
+def _ohlc(candles: Candles) -> Iterator[DataFinding]:
     opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
     places: list[tuple[int, str]] = []
     for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
@@ -290,7 +290,7 @@ def _ohlc(candles: Candles) -> Iterator[Finding]:
         )
 
 
-def _volumes(candles: Candles) -> Iterator[Finding]:
+def _volumes(candles: Candles) -> Iterator[DataFinding]:
     count = 0 if min(candles.volume) > 0 else candles.volume.count(0.0)
     if not count:
         return
@@ -306,7 +306,7 @@ def _volumes(candles: Candles) -> Iterator[Finding]:
 # ── Jumps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
+def _jumps(candles: Candles, hours: str) -> Iterator[DataFinding]:
     """Report closes far from the close before, wicks far from open and close, and moves that look like a share's split.
     After a gap the limit is that of a day."""
     closes, highs, lows, opens, at_ms, step = (

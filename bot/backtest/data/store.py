@@ -48,7 +48,7 @@ class Written(NamedTuple):
     last_ms: int
 
 
-class Held(NamedTuple):
+class StoredFile(NamedTuple):
     """One file of the store."""
 
     market: str
@@ -79,12 +79,12 @@ class Store:
             return None
         return read_file(file, market=market, interval=interval, start_ms=start_ms, end_ms=end_ms)
 
-    def held(self, unread: list[ConfigError] | None = None) -> list[Held]:
+    def held(self, unread: list[ConfigError] | None = None) -> list[StoredFile]:
         """List the store by market and interval.
 
         Errors of unreadable files are added to `unread`; without it the first error is raised.
         """
-        found: list[Held] = []
+        found: list[StoredFile] = []
         for market, interval, file in self._files():
             try:
                 candles = read_file(file, market=market, interval=interval)
@@ -94,7 +94,9 @@ class Store:
                 unread.append(error)
                 continue
             found.append(
-                Held(market, interval, file, len(candles), candles.at_ms[0], candles.at_ms[-1], file.stat().st_size)
+                StoredFile(
+                    market, interval, file, len(candles), candles.at_ms[0], candles.at_ms[-1], file.stat().st_size
+                )
             )
         return found
 

@@ -25,7 +25,7 @@ from bot.backtest.data.candles import COLUMNS, MS_MAX, MS_MIN, Candles
 from bot.backtest.data.resampling import resample
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ConfigError
-from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.event_odds import EventOdds
 from bot.service.market_data.instruments import CATALOGUE, Listing
 from bot.service.market_data.trading_hours import is_half_day, is_trading_day
 from bot.venue.model.numbers import E8
@@ -95,7 +95,7 @@ Minute = tuple[int, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SyntheticOptions:
     """The arguments of `generate`."""
 
     market: str
@@ -128,7 +128,7 @@ class Wanted:
             raise ConfigError(f"--class {self.asset_class!r} is not known; there are {', '.join(CLASSES)}")
 
 
-def generate(wanted: Wanted, report: Callable[[int], None] = lambda _days: None) -> Candles:
+def generate(wanted: SyntheticOptions, report: Callable[[int], None] = lambda _days: None) -> Candles:
     """Generate the candles. `report` is called with the number of finished days."""
     listing = listing_of(wanted.market, wanted.asset_class)
     if listing.spec.margin_mode == "full":
@@ -160,7 +160,7 @@ def listing_of(market: str, asset_class: str | None) -> Listing:
 # ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Candles:
+def _prices(wanted: SyntheticOptions, listing: Listing, report: Callable[[int], None]) -> Candles:
     """Generate the minutes day by day, and make candles of the interval from them."""
     walk = _Walk(wanted, listing)
     # In winter extended hours end on the next UTC day.
@@ -194,7 +194,7 @@ def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> 
 class _Walk:
     """A random walk of a price with its two volatility factors."""
 
-    def __init__(self, wanted: Wanted, listing: Listing) -> None:
+    def __init__(self, wanted: SyntheticOptions, listing: Listing) -> None:
         # The seed is a text: the same on every machine.
         self._chance = Random(f"{wanted.seed}:{wanted.market}:walk")
         self._listed = listing.px / E8
@@ -291,7 +291,7 @@ def _ends(at_ms: int, hours: str, span: tuple[int, int]) -> int:
     return at_ms + (span[1] - (HOURS[hours][1] - EARLY[hours] if is_half else 0)) * MINUTE_MS
 
 
-def _moods(wanted: Wanted) -> list[Regime]:
+def _moods(wanted: SyntheticOptions) -> list[Regime]:
     """The regime of each day."""
     if wanted.regimes.strip() == MIXED:
         return _mixed(wanted)
@@ -307,7 +307,7 @@ def _moods(wanted: Wanted) -> list[Regime]:
     return [stretches[day % len(stretches)] for day in range(wanted.days)]
 
 
-def _mixed(wanted: Wanted) -> list[Regime]:
+def _mixed(wanted: SyntheticOptions) -> list[Regime]:
     """Regimes in random order and of random lengths. A recovery follows each crash."""
     chance = Random(f"{wanted.seed}:{wanted.market}:regimes")
     found: list[Regime] = []
@@ -323,10 +323,10 @@ def _mixed(wanted: Wanted) -> list[Regime]:
 # ── Odds and holes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _odds(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Candles:
+def _odds(wanted: SyntheticOptions, listing: Listing, report: Callable[[int], None]) -> Candles:
     """Candles of an event market, which is settled at the end of the last day."""
     start, end = wanted.start_ms, wanted.start_ms + wanted.days * DAY_MS
-    source = EventMarket(
+    source = EventOdds(
         coin=listing.spec.coin,
         seed=wanted.seed,
         prior=listing.px,
@@ -346,7 +346,7 @@ def _odds(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Ca
     return Candles(wanted.market, wanted.interval, at_ms, opens, highs, lows, closes, volumes)
 
 
-def _holed(candles: Candles, wanted: Wanted) -> Candles:
+def _holed(candles: Candles, wanted: SyntheticOptions) -> Candles:
     """Remove `--gaps` gaps of random lengths. The first and the last candle stay."""
     chance = Random(f"{wanted.seed}:{wanted.market}:holes")
     longest = (len(candles) - 2) // (2 * wanted.gaps)

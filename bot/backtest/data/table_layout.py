@@ -62,7 +62,7 @@ STEADY: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class ColumnMap:
     """How to read a file of another program. `columns` maps our names to the file's names, to numbers from 1, to two
     names joined by `+`, or the volume to
     `none`. The name `price` stands for open, high, low and close. `market` is a pattern like `event:{id}`, where `id`
@@ -150,7 +150,7 @@ class Layout(NamedTuple):
     first_row: int
 
 
-def layout_of(path: Path, mapped: Mapped) -> Layout:
+def layout_of(path: Path, mapped: ColumnMap) -> Layout:
     """Detect the delimiter, the header and where the rows begin."""
     with column_files.opened(path) as stream:
         read = stream.read(SAMPLE_CHARS).splitlines()
@@ -199,7 +199,7 @@ def layout_of(path: Path, mapped: Mapped) -> Layout:
     return Layout(delimiter, header, len(cells), ahead + 1 + len(levels))
 
 
-def _delimiter(lines: Sequence[str], mapped: Mapped) -> str:
+def _delimiter(lines: Sequence[str], mapped: ColumnMap) -> str:
     """The delimiter that every line has most often. Of two, the one that is no decimal comma."""
     apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
     usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
@@ -216,7 +216,7 @@ def _is_name(cell: str) -> bool:
     return any(map(str.isalpha, cell)) and not re.fullmatch(r"[0-9TZ:.+\- ]+", cell)
 
 
-def _joined_header(path: Path, levels: Sequence[list[str]], mapped: Mapped) -> list[str]:
+def _joined_header(path: Path, levels: Sequence[list[str]], mapped: ColumnMap) -> list[str]:
     """One header of several lines, as a frame of pandas has them (yfinance: names, tickers, the name of the index).
     With several tickers a column's
     name has its ticker too."""
@@ -239,7 +239,7 @@ def _joined_header(path: Path, levels: Sequence[list[str]], mapped: Mapped) -> l
     return header
 
 
-def places_of(path: Path, header: list[str] | None, width: int, mapped: Mapped) -> dict[str, list[int]]:
+def places_of(path: Path, header: list[str] | None, width: int, mapped: ColumnMap) -> dict[str, list[int]]:
     """The position of each column: by --columns, by the usual names, or by the order in a file without a header. The
     time may be two columns; several
     columns of one price or of the volume are all there, and `one_of` decides."""
@@ -303,13 +303,13 @@ def _says_close(column: str) -> bool:
     )
 
 
-def market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
+def market_place(path: Path, mapped: ColumnMap, header: list[str] | None, width: int) -> list[int]:
     """The position of the market column; empty if the file has one market."""
     column = mapped.market_column
     return [] if column is None else [_place(path, column, lower(header), width)]
 
 
-def other_time(header: list[str] | None, mapped: Mapped) -> list[int]:
+def other_time(header: list[str] | None, mapped: ColumnMap) -> list[int]:
     """The positions of further columns that may be the time, behind the one that `places_of` takes."""
     names = lower(header)
     if "ts" in mapped.columns or ("date" in names and "time" in names):

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final
 
 from bot.runtime.kernel.kernel import Kernel
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.ports import Calm
 from bot.runtime.strategy_host.host import NO_SIGNALS, Decision, OwnedSignal, StrategyHost
 from bot.runtime.strategy_host.instance import INTENTS_MAX, StrategyInstance
@@ -29,13 +29,13 @@ class BarRuns:
         self._kernel = kernel
         self._host: StrategyHost = kernel.strategy_host
 
-    def has_bounds(self, series: Series) -> bool:
+    def has_bounds(self, series: BarSeries) -> bool:
         """True if a timer or a daily loss ends `decide` there, besides the band that it is given."""
         losses = self._kernel.conditions.losses
         return self._kernel.timers.next_ms is not None or (losses.is_used and losses.has_limits(series.market))
 
     def decide(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
+        self, series: BarSeries, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
     ) -> tuple[Bar | None, Decision | None]:
         """Decide bar after bar of one series, until a bar leaves the range `calm` or a strategy yields a signal.
 
@@ -55,7 +55,7 @@ class BarRuns:
         return self._run_together(series, bars, calm, seen)
 
     def _run_together(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None, last_ms: int | None = None
+        self, series: BarSeries, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None, last_ms: int | None = None
     ) -> tuple[Bar | None, Decision | None]:
         """`decide` for any strategies. `last_ms`: a bar that was decided before and is not marked as done yet."""
         lo, hi, until_ms = calm
@@ -79,7 +79,7 @@ class BarRuns:
         return leaving, None
 
     def _run_alone(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, instance: StrategyInstance, seen: Bar | None
+        self, series: BarSeries, bars: Iterator[Bar], calm: Calm, instance: StrategyInstance, seen: Bar | None
     ) -> tuple[Bar | None, Decision | None]:
         """`decide` for one strategy without a state.
 

@@ -59,11 +59,11 @@ def _value(name: str, text: str) -> Cap:
 
 def check_caps(caps: Mapping[str, Cap]) -> None:
     """ConfigError for a value that the service would refuse."""
-    from bot.service.views.responses import Refused
+    from bot.service.views.responses import OperationRefused
 
     try:
         cap_requests(caps)
-    except Refused as no:
+    except OperationRefused as no:
         raise ConfigError(f"--cap: {no.refusal.message}") from None
 
 
@@ -99,7 +99,7 @@ def assumption_lines(caps: Mapping[str, Cap]) -> list[str]:
 
 def cap_requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
     """The bodies of POST /v1/keys and PATCH /v1/settings that set the caps; None where there is nothing to set."""
-    from bot.service.views.responses import Refused, of_validation
+    from bot.service.views.responses import OperationRefused, of_validation
     from bot.wire.requests import KeyRequest, SettingsRequest
 
     body: dict[str, Any] = {name: list(one) if isinstance(one, tuple) else one for name, one in caps.items()}
@@ -110,4 +110,4 @@ def cap_requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
         key = KeyRequest.from_wire(asked) if mine else None
         return key, SettingsRequest.from_wire(own) if own else None
     except ValidationError as error:
-        raise Refused(of_validation(error)) from None
+        raise OperationRefused(of_validation(error)) from None

@@ -1,8 +1,8 @@
 """A backtest session: the daemon's own kernel on candles, under a simulated clock. The kernel's code is the same as in
 a live run.
 
-`Session` decides which path takes the next bars, when the daemon is down, and when it starts again. It contains no
-trading rule.
+`BacktestSession` decides which path takes the next bars, when the daemon is down, and when it starts again. It contains
+no trading rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel.assembly import kernel_settings, place_strategies
 from bot.runtime.kernel.kernel import Hooks, Kernel
 from bot.runtime.liveness import heartbeat_rule
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.ports import VenuePort
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.strategy_host.host import StrategySpec, run_inline
@@ -60,7 +60,7 @@ class Paths:
         )
 
 
-class Session:
+class BacktestSession:
     """One backtest run.
 
     `place` makes the strategies, again for each start of the daemon. `wait` runs a coroutine to its end.
@@ -268,15 +268,15 @@ def local(
     rates: Mapping[str, Sequence[Payment]] | None = None,
     place: Callable[[Settings], list[StrategySpec]] = place_strategies,
     is_cut: bool = False,
-) -> tuple[Session, SimulatedExchange]:
+) -> tuple[BacktestSession, SimulatedExchange]:
     """A session in this process, and its exchange.
 
     `is_cut`: the candles are the beginning of those of another session (see `timeline_of`).
     """
     specs = place(settings)
-    warmups: dict[Series, int] = {}
+    warmups: dict[BarSeries, int] = {}
     for spec in specs:
-        for series in (Series(market, spec.interval) for market in spec.strategy.markets):
+        for series in (BarSeries(market, spec.interval) for market in spec.strategy.markets):
             warmups[series] = max(warmups.get(series, 0), spec.strategy.warmup_bars)
     timeline = timeline_of(candles, series_of(specs), options, warmups, is_cut=is_cut)
     shortest = min(timeline.series_cursors, key=lambda one: one.step_ms)
@@ -289,7 +289,7 @@ def local(
     named = {} if address is None else {"address": address}
     exchange = SimulatedExchange(timeline.cursors, options, start_ms=timeline.start_ms, rates=rates, **named)
     port = LocalPort(exchange, timeline.series_cursors)
-    session = Session(settings, timeline, options, exchange=exchange, port=port, journal=journal, place=place)
+    session = BacktestSession(settings, timeline, options, exchange=exchange, port=port, journal=journal, place=place)
     listings = {cursor.coin: exchange.state.markets[cursor.coin].spec for cursor in timeline.cursors}
     session.grids = {
         coin: Grid(one.px_decimals, one.sig_figs)

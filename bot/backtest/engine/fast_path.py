@@ -14,7 +14,7 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
 from bot.backtest.engine.timeline import Timeline
-from bot.runtime.passes.bar_feed import Closed, Series
+from bot.runtime.passes.bar_feed import BarSeries, ClosedBar
 from bot.runtime.passes.ports import Calm
 from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
@@ -24,7 +24,7 @@ from bot.strategy.indicators import Columns
 _EVERY_BAR: Final = Calm(float("inf"), float("-inf"), 0)
 
 
-def _batch(stepper: Stepper, cursor: MarketCursor, series: Series, last: int) -> BarBatch:
+def _batch(stepper: Stepper, cursor: MarketCursor, series: BarSeries, last: int) -> BarBatch:
     """The bars up to row `last`, with the strategies' indicators computed for all of them."""
     columns = Columns(
         *(
@@ -57,7 +57,7 @@ class SingleMarketPath:
         """True when `until_ms` is reached; False when the run was stopped before."""
         cursor, series_cursor, monitor = self._timeline.cursors[0], self._timeline.series_cursors[0], self._monitor
         end = min(cursor.end, cursor.index_of(until_ms + 1))
-        series = Series(cursor.coin, cursor.interval)
+        series = BarSeries(cursor.coin, cursor.interval)
         chunk_end = min(end, cursor.at + monitor.chunk)
         while cursor.at < end:
             last = min(chunk_end, cursor.at + monitor.polling.bars)
@@ -74,7 +74,7 @@ class SingleMarketPath:
         series_cursor.seek(max(series_cursor.at, cursor.at))
         return True
 
-    def _run_batch(self, cursor: MarketCursor, series: Series, batch: BarBatch, last: int) -> None:
+    def _run_batch(self, cursor: MarketCursor, series: BarSeries, batch: BarBatch, last: int) -> None:
         """The bars of the batch up to row `last`, or fewer when the progress is due to be reported."""
         kernel, exchange, stepper, stats = self._stepper.running(), self._exchange, self._stepper, self._monitor.stats
         decide, band_of, coin = stepper.runs.decide, exchange.band, cursor.coin
@@ -101,7 +101,7 @@ class SingleMarketPath:
                 if bar is not seen:
                     exchange.skip(cursor, last - 1 - batch.left)
                 seen, stepper.cause_ms = None, bar.at_ms - 1
-                stepper.act(decision, Closed(bar.at_ms, coin, series.interval, bar), before_next_bar=True)
+                stepper.act(decision, ClosedBar(bar.at_ms, coin, series.interval, bar), before_next_bar=True)
                 continue
             stats.touched += 1
             # Inside this bar an order has arrived or a daemon has started: the rest of the bar goes point by point.

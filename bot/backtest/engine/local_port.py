@@ -19,15 +19,15 @@ from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
 from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.model.events import Event as ModelEvent
 from bot.money import parse_e8
-from bot.runtime.passes.ports import PlacedOrder, ServiceClock
+from bot.runtime.passes.ports import PlacedOrder, PortClock
 from bot.service.operations.executor import Context, parse_scaled
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact, order_spec
 from bot.service.views import account_views, event_views
-from bot.service.views.responses import Answer, Refused, status_of, submitted_by
+from bot.service.views.responses import OperationRefused, ServiceAnswer, status_of, submitted_by
 from bot.venue.model.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
 from bot.venue.model.state import OrderSpec, event_id
 from bot.venue.orders.orders import OrderPlaced
-from bot.venue.orders.quote_draft import Quote
+from bot.venue.orders.quote_draft import OrderQuote
 from bot.wire import (
     AccountSnapshot,
     BookResult,
@@ -86,7 +86,7 @@ class LocalPort:
         arrive: Callable[[str | None], None] | None = None,
     ) -> None:
         self.exchange = exchange
-        self.clock: ServiceClock = exchange.clock
+        self.clock: PortClock = exchange.clock
         self.operations = exchange.operations
         self.principal = exchange.principal
         self.key = exchange.key
@@ -109,14 +109,14 @@ class LocalPort:
         exchange = self.exchange
         try:
             spec = self._spec(request)
-        except Refused as no:
+        except OperationRefused as no:
             _raise(no.refusal, no.status, reads=True)
         self._plans += 1
         token = f"cft_{self._plans:028d}"
         quoted = exchange.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, self.key))
         if isinstance(quoted, Refusal):
             _raise(quoted, reads=True)
-        assert isinstance(quoted, Quote)
+        assert isinstance(quoted, OrderQuote)
         plan = Plan.model_validate_json(json.dumps(account_views.plan(quoted)))
         return PlanResult(plan=plan, confirm_token=token, expires_at=exchange.state.now_ms + PLAN_TTL_REAL_MS)
 
@@ -128,7 +128,7 @@ class LocalPort:
         self._begin(key)
         try:
             spec = self._spec(request)
-        except Refused as no:
+        except OperationRefused as no:
             _raise(no.refusal, no.status)
         return self._placed(self.exchange.run(PlaceOrder(ACCOUNT, spec, self.key, None, key, expires_at_ms)))
 
@@ -149,7 +149,7 @@ class LocalPort:
                 idempotency_key=key,
                 expires_ms=expires_at_ms,
             )
-        except Refused as no:
+        except OperationRefused as no:
             _raise(no.refusal, no.status)
         return self._placed(self.exchange.run(command))
 
@@ -260,11 +260,11 @@ class LocalPort:
 
     # -- inside
 
-    def _ask(self, model: type[R], operation: Callable[[], Answer], *, reads: bool = False) -> R:
+    def _ask(self, model: type[R], operation: Callable[[], ServiceAnswer], *, reads: bool = False) -> R:
         """An operation's answer, parsed from its JSON as a client does."""
         try:
             answer = operation()
-        except Refused as no:
+        except OperationRefused as no:
             _raise(no.refusal, no.status, reads=reads)
         if answer.status != 200:
             said = ErrorEnvelope.model_validate_json(answer.body).error

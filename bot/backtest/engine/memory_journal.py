@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.errors import Refusal
 from bot.model.events import Event as ModelEvent
-from bot.model.events import Fill, OrderChanged
+from bot.model.events import FillEvent, OrderChanged
 from bot.money import decimal_of_e8
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.event_log import Cursor, EventLog, next_cursor
@@ -24,7 +24,7 @@ from bot.runtime.journal.intent_log import IntentLog, Outcome
 from bot.runtime.journal.journal import OF_THIS_PROCESS, Journal, Notice, TraceKind
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.pending_writes import PendingWrites
-from bot.runtime.journal.retention import Held
+from bot.runtime.journal.retention import HeldKeys
 from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
 from bot.runtime.model.named_event import Named
@@ -265,7 +265,7 @@ class MemoryEvents(EventLog):
             event.idempotency_key
             for event in self.taken.values()
             # The instant is compared first, because most events are older.
-            if event.ts >= since_ms and type(event) is Fill and event.coin == coin and event.subtype == "entry"
+            if event.ts >= since_ms and type(event) is FillEvent and event.coin == coin and event.subtype == "entry"
             if event.idempotency_key
         ]
 
@@ -273,7 +273,7 @@ class MemoryEvents(EventLog):
         return [
             (decimal_of_e8(event.size), decimal_of_e8(event.px), event.ts)
             for event in self.taken.values()
-            if type(event) is Fill and event.idempotency_key == key and event.subtype == "entry"
+            if type(event) is FillEvent and event.idempotency_key == key and event.subtype == "entry"
         ]
 
     def has_seen_own_key(self) -> bool:
@@ -284,7 +284,9 @@ class MemoryEvents(EventLog):
         return {
             event.idempotency_key: event.trade
             for event in self.taken.values()
-            if isinstance(event, Fill | OrderChanged) and event.idempotency_key in wanted and event.trade is not None
+            if isinstance(event, FillEvent | OrderChanged)
+            and event.idempotency_key in wanted
+            and event.trade is not None
         }
 
 
@@ -294,7 +296,7 @@ def number_of(id_: str) -> int:
 
 
 def key_of(event: ModelEvent) -> str | None:
-    return event.idempotency_key if isinstance(event, Fill | OrderChanged) else None
+    return event.idempotency_key if isinstance(event, FillEvent | OrderChanged) else None
 
 
 class MemoryState(StateStore):
@@ -440,7 +442,7 @@ class MemoryJournal(Journal):
         """True if a trim is due because of the number of intents, even if few events came."""
         return len(self.intents.by_id) > INTENTS_MAX
 
-    def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
+    def trim(self, held: Callable[[], HeldKeys] = HeldKeys, *, now_ms: int = 0) -> int:
         """Forget old events and final intents.
 
         It keeps the newest, and those that name the owner of an open position or order.

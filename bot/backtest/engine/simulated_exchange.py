@@ -27,7 +27,7 @@ from bot.service.market_data.price_feed import PriceFeed
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import OWNER_SCOPES, Principal
 from bot.service.security.rate_limits import RateLimits
-from bot.service.state_machine.clock import ServiceClock
+from bot.service.state_machine.clock import MachineClock
 from bot.service.state_machine.command_log import CommandLog
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.replay import EMPTY_CHAIN
@@ -46,7 +46,7 @@ from bot.venue.model.commands import (
 )
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import forget_oldest
-from bot.venue.model.state import Account, Key, Rules, State
+from bot.venue.model.state import Rules, State, VenueAccount, VenueKey
 from bot.venue.prices import index
 from bot.venue.prices.quiet_band import FOREVER_MS
 from bot.venue.storage import pages
@@ -100,7 +100,7 @@ class SimulatedExchange(Machine):
         rates: Mapping[str, Sequence[Payment]] | None = None,
     ) -> None:
         super().__init__(
-            clock=ServiceClock.start(0.0, start_ms),
+            clock=MachineClock.start(0.0, start_ms),
             command_log=CommandLog(None),
             feed=_Prices(cursor.coin for cursor in cursors),
             state=State(),
@@ -159,9 +159,9 @@ class SimulatedExchange(Machine):
         heapify(self._changes)
         self.follow_sessions(start_ms)
         self._change_ms = self._next_change_ms()
-        key = Key(KEY, ACCOUNT, "owner", "", "", OWNER_SCOPES, start_ms, "sandbox", owner=True)
+        key = VenueKey(KEY, ACCOUNT, "owner", "", "", OWNER_SCOPES, start_ms, "sandbox", owner=True)
         self.run(OpenAccount(ACCOUNT, address, "session", int(options.balance_usd * E8), key))
-        self.account: Account = self.state.accounts[ACCOUNT]
+        self.account: VenueAccount = self.state.accounts[ACCOUNT]
         self.key = apply_caps(self, options.caps, account=ACCOUNT, owner=KEY) if options.caps else KEY
         self.principal = Principal(ACCOUNT, self.key, frozenset(OWNER_SCOPES), owner=self.key == KEY)
         self.operations = Operations(self, RateLimits(enabled=False), "http://session.invalid")

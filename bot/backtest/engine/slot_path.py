@@ -10,7 +10,7 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
 from bot.backtest.engine.timeline import Timeline
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 
 
 class SlotPath:
@@ -38,7 +38,7 @@ class SlotPath:
         self._heard = [
             (series_cursor, series, partial(stepper.precompute, series))
             for series_cursor in timeline.series_cursors
-            for series in [Series(series_cursor.cursor.coin, series_cursor.interval)]
+            for series in [BarSeries(series_cursor.cursor.coin, series_cursor.interval)]
         ]
 
     def run(self, until_ms: int) -> bool:

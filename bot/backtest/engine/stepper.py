@@ -16,8 +16,8 @@ from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.progress import RunStats
 from bot.errors import RETRY_AFTER_MS
 from bot.runtime.kernel.kernel import Kernel
-from bot.runtime.passes.bar_feed import Closed, Series
-from bot.runtime.passes.ports import Calm, ServiceClock
+from bot.runtime.passes.bar_feed import BarSeries, ClosedBar
+from bot.runtime.passes.ports import Calm, PortClock
 from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
@@ -79,7 +79,7 @@ class Stepper:
     def __init__(
         self,
         exchange: ExchangeControl,
-        clock: ServiceClock,
+        clock: PortClock,
         stats: RunStats,
         *,
         latency_ms: int,
@@ -117,7 +117,7 @@ class Stepper:
 
     # -- bars and timers
 
-    def decide_at(self, at_ms: int, due: Sequence[tuple[Series, Bar]]) -> None:
+    def decide_at(self, at_ms: int, due: Sequence[tuple[BarSeries, Bar]]) -> None:
         """Decide on bars that all close at one instant, then fire the timers that are due by then, as live."""
         kernel = self.running()
         is_bound = self._decide_all(due)
@@ -128,7 +128,7 @@ class Stepper:
         if is_bound or (timer_ms is not None and timer_ms <= at_ms):
             self.fire_timers(at_ms)
 
-    def _decide_all(self, due: Sequence[tuple[Series, Bar]]) -> bool:
+    def _decide_all(self, due: Sequence[tuple[BarSeries, Bar]]) -> bool:
         """Decide on each bar. With latency, decide on all of them before an order of any is sent: no strategy may know
         yet what happens meanwhile.
 
@@ -138,17 +138,17 @@ class Stepper:
             for series, bar in due:
                 decision, is_bound_here = self._decision_on(series, bar)
                 if decision is not None:
-                    self.act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
+                    self.act(decision, ClosedBar(bar.at_ms, series.market, series.interval, bar))
                 is_bound |= is_bound_here
             return is_bound
         decided = [(self._decision_on(series, bar), series, bar) for series, bar in due]
         for (decision, _), series, bar in decided:
             if decision is not None:
                 self.cause_ms = bar.at_ms - 1
-                self.act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
+                self.act(decision, ClosedBar(bar.at_ms, series.market, series.interval, bar))
         return any(is_bound for (_, is_bound), _, _ in decided)
 
-    def _decision_on(self, series: Series, bar: Bar) -> tuple[Decision | None, bool]:
+    def _decision_on(self, series: BarSeries, bar: Bar) -> tuple[Decision | None, bool]:
         """The strategies' decision on a bar, and whether a timer or a daily loss limit falls on its close."""
         kernel = self.running()
         self.cause_ms = bar.at_ms - 1
@@ -157,7 +157,7 @@ class Stepper:
             return decision, False
         self.begin_pass()
         self.wait(kernel.fire_timers(bar.at_ms - 1))
-        closed = Closed(bar.at_ms, series.market, series.interval, bar)
+        closed = ClosedBar(bar.at_ms, series.market, series.interval, bar)
         return self.wait(kernel.strategy_host.decide(closed, now_ms=bar.at_ms)), True
 
     def fire_timers(self, at_ms: int) -> None:
@@ -168,7 +168,7 @@ class Stepper:
         self.wait(kernel.fire_timers(at_ms))
         self.settle()
 
-    def precompute(self, series: Series, columns: Columns) -> None:
+    def precompute(self, series: BarSeries, columns: Columns) -> None:
         """Compute the declared indicators of a chunk of bars at once. Strategies get their values bar by bar."""
         for instance in self.running().strategy_host.instances:
             if series in instance.series:
@@ -176,7 +176,7 @@ class Stepper:
 
     # -- passes
 
-    def act(self, decision: Decision, closed: Closed, *, before_next_bar: bool = False) -> None:
+    def act(self, decision: Decision, closed: ClosedBar, *, before_next_bar: bool = False) -> None:
         """One pass that carries out a decision.
 
         `before_next_bar`: nothing else is decided before the venue has seen the next bar.

@@ -13,7 +13,7 @@ from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
 from bot.backtest.engine.options import SessionOptions, start_of
 from bot.clock import iso
 from bot.errors import ConfigError
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.market_data.instruments import CATALOGUE
 from bot.wire import INTERVAL_MS
@@ -45,9 +45,9 @@ class Timeline:
 
 def timeline_of(
     candles: Sequence[Candles],
-    series: Sequence[Series],
+    series: Sequence[BarSeries],
     options: SessionOptions,
-    warmups: Mapping[Series, int] | None = None,
+    warmups: Mapping[BarSeries, int] | None = None,
     *,
     is_cut: bool = False,
 ) -> Timeline:
@@ -135,6 +135,6 @@ def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_m
     return ends
 
 
-def series_of(placed: Sequence[StrategySpec]) -> list[Series]:
+def series_of(placed: Sequence[StrategySpec]) -> list[BarSeries]:
     """Every series that a strategy listens to."""
-    return sorted({Series(market, spec.interval) for spec in placed for market in spec.strategy.markets})
+    return sorted({BarSeries(market, spec.interval) for spec in placed for market in spec.strategy.markets})

@@ -24,7 +24,7 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.data.resampling import drivers, resample
 from bot.backtest.engine.options import Outage, SessionOptions, Settlement
 from bot.backtest.engine.simulated_exchange import ADDRESS
-from bot.backtest.replay.records import Decided, Filled, FillKey, Key, Record, of_events, of_journal
+from bot.backtest.replay.records import Decided, DecisionKey, FillKey, ReplayedFill, RunRecord, of_events, of_journal
 from bot.backtest.results.layout import BY_GUARDIAN
 from bot.clock import iso
 from bot.config import Settings
@@ -85,7 +85,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """The result of a replay. `changed` lists digests that differ, even if they made no difference."""
 
     name: str
@@ -120,13 +120,13 @@ class Replayed:
 
 
 def replay_journal(
-    recorded: Record,
+    recorded: RunRecord,
     settings: Settings,
     candles: Sequence[Candles],
     options: SessionOptions,
     *,
     rates: Rates | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Replay a journal from its first start to its last bar.
 
     `options` may give another range, or the balance if the record has none.
@@ -172,7 +172,7 @@ def replay_run(
     changed: fingerprints.Changes,
     ended_ms: int,
     is_stopped: bool = False,
-) -> Replayed:
+) -> ReplayResult:
     """Replay a backtest's folder up to `ended_ms`, its last close, or to an earlier end in `options`.
 
     Its journal is compared if it has one, otherwise its events.
@@ -212,7 +212,7 @@ def _whole(last_ms: int, used: Sequence[Candles], outages: Sequence[Outage] = ()
 
 def _run(
     settings: Settings, candles: Sequence[Candles], options: SessionOptions, *, address: str, rates: Rates | None
-) -> Record:
+) -> RunRecord:
     """Run the backtest with a journal on disk, and read that journal."""
     folder = Path(tempfile.mkdtemp(prefix="bot-replay-"))
     try:
@@ -231,7 +231,7 @@ def _run(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _notes(recorded: Record, start_ms: int, last_ms: int) -> list[str]:
+def _notes(recorded: RunRecord, start_ms: int, last_ms: int) -> list[str]:
     """Notes on what the replay cannot know. ConfigError if the range contains no part of the record."""
     if last_ms < start_ms or last_ms < recorded.start_ms or start_ms > recorded.end_ms:
         there = f"{iso(recorded.start_ms)} to {iso(recorded.end_ms)}"
@@ -287,8 +287,8 @@ class _Comparison:
     known.
     """
 
-    recorded: Record
-    replayed: Record
+    recorded: RunRecord
+    replayed: RunRecord
     candles: Sequence[Candles]
     changes: Sequence[tuple[int, fingerprints.Changes]]
     start_ms: int
@@ -302,7 +302,7 @@ class _Comparison:
     _first: int | None = None
     _driving: dict[str, Candles] = field(default_factory=dict)
 
-    def result(self, notes: Sequence[str]) -> Replayed:
+    def result(self, notes: Sequence[str]) -> ReplayResult:
         self._driving = {series.market: series for series in drivers(self.candles)}
         self._judge_bars()
         for _, _, judge, args in sorted(self._due(), key=lambda due: due[:2]):
@@ -327,7 +327,7 @@ class _Comparison:
                 sum(map(self._in_range, self.replayed.fills.values())),
             ),
         }
-        return Replayed(
+        return ReplayResult(
             self.recorded.name,
             self.start_ms,
             self.last_ms,
@@ -388,7 +388,7 @@ class _Comparison:
                 due.append((at, 0, self._judge_fired, (fired, *acts)))
         return due
 
-    def _within(self, decisions: Mapping[Key, Decided]) -> dict[Key, Decided]:
+    def _within(self, decisions: Mapping[DecisionKey, Decided]) -> dict[DecisionKey, Decided]:
         """The decisions in the range: not before its start, and not on a bar after the last one that the record has
         decided.
         """
@@ -403,7 +403,7 @@ class _Comparison:
                 within[key] = decision
         return within
 
-    def _in_range(self, fill: Filled) -> bool:
+    def _in_range(self, fill: ReplayedFill) -> bool:
         return self.start_ms <= fill.ts <= self.last_ms
 
     def _became_order(self, decision: Decided) -> bool:
@@ -456,7 +456,7 @@ class _Comparison:
 
     # -- decisions
 
-    def _judge_decision(self, key: Key, recorded: Decided | None, replayed: Decided | None) -> None:
+    def _judge_decision(self, key: DecisionKey, recorded: Decided | None, replayed: Decided | None) -> None:
         there = recorded or replayed
         assert there is not None
         if recorded is not None and replayed is not None:
@@ -472,14 +472,14 @@ class _Comparison:
         at = key.bar_ms or there.at_ms
         self._add("decision", cause, at, key.market, key.strategy, _text_of(recorded), _text_of(replayed), why)
 
-    def _why_state(self, key: Key, recorded: Decided, replayed: Decided) -> tuple[Cause, str]:
+    def _why_state(self, key: DecisionKey, recorded: Decided, replayed: Decided) -> tuple[Cause, str]:
         for side, it in (("recorded", recorded), ("replayed", replayed)):
             if it.state != "accepted" and it.code is not None:
                 kind: Cause = "guardian" if "guardian" in f"{it.code} {it.message}".lower() else "refused"
                 return kind, f"{side}: {it.state}, {it.message or it.code}"
         return self._why(key, recorded)
 
-    def _why_alone(self, key: Key, there: Decided, *, is_recorded: bool) -> tuple[Cause, str]:
+    def _why_alone(self, key: DecisionKey, there: Decided, *, is_recorded: bool) -> tuple[Cause, str]:
         at = key.bar_ms or there.at_ms
         if self._bar_differs(key.market, at):
             return "data", "the data have another bar at this decision"
@@ -498,7 +498,7 @@ class _Comparison:
     def _was_up(self, from_ms: int, to_ms: int) -> bool:
         return any(from_ms <= decision.at_ms < to_ms for decision in self.recorded.decisions.values())
 
-    def _why(self, key: Key, there: Decided) -> tuple[Cause, str]:
+    def _why(self, key: DecisionKey, there: Decided) -> tuple[Cause, str]:
         """Why a strategy decided differently: its bars, its code and params, its position or the balance."""
         at_ms = key.bar_ms or there.at_ms
         if self._bar_differs(key.market, at_ms):
@@ -525,7 +525,7 @@ class _Comparison:
 
     # -- fills
 
-    def _judge_fill(self, key: FillKey, recorded: Filled | None, replayed: Filled | None) -> None:
+    def _judge_fill(self, key: FillKey, recorded: ReplayedFill | None, replayed: ReplayedFill | None) -> None:
         strategy = "" if key.owner is None else key.owner.strategy
         there = recorded or replayed
         assert there is not None
@@ -558,7 +558,7 @@ class _Comparison:
                 why,
             )
 
-    def _why_unfilled(self, key: FillKey, there: Filled, *, is_recorded: bool) -> tuple[Cause, str]:
+    def _why_unfilled(self, key: FillKey, there: ReplayedFill, *, is_recorded: bool) -> tuple[Cause, str]:
         absent = self.replayed if is_recorded else self.recorded
         if key.owner is None:
             if there.kind in BY_GUARDIAN:
@@ -590,7 +590,7 @@ class _Comparison:
             f"its level was not reached {where}, and the position stayed open: tick, or the path inside the bar",
         )
 
-    def _why_moved(self, key: FillKey, recorded: Filled, replayed: Filled) -> tuple[Cause, str] | None:
+    def _why_moved(self, key: FillKey, recorded: ReplayedFill, replayed: ReplayedFill) -> tuple[Cause, str] | None:
         """Why size, price, kind or bar of a fill differ; None if they are the same."""
         driving = self._driving.get(key.market)
         step_ms = 1 if driving is None else driving.step_ms
@@ -646,7 +646,7 @@ class _Comparison:
             return "price", f"closed by {recorded.kind} then, by {replayed.kind} in the replay: the path inside the bar"
         return "price", f"{difference} from {expected}: spread, depth or tick"
 
-    def _why_otherwise(self, owner: Key, at_ms: int) -> tuple[Cause, str] | None:
+    def _why_otherwise(self, owner: DecisionKey, at_ms: int) -> tuple[Cause, str] | None:
         """Why a position was closed in another way, if its entry, its decision, or its stop and target explain it;
         otherwise None.
         """
@@ -661,11 +661,11 @@ class _Comparison:
             return why if why[0] in ("data", "code", "config") else None
         return None
 
-    def _entry_differs(self, owner: Key) -> bool:
+    def _entry_differs(self, owner: DecisionKey) -> bool:
         pairs = [[(it.size, it.px) for it in record.fills_of(owner)] for record in (self.recorded, self.replayed)]
         return pairs[0] != pairs[1]
 
-    def _decision_differs(self, owner: Key) -> bool:
+    def _decision_differs(self, owner: DecisionKey) -> bool:
         recorded, replayed = self.recorded.decisions.get(owner), self.replayed.decisions.get(owner)
         return (
             recorded is not None
@@ -674,7 +674,7 @@ class _Comparison:
             and _meant(recorded.body) != _meant(replayed.body)
         )
 
-    def _levels_differ(self, owner: Key, at_ms: int) -> bool:
+    def _levels_differ(self, owner: DecisionKey, at_ms: int) -> bool:
         stood = [
             {it[1:] for it in record.levels.get(owner, ()) if it[0] <= at_ms}
             for record in (self.recorded, self.replayed)
@@ -734,7 +734,7 @@ class _Comparison:
         self.differences.append(Difference(what, cause, at_ms, market, strategy, recorded, replayed, why))
 
 
-def _text_of(recorded: Decided | Filled | None) -> str | None:
+def _text_of(recorded: Decided | ReplayedFill | None) -> str | None:
     return None if recorded is None else recorded.text
 
 

@@ -26,7 +26,7 @@ from bot.runtime.strategy_host.fingerprints import NOTE, known_since, marks_in
 SECOND_MS: Final = 1_000
 
 
-class Key(NamedTuple):
+class DecisionKey(NamedTuple):
     """Names a decision.
 
     `cause` is `bar:BTC:<close>` or `event:fill.entry:BTC:3` (the third such event). `ordinal` and `leg` number the
@@ -49,7 +49,7 @@ class Key(NamedTuple):
 class Decided:
     """One intent. `bar` is the bar that it was decided on, if the journal has it."""
 
-    key: Key
+    key: DecisionKey
     at_ms: int
     action: str
     body: Mapping[str, Any]
@@ -71,13 +71,13 @@ class FillKey(NamedTuple):
     """
 
     market: str
-    owner: Key | None
+    owner: DecisionKey | None
     is_own: bool
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class ReplayedFill:
     """One fill. Stops, targets, guardians and orders from outside have fills too."""
 
     key: FillKey
@@ -112,7 +112,7 @@ class Fired(NamedTuple):
 
 
 @dataclass(slots=True)
-class Record:
+class RunRecord:
     """One side of the comparison.
 
     `done` has the last decided bar of each (market, interval). `marks` are the digests of code and config at each
@@ -122,12 +122,12 @@ class Record:
     name: str
     address: str | None = None
     epoch: int | None = None
-    decisions: dict[Key, Decided] = field(default_factory=dict)
+    decisions: dict[DecisionKey, Decided] = field(default_factory=dict)
     # by intent id
-    keys: dict[str, Key] = field(default_factory=dict)
-    fills: dict[FillKey, Filled] = field(default_factory=dict)
+    keys: dict[str, DecisionKey] = field(default_factory=dict)
+    fills: dict[FillKey, ReplayedFill] = field(default_factory=dict)
     # Stops and targets, by the decision that opened the position: instant, kind, price.
-    levels: dict[Key, list[tuple[int, str, str]]] = field(default_factory=dict)
+    levels: dict[DecisionKey, list[tuple[int, str, str]]] = field(default_factory=dict)
     # instant and action
     fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)
     # Event markets that were settled with an open position: instant, and the payout of a Yes.
@@ -158,7 +158,7 @@ class Record:
         fill = _last_before(self._index.all, before_ms)
         return self.start_usd if fill is None else fill.balance
 
-    def fills_of(self, key: Key) -> list[Filled]:
+    def fills_of(self, key: DecisionKey) -> list[ReplayedFill]:
         """The fills of the order that a decision sent."""
         return self._index.by_decision.get(key, [])
 
@@ -173,26 +173,26 @@ class Record:
 class _FillIndex:
     """Fills in the order of time: all of them, by market, and by the decision that ordered them."""
 
-    def __init__(self, fills: list[Filled]) -> None:
+    def __init__(self, fills: list[ReplayedFill]) -> None:
         self.all = fills
-        self.by_market: dict[str, list[Filled]] = {}
-        self.by_decision: dict[Key, list[Filled]] = {}
+        self.by_market: dict[str, list[ReplayedFill]] = {}
+        self.by_decision: dict[DecisionKey, list[ReplayedFill]] = {}
         for fill in fills:
             self.by_market.setdefault(fill.market, []).append(fill)
             if fill.key.is_own and fill.key.owner is not None:
                 self.by_decision.setdefault(fill.key.owner, []).append(fill)
 
 
-def _last_before(fills: list[Filled], before_ms: int) -> Filled | None:
+def _last_before(fills: list[ReplayedFill], before_ms: int) -> ReplayedFill | None:
     row = bisect_left(fills, before_ms, key=_ts)
     return fills[row - 1] if row else None
 
 
-def _ts(fill: Filled) -> int:
+def _ts(fill: ReplayedFill) -> int:
     return fill.ts
 
 
-def read_journal(folder: Path, *, since_ms: int = 0) -> Record:
+def read_journal(folder: Path, *, since_ms: int = 0) -> RunRecord:
     """Read the newest epoch of a journal. Counting starts at `since_ms`. BotError if there is nothing to replay."""
     with queries.opened(folder) as db:
         made = of_journal(db, name=str(folder), since_ms=since_ms)
@@ -201,8 +201,8 @@ def read_journal(folder: Path, *, since_ms: int = 0) -> Record:
     return made
 
 
-def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Record:
-    made = Record(name)
+def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> RunRecord:
+    made = RunRecord(name)
     meta = {row["name"]: row["value"] for row in queries.rows(db, "SELECT name, value FROM meta")}
     cursor = queries.rows(db, "SELECT epoch FROM cursor")
     made.address = meta.get("address")
@@ -217,7 +217,7 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
     columns = "id, strategy, market, action, cause, ordinal, leg, body, opened_ms, state, code, message"
     # Constants only.
     for row in queries.rows(db, f"SELECT {columns} FROM intents WHERE epoch=? ORDER BY seq", (epoch,)):  # noqa: S608
-        key = Key(row["strategy"], row["market"], _cause(row["cause"], names), row["ordinal"], row["leg"])
+        key = DecisionKey(row["strategy"], row["market"], _cause(row["cause"], names), row["ordinal"], row["leg"])
         made.keys[row["id"]] = key
         bar = queries.traces(db, row["id"]).get("bar")
         made.decisions[key] = Decided(
@@ -247,12 +247,12 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
     return made
 
 
-def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
+def of_events(path: Path, *, again: RunRecord, start_usd: Decimal) -> RunRecord:
     """Read a run's events.jsonl.
 
     It has no intents, so its order ids are looked up in `again`, another run of the same account.
     """
-    made = Record(str(path), is_whole=False, start_usd=start_usd)
+    made = RunRecord(str(path), is_whole=False, start_usd=start_usd)
     try:
         events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
@@ -262,7 +262,7 @@ def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
         used = event.get("idempotencyKey")
         if used is None or used in made.keys:
             continue
-        key = keys.get(used) or Key("", str(event.get("coin")), f"order:{used}", 0, "order")
+        key = keys.get(used) or DecisionKey("", str(event.get("coin")), f"order:{used}", 0, "order")
         made.keys[used] = key
         made.decisions[key] = Decided(key, event["ts"], "order", {}, "accepted", None, None, None)
     _fold(made, events, again.start_ms)
@@ -271,7 +271,7 @@ def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
     return made
 
 
-def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
+def _ids(again: RunRecord, names: Mapping[str, str]) -> dict[str, DecisionKey]:
     """The key of each decision of `again`, by order id.
 
     The id of a decision on an event is derived from the event's id in `names`.
@@ -295,9 +295,9 @@ def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
     return found
 
 
-def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
+def _fold(made: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
     # market -> the decision that opened the position
-    owners: dict[str, Key | None] = {}
+    owners: dict[str, DecisionKey | None] = {}
     counted: Counter[tuple[Any, ...]] = Counter()
     begun: list[str] = []
     seen: set[str] = set()
@@ -327,7 +327,7 @@ def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> N
         owner = own or owners.get(market)
         is_own = own is not None
         key = FillKey(market, owner, is_own, _number(counted, event, since_ms, market, owner, is_own))
-        made.fills[key] = Filled(
+        made.fills[key] = ReplayedFill(
             key,
             event["ts"],
             market,

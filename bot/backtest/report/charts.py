@@ -86,14 +86,14 @@ def bars(names: Sequence[str], values: Sequence[float], titles: Sequence[str], u
     return _svg(label, parts)
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     x: float
     y: float
     is_good: bool
     title: str
 
 
-def scatter(points: Sequence[Point], x_label: str, y_label: str, label: str) -> str:
+def scatter(points: Sequence[ChartPoint], x_label: str, y_label: str, label: str) -> str:
     """A point for each trade: a filled circle for a profit, a cross for a loss."""
     if not points:
         return ""
@@ -112,14 +112,14 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str, label: str) -> 
     return _svg(label, parts)
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     name: str
     values: Sequence[float | None]
     # class in the style sheet
     style: str
 
 
-def lines(days: Sequence[str], found: Sequence[Line], unit: str, label: str) -> str:
+def lines(days: Sequence[str], found: Sequence[ChartLine], unit: str, label: str) -> str:
     """Lines over days, one value a day; None leaves a gap."""
     values = [value for line in found for value in line.values if value is not None]
     if len(days) < 2 or not values:

@@ -47,7 +47,7 @@ from bot.backtest.report.summary import (
     worst_drawdowns,
 )
 from bot.backtest.report.tables import Toned, bullets, escaped, heat_map, panel, section, table
-from bot.backtest.report.trade_statistics import Group, bins, by_hour, by_weekday, excursion, finished, return_pct
+from bot.backtest.report.trade_statistics import TradeGroup, bins, by_hour, by_weekday, excursion, finished, return_pct
 from bot.backtest.report.verdicts import run_lines
 from bot.backtest.results.run_reader import StoredRun
 from bot.backtest.results.statistics import extrapolated
@@ -237,8 +237,8 @@ def _rolling_panels(run: StoredRun) -> list[str]:
     found = rolling(daily_of(run))
     first_day = run.summary["course"]["fromMs"] // DAY_MS + WINDOW_DAYS - 1
     days = [iso((first_day + n) * DAY_MS)[:10] for n in range(len(found))]
-    sharpes = charts.Line("Sharpe ratio", [one.sharpe for one in found], "first")
-    volatility = charts.Line("Volatility", [100 * one.volatility for one in found], "second")
+    sharpes = charts.ChartLine("Sharpe ratio", [one.sharpe for one in found], "first")
+    volatility = charts.ChartLine("Volatility", [100 * one.volatility for one in found], "second")
     note = f"Of the last {WINDOW_DAYS} days, for a year"
     return [
         panel("Rolling Sharpe ratio", charts.lines(days, [sharpes], "ratio", "Rolling Sharpe ratio"), note),
@@ -252,11 +252,11 @@ def _excursions(run: StoredRun) -> str:
         found = excursion(trade)
         if found is not None:
             title = f"#{trade.number} {trade.market} {trade.side}: {on_page(signed_text(trade.pnl_usd))} USD"
-            points.append(charts.Point(found.adverse_pct, found.favorable_pct, trade.pnl_usd > 0, title))
+            points.append(charts.ChartPoint(found.adverse_pct, found.favorable_pct, trade.pnl_usd > 0, title))
     return charts.scatter(points, "MAE [%]", "MFE [%]", "Maximum adverse and favorable excursion of each trade")
 
 
-def _groups(groups: Sequence[Group], label: str) -> str:
+def _groups(groups: Sequence[TradeGroup], label: str) -> str:
     if not any(one.trades for one in groups):
         return ""
     titles = [

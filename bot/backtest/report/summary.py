@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 from bot.backtest.report.risk_statistics import LEVELS, expected_shortfall, value_at_risk, worst
 from bot.backtest.report.trade_statistics import (
-    Group,
     MarketExposure,
+    TradeGroup,
     by_hour,
     by_weekday,
     exposure_by_market,
@@ -413,7 +413,7 @@ def more_as_json(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _groups_as_json(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
+def _groups_as_json(groups: Sequence[TradeGroup]) -> dict[str, dict[str, Any]]:
     return {
         one.name: {"trades": one.trades, "won": one.won, "resultUsd": round(one.result_usd, DECIMALS)} for one in groups
     }

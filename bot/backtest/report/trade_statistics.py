@@ -65,7 +65,7 @@ def excursion(trade: StoredTrade) -> Excursion | None:
     return Excursion(100 * adverse / cost, 100 * favorable / cost, *in_r)
 
 
-class Group(NamedTuple):
+class TradeGroup(NamedTuple):
     """The trades that were entered in one hour of the day, or on one weekday. Results in USD after all costs."""
 
     name: str
@@ -74,24 +74,24 @@ class Group(NamedTuple):
     result_usd: float
 
 
-def by_hour(trades: Iterable[StoredTrade]) -> list[Group]:
+def by_hour(trades: Iterable[StoredTrade]) -> list[TradeGroup]:
     """Results by the hour of the entry, UTC."""
     return _grouped(trades, HOURS, lambda trade: datetime_of(trade.entry_ms).hour)
 
 
-def by_weekday(trades: Iterable[StoredTrade]) -> list[Group]:
+def by_weekday(trades: Iterable[StoredTrade]) -> list[TradeGroup]:
     """Results by the weekday of the entry, UTC."""
     return _grouped(trades, WEEKDAYS, lambda trade: datetime_of(trade.entry_ms).weekday())
 
 
 def _grouped(
     trades: Iterable[StoredTrade], names: Sequence[str], group_of: Callable[[StoredTrade], int]
-) -> list[Group]:
+) -> list[TradeGroup]:
     results: list[list[float]] = [[] for _ in names]
     for trade in trades:
         results[group_of(trade)].append(trade.pnl_usd)
     return [
-        Group(name, len(found), sum(usd > 0 for usd in found), math.fsum(found))
+        TradeGroup(name, len(found), sum(usd > 0 for usd in found), math.fsum(found))
         for name, found in zip(names, results, strict=True)
     ]
 

@@ -23,7 +23,7 @@ from bot.runtime.strategy_host.timers import Spec, instants
 from bot.venue.accounting.funding import CLAMP, INTEREST
 from bot.venue.accounting.order_sizes import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
 from bot.venue.model.numbers import BPS, E8, E12, digits_of
-from bot.venue.model.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, Market
+from bot.venue.model.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, VenueMarket
 from bot.venue.triggers.liquidation import PARTIAL_FROM
 
 # A tick above this fraction of the price is named among the assumptions.
@@ -145,7 +145,7 @@ def _latency(latency_ms: int) -> str:
 
 
 def _of_market(
-    cursor: MarketCursor, market: Market, timeline: Timeline, options: SessionOptions, *, is_funded: bool
+    cursor: MarketCursor, market: VenueMarket, timeline: Timeline, options: SessionOptions, *, is_funded: bool
 ) -> Iterator[str]:
     spec, is_event = market.spec, market.spec.margin_mode == "full"
     if cursor.ts[cursor.first] < timeline.start_ms:
@@ -204,7 +204,7 @@ def _of_market(
         )
 
 
-def _multipliers(market: Market, *, is_funded: bool) -> Iterator[str]:
+def _multipliers(market: VenueMarket, *, is_funded: bool) -> Iterator[str]:
     """How the venue changes the listing's figures by size, hours and price, and how far from the mid an order may
     fill.
     """

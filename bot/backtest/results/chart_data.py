@@ -12,7 +12,7 @@ from typing import Any, Final
 from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
 from bot.backtest.engine.timeline import Timeline
 from bot.runtime.decisions.bar_queue import wanted_series
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy.base import declared
 from bot.strategy.indicators import Columns, Indicators
@@ -40,10 +40,10 @@ def chart_of(timeline: Timeline, specs: Sequence[StrategySpec]) -> dict[str, Any
     limit = max(CANDLES_MIN, min(CANDLES_MAX, CANDLES_IN_ALL // max(1, len(timeline.cursors))))
     chart = {cursor.coin: _thinned(cursor, limit) for cursor in timeline.cursors}
     wanted = wanted_series(specs)
-    cursors = {Series(one.cursor.coin, one.interval): one for one in timeline.series_cursors}
+    cursors = {BarSeries(one.cursor.coin, one.interval): one for one in timeline.series_cursors}
     for spec in specs:
         for market in spec.strategy.markets:
-            series = Series(market, spec.interval)
+            series = BarSeries(market, spec.interval)
             one = chart[market]
             ends = [ts + one["stepMs"] for ts in one["ts"]]
             one["indicators"] += _indicators(spec, market, cursors[series], timeline.start_ms, wanted[series], ends)

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any, Final
 
 from bot.backtest.engine.market_cursor import MarketCursor
-from bot.backtest.results.statistics import Trade, exposure, statistics
-from bot.backtest.results.trade_ledger import RoundTrip, Step
+from bot.backtest.results.statistics import FinishedTrade, exposure, statistics
+from bot.backtest.results.trade_ledger import LedgerStep, RoundTrip
 from bot.runtime.model.positions import is_no
 from bot.venue.model.numbers import E8
 
@@ -55,7 +55,9 @@ class Curve:
         return made
 
 
-def curve_of(cursors: Sequence[MarketCursor], steps: Sequence[Step], *, start_cash: int, end_ms: int = 0) -> Curve:
+def curve_of(
+    cursors: Sequence[MarketCursor], steps: Sequence[LedgerStep], *, start_cash: int, end_ms: int = 0
+) -> Curve:
     """Equity = cash + (size * close - cost) of each market, at every close of the run, and at `end_ms` if that is
     later.
     """
@@ -109,7 +111,7 @@ def _hold(
     closes: Sequence[float],
     at: array[int],
     grid: array[int],
-    steps: Iterable[Step],
+    steps: Iterable[LedgerStep],
     equity: array[float],
     exposure: array[float],
 ) -> float | None:
@@ -120,7 +122,7 @@ def _hold(
     is_event = is_no(coin, "short")
     # the price of a fill, and the row up to which no close is newer
     paid, until = 0.0, 0
-    for step in chain(steps, [Step(1 << 62, 0, "", 0, 0)]):
+    for step in chain(steps, [LedgerStep(1 << 62, 0, "", 0, 0)]):
         row = bisect_right(grid, step.ts, done)
         if row > done:
             if size:
@@ -183,7 +185,7 @@ def figures_of(
     # The exposure follows from entries and exits, because a trade within one bar shows at no close.
     exposed = exposure(((trip.entry_ms, trip.exit_ms or end_ms) for trip in trips), start_ms, end_ms)
     trades = [
-        Trade(
+        FinishedTrade(
             trip.entry_ms,
             trip.exit_ms,
             trip.realized / E8,

@@ -11,7 +11,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
-from bot.model.events import Event, Fill, OrderChanged
+from bot.model.events import Event, FillEvent, OrderChanged
 from bot.money import format_e8
 from bot.service.views import event_views
 
@@ -25,7 +25,7 @@ def line_of(event: Event) -> str:
     """One event as a line of events.jsonl."""
     if isinstance(event, OrderChanged):
         return _order(event)
-    if isinstance(event, Fill):
+    if isinstance(event, FillEvent):
         return _fill(event)
     return line_of_body(event_views.event(event))
 
@@ -53,7 +53,7 @@ def _order(e: OrderChanged) -> str:
     )
 
 
-def _fill(e: Fill) -> str:
+def _fill(e: FillEvent) -> str:
     text, amount = quoted, _amount
     key = "" if e.idempotency_key is None else f',"idempotencyKey":{quoted(e.idempotency_key)}'
     realized = "null" if e.realized is None else f'"{format_e8(e.realized)}"'

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bot.backtest.engine.market_cursor import MarketCursor
-from bot.model.events import Fill, GuardianMoved, Triggered
+from bot.model.events import FillEvent, GuardianMoved, Triggered
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import px_inside
 
@@ -29,7 +29,7 @@ BETWEEN_POINTS: Final = frozenset({"dead_man_switch", "schedule"})
 INSIDE: Final = -1
 
 
-class Prices:
+class PriceHistory:
     """The price of a market at an instant: its newest point, as the venue took it from the candles."""
 
     __slots__ = ("_cursors", "_path")
@@ -66,7 +66,7 @@ class SlippageMeter:
 
     __slots__ = ("_levels", "_prices")
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self, prices: PriceHistory) -> None:
         self._prices = prices
         # Trade -> instant and reference price; None if no event contains it.
         self._levels: dict[str, tuple[int, int | None]] = {}
@@ -80,7 +80,7 @@ class SlippageMeter:
         elif e.guardian_type in BETWEEN_POINTS and e.action is not None:
             self._levels.update(dict.fromkeys(e.trades, (e.ts, INSIDE)))
 
-    def of(self, e: Fill) -> int:
+    def of(self, e: FillEvent) -> int:
         if e.liquidity != "taker" or e.kind in UNKNOWN:
             return 0
         levels = self._levels

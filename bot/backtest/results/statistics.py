@@ -32,7 +32,7 @@ ANNUAL: Final = ("Return (Ann.) [%]", "Volatility (Ann.) [%]", "Sharpe Ratio", "
 DAYS_FOR_A_YEAR: Final = 30
 
 
-class Trade(NamedTuple):
+class FinishedTrade(NamedTuple):
     """A finished round trip, in USD.
 
     `pnl` is before costs; fees are positive, rebates negative, funding positive when received. `risk` is 1 R: the loss
@@ -77,7 +77,7 @@ class Drawdown(NamedTuple):
 def statistics(
     at_ms: Sequence[int],
     usd: Sequence[float],
-    trades: Sequence[Trade],
+    trades: Sequence[FinishedTrade],
     *,
     start_ms: int,
     start_usd: float,
@@ -118,7 +118,7 @@ def statistics(
     return {name: value if isinstance(value, int) else _rounded(value) for name, value in figures.items()}
 
 
-def of_trades(trades: Sequence[Trade]) -> dict[str, float | int | None]:
+def of_trades(trades: Sequence[FinishedTrade]) -> dict[str, float | int | None]:
     """The statistics that need only the trades, all after costs."""
     nets = [trade.net for trade in trades]
     wins, losses = [net for net in nets if net > 0], [net for net in nets if net < 0]

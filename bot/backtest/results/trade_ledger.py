@@ -18,7 +18,7 @@ from bot.backtest.engine.memory_journal import OrderFailure, OrderFailures
 from bot.backtest.results.column_store import ColumnStore
 from bot.backtest.results.event_lines import line_of, line_of_body
 from bot.backtest.results.slippage import SlippageMeter
-from bot.model.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
+from bot.model.events import Event, FillEvent, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
 from bot.money import format_e8
 from bot.runtime.model.shares import FOREIGN
 from bot.venue.model.numbers import E8
@@ -45,7 +45,7 @@ def _is_spared(e: OrderChanged) -> bool:
     return e.kind == "limit" and e.intent == "close" and e.reason == "reduce_only"
 
 
-class Step(NamedTuple):
+class LedgerStep(NamedTuple):
     """From `ts` on: the account's cash, and the signed size of the position in `coin` with its signed entry
     notional.
     """
@@ -173,8 +173,8 @@ def _trips() -> ColumnStore[RoundTrip]:
     return ColumnStore(list(_TRIP.values()), read=attrgetter(*_TRIP), make=RoundTrip)
 
 
-def _steps() -> ColumnStore[Step]:
-    return ColumnStore((int, int, str, int, int), read=tuple, make=Step)
+def _steps() -> ColumnStore[LedgerStep]:
+    return ColumnStore((int, int, str, int, int), read=tuple, make=LedgerStep)
 
 
 def usd_of(product: int) -> int:
@@ -205,7 +205,7 @@ class _Market:
     # its index in `TradeLedger.trips`
     row: int = -1
     # the newest
-    step: Step | None = None
+    step: LedgerStep | None = None
     # id of the trade that exited last
     exit_trade: str | None = None
     # id of the trade whose entry brought the first stop
@@ -231,7 +231,7 @@ class TradeLedger:
     slippage_meter: SlippageMeter | None = None
     # trades in the order of their entries
     trips: ColumnStore[RoundTrip] = field(default_factory=_trips)
-    steps: ColumnStore[Step] = field(default_factory=_steps)
+    steps: ColumnStore[LedgerStep] = field(default_factory=_steps)
     fees: int = 0
     funding: int = 0
     realized: int = 0
@@ -255,7 +255,7 @@ class TradeLedger:
         """Add the next events."""
         lines: list[str] = []
         for event in events:
-            if isinstance(event, Fill):
+            if isinstance(event, FillEvent):
                 self._fill(event)
             elif isinstance(event, OrderChanged):
                 if event.trigger_px is not None:
@@ -308,7 +308,7 @@ class TradeLedger:
 
     # -- events
 
-    def _fill(self, e: Fill) -> None:
+    def _fill(self, e: FillEvent) -> None:
         self.fills += 1
         self.fees += e.fee
         self.cash += e.absorbed - e.fee
@@ -353,7 +353,7 @@ class TradeLedger:
                 self._end(market, trip, e.ts, e.kind)
         self._step(e.ts, e.coin, e.side, e.position_size, trip.cost if trip is not None and e.position_size else 0)
 
-    def _add_effect(self, fired: GuardianAction, e: Fill, market: _Market) -> None:
+    def _add_effect(self, fired: GuardianAction, e: FillEvent, market: _Market) -> None:
         """Add a fill of an order that a guardian sent."""
         fired.gained += (e.realized or 0) - e.fee
         if market.trip is not None and market.row + 1 not in fired.trips:
@@ -385,7 +385,7 @@ class TradeLedger:
         if market.trip is not None:
             market.trip.funding += e.amount
         last = market.step
-        self._put(Step(e.ts, self.cash, e.coin, last.size if last else 0, last.cost if last else 0))
+        self._put(LedgerStep(e.ts, self.cash, e.coin, last.size if last else 0, last.cost if last else 0))
 
     def _lost(self, e: Liquidated) -> None:
         """The backstop took the position without a fill and kept its margin. The round trip loses that margin."""
@@ -411,9 +411,9 @@ class TradeLedger:
 
     def _step(self, ts: int, coin: str, side: str, size: int, cost: int) -> None:
         sign = 1 if side == "long" else -1
-        self._put(Step(ts, self.cash, coin, sign * size, sign * cost))
+        self._put(LedgerStep(ts, self.cash, coin, sign * size, sign * cost))
 
-    def _put(self, step: Step) -> None:
+    def _put(self, step: LedgerStep) -> None:
         self.steps.append(step)
         self._markets[step.coin].step = step
 

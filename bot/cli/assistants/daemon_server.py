@@ -16,7 +16,7 @@ from mcp.server.stdio import stdio_server
 
 import bot
 from bot.cli.assistants.backtest_run import BacktestRefused, BacktestRuns
-from bot.cli.assistants.daemon_tools import INSTRUCTIONS, TOOLS, Tool, offered, why_absent
+from bot.cli.assistants.daemon_tools import INSTRUCTIONS, TOOLS, DaemonTool, offered, why_absent
 from bot.cli.common.daemon_client import Denied, NotRunning, Silent, find
 from bot.errors import BotError, ConfigError
 from bot.service.mcp.tools import harmless
@@ -40,7 +40,7 @@ class DaemonTools:
         self._state_dir = state_dir
         self._backtests = backtests
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], client: str) -> Any:
+    async def call(self, tool: DaemonTool, arguments: Mapping[str, Any], client: str) -> Any:
         """The daemon's answer, or ToolError."""
         try:
             if tool.name == "backtest":
@@ -63,7 +63,7 @@ class DaemonTools:
             raise ToolError(answer["code"], answer["message"])
         return answer
 
-    async def _ask(self, tool: Tool, values: Mapping[str, Any]) -> Any:
+    async def _ask(self, tool: DaemonTool, values: Mapping[str, Any]) -> Any:
         body, query = (None, values) if tool.method == "GET" else (values, None)
         return await asyncio.to_thread(
             lambda: find(self._config, self._state_dir).ask(tool.method, tool.path, body, query)
@@ -91,7 +91,7 @@ async def serve(config: Path | None, state_dir: Path | None, *, data: Sequence[s
         await server.run(read, write, server.create_initialization_options())
 
 
-def build(tools: DaemonTools, offer: Sequence[Tool]) -> Server[Any]:
+def build(tools: DaemonTools, offer: Sequence[DaemonTool]) -> Server[Any]:
     """An MCP server that offers these tools."""
     rows = {tool.name: _row(tool) for tool in offer}
 
@@ -118,7 +118,7 @@ def build(tools: DaemonTools, offer: Sequence[Tool]) -> Server[Any]:
     )
 
 
-def _row(tool: Tool) -> types.Tool:
+def _row(tool: DaemonTool) -> types.Tool:
     hints = types.ToolAnnotations(
         title=tool.title,
         read_only_hint=tool.read_only,

@@ -29,7 +29,7 @@ def _says(schema: Json, description: str) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class DaemonTool:
     """One tool. `method` and `path` name the route of the control socket; a tool without a path is run here."""
 
     name: str
@@ -82,25 +82,25 @@ _PROPOSAL: Final = {
 }
 
 _ROWS: Final = (
-    Tool(
+    DaemonTool(
         "status",
         "State of the daemon",
         "Whether the daemon trades, its account, its strategies with their limits, and what blocks it.",
         path="/status",
     ),
-    Tool(
+    DaemonTool(
         "positions",
         "Open positions",
         "Each position with its owner, entry, mark, profit, stop and target.",
         path="/positions",
     ),
-    Tool(
+    DaemonTool(
         "approvals",
         "Entries that wait for a person",
         "Planned entries that are not sent until a person approves them.",
         path="/approvals",
     ),
-    Tool(
+    DaemonTool(
         "explain",
         "Explain an order",
         "What happened to one order, trade or proposal, step by step: cause, decision, plan, approval, requests,"
@@ -109,13 +109,13 @@ _ROWS: Final = (
         properties={"id": _says(_TEXT, "The id of a proposal, an intent, a trade (trd_...) or an order.")},
         required=("id",),
     ),
-    Tool(
+    DaemonTool(
         "backtest",
         "Run a backtest",
         "Runs the daemon's config over recorded candles in simulated time and returns the statistics. Changes nothing.",
         properties=_BACKTEST,
     ),
-    Tool(
+    DaemonTool(
         "propose",
         "Propose an entry",
         "Checks an entry against the limits of a strategy, plans it, and lets a person decide. It trades nothing by"
@@ -127,10 +127,10 @@ _ROWS: Final = (
         read_only=False,
     ),
 )
-TOOLS: Final[Mapping[str, Tool]] = {tool.name: tool for tool in _ROWS}
+TOOLS: Final[Mapping[str, DaemonTool]] = {tool.name: tool for tool in _ROWS}
 
 
-def offered(*, has_data: bool, can_propose: bool) -> list[Tool]:
+def offered(*, has_data: bool, can_propose: bool) -> list[DaemonTool]:
     """The tools of this server."""
     absent = {name for name, is_there in (("backtest", has_data), ("propose", can_propose)) if not is_there}
     return [tool for tool in TOOLS.values() if tool.name not in absent]

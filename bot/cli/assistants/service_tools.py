@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     import httpx
 
-    from bot.service.mcp.tools import Reply, Sent
+    from bot.service.mcp.tools import Sent, ToolReply
 
 CONNECT_SECONDS: Final = 5.0
 # longer than the service's slowest operation
@@ -98,10 +98,10 @@ class _Forwarder:
         self._base_url = base_url
         self.docs = f"{base_url}/docs"
 
-    async def forward(self, context: Any, sent: Sent) -> Reply:
+    async def forward(self, context: Any, sent: Sent) -> ToolReply:
         import httpx
 
-        from bot.service.mcp.tools import Reply
+        from bot.service.mcp.tools import ToolReply
 
         address = self._base_url + sent.target + (f"?{sent.query}" if sent.query else "")
         try:
@@ -114,7 +114,7 @@ class _Forwarder:
                 " the outcome"
             )
             return self._lost(text, sent, submitted="unknown")
-        return Reply(
+        return ToolReply(
             answer.status_code, answer.content, {name.lower(): value for name, value in answer.headers.items()}
         )
 
@@ -134,11 +134,11 @@ class _Forwarder:
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
 
-    def _lost(self, text: str, sent: Sent, *, submitted: bool | str) -> Reply:
+    def _lost(self, text: str, sent: Sent, *, submitted: bool | str) -> ToolReply:
         from bot.errors import Refusal
-        from bot.service.mcp.tools import Reply, refused
+        from bot.service.mcp.tools import ToolReply, refused
 
         result = refused(Refusal("service_unavailable", text), self.docs, is_order=sent.is_order)
         if sent.is_order:
             result.body["error"]["orderSubmitted"] = submitted
-        return Reply(503, json.dumps(result.body).encode(), {"x-request-id": result.meta["requestId"]})
+        return ToolReply(503, json.dumps(result.body).encode(), {"x-request-id": result.meta["requestId"]})

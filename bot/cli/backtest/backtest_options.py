@@ -14,7 +14,7 @@ import click
 
 from bot.cli.backtest.rule_options import rules_of
 from bot.cli.common.formatting import say_left_out
-from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, ParamValue, Settled, Sided
+from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, ParamValue, SettledParam, Sided
 from bot.cli.data.accept_flags import accepted, accepting
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ _RUN = (
     click.option(
         "--settle",
         "settlements",
-        type=Settled(),
+        type=SettledParam(),
         multiple=True,
         help=(
             "An event market is settled: event:RATE-CUT=2025-03-20T18:00=yes. Without a time: where its candles end;"

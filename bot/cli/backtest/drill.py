@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from bot.backtest.inputs import Inputs
     from bot.drill.drill import Summary
-    from bot.drill.outcome import Outcome
-    from bot.drill.world import Ground
+    from bot.drill.outcome import WorldOutcome
+    from bot.drill.world import DrillSetup
 
 EPILOG: Final = """\b
 Examples:
@@ -100,7 +100,7 @@ def drill(
     # A world is full of errors that are meant.
     logs.configure(pretty=None, level="critical")
     is_stopped = False
-    found: list[Outcome] = []
+    found: list[WorldOutcome] = []
     with reserved(for_json=as_json):
         inputs = inputs_of(config, {**given, **WITHOUT_RUN, "seed": seed})
         ground = _ground_of(inputs, bars)
@@ -128,16 +128,16 @@ def drill(
     return int(Exit.DONE if all(one.has_passed for one in found) else Exit.ERROR)
 
 
-def _ground_of(inputs: Inputs, bars: int) -> Ground:
-    from bot.drill.world import Ground
+def _ground_of(inputs: Inputs, bars: int) -> DrillSetup:
+    from bot.drill.world import DrillSetup
 
-    ground = Ground(inputs.settings, inputs.candles, inputs.options, inputs.rates, bars)
+    ground = DrillSetup(inputs.settings, inputs.candles, inputs.options, inputs.rates, bars)
     # Candles that are too short are an error before the first world.
     ground.starts()
     return ground
 
 
-def _told(ground: Ground, seeds: Sequence[int]) -> Generator[Outcome]:
+def _told(ground: DrillSetup, seeds: Sequence[int]) -> Generator[WorldOutcome]:
     from bot.drill.drill import lived
 
     for seed in seeds:
@@ -148,7 +148,7 @@ def _told(ground: Ground, seeds: Sequence[int]) -> Generator[Outcome]:
         yield one
 
 
-def _print(found: Sequence[Outcome]) -> None:
+def _print(found: Sequence[WorldOutcome]) -> None:
     """The table of outcomes: all worlds, the worlds with each fault, and the worlds that failed."""
     from bot.drill.drill import by_fault, summary
     from bot.drill.faults import WORDS
@@ -170,7 +170,7 @@ def _print(found: Sequence[Outcome]) -> None:
 
 
 @contextmanager
-def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[Outcome]], object]]:
+def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[WorldOutcome]], object]]:
     """A progress bar with the failures so far and the time left. Without a terminal nothing is shown."""
     import sys
 

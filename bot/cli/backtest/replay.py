@@ -18,9 +18,9 @@ from bot.words import many
 
 if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles
-    from bot.backtest.data.funding_rates import Funding
-    from bot.backtest.replay.comparison import Difference, Replayed
-    from bot.backtest.replay.records import Record
+    from bot.backtest.data.funding_rates import FundingRates
+    from bot.backtest.replay.comparison import Difference, ReplayResult
+    from bot.backtest.replay.records import RunRecord
     from bot.client import Client
     from bot.config import Settings
 
@@ -118,7 +118,7 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
     return int(Exit.DONE if found.is_equal else Exit.ERROR)
 
 
-def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
+def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> ReplayResult:
     from bot.backtest.engine.options import SessionOptions
     from bot.backtest.engine.recorded_answers import AgentOptions
     from bot.backtest.inputs import traded
@@ -154,7 +154,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     return replay_journal(recorded, settings, candles, options, rates=rates)
 
 
-def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
+def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> ReplayResult:
     from dataclasses import replace
 
     from bot.backtest.engine.options import SessionOptions, within
@@ -241,7 +241,7 @@ def _folder_of(what: Path) -> tuple[Path, Path | None]:
     raise click.UsageError(f"{what}: is not a config (.yaml), state directory, journal.db or folder of a backtest")
 
 
-def _noted(recorded: Record, folder: Path) -> Path:
+def _noted(recorded: RunRecord, folder: Path) -> Path:
     """The path of the config of the last start."""
     from bot.runtime.strategy_host.fingerprints import config_of
 
@@ -273,7 +273,7 @@ def _is_of(config: Path, folder: Path) -> bool:
 # ── Candles ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _candles(given: Mapping[str, Any], settings: Settings, recorded: Record, config: Path) -> list[Candles]:
+def _candles(given: Mapping[str, Any], settings: Settings, recorded: RunRecord, config: Path) -> list[Candles]:
     from bot.client.names import run_unheld
 
     if given["data"]:
@@ -295,7 +295,7 @@ def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...], s
     return quality.checked(read, accept=tuple(sorted({*accepted(dict(given)), *also})))[0]
 
 
-async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapping[str, Any]) -> list[Candles]:
+async def _asked(settings: Settings, recorded: RunRecord, config: Path, given: Mapping[str, Any]) -> list[Candles]:
     """The service's candles: one-minute candles if they reach back to the start, otherwise those of the strategies'
     interval.
     """
@@ -364,7 +364,7 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
             await asyncio.to_thread(copy.stop)
 
 
-def _fundings(given: Mapping[str, Any], settings: Settings) -> dict[str, Funding]:
+def _fundings(given: Mapping[str, Any], settings: Settings) -> dict[str, FundingRates]:
     from bot.backtest.inputs import fundings_of, traded
 
     return fundings_of(given["funding"], traded(settings))
@@ -422,7 +422,7 @@ def _changed(
 # ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def replay_lines(replayed: Replayed) -> list[str]:
+def replay_lines(replayed: ReplayResult) -> list[str]:
     """The table for a terminal."""
     from statistics import median
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bot.backtest.inputs import Inputs
     from bot.research.space import Space
     from bot.research.study import Study
-    from bot.research.sweep import Plan, Progress
+    from bot.research.sweep import Progress, SweepPlan
     from bot.research.walk_forward import Fold, Walked
 
 STORAGE: Final = "sqlite:///sweeps.db"
@@ -200,7 +200,7 @@ def run(
     from bot.research.holdout import cut_off
     from bot.research.space import read_space
     from bot.research.study import one_sweep, open_study
-    from bot.research.sweep import Plan, Sweep, first_part_ms, identity_of, range_of
+    from bot.research.sweep import Sweep, SweepPlan, first_part_ms, identity_of, range_of
     from bot.research.walk_forward import WalkForward, folds_of, read_windows
 
     _refuse_together(prune=prune, windows=windows, is_screened=is_screened, agents=given["agents"])
@@ -209,7 +209,7 @@ def run(
         whole = inputs_of(config, given)
         inputs, holdout = cut_off(whole, holdout_length)
         wanted = read_space(space, inputs.settings)
-        plan = Plan(method, trials, given["seed"], prune, is_screened)
+        plan = SweepPlan(method, trials, given["seed"], prune, is_screened)
         _check_space(wanted, plan, inputs)
         folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
         study_name, bundle = name or inputs.settings.name, trials_.bundle_of(inputs)
@@ -264,7 +264,7 @@ def _refuse_together(*, prune: bool, windows: str | None, is_screened: bool, age
         raise click.UsageError("a sweep asks no model: record the answers with `bot backtest --agents live` first")
 
 
-def _check_space(wanted: Space, plan: Plan, inputs: Inputs) -> None:
+def _check_space(wanted: Space, plan: SweepPlan, inputs: Inputs) -> None:
     """Raise the errors of a grid and of a screen before a study is made; say that a space has fewer cells than trials
     are wanted.
     """

@@ -60,7 +60,7 @@ def reserved(*, for_json: bool) -> AbstractContextManager[object]:
     return redirect_stdout(sys.stderr) if for_json else nullcontext()
 
 
-class Clock(click.ParamType[str]):
+class ClockParam(click.ParamType[str]):
     """`real`, `manual` or a speed such as `60x`. Returns the text, in lower case."""
 
     name = "clock"
@@ -74,27 +74,29 @@ class Clock(click.ParamType[str]):
         return text
 
 
-class Candles(NamedTuple):
+class CandlesFile(NamedTuple):
     """A file of candles, and its market if one was given."""
 
     coin: str | None
     path: Path
 
 
-class CandleFile(click.ParamType[Candles]):
+class CandleFile(click.ParamType[CandlesFile]):
     """`FILE` or `COIN=FILE`."""
 
     name = "file"
 
-    def convert(self, value: str | Candles, param: click.Parameter | None, ctx: click.Context | None) -> Candles:
-        if isinstance(value, Candles):
+    def convert(
+        self, value: str | CandlesFile, param: click.Parameter | None, ctx: click.Context | None
+    ) -> CandlesFile:
+        if isinstance(value, CandlesFile):
             return value
         from bot.wire.vocabulary import bare_coin
 
         named = re.fullmatch(
             r"((?:perp:)?[a-z0-9]{1,20}|event:[a-z0-9][a-z0-9._-]{0,63})=(.+)", value, re.ASCII | re.IGNORECASE
         )
-        return Candles(bare_coin(named[1]), Path(named[2])) if named is not None else Candles(None, Path(value))
+        return CandlesFile(bare_coin(named[1]), Path(named[2])) if named is not None else CandlesFile(None, Path(value))
 
 
 class ParamValue(click.ParamType[tuple[tuple[str, str], str]]):
@@ -120,7 +122,7 @@ def speed_of(clock: str) -> float:
     return 1.0 if clock == "real" else float(clock[:-1])
 
 
-def recordings(given: tuple[Candles, ...], *, otherwise: str | None) -> tuple[tuple[str, Path], ...]:
+def recordings(given: tuple[CandlesFile, ...], *, otherwise: str | None) -> tuple[tuple[str, Path], ...]:
     """Each file with its market: the given one, else from the file's name, else `otherwise`.
 
     ConfigError if none of these names a market.
@@ -135,7 +137,7 @@ def recordings(given: tuple[Candles, ...], *, otherwise: str | None) -> tuple[tu
             inside = sorted(one for one in path.iterdir() if one.name.endswith((".csv", ".csv.gz")))
             if not inside:
                 raise ConfigError(f"{path}: no .csv or .csv.gz file in this folder")
-            found += recordings(tuple(Candles(None, one) for one in inside), otherwise=None)
+            found += recordings(tuple(CandlesFile(None, one) for one in inside), otherwise=None)
             continue
         if coin is None:
             try:
@@ -254,7 +256,7 @@ class Out(click.ParamType["Outage"]):
         return Outage(Instant().convert(found[1], param, ctx), round(Duration().convert(found[2], param, ctx) * 1000))
 
 
-class Settled(click.ParamType[tuple[str, "Settlement"]]):
+class SettledParam(click.ParamType[tuple[str, "Settlement"]]):
     """`event:RATE-CUT`, `event:RATE-CUT=yes`, `event:RATE-CUT=2025-03-20T18:00=no`."""
 
     name = "market=time=outcome"

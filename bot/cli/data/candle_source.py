@@ -81,7 +81,7 @@ async def client_of(config_file: Path | None, base_url: str | None, *, otherwise
     from bot.cli.operate.credentials import key_of
     from bot.cli.run.embedded_service import Embedded
     from bot.client import Client
-    from bot.client.faults import Fault
+    from bot.client.faults import FailureKind
     from bot.config import ConfigError, read
     from bot.config.references import Noted
     from bot.errors import ApiError, BotError
@@ -108,6 +108,6 @@ async def client_of(config_file: Path | None, base_url: str | None, *, otherwise
         try:
             yield client
         except ApiError as error:
-            if error.code not in set(Fault):
+            if error.code not in set(FailureKind):
                 raise
             raise BotError(f"no service answers at {address} ({error.message}): {otherwise}") from None

@@ -17,7 +17,7 @@ from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Group, Instant
 from bot.cli.data.accept_flags import accepted, accepting
 from bot.cli.data.candle_source import _newest_or_why, client_of
-from bot.cli.data.history import Request, pull_history, update
+from bot.cli.data.history import PullOptions, pull_history, update
 from bot.cli.data.output import day_text, print_json, progress, show_rows, written_data, written_line
 from bot.number_text import duration_ms
 from bot.words import many
@@ -25,10 +25,10 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles
     from bot.backtest.data.findings import AuditReport
-    from bot.backtest.data.history import Target
+    from bot.backtest.data.history import PullTarget
     from bot.backtest.data.origins import Origin
     from bot.backtest.data.store import Store, Written
-    from bot.backtest.data.table_layout import Mapped
+    from bot.backtest.data.table_layout import ColumnMap
     from bot.errors import BotError, ConfigError
 
 STORE: Final = Path("data")
@@ -228,14 +228,14 @@ def import_(
     """Import FILES of candles (CSV, gzip, Parquet) from any source into the store: all of them, or none."""
     from bot.backtest.data.quality import checked
     from bot.backtest.data.store import Store
-    from bot.backtest.data.table_layout import Mapped, columns_of
+    from bot.backtest.data.table_layout import ColumnMap, columns_of
     from bot.errors import ConfigError, Exit
     from bot.wire import INTERVAL_MS
 
     accept = accepted(flags)
     if interval is not None and interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
-    mapped = Mapped(
+    mapped = ColumnMap(
         columns_of(columns),
         tz=tz,
         unit=unit,
@@ -266,7 +266,7 @@ def import_(
     return int(Exit.DONE)
 
 
-def _read_files(files: Sequence[Path], mapped: Mapped, market: str | None, *, show_progress: bool) -> list[Candles]:
+def _read_files(files: Sequence[Path], mapped: ColumnMap, market: str | None, *, show_progress: bool) -> list[Candles]:
     """The closed candles of all files, one item for each market and interval. ConfigError if there are none."""
     from bot.backtest.data.candles import join, sources
     from bot.backtest.data.importers import closed, ordered, read_foreign, read_markets
@@ -480,7 +480,7 @@ def gen(
     """
     from bot.backtest.data.candles import market_name
     from bot.backtest.data.store import Store
-    from bot.backtest.data.synthetic import Wanted, generate
+    from bot.backtest.data.synthetic import SyntheticOptions, generate
     from bot.errors import ConfigError, Exit
 
     try:
@@ -489,7 +489,7 @@ def gen(
         if asset_class is not None:
             raise
         raise ConfigError(f"{error} (for an unlisted market, give its class with --class)") from None
-    wanted = Wanted(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
+    wanted = SyntheticOptions(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
     with progress(is_shown=not as_json) as show:
         candles = generate(wanted, lambda day: show(f"{day:,} of {many(days, 'day')}"))
     done = (
@@ -662,7 +662,7 @@ def pull(
     if source is not None:
         if config_file is not None or base_url is not None:
             raise click.UsageError("--from names a source, --config and --base-url a service; give one of them")
-        request = Request(source, markets, interval, since_ms, until_ms, has_funding)
+        request = PullOptions(source, markets, interval, since_ms, until_ms, has_funding)
         pull_history(request, _target(store, accept, replacing=replacing), as_json=as_json)
         return int(Exit.DONE)
     if since_ms is not None or until_ms is not None or has_funding:
@@ -686,12 +686,12 @@ def pull(
     return int(Exit.DONE)
 
 
-def _target(store: Path, accept: tuple[str, ...], *, replacing: bool) -> Target:
-    from bot.backtest.data.history import Target
+def _target(store: Path, accept: tuple[str, ...], *, replacing: bool) -> PullTarget:
+    from bot.backtest.data.history import PullTarget
     from bot.backtest.data.store import Store
     from bot.clock import SystemClock
 
-    return Target(Store(store), SystemClock(), (*LEFT_TO_SESSIONS, *accept), replacing)
+    return PullTarget(Store(store), SystemClock(), (*LEFT_TO_SESSIONS, *accept), replacing)
 
 
 def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:

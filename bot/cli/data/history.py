@@ -17,7 +17,7 @@ from bot.cli.data.output import day_text, print_json, progress
 from bot.words import many
 
 if TYPE_CHECKING:
-    from bot.backtest.data.history import Progress, Pulled, Target, Wanted
+    from bot.backtest.data.history import Pulled, PullProgress, PullTarget, WantedCandles
     from bot.market_data.source import Source
 
 # time between two texts of the progress line
@@ -25,7 +25,7 @@ SHOW_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PullOptions:
     """The options of `bot data pull --from`."""
 
     source: str
@@ -36,14 +36,14 @@ class Request:
     has_funding: bool
 
 
-def pull_history(request: Request, target: Target, *, as_json: bool) -> None:
+def pull_history(request: PullOptions, target: PullTarget, *, as_json: bool) -> None:
     """Pull the markets of a request and print what the store has then."""
     from bot.client.names import run_unheld
 
     _finish(run_unheld(_pull(request, target, quiet=as_json)), target, as_json=as_json)
 
 
-def update(target: Target, *, as_json: bool) -> None:
+def update(target: PullTarget, *, as_json: bool) -> None:
     """Pull everything that the store has from a source, from the first span that was asked for up to now."""
     from bot.backtest.data.origins import FUNDING, origins
     from bot.client.names import run_unheld
@@ -52,7 +52,7 @@ def update(target: Target, *, as_json: bool) -> None:
     held = origins(target.store.root)
     with_funding = {one.market for one in held if one.interval == FUNDING}
     requests = [
-        Request(
+        PullOptions(
             one.source.partition("@")[0],
             (f"{one.market}={one.symbol}",),
             one.interval,
@@ -89,7 +89,7 @@ class _Done:
         self.refused += other.refused
 
 
-async def _pull(request: Request, target: Target, *, quiet: bool) -> _Done:
+async def _pull(request: PullOptions, target: PullTarget, *, quiet: bool) -> _Done:
     from bot.backtest.data.findings import FaultyData
     from bot.backtest.data.history import Pull, pull_actions, pull_funding
     from bot.backtest.data.store import Conflict
@@ -118,10 +118,10 @@ async def _pull(request: Request, target: Target, *, quiet: bool) -> _Done:
     return done
 
 
-async def _wanted(request: Request, source: Source, target: Target) -> list[Wanted]:
+async def _wanted(request: PullOptions, source: Source, target: PullTarget) -> list[WantedCandles]:
     """What to pull, once every market is known to the source."""
     from bot.backtest.data.candles import market_name
-    from bot.backtest.data.history import Wanted
+    from bot.backtest.data.history import WantedCandles
     from bot.market_data.symbols import mapped
     from bot.wire.vocabulary import INTERVAL_MS
 
@@ -137,11 +137,11 @@ async def _wanted(request: Request, source: Source, target: Target) -> list[Want
             raise click.UsageError(
                 f"the span is empty: it begins at {day_text(since_ms)} and ends at {day_text(until_ms)}"
             )
-        wanted.append(Wanted(market, request.interval, -(-since_ms // step) * step, until_ms - until_ms % step))
+        wanted.append(WantedCandles(market, request.interval, -(-since_ms // step) * step, until_ms - until_ms % step))
     return wanted
 
 
-def _has_funding(wanted: Wanted) -> bool:
+def _has_funding(wanted: WantedCandles) -> bool:
     market = wanted.market
     if market.instrument is None or market.instrument.kind != "spot":
         return True
@@ -149,18 +149,18 @@ def _has_funding(wanted: Wanted) -> bool:
     return False
 
 
-def _first(coin: str, interval: str, target: Target) -> int:
+def _first(coin: str, interval: str, target: PullTarget) -> int:
     held = target.store.read(coin, interval)
     if held is None:
         raise click.UsageError(f"the store has no {interval} candles of {coin} yet; say from when with --since")
     return held.at_ms[0]
 
 
-def _shown(wanted: Wanted, show: Callable[[str], None]) -> Callable[[Progress], None]:
+def _shown(wanted: WantedCandles, show: Callable[[str], None]) -> Callable[[PullProgress], None]:
     """A function that shows the progress of a pull, at most five times a second."""
     shown = -SHOW_SECONDS
 
-    def one(now: Progress) -> None:
+    def one(now: PullProgress) -> None:
         nonlocal shown
         if now.seconds - shown < SHOW_SECONDS:
             return
@@ -203,7 +203,7 @@ def _tell(source: Source, pulled: Pulled) -> None:
         click.echo("\n".join(report.lines()))
 
 
-def _finish(done: _Done, target: Target, *, as_json: bool) -> None:
+def _finish(done: _Done, target: PullTarget, *, as_json: bool) -> None:
     """Print the rest; BotError with all refusals, NotOffered if nothing is in the store."""
     from bot.errors import BotError
     from bot.market_data.source import NotOffered
@@ -229,7 +229,7 @@ def _finish(done: _Done, target: Target, *, as_json: bool) -> None:
         raise NotOffered("the store has no candle in the span; choose another with --since and --until")
 
 
-def _next(done: _Done, target: Target) -> str:
+def _next(done: _Done, target: PullTarget) -> str:
     """The value for `bot backtest --data`, with the flags that the candles need."""
     from bot.backtest.data.findings import ACCEPTS
 

@@ -42,7 +42,7 @@ FEES: Final = ("taker", "maker")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MarketRow:
     """One market.
 
     `coin`: its name in a config; None: the embedded service does not list it. `name`: what a person calls it.
@@ -88,7 +88,7 @@ def markets(source: str | None, search: str | None, *, as_json: bool) -> int:
     return 0
 
 
-async def _listed(source: str) -> list[Row]:
+async def _listed(source: str) -> list[MarketRow]:
     """The markets of a source: first those that the embedded service can list, in its order."""
     from bot.market_data.registry import open_source
     from bot.market_data.source import NotOffered
@@ -109,10 +109,10 @@ async def _listed(source: str) -> list[Row]:
                 continue
     order = {symbol: place for place, symbol in enumerate(coins)}
     instruments.sort(key=lambda one: (order.get(one.symbol, len(order)), one.symbol))
-    return [Row(coins.get(one.symbol), None, one) for one in instruments]
+    return [MarketRow(coins.get(one.symbol), None, one) for one in instruments]
 
 
-def _catalogue() -> list[Row]:
+def _catalogue() -> list[MarketRow]:
     """The markets of the embedded service. The tick is the one at the market's first simulated price."""
     from bot.market_data.source import Instrument
     from bot.money import format_e8
@@ -137,11 +137,11 @@ def _catalogue() -> list[Row]:
             min_notional=format_e8(MIN_NOTIONAL),
             max_leverage=str(spec.max_leverage),
         )
-        rows.append(Row(coin, spec.name, made))
+        rows.append(MarketRow(coin, spec.name, made))
     return rows
 
 
-def _has(row: Row, search: str) -> bool:
+def _has(row: MarketRow, search: str) -> bool:
     return any(
         search in text.lower()
         for text in (row.coin, row.name, row.instrument.symbol, row.instrument.base)
@@ -149,7 +149,7 @@ def _has(row: Row, search: str) -> bool:
     )
 
 
-def _way_out(rows: Sequence[Row], search: str, *, is_ours: bool) -> str:
+def _way_out(rows: Sequence[MarketRow], search: str, *, is_ours: bool) -> str:
     from difflib import get_close_matches
 
     known = {text.upper(): text for row in rows for text in (row.coin, row.instrument.base) if text is not None}
@@ -158,7 +158,7 @@ def _way_out(rows: Sequence[Row], search: str, *, is_ours: bool) -> str:
     return f"{hint} (the markets of an exchange: bot markets ccxt:EXCHANGE)" if is_ours else hint
 
 
-def _table(rows: Sequence[Row]) -> Iterable[str]:
+def _table(rows: Sequence[MarketRow]) -> Iterable[str]:
     """The rows as aligned columns. A column that is empty in every row is left out."""
     cells = [_cells(row) for row in rows]
     kept = [n for n in range(len(SHOWN)) if any(row[n] for row in cells)]
@@ -166,7 +166,7 @@ def _table(rows: Sequence[Row]) -> Iterable[str]:
     return table_lines([heads[n] for n in kept], [[row[n] for n in kept] for row in cells], width=screen_width())
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: MarketRow) -> list[str]:
     figures = row.data()
     return [_cell(column, figures[column], is_event=row.instrument.kind == "event") for column in SHOWN]
 

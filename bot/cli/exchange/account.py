@@ -17,7 +17,7 @@ from bot.cli.common.param_types import Duration
 from bot.errors import Exit
 
 if TYPE_CHECKING:
-    from bot.cli.exchange.status_view import Reading
+    from bot.cli.exchange.status_view import ExchangeReading
 
 CHECK_EPILOG: Final = """\b
 Examples:
@@ -39,7 +39,7 @@ Examples:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Address(click.ParamType[str]):
+class AddressParam(click.ParamType[str]):
     """An address of 40 hexadecimal digits, in lower case."""
 
     name = "address"
@@ -78,7 +78,7 @@ def account_options(command: F) -> F:
         click.option(
             "--url", type=Url(), default=None, metavar="URL", help="Another server, such as a local exchange."
         ),
-        click.option("--address", type=Address(), required=True, metavar="0x...", help="Address of the account."),
+        click.option("--address", type=AddressParam(), required=True, metavar="0x...", help="Address of the account."),
         click.option(
             "--network",
             type=click.Choice(["testnet", "mainnet"]),
@@ -116,7 +116,7 @@ def check(
     from dataclasses import asdict
 
     from bot.clock import SystemClock
-    from bot.exchanges.hyperliquid.account import Account
+    from bot.exchanges.hyperliquid.account import HyperliquidAccount
     from bot.exchanges.hyperliquid.agent_key import address_of_key_file
     from bot.exchanges.hyperliquid.checks import AccountCheck, CheckRequest, read_checks
     from bot.exchanges.hyperliquid.transport import Transport
@@ -126,7 +126,7 @@ def check(
 
     async def read() -> list[AccountCheck]:
         async with Transport(request.url) as transport:
-            return await read_checks(Account(transport, address), request, SystemClock())
+            return await read_checks(HyperliquidAccount(transport, address), request, SystemClock())
 
     checks = asyncio.run(read())
     failed = any(one.level == "fail" for one in checks)
@@ -153,14 +153,14 @@ def status(network: str, address: str, url: str | None, as_json: bool, dex: str,
 
     from bot.cli.exchange.link_health import LinkReading, read_link
     from bot.cli.exchange.status_view import read_status
-    from bot.exchanges.hyperliquid.account import Account
+    from bot.exchanges.hyperliquid.account import HyperliquidAccount
     from bot.exchanges.hyperliquid.transport import Transport
 
     chosen = url_of(network, url)
 
-    async def read() -> tuple[Reading, LinkReading | None]:
+    async def read() -> tuple[ExchangeReading, LinkReading | None]:
         async with Transport(chosen) as transport:
-            reading = await read_status(Account(transport, address), dex, int(since * 1000))
+            reading = await read_status(HyperliquidAccount(transport, address), dex, int(since * 1000))
         return reading, await read_link(url or network, address) if has_link else None
 
     reading, link = asyncio.run(read())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bot.cli.common.param_types import Clock, Group, speed_of
+from bot.cli.common.param_types import ClockParam, Group, speed_of
 from bot.cli.exchange.account import check, status
 from bot.cli.exchange.watch import watch
 
@@ -48,7 +48,7 @@ exchange.add_command(watch)
     show_default=True,
     help="Network that clients sign for. The official SDK signs for testnet at every address but the mainnet's.",
 )
-@click.option("--clock", type=Clock(), default="real", show_default=True, metavar="real|manual|60x", help="Clock.")
+@click.option("--clock", type=ClockParam(), default="real", show_default=True, metavar="real|manual|60x", help="Clock.")
 @click.option("--db", default=MEMORY, show_default=True, metavar="FILE|:memory:", help="Database file.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of everything drawn.")
 @click.option(
@@ -107,11 +107,11 @@ def local(
         switches[name] = value
     need_extra()
     from bot.local_exchange.server.host import serve
-    from bot.local_exchange.server.service import Options
+    from bot.local_exchange.server.service import ExchangeServiceOptions
 
     logs.configure()
     path = None if db == MEMORY else Path(db)
-    options = Options(network, speed_of(clock), path, seed, prices, None, switches, block_ms)
+    options = ExchangeServiceOptions(network, speed_of(clock), path, seed, prices, None, switches, block_ms)
 
     def say(address: str) -> None:
         if as_json:

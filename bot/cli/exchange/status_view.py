@@ -8,18 +8,18 @@ from typing import Any
 from bot.cli.common.text_table import screen_width, table_lines
 from bot.clock import iso
 from bot.errors import ConfigError
-from bot.exchanges.hyperliquid.account import MAIN_DEX, Account, Fills, dex_of
+from bot.exchanges.hyperliquid.account import MAIN_DEX, Fills, HyperliquidAccount, dex_of
 from bot.exchanges.hyperliquid.fill_order import gaps
-from bot.exchanges.protocol import ExecutionReport, OrderReport, PositionReport, RequestBudget, Standing
+from bot.exchanges.protocol import AccountStanding, ExecutionReport, OrderReport, PositionReport, RequestBudget
 from bot.money import format_e8
 from bot.words import did_you_mean, many
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ExchangeReading:
     """Answers of the exchange, read one after the other: they need not be of one instant."""
 
-    standing: Standing
+    standing: AccountStanding
     orders: tuple[OrderReport, ...]
     fills: Fills
     since_ms: int
@@ -174,7 +174,7 @@ def fill_json(one: ExecutionReport) -> dict[str, Any]:
     }
 
 
-async def read_status(account: Account, dex: str, span_ms: int) -> Reading:
+async def read_status(account: HyperliquidAccount, dex: str, span_ms: int) -> ExchangeReading:
     """Read the account in one dex. The span of the fills ends at the exchange's instant of the positions.
 
     ConfigError if there is no such dex: the exchange answers requests for it as if the exchange itself had failed.
@@ -190,4 +190,4 @@ async def read_status(account: Account, dex: str, span_ms: int) -> Reading:
     since_ms = max(0, standing.at_ms - span_ms)
     fills = await account.fills(since_ms, standing.at_ms)
     own = tuple(one for one in fills.reports if dex_of(one.market) == dex)
-    return Reading(standing, tuple(orders), Fills(own, fills.is_cut), since_ms, await account.budget())
+    return ExchangeReading(standing, tuple(orders), Fills(own, fills.is_cut), since_ms, await account.budget())

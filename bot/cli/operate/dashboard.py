@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from bot.cli.common.daemon_client import Place
-    from bot.dashboard.server import Running
+    from bot.dashboard.server import RunningDashboard
 
 PORT: Final = 8710
 
@@ -84,7 +84,7 @@ def dashboard(
 
     logs.configure(level="warning")
 
-    def on_ready(running: Running, key: bytes) -> None:
+    def on_ready(running: RunningDashboard, key: bytes) -> None:
         with contextlib.suppress(
             BrokenPipeError
             # The daemon that started the dashboard may have died; the dashboard goes on.
@@ -96,13 +96,13 @@ def dashboard(
     return int(Exit.DONE)
 
 
-def _running(place: Place) -> tuple[Running | None, bytes]:
+def _running(place: Place) -> tuple[RunningDashboard | None, bytes]:
     from bot.dashboard.server import key_of, running_in
 
     return running_in(place.folder), key_of(place.folder)
 
 
-def _print(running: Running, key: bytes, place: Place, *, as_json: bool) -> None:
+def _print(running: RunningDashboard, key: bytes, place: Place, *, as_json: bool) -> None:
     from bot.dashboard.server import link
 
     address = link(running, key)

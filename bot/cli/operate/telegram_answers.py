@@ -61,7 +61,7 @@ class WrongAnswer(NetworkError):
     """Something answers in Telegram's place, or Telegram has another form than its documentation."""
 
 
-class Fault(NamedTuple):
+class TelegramFault(NamedTuple):
     """What an error of the library means. `{url}` is the address, `{text}` the server's words."""
 
     kind: type[TelegramError]
@@ -71,23 +71,31 @@ class Fault(NamedTuple):
 
 # The first kind that matches counts.
 FAULTS: Final = (
-    Fault(InvalidToken, ConfigError, "telegram.token: Telegram refuses this token; ask @BotFather for the present one"),
-    Fault(Forbidden, BotRefused, "{url} refuses the bot of telegram.token (403: {text}); ask @BotFather about the bot"),
-    Fault(
+    TelegramFault(
+        InvalidToken, ConfigError, "telegram.token: Telegram refuses this token; ask @BotFather for the present one"
+    ),
+    TelegramFault(
+        Forbidden, BotRefused, "{url} refuses the bot of telegram.token (403: {text}); ask @BotFather about the bot"
+    ),
+    TelegramFault(
         WrongAnswer,
         Unreachable,
         "{url} answered {text}, which is no answer of Telegram's Bot API. A proxy or the sign-in page of a network may"
         " stand between, or telegram.api_url is wrong; correct that and start this again",
     ),
-    Fault(
+    TelegramFault(
         Conflict,
         BotRefused,
         "{url} gives the messages of this bot to another ({text}): end the other `bot telegram` of this token, or what"
         " sets a webhook, and start this again",
     ),
-    Fault(BadRequest, BotRefused, "{url} refuses the start ({text}); check telegram.token and telegram.api_url"),
-    Fault(NetworkError, Unreachable, "{url} cannot be reached ({text}); start this again when it answers"),
-    Fault(TelegramError, BotRefused, "{url} refuses the start ({text}); start this again when that is in order"),
+    TelegramFault(
+        BadRequest, BotRefused, "{url} refuses the start ({text}); check telegram.token and telegram.api_url"
+    ),
+    TelegramFault(NetworkError, Unreachable, "{url} cannot be reached ({text}); start this again when it answers"),
+    TelegramFault(
+        TelegramError, BotRefused, "{url} refuses the start ({text}); start this again when that is in order"
+    ),
 )
 
 

@@ -26,7 +26,7 @@ from bot.errors import Exit
 from bot.logs import log
 
 if TYPE_CHECKING:
-    from bot.config import Dashboard
+    from bot.config import DashboardSettings
 
 # time for the dashboard's end after SIGTERM
 END_S: Final = 3.0
@@ -60,7 +60,7 @@ def served_line(served: Served | str, *, is_terminal: bool) -> str:
 class DashboardProcess:
     """The dashboard of a run. `start` once the daemon is ready; `close` at an orderly end, and not after an error."""
 
-    def __init__(self, section: Dashboard, folder: Path, say: Callable[[Served | str], None]) -> None:
+    def __init__(self, section: DashboardSettings, folder: Path, say: Callable[[Served | str], None]) -> None:
         self._section = section
         self._folder = folder
         self._say = say
@@ -156,7 +156,10 @@ _COMMAND: Final = (sys.executable, "-m", "bot", "dashboard", "--json", "--of-run
 
 @contextlib.asynccontextmanager
 async def dashboard_process(
-    section: Dashboard | None, folder: Path, say: Callable[[Served | str], None], is_stopping: Callable[[], bool]
+    section: DashboardSettings | None,
+    folder: Path,
+    say: Callable[[Served | str], None],
+    is_stopping: Callable[[], bool],
 ) -> AsyncIterator[Callable[[], None]]:
     """Give a function that starts the dashboard of the daemon in `folder`. `say` gets the running dashboard, or why
     there is none.

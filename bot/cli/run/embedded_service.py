@@ -84,7 +84,7 @@ class ServiceFailed(BotError):
         self.exit_code = Exit(code) if code in known and code else Exit.ERROR  # type: ignore[misc]
 
 
-class Running(NamedTuple):
+class RunningService(NamedTuple):
     """A service that answers requests. `is_new`: this call has started it."""
 
     base_url: str
@@ -92,7 +92,7 @@ class Running(NamedTuple):
     is_new: bool
 
 
-class Minted(NamedTuple):
+class EmbeddedKey(NamedTuple):
     api_key: SecretStr
     account_id: str
     address: str
@@ -141,7 +141,7 @@ class Embedded:
                 int(Exit.CONFIG),
             )
 
-    def ensure(self) -> Running:
+    def ensure(self) -> RunningService:
         """Find the service, start it, or restart it if it runs with other options. Blocks until it answers."""
         private_dir(self.folder)
         self.check_name()
@@ -206,13 +206,13 @@ class Embedded:
                     note.unlink(missing_ok=True)
                 return
 
-    async def mint(self, account_id: str | None = None) -> Minted:
+    async def mint(self, account_id: str | None = None) -> EmbeddedKey:
         """Get a new API key for the daemon's account; the key before it becomes invalid."""
         async with ControlClient(self.socket) as control:
             made = await control.mint_key(account_id)
-        return Minted(SecretStr(made.api_key), made.account_id, made.address)
+        return EmbeddedKey(SecretStr(made.api_key), made.account_id, made.address)
 
-    async def keep_alive(self, on_restart: Callable[[Running], object]) -> None:
+    async def keep_alive(self, on_restart: Callable[[RunningService], object]) -> None:
         """Restart the service on the same port whenever it dies. Runs until it is cancelled.
 
         A start that fails (full disk, port in use) is retried with growing waits; until it succeeds, `trouble` says
@@ -240,7 +240,7 @@ class Embedded:
 
     # -- start and state
 
-    def _start(self, lock: IO[str]) -> Running:
+    def _start(self, lock: IO[str]) -> RunningService:
         ready = self.folder / "sandbox.ready"
         ready.unlink(missing_ok=True)
         (self.folder / "sandbox.options").write_text(json.dumps(self._wanted_options()))
@@ -289,7 +289,7 @@ class Embedded:
             # A full disk: `bot services --state-dir` still finds it.
             with contextlib.suppress(OSError):
                 note.write_text(json.dumps({"folder": str(self.folder)}))
-        return Running(ready_data["baseUrl"], int(ready_data["pid"]), is_new=True)
+        return RunningService(ready_data["baseUrl"], int(ready_data["pid"]), is_new=True)
 
     def _note(self) -> Path | None:
         """The file by which `noted_folders` finds this service; None if this user has no private folder for it."""
@@ -346,14 +346,14 @@ class Embedded:
             return None
         return data if isinstance(data, dict) else None
 
-    def _running_service(self) -> Running:
+    def _running_service(self) -> RunningService:
         """The service that holds the lock. If it is still starting, wait until it is ready."""
         end_ns = monotonic_ns() + int(self.ready_s * 1e9)
         while monotonic_ns() < end_ns:
             ready = self._ready_data()
             if ready is not None:
                 self.port = int(ready["port"])
-                return Running(ready["baseUrl"], int(ready["pid"]), is_new=False)
+                return RunningService(ready["baseUrl"], int(ready["pid"]), is_new=False)
             if not self.is_alive():
                 return self.ensure()
             _pause()

@@ -17,11 +17,11 @@ import click
 
 if TYPE_CHECKING:
     from bot.cli.run.dashboard_process import Served
-    from bot.cli.run.embedded_service import Embedded, Minted, Running
+    from bot.cli.run.embedded_service import Embedded, EmbeddedKey, RunningService
     from bot.config import Settings
     from bot.logs import Listener
     from bot.runtime.control_plane.log_tail import Tail
-    from bot.runtime.liveness.instance_lock import Held
+    from bot.runtime.liveness.instance_lock import HeldDirectory
     from bot.runtime.shutdown import DaemonEnd
 
 EPILOG = """\b
@@ -73,7 +73,7 @@ class Observer(Protocol):
         """Called with each log event."""
 
     def running(
-        self, settings: Settings, service: Embedded, running: Running, minted: Minted
+        self, settings: Settings, service: Embedded, running: RunningService, minted: EmbeddedKey
     ) -> AbstractAsyncContextManager[None]:
         """Entered when the service answers, and left before the service is stopped."""
 
@@ -123,7 +123,7 @@ def run_config(config: Path, *, keep_service: bool = False, observer: Observer |
 class _Run:
     settings: Settings
     config: Path
-    held: Held
+    held: HeldDirectory
     tail: Tail
     observer: Observer | None
 
@@ -254,7 +254,9 @@ def _service_of(settings: Settings) -> Embedded:
     )
 
 
-async def _started(settings: Settings, service: Embedded, stop: asyncio.Event) -> tuple[Running, Minted | None]:
+async def _started(
+    settings: Settings, service: Embedded, stop: asyncio.Event
+) -> tuple[RunningService, EmbeddedKey | None]:
     """Start the embedded service and get its key; no key if the stop came first. A start that fails is a notice."""
     from bot.cli.run.embedded_service import ServiceFailed
     from bot.clock import SystemClock
@@ -263,7 +265,7 @@ async def _started(settings: Settings, service: Embedded, stop: asyncio.Event) -
     from bot.runtime.liveness.systemd import asking_for_time
     from bot.runtime.startup import until_up
 
-    async def mint() -> Minted:
+    async def mint() -> EmbeddedKey:
         try:
             return await service.mint()
         except ApiError:

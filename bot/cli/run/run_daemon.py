@@ -17,13 +17,13 @@ import click
 from pydantic import SecretStr
 
 from bot.cli.run.dashboard_process import Served, dashboard_process
-from bot.cli.run.embedded_service import Embedded, Running
+from bot.cli.run.embedded_service import Embedded, RunningService
 from bot.config import Settings
 from bot.errors import Exit
 from bot.logs import log
 from bot.runtime import daemon
 from bot.runtime.control_plane.log_tail import Tail
-from bot.runtime.liveness.instance_lock import Held, collect_at_rest
+from bot.runtime.liveness.instance_lock import HeldDirectory, collect_at_rest
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd
 
@@ -36,7 +36,7 @@ async def play(
     stop: asyncio.Event,
     embedded: Embedded | None = None,
     on_ready: Callable[[], None] = lambda: None,
-    held: Held | None = None,
+    held: HeldDirectory | None = None,
     tail: Tail | None = None,
     config: Path | None = None,
     reread: Callable[[], Settings] | None = None,
@@ -81,7 +81,7 @@ async def play(
                 await keeper
 
 
-def _restarted(running: Running) -> None:
+def _restarted(running: RunningService) -> None:
     log.warning("service.restarted", pid=running.pid, base_url=running.base_url)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from bot.cli.common.param_types import CandleFile, Candles, Clock, recordings
+from bot.cli.common.param_types import CandleFile, CandlesFile, ClockParam, recordings
 
 EPILOG = """\b
 Examples:
@@ -33,7 +33,12 @@ Then, from anywhere on this machine:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--db", default=":memory:", show_default=True, metavar="FILE|:memory:", help="Database file.")
 @click.option(
-    "--clock", type=Clock(), default="real", show_default=True, metavar="real|manual|60x", help="Clock of the service."
+    "--clock",
+    type=ClockParam(),
+    default="real",
+    show_default=True,
+    metavar="real|manual|60x",
+    help="Clock of the service.",
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=None, metavar="N", help="Seed of the simulated prices (default 1)."
@@ -112,7 +117,7 @@ def sandbox(
     db: str,
     clock: str,
     seed: int | None,
-    data: tuple[Candles, ...],
+    data: tuple[CandlesFile, ...],
     prices: tuple[str, ...],
     markets: str,
     control_socket: Path | None,

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from bot.cli.common.param_types import CandleFile, Candles, Clock, Duration, recordings, speed_of
+from bot.cli.common.param_types import CandleFile, CandlesFile, ClockParam, Duration, recordings, speed_of
 
 if TYPE_CHECKING:
     from bot.cli.common.event_lines import Counts
-    from bot.cli.run.embedded_service import Embedded, Running
+    from bot.cli.run.embedded_service import Embedded, RunningService
     from bot.cli.start.demo_summary import Tally
     from bot.client import Client
     from bot.config import Settings
@@ -57,7 +57,7 @@ LAST_BAR_S: Final = 5.0
     "--data", type=CandleFile(), multiple=True, metavar="[COIN=]FILE", help="Play recorded candles; repeatable."
 )
 @click.option(
-    "--clock", type=Clock(), default=None, metavar="60x", help="Speed of the service's clock.  [default: 60x]"
+    "--clock", type=ClockParam(), default=None, metavar="60x", help="Speed of the service's clock.  [default: 60x]"
 )
 @click.option("--fresh", is_flag=True, help="Start a new run, even if the last one was killed.")
 @click.option(
@@ -71,7 +71,7 @@ LAST_BAR_S: Final = 5.0
 @click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
 def demo(
     span: float | None,
-    data: tuple[Candles, ...],
+    data: tuple[CandlesFile, ...],
     clock: str | None,
     fresh: bool,
     state_dir: Path | None,
@@ -95,7 +95,7 @@ def demo(
 
 
 @dataclass(slots=True)
-class Run:
+class DemoRun:
     """One run: its folder, data and clock. `continued`: it began before a kill, and this start continues it."""
 
     folder: Path
@@ -142,7 +142,7 @@ class Demo:
 
     # -- start
 
-    def _begin(self, *, fresh: bool) -> Run:
+    def _begin(self, *, fresh: bool) -> DemoRun:
         kept = self.runs.unfinished()
         if kept is not None and fresh:
             from bot.cli.run.embedded_service import Embedded
@@ -155,7 +155,7 @@ class Demo:
             judge_data(self.data)
             folder = self.runs.begin(clock=clock, data=[[coin, str(path.resolve())] for coin, path in self.data])
             self.runs.tidy(folder)
-            return Run(folder, self.data, clock, continued=False)
+            return DemoRun(folder, self.data, clock, continued=False)
         data = tuple((str(coin), Path(path)) for coin, path in kept["data"])
         if self.data and [(coin, path.resolve()) for coin, path in self.data] != list(data):
             from bot.errors import ConfigError
@@ -164,9 +164,9 @@ class Demo:
                 f"the last demo was killed and can be continued; its data are {_plays(data)}. Add --fresh to start a"
                 f" new run with {_plays(self.data)}"
             )
-        return Run(self.runs.again(kept), data, self.clock or str(kept["clock"]), continued=True)
+        return DemoRun(self.runs.again(kept), data, self.clock or str(kept["clock"]), continued=True)
 
-    def _service(self, run: Run, settings: Settings) -> Embedded:
+    def _service(self, run: DemoRun, settings: Settings) -> Embedded:
         from bot.cli.run.embedded_service import Embedded
 
         section = settings.embedded
@@ -182,7 +182,13 @@ class Demo:
     # -- running
 
     async def _play(
-        self, run: Run, settings: Settings, service: Embedded, running: Running, stop: asyncio.Event, span: float | None
+        self,
+        run: DemoRun,
+        settings: Settings,
+        service: Embedded,
+        running: RunningService,
+        stop: asyncio.Event,
+        span: float | None,
     ) -> int:
         from bot import logs
         from bot.cli.common.event_lines import FIGURES
@@ -238,7 +244,7 @@ class Demo:
 
     # -- output
 
-    def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
+    def _greet(self, run: DemoRun, running: RunningService, settings: Settings, account_id: str) -> None:
         from bot.cli.common.event_lines import strategy_lines
 
         found = "" if running.is_new else ", was already running"
@@ -269,7 +275,7 @@ class Demo:
         self._output.line("Ctrl-C stops it.\n")
 
     def _close(
-        self, run: Run, settings: Settings, end: DaemonEnd, totals: Tally | None, start_usd: Decimal, real_s: float
+        self, run: DemoRun, settings: Settings, end: DaemonEnd, totals: Tally | None, start_usd: Decimal, real_s: float
     ) -> None:
         from bot.cli.run.run_daemon import judge_end, left_data, left_lines
         from bot.cli.start.demo_summary import summary_data, summary_lines

@@ -53,7 +53,7 @@ Level = Literal["ok", "warn", "fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """The result of one check. `fix` says what to do about a warning or a failure."""
 
     check: str
@@ -72,11 +72,11 @@ class Patient:
     references: Sequence[tuple[str, str]] = ()
     # The speed of the service's clock; None until the service has answered.
     speed: float | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DoctorFinding] = field(default_factory=list)
 
     def say(self, check: str, level: Level, message: str, fix: str | None = None, code: int = 0) -> None:
         assert (level in ("ok", "skip")) or fix, f"{check} has no fix"
-        self.findings.append(Finding(check, level, message, fix, code))
+        self.findings.append(DoctorFinding(check, level, message, fix, code))
 
 
 @click.command(epilog=EPILOG)
@@ -100,7 +100,9 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
         place = find(config, state_dir, dead_too=True)
     # Without the config the daemon's state directory is unknown.
     except ConfigError as error:
-        findings = [Finding("config", "fail", str(error), "correct it, then run bot doctor again", int(Exit.CONFIG))]
+        findings = [
+            DoctorFinding("config", "fail", str(error), "correct it, then run bot doctor again", int(Exit.CONFIG))
+        ]
     else:
         findings = _examined(Patient(place))
     failed = next((one for one in findings if one.level == "fail"), None)
@@ -115,7 +117,7 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     return code
 
 
-def _examined(patient: Patient) -> list[Finding]:
+def _examined(patient: Patient) -> list[DoctorFinding]:
     from bot.client.names import run_unheld
 
     _config(patient)

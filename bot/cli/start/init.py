@@ -23,7 +23,7 @@ from bot.cli.operate.systemd_unit import unit_name
 from bot.cli.start.templates import (
     TEMPLATES,
     FileExists,
-    Template,
+    StrategyTemplate,
     files_of,
     names_of,
     names_of_template,
@@ -100,7 +100,7 @@ INTERVAL: Final = "1m"
 a_template = click.Choice(list(TEMPLATES))
 
 
-class Budget(Amount):
+class BudgetParam(Amount):
     """A budget as a config allows it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
@@ -140,7 +140,7 @@ class Markets(click.ParamType[str]):
 @click.option(
     "--interval", type=click.Choice(list(INTERVAL_MS)), help=f"Interval of the strategy's bars  [default: {INTERVAL}]"
 )
-@click.option("--budget-usd", type=Budget(), help=f"The strategy's budget  [default: {BUDGET_USD}]")
+@click.option("--budget-usd", type=BudgetParam(), help=f"The strategy's budget  [default: {BUDGET_USD}]")
 @click.option("--json", "as_json", is_flag=True, help="The files as one JSON object; asks nothing.")
 def init(
     folder: Path,
@@ -168,7 +168,7 @@ def init(
     )
     listed = _checked_markets(chosen, list(dict.fromkeys(given.split())))
     bars = interval or _asked("Interval of its bars", click.Choice(list(INTERVAL_MS)), INTERVAL, asks=asks)
-    budget = budget_usd if budget_usd is not None else _asked("Budget in USD", Budget(), BUDGET_USD, asks=asks)
+    budget = budget_usd if budget_usd is not None else _asked("Budget in USD", BudgetParam(), BUDGET_USD, asks=asks)
     files = {
         Path(CONFIG_FILE): _config_text(folder / CONFIG_FILE, project, chosen, listed, bars, budget),
         **files_of(chosen, names_of_template(chosen)),
@@ -212,7 +212,7 @@ def _asked(question: str, kind: click.ParamType[Any], default: Any, *, asks: boo
     return click.prompt(question, type=kind, default=default) if asks else default
 
 
-def _checked_markets(template: Template, markets: list[str]) -> list[str]:
+def _checked_markets(template: StrategyTemplate, markets: list[str]) -> list[str]:
     """UsageError if the template cannot trade these markets."""
     is_event = [market.startswith("event:") for market in markets]
     if template.name == "pairs" and len(markets) != 2:
@@ -224,7 +224,7 @@ def _checked_markets(template: Template, markets: list[str]) -> list[str]:
 
 
 def _config_text(
-    config: Path, project: str, template: Template, markets: Sequence[str], interval: str, budget: Decimal
+    config: Path, project: str, template: StrategyTemplate, markets: Sequence[str], interval: str, budget: Decimal
 ) -> str:
     from bot.config import read_text
 

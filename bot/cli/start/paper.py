@@ -21,7 +21,7 @@ from bot.cli.common.param_types import Duration
 
 if TYPE_CHECKING:
     from bot.cli.run.dashboard_process import Served
-    from bot.cli.run.embedded_service import Embedded, Minted, Running
+    from bot.cli.run.embedded_service import Embedded, EmbeddedKey, RunningService
     from bot.cli.start.demo_summary import Tally
     from bot.config import Settings
     from bot.runtime.shutdown import DaemonEnd
@@ -178,7 +178,7 @@ class Paper:
 
     @asynccontextmanager
     async def running(
-        self, settings: Settings, service: Embedded, running: Running, minted: Minted
+        self, settings: Settings, service: Embedded, running: RunningService, minted: EmbeddedKey
     ) -> AsyncIterator[None]:
         from bot.cli.start.demo_summary import start_value, tally
         from bot.client import Client
@@ -195,7 +195,7 @@ class Paper:
             self._real_s = (monotonic_ns() - began_ns) / 1e9
             self._totals = await tally(client) if service.is_alive() else None
 
-    def _greet(self, settings: Settings, running: Running, minted: Minted) -> None:
+    def _greet(self, settings: Settings, running: RunningService, minted: EmbeddedKey) -> None:
         from bot.cli.common.event_lines import strategy_lines
         from bot.cli.run.embedded_service import service_prices
 

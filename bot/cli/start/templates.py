@@ -19,7 +19,7 @@ from bot.errors import BotError, Exit
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class StrategyTemplate:
     """A strategy of the package's examples. `source` and `test` are below `bot/examples`."""
 
     name: str
@@ -38,15 +38,15 @@ class Template:
         return f"templates/test_{self.module}.py"
 
 
-TEMPLATES: Final[Mapping[str, Template]] = {
+TEMPLATES: Final[Mapping[str, StrategyTemplate]] = {
     one.name: one
     for one in (
-        Template("trend", "strategies/trend.py", "Trend", "follow two moving averages"),
-        Template("breakout", "templates/breakout.py", "Breakout", "follow a market out of its range"),
-        Template("mean-reversion", "strategies/reversion.py", "MeanReversion", "trade against a fast move"),
-        Template("pairs", "templates/pairs.py", "Pairs", "trade the ratio of two markets", ("BTC", "ETH")),
-        Template("schedule", "templates/schedule.py", "Schedule", "trade by the clock"),
-        Template(
+        StrategyTemplate("trend", "strategies/trend.py", "Trend", "follow two moving averages"),
+        StrategyTemplate("breakout", "templates/breakout.py", "Breakout", "follow a market out of its range"),
+        StrategyTemplate("mean-reversion", "strategies/reversion.py", "MeanReversion", "trade against a fast move"),
+        StrategyTemplate("pairs", "templates/pairs.py", "Pairs", "trade the ratio of two markets", ("BTC", "ETH")),
+        StrategyTemplate("schedule", "templates/schedule.py", "Schedule", "trade by the clock"),
+        StrategyTemplate(
             "event-market",
             "templates/event_market.py",
             "EventMarket",
@@ -72,11 +72,11 @@ class Names:
     name: str
 
 
-def names_of_template(template: Template) -> Names:
+def names_of_template(template: StrategyTemplate) -> Names:
     return Names(template.module, template.kind, template.module.replace("_", "-"))
 
 
-def names_of(given: str, template: Template) -> Names:
+def names_of(given: str, template: StrategyTemplate) -> Names:
     """`mean-revert` -> module mean_revert, class MeanRevert, name mean-revert.
 
     UsageError for a name that makes no module or class.
@@ -101,13 +101,13 @@ def names_of(given: str, template: Template) -> Names:
     return Names(module, kind, "-".join(words))
 
 
-def imported_names(template: Template) -> set[str]:
+def imported_names(template: StrategyTemplate) -> set[str]:
     """The names that the strategy's file imports."""
     lines = re.findall(r"^(?:from \S+ )?import (.+)$", _example(template.source), re.MULTILINE)
     return {name for line in lines for name in line.split(", ")}
 
 
-def files_of(template: Template, names: Names, *, folder: str = "strategies") -> dict[Path, str]:
+def files_of(template: StrategyTemplate, names: Names, *, folder: str = "strategies") -> dict[Path, str]:
     """Path in the project -> text, of the strategy and its test. `folder` is the project's folder of strategies."""
     strategy = re.sub(rf"\b{template.kind}\b", names.kind, _example(template.source))
     test = _example(template.test).replace(f'"{template.module}:{template.kind}"', f'"{names.module}:{names.kind}"')
@@ -115,7 +115,7 @@ def files_of(template: Template, names: Names, *, folder: str = "strategies") ->
     return {Path(folder) / f"{names.module}.py": strategy, Path("tests") / f"test_{names.module}.py": test}
 
 
-def params_of(template: Template) -> list[tuple[str, Any, str]]:
+def params_of(template: StrategyTemplate) -> list[tuple[str, Any, str]]:
     """Each param of the strategy: name, default and description."""
     from bot.cli.common.files import example
     from bot.runtime.strategy_host.loader import load

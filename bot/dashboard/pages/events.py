@@ -9,9 +9,9 @@ from typing import Any, Final
 from bot.dashboard.pages.strategies import short_signal
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import account_of, order_stamp
-from bot.dashboard.values.snapshot import Snapshot
-from bot.dashboard.values.tables import Rows
-from bot.runtime.journal.order_trace import Step, event_step
+from bot.dashboard.values.snapshot import DaemonSnapshot
+from bot.dashboard.values.tables import TableRows
+from bot.runtime.journal.order_trace import TraceStep, event_step
 
 Data = Mapping[str, Any]
 
@@ -65,7 +65,7 @@ class StepRow:
     id: str
 
 
-def orders(snapshot: Snapshot) -> Rows[OrderRow]:
+def orders(snapshot: DaemonSnapshot) -> TableRows[OrderRow]:
     """Entries first, then stops and targets, by market."""
     account = account_of(snapshot)
 
@@ -89,7 +89,7 @@ def orders(snapshot: Snapshot) -> Rows[OrderRow]:
             order_stamp(account, one),
         )
 
-    return Rows(sorted(snapshot.orders, key=lambda one: (one["action"] != "open", one["market"], kind(one))), row)
+    return TableRows(sorted(snapshot.orders, key=lambda one: (one["action"] != "open", one["market"], kind(one))), row)
 
 
 def rows(events: Sequence[Data]) -> list[EventRow]:
@@ -148,7 +148,7 @@ def _word(text: str) -> str:
     return text.replace("_", " ")
 
 
-def steps(found: Sequence[Step]) -> list[StepRow]:
+def steps(found: Sequence[TraceStep]) -> list[StepRow]:
     """The chain of an order, oldest first. A signal is shown without the members that it leaves open."""
     return [
         StepRow(formatting.instant(one.at_ms), one.what, short_signal(one.text), str(one.data.get("id") or ""))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.dashboard.values import formatting
-from bot.dashboard.values.snapshot import OLD_S, Snapshot
+from bot.dashboard.values.snapshot import OLD_S, DaemonSnapshot
 
 # the part of the dead-man's time below which its clock warns
 SOON: Final = 0.34
@@ -55,7 +55,7 @@ class Frame:
     old: str
 
 
-def frame(snapshot: Snapshot, *, now_ms: int) -> Frame:
+def frame(snapshot: DaemonSnapshot, *, now_ms: int) -> Frame:
     status = snapshot.status or {}
     state = (
         status.get("state", "UNKNOWN")
@@ -83,7 +83,7 @@ def frame(snapshot: Snapshot, *, now_ms: int) -> Frame:
     )
 
 
-def dead_man(snapshot: Snapshot) -> DeadMan:
+def dead_man(snapshot: DaemonSnapshot) -> DeadMan:
     """The switch as the daemon last said it. What only the journal says, or nobody, is not known."""
     status = snapshot.status or {}
     if "heartbeat" not in status:
@@ -108,7 +108,7 @@ def dead_man(snapshot: Snapshot) -> DeadMan:
     return DeadMan("armed", tone, fires_ms, formatting.duration(round(window_s)), at_service)
 
 
-def _unknown_dead_man(snapshot: Snapshot, status: dict[str, Any]) -> DeadMan:
+def _unknown_dead_man(snapshot: DaemonSnapshot, status: dict[str, Any]) -> DeadMan:
     if not snapshot.is_of_journal:
         return DeadMan(
             "not known", "warn", note="It is not known whether a dead-man switch is armed: the daemon has not said it."
@@ -124,7 +124,7 @@ def _unknown_dead_man(snapshot: Snapshot, status: dict[str, Any]) -> DeadMan:
     )
 
 
-def _old(snapshot: Snapshot, status: dict[str, Any], now_ms: int) -> str:
+def _old(snapshot: DaemonSnapshot, status: dict[str, Any], now_ms: int) -> str:
     if snapshot.is_of_journal:
         age = formatting.duration((now_ms - snapshot.at_ms) / 1000)
         return (

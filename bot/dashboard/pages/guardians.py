@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import proposal_stamp
-from bot.dashboard.values.tables import Rows
+from bot.dashboard.values.tables import TableRows
 
 Data = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class GuardianRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingOrder:
     """An order that waits for a person."""
 
     id: str
@@ -61,7 +61,7 @@ class ProposalRow:
     stamp: str
 
 
-def proposals(found: Sequence[Data], account: str) -> Rows[ProposalRow]:
+def proposals(found: Sequence[Data], account: str) -> TableRows[ProposalRow]:
     def row(one: Data) -> ProposalRow:
         return ProposalRow(
             id=one["id"],
@@ -78,7 +78,7 @@ def proposals(found: Sequence[Data], account: str) -> Rows[ProposalRow]:
             stamp=proposal_stamp(account, one),
         )
 
-    return Rows(found, row)
+    return TableRows(found, row)
 
 
 def rows(answer: Data | None) -> list[GuardianRow]:
@@ -119,10 +119,10 @@ def _state(one: Data) -> tuple[str, str]:
     return "armed", "good"
 
 
-def waiting(status: Data | None) -> list[Waiting]:
+def waiting(status: Data | None) -> list[WaitingOrder]:
     found: Sequence[Data] = ((status or {}).get("intents") or {}).get("waiting", ())
     return [
-        Waiting(one["id"], f"{one['action']} {one['market']} of {one['strategy']}", one["message"] or "")
+        WaitingOrder(one["id"], f"{one['action']} {one['market']} of {one['strategy']}", one["message"] or "")
         for one in found
     ]
 

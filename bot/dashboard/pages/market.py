@@ -12,8 +12,8 @@ from typing import Any, Final
 from bot.dashboard.pages.overview import targets_of
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import number
-from bot.dashboard.values.snapshot import Snapshot
-from bot.dashboard.values.tables import Rows
+from bot.dashboard.values.snapshot import DaemonSnapshot
+from bot.dashboard.values.tables import TableRows
 from bot.errors import StrategyError
 from bot.strategy.indicator_library import series_of
 from bot.strategy.indicators import Columns, Described
@@ -34,7 +34,7 @@ ROWS_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PriceLine:
     """A horizontal line: what it stands for, and its price."""
 
     # entry, stop, target, liquidation, limit
@@ -90,7 +90,7 @@ class Listed:
     strategies: str
 
 
-def listed(snapshot: Snapshot, markets: Sequence[Market]) -> Rows[Listed]:
+def listed(snapshot: DaemonSnapshot, markets: Sequence[Market]) -> TableRows[Listed]:
     """The markets of the strategies and positions; without a daemon, all of the service."""
     users: dict[str, list[str]] = {}
     for one in (snapshot.status or {}).get("strategies", ()):
@@ -112,10 +112,10 @@ def listed(snapshot: Snapshot, markets: Sequence[Market]) -> Rows[Listed]:
             ", ".join(users.get(coin, ())),
         )
 
-    return Rows(coins, row)
+    return TableRows(coins, row)
 
 
-def intervals_of(coin: str, snapshot: Snapshot) -> str:
+def intervals_of(coin: str, snapshot: DaemonSnapshot) -> str:
     """The interval that the market's strategy decides on; else 1m."""
     for one in (snapshot.status or {}).get("strategies", ()):
         if coin in one["markets"] and one["interval"] in INTERVAL_MS:
@@ -160,7 +160,7 @@ def legend(overlays: Sequence[Overlay]) -> list[LegendRow]:
     return rows
 
 
-def lines(coin: str, snapshot: Snapshot, liquidation: Decimal | None) -> list[Line]:
+def lines(coin: str, snapshot: DaemonSnapshot, liquidation: Decimal | None) -> list[PriceLine]:
     """The lines of the open position and of the resting entries."""
     found = []
     position = next((one for one in snapshot.positions if one["market"] == coin), None)
@@ -171,15 +171,15 @@ def lines(coin: str, snapshot: Snapshot, liquidation: Decimal | None) -> list[Li
             ("liquidation", liquidation),
         ):
             if (px := number(value)) is not None:
-                found.append(Line(kind, float(px), f"{kind} {formatting.px(px)}"))
+                found.append(PriceLine(kind, float(px), f"{kind} {formatting.px(px)}"))
         targets = targets_of(coin, snapshot.orders)
         for n, px in enumerate(targets, 1):
             name = "target" if len(targets) == 1 else f"target {n}"
-            found.append(Line("target", float(px), f"{name} {formatting.px(px)}"))
+            found.append(PriceLine("target", float(px), f"{name} {formatting.px(px)}"))
     for one in snapshot.orders:
         px = number(one.get("limit_px"))
         if one["market"] == coin and one["action"] == "open" and px is not None:
-            found.append(Line("limit", float(px), f"entry order {one['side']} {formatting.px(px)}"))
+            found.append(PriceLine("limit", float(px), f"entry order {one['side']} {formatting.px(px)}"))
     return found
 
 
@@ -210,7 +210,7 @@ def chart(
     interval: str,
     overlays: Sequence[Overlay],
     marks: Sequence[FillMark],
-    lines: Sequence[Line],
+    lines: Sequence[PriceLine],
     *,
     newest: int | None = None,
 ) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def table_row(candle: Candle, values: Sequence[float | None]) -> list[str]:
 
 
 def summary(
-    coin: str, interval: str, candles: Sequence[Candle], marks: Sequence[FillMark] | None, lines: Sequence[Line]
+    coin: str, interval: str, candles: Sequence[Candle], marks: Sequence[FillMark] | None, lines: Sequence[PriceLine]
 ) -> str:
     """The chart in words; "" without candles. `marks` None: the fills are not known."""
     if not candles:

@@ -11,8 +11,8 @@ from typing import Any, Final
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import number
 from bot.dashboard.values.identity import account_of, position_stamp
-from bot.dashboard.values.snapshot import Snapshot
-from bot.dashboard.values.tables import Rows
+from bot.dashboard.values.snapshot import DaemonSnapshot
+from bot.dashboard.values.tables import TableRows
 from bot.wire.resources import Position
 from bot.wire.wallets import WalletNavResult, WalletResult
 
@@ -66,7 +66,7 @@ class PositionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthPanel:
     label: str
     value: str
     tone: str
@@ -74,7 +74,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class ValueCurve:
     """The value of the account over time: instants in milliseconds and USD."""
 
     points: tuple[tuple[int, float], ...]
@@ -82,7 +82,7 @@ class Curve:
     text: str
 
 
-def figures(snapshot: Snapshot, wallet: WalletResult | None) -> list[Figure]:
+def figures(snapshot: DaemonSnapshot, wallet: WalletResult | None) -> list[Figure]:
     """The figures of the account: by the daemon's last answer, and what the service says of it now where the daemon
     does not answer.
     """
@@ -118,7 +118,7 @@ def _profit_figures(status: Data, value: Decimal) -> list[Figure]:
     ]
 
 
-def _open_figures(snapshot: Snapshot, held: Sequence[Position] | None, value: Decimal) -> list[Figure]:
+def _open_figures(snapshot: DaemonSnapshot, held: Sequence[Position] | None, value: Decimal) -> list[Figure]:
     """Of the positions that the service shows (`held`), else of those of the daemon."""
     if held is not None:
         count, is_old = len(held), False
@@ -162,7 +162,9 @@ def notional(position: Data) -> Decimal:
     return abs(mark * size)
 
 
-def position_rows(snapshot: Snapshot, wallet: WalletResult | None, market: str | None = None) -> Rows[PositionRow]:
+def position_rows(
+    snapshot: DaemonSnapshot, wallet: WalletResult | None, market: str | None = None
+) -> TableRows[PositionRow]:
     """The open positions, those without a stop first. `market`: only that of one market."""
     theirs = None if wallet is None else {one.coin: one for one in wallet.positions}
     now_ms, account = snapshot.service_ms, account_of(snapshot)
@@ -171,12 +173,12 @@ def position_rows(snapshot: Snapshot, wallet: WalletResult | None, market: str |
         orders[one["market"]].append(one)
     shown = [one for one in positions_now(snapshot, wallet) if market is None or one["market"] == market]
     shown.sort(key=lambda one: (one["protected"] is not False, one["market"]))
-    return Rows(
+    return TableRows(
         shown, lambda one: _row(one, orders.get(one["market"], ()), theirs, now_ms, position_stamp(account, one))
     )
 
 
-def positions_now(snapshot: Snapshot, wallet: WalletResult | None) -> list[Data]:
+def positions_now(snapshot: DaemonSnapshot, wallet: WalletResult | None) -> list[Data]:
     """The positions: the daemon's; while it does not answer, those that the service shows, with what the daemon knew
     of them.
     """
@@ -301,17 +303,17 @@ def _positions(count: int, *, is_old: bool) -> str:
     return "1 open position" if count == 1 else f"{count} open positions"
 
 
-def curve(nav: WalletNavResult | None, trips: Sequence[tuple[int, Decimal]], span: str) -> Curve:
+def curve(nav: WalletNavResult | None, trips: Sequence[tuple[int, Decimal]], span: str) -> ValueCurve:
     """The account's value by the service; without it the profit of the closed trades in the journal, added up."""
     if nav is not None and nav.series:
         points = tuple((one.ts, float(one.nav_usd)) for one in nav.series)
-        return Curve(points, "Account value by the service, in USD", _in_words(points, "The account"))
+        return ValueCurve(points, "Account value by the service, in USD", _in_words(points, "The account"))
     total, points_found = Decimal(0), []
     for at_ms, net in trips:
         total += net
         points_found.append((at_ms, float(total)))
     points = tuple(points_found)
-    return Curve(points, "Profit of closed trades in the journal, in USD", _in_words(points, "Closed trades"))
+    return ValueCurve(points, "Profit of closed trades in the journal, in USD", _in_words(points, "Closed trades"))
 
 
 def _in_words(points: Sequence[tuple[int, float]], what: str) -> str:
@@ -327,7 +329,7 @@ def _in_words(points: Sequence[tuple[int, float]], what: str) -> str:
     )
 
 
-def health(snapshot: Snapshot, price_age_s: float | None) -> list[Health]:
+def health(snapshot: DaemonSnapshot, price_age_s: float | None) -> list[HealthPanel]:
     """The health of a daemon that answers. Of another one nothing is good or bad: it is not known."""
     status = {} if snapshot.trouble else snapshot.status or {}
     told, beat = status.get("health") or {}, status.get("heartbeat") or {}
@@ -345,35 +347,35 @@ def health(snapshot: Snapshot, price_age_s: float | None) -> list[Health]:
     ]
 
 
-def _journal_health(told: Data) -> Health:
+def _journal_health(told: Data) -> HealthPanel:
     note = "the daemon writes each order before it sends it"
     if "journal_fault" not in told:
-        return Health("Journal", formatting.NOT_KNOWN, "idle", note)
+        return HealthPanel("Journal", formatting.NOT_KNOWN, "idle", note)
     fault = told["journal_fault"]
-    return Health("Journal", "fault" if fault else "written", "bad" if fault else "good", fault or note)
+    return HealthPanel("Journal", "fault" if fault else "written", "bad" if fault else "good", fault or note)
 
 
-def _doubt(intents: Data | None) -> Health:
+def _doubt(intents: Data | None) -> HealthPanel:
     note = "sent, and without a known outcome"
     if intents is None or "in_doubt" not in intents:
-        return Health("Orders in doubt", formatting.NOT_KNOWN, "idle", note)
+        return HealthPanel("Orders in doubt", formatting.NOT_KNOWN, "idle", note)
     doubt = intents["in_doubt"]
-    return Health("Orders in doubt", str(doubt), "bad" if doubt else "good", note)
+    return HealthPanel("Orders in doubt", str(doubt), "bad" if doubt else "good", note)
 
 
-def _health(label: str, value: float | None, bound: str, note: str) -> Health:
+def _health(label: str, value: float | None, bound: str, note: str) -> HealthPanel:
     if value is None:
-        return Health(label, formatting.NOT_KNOWN, "idle", note)
+        return HealthPanel(label, formatting.NOT_KNOWN, "idle", note)
     warns, bad = BOUNDS[bound]
     text = f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s" if value < 60 else formatting.duration(value)
-    return Health(label, text, "bad" if value >= bad else "warn" if value >= warns else "good", note)
+    return HealthPanel(label, text, "bad" if value >= bad else "warn" if value >= warns else "good", note)
 
 
-def _beat(beat: Data) -> Health:
+def _beat(beat: Data) -> HealthPanel:
     age_s = beat.get("age_s")
     note = "time since the newest heartbeat that the service accepted"
     if age_s is None:
-        return Health("Heartbeat age", formatting.NOT_KNOWN, "idle", note)
+        return HealthPanel("Heartbeat age", formatting.NOT_KNOWN, "idle", note)
     window_s = age_s + beat["deadline_s"]
     tone = (
         "bad"
@@ -382,14 +384,16 @@ def _beat(beat: Data) -> Health:
         if age_s > 0.4 * window_s
         else "good"
     )
-    return Health("Heartbeat age", f"{age_s:,.1f} s", tone, note)
+    return HealthPanel("Heartbeat age", f"{age_s:,.1f} s", tone, note)
 
 
-def _rate(rates: Sequence[Data]) -> Health:
+def _rate(rates: Sequence[Data]) -> HealthPanel:
     note = "requests that the service's tightest rate limit still allows"
     parts = [(one["left"] / one["requests"], one) for one in rates if one["requests"]]
     if not parts:
-        return Health("Rate budget", formatting.NOT_KNOWN, "idle", note)
+        return HealthPanel("Rate budget", formatting.NOT_KNOWN, "idle", note)
     part, one = min(parts, key=lambda pair: pair[0])
     tone = "bad" if part < RATE_BAD else "warn" if part < RATE_WARNS else "good"
-    return Health("Rate budget", f"{max(0, one['left']):,} of {one['requests']:,}", tone, f"{note} ({one['policy']})")
+    return HealthPanel(
+        "Rate budget", f"{max(0, one['left']):,} of {one['requests']:,}", tone, f"{note} ({one['policy']})"
+    )

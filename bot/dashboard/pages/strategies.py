@@ -12,7 +12,7 @@ from typing import Any, Final
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import number
 from bot.dashboard.values.identity import account_of, strategy_stamp
-from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.snapshot import DaemonSnapshot
 
 Data = Mapping[str, Any]
 
@@ -57,7 +57,7 @@ class StrategyRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecisionRow:
     at: str
     signal: str
     market: str
@@ -76,7 +76,7 @@ class RefusalRow:
     message: str
 
 
-def rows(snapshot: Snapshot) -> list[StrategyRow]:
+def rows(snapshot: DaemonSnapshot) -> list[StrategyRow]:
     used = budgets_used(snapshot) if snapshot.knows_account else None
     return [_row(one, used, account_of(snapshot)) for one in (snapshot.status or {}).get("strategies", ())]
 
@@ -111,7 +111,7 @@ def _or_unknown(form: Callable[[Any], str], value: Any) -> str:
     return formatting.NOT_KNOWN if value is None else form(value)
 
 
-def budgets_used(snapshot: Snapshot) -> Mapping[str, Decimal]:
+def budgets_used(snapshot: DaemonSnapshot) -> Mapping[str, Decimal]:
     """Per strategy the entry notional of its positions, or of its shares of them, and of its resting entries at
     their limits.
     """
@@ -136,14 +136,14 @@ def params(strategies: Sequence[Data], name: str) -> list[tuple[str, str]]:
     ]
 
 
-def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[Decision]:
+def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[DecisionRow]:
     """The newest intents first, each with the signal that it answers."""
     found = []
     for one in intents:
         tone, words = OUTCOMES.get(one["state"], ("warn", one["state"]))
         signal = signals.get(one["id"])
         found.append(
-            Decision(
+            DecisionRow(
                 formatting.instant(one["opened_ms"]),
                 one["action"] if signal is None else short_signal(signal),
                 one["market"],

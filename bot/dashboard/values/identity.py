@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bot.dashboard.values.snapshot import Snapshot
+from bot.dashboard.values.snapshot import DaemonSnapshot
 
 Data = Mapping[str, Any]
 
@@ -24,12 +24,12 @@ class Moved(Exception):
     """What the page is about has changed since it was loaded; the message is for its reader."""
 
 
-def account_of(snapshot: Snapshot) -> str:
+def account_of(snapshot: DaemonSnapshot) -> str:
     """The address of the account; "" while it is not known."""
     return str((snapshot.status or {}).get("address") or "")
 
 
-def check_account(given: str | None, snapshot: Snapshot) -> None:
+def check_account(given: str | None, snapshot: DaemonSnapshot) -> None:
     """Moved if the page was loaded for another account. None: the page is being loaded."""
     now = account_of(snapshot)
     if given is None or given == now or not now:

@@ -11,7 +11,7 @@ OLD_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DaemonSnapshot:
     """What the daemon last answered. `trouble` is why it does not answer now; then `status` is its last answer, or
     None.
 

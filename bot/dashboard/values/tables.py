@@ -34,7 +34,7 @@ class Column(NamedTuple):
     is_hidden: bool = False
 
 
-class Rows(Sequence[R]):
+class TableRows(Sequence[R]):
     """The rows of a table, each made when it is shown: of thousands a table shows ROWS_MAX."""
 
     def __init__(self, items: Sequence[S], make: Callable[[S], R]) -> None:

@@ -10,13 +10,13 @@ from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.fill_order import in_order
 from bot.exchanges.hyperliquid.fill_pages import FillPages
 from bot.exchanges.protocol import (
+    AccountStanding,
     AddressReport,
     AgentReport,
     ExecutionReport,
     MarketListing,
     OrderReport,
     RequestBudget,
-    Standing,
 )
 
 MAIN_DEX: Final = ""
@@ -41,7 +41,7 @@ class Fills:
     is_cut: bool
 
 
-class Account:
+class HyperliquidAccount:
     """What the exchange says about one address, and about its markets."""
 
     def __init__(self, source: InfoSource, address: str) -> None:
@@ -70,7 +70,7 @@ class Account:
     async def mode(self) -> str:
         return form.account_mode(await self._of("userAbstraction"))
 
-    async def standing(self, dex: str = MAIN_DEX) -> Standing:
+    async def standing(self, dex: str = MAIN_DEX) -> AccountStanding:
         return form.standing(await self._of("clearinghouseState", dex=dex), dex)
 
     async def open_orders(self, dex: str = MAIN_DEX) -> list[OrderReport]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from bot.clock import DAY_MS, Clock, datetime_of
-from bot.exchanges.hyperliquid.account import MAIN_DEX, Account, dex_of
+from bot.exchanges.hyperliquid.account import MAIN_DEX, HyperliquidAccount, dex_of
 from bot.exchanges.hyperliquid.form import ACCOUNT_MODES, URLS
 from bot.exchanges.protocol import AddressReport, AgentReport, MarketListing, UnknownForm
 from bot.words import did_you_mean, many
@@ -145,7 +145,7 @@ def judge_markets(wanted: Sequence[str], listed: Sequence[MarketListing]) -> Acc
     return AccountCheck("markets", "ok", f"{many(live, 'market')} listed{names}")
 
 
-async def read_checks(account: Account, request: CheckRequest, clock: Clock) -> list[AccountCheck]:
+async def read_checks(account: HyperliquidAccount, request: CheckRequest, clock: Clock) -> list[AccountCheck]:
     """All checks in order. NoAnswer if the exchange gives none; an answer in an unknown form fails its check alone."""
     network = judge_network(request.network, request.url)
     if network.level == "fail":

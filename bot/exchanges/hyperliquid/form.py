@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bot.exchanges.hyperliquid.json_rows import Row, rows_of, unknown
+from bot.exchanges.hyperliquid.json_rows import JsonRow, rows_of, unknown
 from bot.exchanges.protocol import (
+    AccountStanding,
     AddressReport,
     AgentReport,
     ExecutionReport,
@@ -20,7 +21,6 @@ from bot.exchanges.protocol import (
     PositionReport,
     RequestBudget,
     Role,
-    Standing,
 )
 
 URLS: Final = {"mainnet": "https://api.hyperliquid.xyz", "testnet": "https://api.hyperliquid-testnet.xyz"}
@@ -63,7 +63,7 @@ def listings(answer: Any) -> list[MarketListing]:
             is_isolated_only=(row.has("onlyIsolated") and row.flag("onlyIsolated")) or row.has("marginMode"),
             is_delisted=row.has("isDelisted") and row.flag("isDelisted"),
         )
-        for row in Row(answer, "meta").rows("universe")
+        for row in JsonRow(answer, "meta").rows("universe")
     ]
 
 
@@ -77,14 +77,14 @@ def dex_names(answer: Any) -> list[str]:
 
 def book_time(answer: Any) -> int:
     """The exchange's instant of an `l2Book`."""
-    return Row(answer, "l2Book").instant("time")
+    return JsonRow(answer, "l2Book").instant("time")
 
 
-def standing(answer: Any, dex: str = "") -> Standing:
+def standing(answer: Any, dex: str = "") -> AccountStanding:
     """Money and positions of `clearinghouseState` in one dex."""
-    row = Row(answer, "clearinghouseState")
+    row = JsonRow(answer, "clearinghouseState")
     summary = row.row("marginSummary")
-    return Standing(
+    return AccountStanding(
         at_ms=row.instant("time"),
         cash=summary.amount("totalRawUsd"),
         value=summary.amount("accountValue"),
@@ -95,7 +95,7 @@ def standing(answer: Any, dex: str = "") -> Standing:
     )
 
 
-def _position(row: Row) -> PositionReport:
+def _position(row: JsonRow) -> PositionReport:
     row.choice("type", {"oneWay": True})
     held = row.row("position")
     leverage = held.row("leverage")
@@ -123,7 +123,7 @@ def open_orders(answer: Any) -> list[OrderReport]:
     return list(found.values())
 
 
-def _order(row: Row, *, is_waiting: bool) -> OrderReport:
+def _order(row: JsonRow, *, is_waiting: bool) -> OrderReport:
     return OrderReport(
         order_id=str(row.whole("oid")),
         client_order_id=row.text("cloid") if row.has("cloid") else None,
@@ -150,7 +150,7 @@ def fills(answer: Any, where: str = "userFillsByTime") -> list[ExecutionReport]:
     return [_fill(row) for row in rows_of(answer, where) if is_perpetual(row.text("coin"))]
 
 
-def _fill(row: Row) -> ExecutionReport:
+def _fill(row: JsonRow) -> ExecutionReport:
     size = row.size("sz")
     if not size:
         raise unknown(f"{row.where}.sz", "a positive size", row.text("sz"))
@@ -173,7 +173,7 @@ def _fill(row: Row) -> ExecutionReport:
 
 def address_report(answer: Any) -> AddressReport:
     """What `userRole` says about an address."""
-    row = Row(answer, "userRole")
+    row = JsonRow(answer, "userRole")
     role, owner = row.choice("role", ROLES), OWNER_FIELDS.get(row.text("role"))
     if owner is None:
         return AddressReport(role)
@@ -190,7 +190,7 @@ def agents(answer: Any) -> list[AgentReport]:
     ]
 
 
-def _address(row: Row, name: str) -> str:
+def _address(row: JsonRow, name: str) -> str:
     text = row.text(name)
     if not ADDRESS.fullmatch(text):
         raise unknown(f"{row.where}.{name}", "an address", text)
@@ -206,5 +206,5 @@ def account_mode(answer: Any) -> str:
 
 def request_budget(answer: Any) -> RequestBudget:
     """Used and allowed actions of `userRateLimit`."""
-    row = Row(answer, "userRateLimit")
+    row = JsonRow(answer, "userRateLimit")
     return RequestBudget(row.whole("nRequestsUsed"), row.whole("nRequestsCap"))

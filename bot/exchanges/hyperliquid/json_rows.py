@@ -30,7 +30,7 @@ def unknown(where: str, expected: str, value: Any) -> UnknownForm:
     )
 
 
-class Row:
+class JsonRow:
     """One JSON object of an answer. `where` is its place, such as `userFills[3]`."""
 
     __slots__ = ("_values", "where")
@@ -107,21 +107,21 @@ class Row:
         values: Mapping[str, Any] = self._of(name, lambda value: isinstance(value, dict), "an object")
         return values
 
-    def row(self, name: str) -> Row:
-        return Row(self._values.get(name), f"{self.where}.{name}")
+    def row(self, name: str) -> JsonRow:
+        return JsonRow(self._values.get(name), f"{self.where}.{name}")
 
     def items(self, name: str) -> list[Any]:
         """A list as it was sent."""
         values: list[Any] = self._of(name, lambda value: isinstance(value, list), "a list")
         return values
 
-    def rows(self, name: str) -> Iterator[Row]:
+    def rows(self, name: str) -> Iterator[JsonRow]:
         return rows_of(self._values.get(name), f"{self.where}.{name}")
 
 
-def rows_of(values: Any, where: str) -> Iterator[Row]:
+def rows_of(values: Any, where: str) -> Iterator[JsonRow]:
     """The objects of a list."""
     if not isinstance(values, list):
         raise unknown(where, "a list", values)
     for index, value in enumerate(values):
-        yield Row(value, f"{where}[{index}]")
+        yield JsonRow(value, f"{where}[{index}]")

@@ -14,7 +14,7 @@ from bot.exchanges.actions import Rank
 from bot.exchanges.hyperliquid.account import InfoSource
 from bot.exchanges.hyperliquid.transport import PAUSES_S
 from bot.exchanges.hyperliquid.weights import WeightWindow, weight_after, weight_before
-from bot.exchanges.protocol import BudgetUsedUp, NoAnswer
+from bot.exchanges.protocol import BudgetUsedUp, NoExchangeAnswer
 
 # Facts that change rarely, and how long an answer about them is shared.
 SHARED_MS: Final[Mapping[str, int]] = {
@@ -61,7 +61,7 @@ class Requests:
         for pause_s in PAUSES_S:
             try:
                 return await self._once(query, rank)
-            except NoAnswer:
+            except NoExchangeAnswer:
                 await asyncio.sleep(pause_s)
         return await self._once(query, rank)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import httpx
 
 from bot.exchanges.hyperliquid.json_rows import unknown
-from bot.exchanges.protocol import ActionMalformed, BudgetUsedUp, NoAnswer
+from bot.exchanges.protocol import ActionMalformed, BudgetUsedUp, NoExchangeAnswer
 from bot.http_limits import bounded_transport
 from bot.plain_text import one_line
 
@@ -47,7 +47,7 @@ class Transport:
         for pause_s in self._pauses_s:
             try:
                 return await self._once(query)
-            except NoAnswer:
+            except NoExchangeAnswer:
                 await asyncio.sleep(pause_s)
         return await self._once(query)
 
@@ -71,14 +71,14 @@ class Transport:
             return await self._http.post(url, json=dict(body))
         except httpx.HTTPError as error:
             why = "no answer in time" if isinstance(error, httpx.TimeoutException) else str(error) or "no answer"
-            raise NoAnswer(f"{name}: {why}; check the network and --url, then try again") from error
+            raise NoExchangeAnswer(f"{name}: {why}; check the network and --url, then try again") from error
 
     def _read(self, name: str, answer: httpx.Response) -> Any:
         """The JSON of an answer, or the error that its status means."""
         if answer.status_code == 429:
             raise BudgetUsedUp(f"{name}: the limit of requests of this IP address is used up; try again in a minute")
         if answer.status_code >= 500:
-            raise NoAnswer(f"{name}: the exchange answers HTTP {answer.status_code}; try again later")
+            raise NoExchangeAnswer(f"{name}: the exchange answers HTTP {answer.status_code}; try again later")
         if answer.status_code != 200:
             raise unknown(f"{name}", "HTTP 200", f"{answer.status_code} {one_line(answer.text[:200])}")
         try:

@@ -17,7 +17,7 @@ from bot.errors import ConfigError
 from bot.exchanges.actions import ActionAnswer, ExchangeAction
 from bot.exchanges.link.frames import VERSION, Frame, frame_bytes, read_frame
 from bot.exchanges.link.values import all_of, packed, unpacked, unpacked_error
-from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoAnswer
+from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer
 from bot.http_limits import NETWORK
 from bot.logs import log
 
@@ -73,7 +73,7 @@ class ExchangeLink:
             )
         except OSError as error:
             ours.close()
-            raise NoAnswer(f"the link cannot be started: {error.strerror}; try again") from None
+            raise NoExchangeAnswer(f"the link cannot be started: {error.strerror}; try again") from None
         finally:
             theirs.close()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -82,7 +82,7 @@ class ExchangeLink:
                 await self._shake_hands()
         except TimeoutError:
             await self._end()
-            raise NoAnswer(f"the link has not started within {START_SECONDS:.0f} s; try again") from None
+            raise NoExchangeAnswer(f"the link has not started within {START_SECONDS:.0f} s; try again") from None
         except BaseException:
             await self._end()
             raise
@@ -110,7 +110,7 @@ class ExchangeLink:
     async def _frame(self) -> Frame:
         frame = await read_frame(self._reader)
         if frame is None:
-            raise NoAnswer("the link has ended; its log says why")
+            raise NoExchangeAnswer("the link has ended; its log says why")
         return frame
 
     # ── Operations ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +123,7 @@ class ExchangeLink:
                 async for batch in self.stream(op, **fields):
                     values += batch
         except TimeoutError:
-            raise NoAnswer(f"the link has not answered {op} for {ANSWER_SECONDS:.0f} s; try again") from None
+            raise NoExchangeAnswer(f"the link has not answered {op} for {ANSWER_SECONDS:.0f} s; try again") from None
         return values
 
     async def stream(self, op: str, **fields: Any) -> AsyncIterator[list[Any]]:
@@ -145,7 +145,7 @@ class ExchangeLink:
         finally:
             del self._answers[number]
             if not is_over:
-                with suppress(NoAnswer):
+                with suppress(NoExchangeAnswer):
                     self._send({"cancel": number})
 
     async def account(self, address: str, cursor: FillCursor | None = None) -> AsyncIterator[list[AccountReport]]:
@@ -163,7 +163,7 @@ class ExchangeLink:
 
     def _send(self, frame: Frame) -> None:
         if self._ended is not None:
-            raise NoAnswer(self._ended)
+            raise NoExchangeAnswer(self._ended)
         self._writer.write(frame_bytes(frame))
 
     async def _write(self, frame: Frame) -> None:
@@ -171,7 +171,7 @@ class ExchangeLink:
         try:
             await self._writer.drain()
         except ConnectionError:
-            raise NoAnswer("the link has ended; its log says why") from None
+            raise NoExchangeAnswer("the link has ended; its log says why") from None
 
     async def _read(self) -> None:
         """Give each frame to its operation, until the process ends."""
@@ -181,9 +181,9 @@ class ExchangeLink:
                 answers = self._answers.get(frame["id"])
                 if answers is not None:
                     await answers.put(frame)
-        except NoAnswer as error:
+        except NoExchangeAnswer as error:
             self._ended = str(error)
-            name = f"{NoAnswer.__module__}.{NoAnswer.__name__}"
+            name = f"{NoExchangeAnswer.__module__}.{NoExchangeAnswer.__name__}"
             for answers in list(self._answers.values()):
                 await answers.put({"error": [name, self._ended]})
 

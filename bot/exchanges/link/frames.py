@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any, Final
 
-from bot.exchanges.protocol import NoAnswer
+from bot.exchanges.protocol import NoExchangeAnswer
 
 # Both sides name their version in their first frame. It changes with every change of a frame.
 VERSION: Final = 1
@@ -30,7 +30,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     try:
         length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
         if length > BYTES_MAX:
-            raise NoAnswer(f"the link wrote a frame of {length:,} bytes; at most {BYTES_MAX:,} are allowed")
+            raise NoExchangeAnswer(f"the link wrote a frame of {length:,} bytes; at most {BYTES_MAX:,} are allowed")
         body = await reader.readexactly(length)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
@@ -39,5 +39,5 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     except (ValueError, RecursionError):
         frame = None
     if not isinstance(frame, dict):
-        raise NoAnswer(f"the link wrote a frame that is no JSON object: {body[:60]!r}")
+        raise NoExchangeAnswer(f"the link wrote a frame that is no JSON object: {body[:60]!r}")
     return frame

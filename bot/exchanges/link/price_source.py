@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from bot.exchanges.link.client import ExchangeLink
 from bot.exchanges.link.values import all_of
-from bot.exchanges.protocol import NoAnswer, UnknownForm
+from bot.exchanges.protocol import NoExchangeAnswer, UnknownForm
 from bot.market_data import source
 from bot.market_data.source import Action, Instrument, Page, Rate, Say, SourceError, Update
 
@@ -69,7 +69,7 @@ def _source_errors() -> Iterator[None]:
     """Errors of an exchange as errors of a source."""
     try:
         yield
-    except NoAnswer as error:
+    except NoExchangeAnswer as error:
         raise source.NoAnswer(str(error)) from None
     except UnknownForm as error:
         raise SourceError(str(error)) from None

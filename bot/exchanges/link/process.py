@@ -20,7 +20,7 @@ from bot import logs
 from bot.errors import BotError, ConfigError
 from bot.exchanges.link.frames import VERSION, Frame, frame_bytes, read_frame
 from bot.exchanges.link.values import packed, packed_error, unpacked
-from bot.exchanges.protocol import ExchangePlugin, FillCursor, NoAnswer
+from bot.exchanges.protocol import ExchangePlugin, FillCursor, NoExchangeAnswer
 from bot.exchanges.registry import open_exchange
 from bot.logs import log
 
@@ -152,7 +152,7 @@ class LinkSession:
         except Exception as error:
             log.exception("link.failed", op=frame.get("op"))
             text = f"the link failed at {frame.get('op')}: {type(error).__name__}; its log has more"
-            await self._send({"id": number, "error": packed_error(NoAnswer(text))})
+            await self._send({"id": number, "error": packed_error(NoExchangeAnswer(text))})
         finally:
             self._running.pop(number, None)
 

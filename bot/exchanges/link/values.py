@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from bot.errors import BotError, ConfigError
 from bot.exchanges import actions, protocol
 from bot.market_data import source
-from bot.market_data.paging import Answer
+from bot.market_data.paging import PageAnswer
 
 KINDS: Final[tuple[type[Any], ...]] = (
     actions.ActionAnswer,
@@ -19,7 +19,7 @@ KINDS: Final[tuple[type[Any], ...]] = (
     protocol.LinkHealth,
     protocol.LinkState,
     protocol.OpenOrders,
-    protocol.Standing,
+    protocol.AccountStanding,
     source.Connection,
     source.Depth,
     source.FundingRate,
@@ -29,11 +29,11 @@ KINDS: Final[tuple[type[Any], ...]] = (
     source.Page,
     source.Quote,
     source.Rate,
-    Answer,
+    PageAnswer,
 )
 # Errors that mean the same on both sides. Any other one is a fault of the link's code.
 ERRORS: Final[tuple[type[BotError], ...]] = (
-    protocol.NoAnswer,
+    protocol.NoExchangeAnswer,
     protocol.UnknownForm,
     source.NotOffered,
     source.NoAnswer,
@@ -56,19 +56,19 @@ def unpacked(pair: Any) -> Any:
         name, fields = pair
         return _ADAPTERS[name].validate_python(fields)
     except (KeyError, TypeError, ValueError) as error:
-        raise protocol.NoAnswer(f"the link wrote a value in an unknown form: {error}") from None
+        raise protocol.NoExchangeAnswer(f"the link wrote a value in an unknown form: {error}") from None
 
 
 def packed_error(error: BotError) -> list[str]:
     """An error for a frame."""
-    kind = next((one for one in ERRORS if isinstance(error, one)), protocol.NoAnswer)
+    kind = next((one for one in ERRORS if isinstance(error, one)), protocol.NoExchangeAnswer)
     return [f"{kind.__module__}.{kind.__name__}", str(error)]
 
 
 def unpacked_error(pair: Any) -> BotError:
     """The error of a frame."""
     name, text = pair
-    return _ERRORS.get(name, protocol.NoAnswer)(str(text))
+    return _ERRORS.get(name, protocol.NoExchangeAnswer)(str(text))
 
 
 def all_of(kind: type[T], values: Iterable[Any]) -> list[T]:
@@ -76,5 +76,7 @@ def all_of(kind: type[T], values: Iterable[Any]) -> list[T]:
     found = list(values)
     for one in found:
         if not isinstance(one, kind):
-            raise protocol.NoAnswer(f"the link answered a {type(one).__name__}; a {kind.__name__} was asked for")
+            raise protocol.NoExchangeAnswer(
+                f"the link answered a {type(one).__name__}; a {kind.__name__} was asked for"
+            )
     return found

@@ -9,7 +9,7 @@ from bisect import insort
 from typing import Final
 
 from bot.clock import DAY_MS, MINUTE_MS, SECOND_MS
-from bot.local_exchange.engine.records import Agent, Refused, Report
+from bot.local_exchange.engine.records import Agent, ExchangeRefusal, Report
 from bot.local_exchange.engine.state import Exchange, Nonces, User, account_id, account_of, user_of
 from bot.local_exchange.engine.venue_rules import E8
 
@@ -27,7 +27,7 @@ BUDGET_FIRST: Final = 10_000
 SPARE_MS: Final = 10 * SECOND_MS
 CANCELS: Final = frozenset({"cancel", "cancelByCloid", "noop"})
 EXPIRED_COST: Final = 5
-EXPIRED = Refused("Action already expired")
+EXPIRED = ExchangeRefusal("Action already expired")
 
 
 def deposit(
@@ -54,12 +54,12 @@ def tell_ledger(exchange: Exchange, address: str, delta: dict[str, object]) -> N
 # ── Signers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def unknown_signer(address: str) -> Refused:
-    return Refused(f"User or API Wallet {address} does not exist.")
+def unknown_signer(address: str) -> ExchangeRefusal:
+    return ExchangeRefusal(f"User or API Wallet {address} does not exist.")
 
 
-def not_deposited(address: str) -> Refused:
-    return Refused(f"Must deposit before performing actions. User: {address}")
+def not_deposited(address: str) -> ExchangeRefusal:
+    return ExchangeRefusal(f"Must deposit before performing actions. User: {address}")
 
 
 def master_of(exchange: Exchange, signer: str) -> str | None:
@@ -72,11 +72,11 @@ def master_of(exchange: Exchange, signer: str) -> str | None:
     return signer if user is not None and user.master is None else None
 
 
-def approve_agent(exchange: Exchange, user: User, address: str, name: str) -> Refused | None:
+def approve_agent(exchange: Exchange, user: User, address: str, name: str) -> ExchangeRefusal | None:
     """Let a key sign for the address. The same name replaces the earlier key; the zero address removes it."""
     bare, _, until = name.partition(" valid_until ")
     if (name and not bare) or len(bare) > NAME_MOST or (until and not until.isdecimal()):
-        return Refused(f"Extra agent name must be between 1 and {NAME_MOST} characters long")
+        return ExchangeRefusal(f"Extra agent name must be between 1 and {NAME_MOST} characters long")
     latest = exchange.now_ms + AGENT_DAYS * DAY_MS
     valid_until = min(int(until), latest) if until else latest
     if address == ZERO_ADDRESS:
@@ -86,11 +86,11 @@ def approve_agent(exchange: Exchange, user: User, address: str, name: str) -> Re
     is_new = known is None or known.master != user.address or known.name != bare
     was_used = address in exchange.used_agents and exchange.switch("agent_replaced") == "refused"
     if is_new and (known is not None or was_used or address in exchange.users):
-        return Refused("Extra agent already used.")
+        return ExchangeRefusal("Extra agent already used.")
     named = [agent for agent in user.agents.values() if agent.name]
     most = NAMED_AGENTS + NAMED_AGENTS_OF_SUB * sum(sub.master == user.address for sub in exchange.users.values())
     if bare and bare not in user.agents and len(named) >= most:
-        return Refused(f"Too many extra agents for cumulative volume traded. Current limit is {most}")
+        return ExchangeRefusal(f"Too many extra agents for cumulative volume traded. Current limit is {most}")
     remove_agent(exchange, user, bare)
     agent = Agent(address, user.address, bare, valid_until)
     user.agents[bare] = exchange.agents[address] = agent
@@ -109,22 +109,22 @@ def remove_agent(exchange: Exchange, user: User, name: str) -> None:
 # ── Nonces ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def nonce_outside(exchange: Exchange, nonce: int) -> Refused | None:
+def nonce_outside(exchange: Exchange, nonce: int) -> ExchangeRefusal | None:
     """The window of time, which is checked before the signer is known."""
     if nonce >= exchange.now_ms + NONCE_AHEAD_MS:
-        return Refused(f"Invalid nonce: nonce too high {nonce} > {exchange.now_ms + NONCE_AHEAD_MS}")
+        return ExchangeRefusal(f"Invalid nonce: nonce too high {nonce} > {exchange.now_ms + NONCE_AHEAD_MS}")
     if nonce <= exchange.now_ms - NONCE_PAST_MS:
-        return Refused(f"Invalid nonce: nonce too low {nonce} < {exchange.now_ms - NONCE_PAST_MS}")
+        return ExchangeRefusal(f"Invalid nonce: nonce too low {nonce} < {exchange.now_ms - NONCE_PAST_MS}")
     return None
 
 
-def take_nonce(exchange: Exchange, signer: str, nonce: int) -> Refused | None:
+def take_nonce(exchange: Exchange, signer: str, nonce: int) -> ExchangeRefusal | None:
     """Mark a nonce as used, or say why it cannot be."""
     nonces = exchange.nonces.setdefault(signer, Nonces())
     if nonce in nonces.seen:
-        return Refused(f"Invalid nonce: duplicate nonce {nonce}")
+        return ExchangeRefusal(f"Invalid nonce: duplicate nonce {nonce}")
     if len(nonces.highest) >= NONCES_KEPT and nonce < nonces.highest[0]:
-        return Refused(f"Invalid nonce: nonce too low {nonce} < {nonces.highest[0]}")
+        return ExchangeRefusal(f"Invalid nonce: nonce too low {nonce} < {nonces.highest[0]}")
     nonces.seen.add(nonce)
     insort(nonces.highest, nonce)
     if len(nonces.highest) > NONCES_KEPT:
@@ -143,7 +143,7 @@ def budget_of(user: User) -> int:
     return BUDGET_FIRST + user.budget_volume // E8 + user.reserved_requests
 
 
-def spend_budget(exchange: Exchange, user: User, kind: str, count: int) -> Refused | None:
+def spend_budget(exchange: Exchange, user: User, kind: str, count: int) -> ExchangeRefusal | None:
     """Count an action. An address without budget may send one action in 10 s; cancels have a larger budget."""
     if exchange.switch("budget_counts") == "orders" and kind in ("noop", "updateLeverage", "updateIsolatedMargin"):
         return None
@@ -152,7 +152,7 @@ def spend_budget(exchange: Exchange, user: User, kind: str, count: int) -> Refus
     if user.requests + count > limit:
         if exchange.now_ms < user.next_spare_ms:
             volume = user.volume // (E8 // 100)
-            return Refused(
+            return ExchangeRefusal(
                 f"Too many cumulative requests sent ({user.requests + count} > {limit}) for cumulative volume traded "
                 f"${volume // 100}.{volume % 100:02d}. Place taker orders to free up 1 request per USDC traded."
             )

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bot.local_exchange.engine.records import Order
+from bot.local_exchange.engine.records import ExchangeOrder
 
 BOOK_LEVELS = 20
 
 
-class Level(NamedTuple):
+class BookLevel(NamedTuple):
     """Size and number of orders at one price."""
 
     px: int
@@ -29,21 +29,21 @@ class Book:
     `ladder` has [px, size] of the others, best first.
     """
 
-    bids: list[tuple[tuple[int, int], Order]] = field(default_factory=list)
-    asks: list[tuple[tuple[int, int], Order]] = field(default_factory=list)
+    bids: list[tuple[tuple[int, int], ExchangeOrder]] = field(default_factory=list)
+    asks: list[tuple[tuple[int, int], ExchangeOrder]] = field(default_factory=list)
     ladder: tuple[list[list[int]], list[list[int]]] = field(default_factory=lambda: ([], []))
     last_px: int = 0
     # something of the ladder has been taken since it was laid
     is_taken: bool = False
 
-    def side(self, *, buy: bool) -> list[tuple[tuple[int, int], Order]]:
+    def side(self, *, buy: bool) -> list[tuple[tuple[int, int], ExchangeOrder]]:
         return self.bids if buy else self.asks
 
-    def add(self, order: Order) -> None:
+    def add(self, order: ExchangeOrder) -> None:
         insort(self.side(buy=order.buy), (_key(order), order), key=_first)
         order.in_book = True
 
-    def drop(self, order: Order) -> None:
+    def drop(self, order: ExchangeOrder) -> None:
         orders = self.side(buy=order.buy)
         at = bisect_left(orders, _key(order), key=_first)
         assert orders[at][1] is order, order
@@ -73,7 +73,7 @@ class Book:
         best = self.best(buy=not buy)
         return best is not None and (px >= best if buy else px <= best)
 
-    def levels(self, *, buy: bool, fewest: int = BOOK_LEVELS) -> list[Level]:
+    def levels(self, *, buy: bool, fewest: int = BOOK_LEVELS) -> list[BookLevel]:
         """The best levels of a side, accounts and others together."""
         sums: dict[int, list[int]] = {}
         for _, order in self.side(buy=buy):
@@ -84,16 +84,16 @@ class Book:
             level = sums.setdefault(px, [0, 0])
             level[0] += size
             level[1] += 1
-        return [Level(px, *sums[px]) for px in sorted(sums, reverse=buy)[:fewest]]
+        return [BookLevel(px, *sums[px]) for px in sorted(sums, reverse=buy)[:fewest]]
 
     def depth(self, *, buy: bool) -> Iterator[tuple[int, int]]:
         for level in self.levels(buy=buy, fewest=1_000_000):
             yield level.px, level.size
 
 
-def _key(order: Order) -> tuple[int, int]:
+def _key(order: ExchangeOrder) -> tuple[int, int]:
     return (-order.px if order.buy else order.px, order.oid)
 
 
-def _first(entry: tuple[tuple[int, int], Order]) -> tuple[int, int]:
+def _first(entry: tuple[tuple[int, int], ExchangeOrder]) -> tuple[int, int]:
     return entry[0]

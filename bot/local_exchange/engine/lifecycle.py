@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bot.local_exchange.engine.records import Order
+from bot.local_exchange.engine.records import ExchangeOrder
 from bot.local_exchange.engine.state import Exchange, User, position_size, set_status
 
 
-def arm(exchange: Exchange, order: Order) -> None:
+def arm(exchange: Exchange, order: ExchangeOrder) -> None:
     """Make a trigger order live."""
     order.is_live = True
     exchange.users[order.user].orders[order.oid] = order
@@ -14,14 +14,14 @@ def arm(exchange: Exchange, order: Order) -> None:
     set_status(exchange, order, "open")
 
 
-def rest(exchange: Exchange, order: Order) -> None:
+def rest(exchange: Exchange, order: ExchangeOrder) -> None:
     """Put a limit order into the book."""
     exchange.users[order.user].orders[order.oid] = order
     exchange.coins[order.coin].book.add(order)
     set_status(exchange, order, "open")
 
 
-def end(exchange: Exchange, order: Order, status: str) -> None:
+def end(exchange: Exchange, order: ExchangeOrder, status: str) -> None:
     """End an order. A full fill makes its children live and cancels its siblings; any other end cancels them."""
     coin = exchange.coins[order.coin]
     if order.in_book:
@@ -39,12 +39,12 @@ def end(exchange: Exchange, order: Order, status: str) -> None:
             end(exchange, sibling, "siblingFilledCanceled")
 
 
-def _children_of(exchange: Exchange, order: Order) -> list[Order]:
+def _children_of(exchange: Exchange, order: ExchangeOrder) -> list[ExchangeOrder]:
     orders = exchange.users[order.user].orders
     return [orders[oid] for oid in order.children if oid in orders and not orders[oid].is_live]
 
 
-def _places_children(exchange: Exchange, order: Order, status: str) -> bool:
+def _places_children(exchange: Exchange, order: ExchangeOrder, status: str) -> bool:
     """True if a parent that filled in part leaves its children live, with their full size."""
     if not order.filled:
         return False
@@ -53,7 +53,7 @@ def _places_children(exchange: Exchange, order: Order, status: str) -> bool:
     return order.tif in ("Ioc", "FrontendMarket") and exchange.switch("partial_ioc_children") == "placed"
 
 
-def _siblings_of(exchange: Exchange, order: Order) -> list[Order]:
+def _siblings_of(exchange: Exchange, order: ExchangeOrder) -> list[ExchangeOrder]:
     orders = exchange.users[order.user].orders.values()
     return [other for other in orders if other.group == order.group and other is not order]
 

@@ -13,8 +13,8 @@ from bot.local_exchange.engine.state import LIQUIDATOR, MAKER, Coin, Exchange, U
 from bot.local_exchange.engine.venue_rules import (
     E8,
     MICRO,
-    Account,
-    Position,
+    VenueAccount,
+    VenuePosition,
     maintenance_of,
     notional_of,
     standing_of,
@@ -36,7 +36,7 @@ def check(exchange: Exchange, coin: Coin) -> None:
             _check_account(exchange, exchange.users[address], account, position)
 
 
-def _check_account(exchange: Exchange, user: User, account: Account, position: Position | None) -> None:
+def _check_account(exchange: Exchange, user: User, account: VenueAccount, position: VenuePosition | None) -> None:
     while position is not None:
         equity, need = standing_of(exchange.venue, account, position)
         if equity >= need:
@@ -55,7 +55,7 @@ def _check_account(exchange: Exchange, user: User, account: Account, position: P
             position = max(others, key=lambda p: maintenance_of(exchange.venue.markets[p.coin], p), default=None)
 
 
-def _coins_of(exchange: Exchange, account: Account, position: Position) -> set[str]:
+def _coins_of(exchange: Exchange, account: VenueAccount, position: VenuePosition) -> set[str]:
     """Where orders are canceled: an isolated position's coin, or all of the dex but those of isolated positions."""
     if position.isolated:
         return {position.coin}
@@ -64,12 +64,12 @@ def _coins_of(exchange: Exchange, account: Account, position: Position) -> set[s
     return {coin.name for coin in exchange.coins.values() if coin.dex == dex} - apart
 
 
-def _scope(account: Account, position: Position) -> list[Position]:
+def _scope(account: VenueAccount, position: VenuePosition) -> list[VenuePosition]:
     """The position alone if isolated, otherwise all cross positions."""
     return [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
 
 
-def _to_the_book(exchange: Exchange, user: User, account: Account, position: Position) -> bool:
+def _to_the_book(exchange: Exchange, user: User, account: VenueAccount, position: VenuePosition) -> bool:
     """Send a market order for the position, or for a fifth of a large one. False if the next price update goes on."""
     coin = exchange.coins[position.coin]
     size, held = position.size, position.size
@@ -95,7 +95,7 @@ def _to_the_book(exchange: Exchange, user: User, account: Account, position: Pos
     return not partial and abs(position_size(exchange, user.address, coin.name)) < held
 
 
-def _backstop(exchange: Exchange, user: User, account: Account, position: Position) -> None:
+def _backstop(exchange: Exchange, user: User, account: VenueAccount, position: VenuePosition) -> None:
     """The liquidator takes over positions and margin at mark."""
     raw = exchange.raw[account_id(user.address, exchange.coins[position.coin].dex)]
     scope = _scope(account, position)
@@ -114,7 +114,7 @@ def _backstop(exchange: Exchange, user: User, account: Account, position: Positi
     raw.check(account)
 
 
-def _deleverage(exchange: Exchange, user: User, account: Account, position: Position) -> None:
+def _deleverage(exchange: Exchange, user: User, account: VenueAccount, position: VenuePosition) -> None:
     """Close positions without value at the previous mark price against the best-ranked positions of the other side."""
     for closed in _scope(account, position):
         coin = exchange.coins[closed.coin]
@@ -156,7 +156,7 @@ def _cross(exchange: Exchange, loser: str, winner: str, coin: Coin, px: int, siz
         matching.execute_apart(exchange, user, coin, order, other.oid, DELEVERAGED, None)
 
 
-def _tell(exchange: Exchange, user: User, account: Account, notional: int) -> None:
+def _tell(exchange: Exchange, user: User, account: VenueAccount, notional: int) -> None:
     """Report a liquidation to the address."""
     row = {
         "lid": exchange.next_oid,

@@ -9,7 +9,7 @@ from bot.clock import HOUR_MS
 from bot.local_exchange.engine.book import Book
 from bot.local_exchange.engine.prices import STEP_MS
 from bot.local_exchange.engine.state import Coin, Dex, Exchange
-from bot.local_exchange.engine.venue_rules import E8, Market, MarketSpec, ladder
+from bot.local_exchange.engine.venue_rules import E8, MarketSpec, VenueMarket, ladder
 from bot.money import parse_e8
 
 # asset number of the first market of the first HIP-3 dex
@@ -19,7 +19,7 @@ HIP3_STEP: Final = 10_000
 Tiers = tuple[tuple[int, int], ...]
 
 
-class Row(NamedTuple):
+class ListingRow(NamedTuple):
     """One market: size decimals, price, half spread in 1e-8 of the price, USD of the first level, margin mode."""
 
     coin: str
@@ -37,7 +37,7 @@ def _both(*tiers: tuple[int, int]) -> dict[str, Tiers]:
 
 
 MAIN: Final = (
-    Row(
+    ListingRow(
         "BTC",
         5,
         "100000",
@@ -45,7 +45,7 @@ MAIN: Final = (
         200_000,
         {"mainnet": ((0, 40), (150_000_000, 20)), "testnet": ((0, 40), (10_000, 25), (50_000, 10))},
     ),
-    Row(
+    ListingRow(
         "ETH",
         4,
         "3000",
@@ -53,15 +53,17 @@ MAIN: Final = (
         150_000,
         {"mainnet": ((0, 25), (100_000_000, 15)), "testnet": ((0, 25), (20_000, 10), (50_000, 5))},
     ),
-    Row("SOL", 2, "150", 3_300, 60_000, _both((0, 20), (70_000_000, 10))),
-    Row("DOGE", 0, "0.2", 10_000, 20_000, {"mainnet": ((0, 10), (20_000_000, 5)), "testnet": ((0, 10), (20_000, 5))}),
-    Row("HYPE", 2, "40", 12_000, 30_000, _both((0, 10), (20_000_000, 5))),
-    Row("kPEPE", 0, "0.012", 20_000, 10_000, _both((0, 10), (20_000_000, 5))),
+    ListingRow("SOL", 2, "150", 3_300, 60_000, _both((0, 20), (70_000_000, 10))),
+    ListingRow(
+        "DOGE", 0, "0.2", 10_000, 20_000, {"mainnet": ((0, 10), (20_000_000, 5)), "testnet": ((0, 10), (20_000, 5))}
+    ),
+    ListingRow("HYPE", 2, "40", 12_000, 30_000, _both((0, 10), (20_000_000, 5))),
+    ListingRow("kPEPE", 0, "0.012", 20_000, 10_000, _both((0, 10), (20_000_000, 5))),
 )
 HIP3: Final = (
-    Row("xyz:TSLA", 3, "350", 10_000, 20_000, _both((0, 10)), "strictIsolated"),
-    Row("xyz:GOLD", 4, "4000", 5_000, 40_000, _both((0, 20))),
-    Row("xyz:XYZ100", 4, "25000", 4_000, 50_000, _both((0, 20)), "noCross"),
+    ListingRow("xyz:TSLA", 3, "350", 10_000, 20_000, _both((0, 10)), "strictIsolated"),
+    ListingRow("xyz:GOLD", 4, "4000", 5_000, 40_000, _both((0, 20))),
+    ListingRow("xyz:XYZ100", 4, "25000", 4_000, 50_000, _both((0, 20)), "noCross"),
 )
 # ids of margin tables below are tables of one tier with that max leverage
 FIRST_TABLE: Final = 50
@@ -79,7 +81,7 @@ def list_markets(exchange: Exchange) -> None:
     exchange.next_price_ms = exchange.now_ms - exchange.now_ms % STEP_MS + STEP_MS
 
 
-def _list(exchange: Exchange, row: Row, asset: int, dex: str) -> None:
+def _list(exchange: Exchange, row: ListingRow, asset: int, dex: str) -> None:
     tiers = row.tiers[exchange.network]
     px = parse_e8(row.px)
     lot = 10 ** (8 - row.sz_decimals)
@@ -95,7 +97,7 @@ def _list(exchange: Exchange, row: Row, asset: int, dex: str) -> None:
         level_size=row.level_usd * E8 * E8 // px // lot * lot,
         level_growth=E8 // 5,
     )
-    market = Market(spec, px, px, px)
+    market = VenueMarket(spec, px, px, px)
     exchange.venue.markets[row.coin] = market
     table = tiers[0][1] if len(tiers) == 1 else FIRST_TABLE + 1 + asset % HIP3_FIRST
     coin = Coin(

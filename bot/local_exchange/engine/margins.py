@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from bot.local_exchange.engine.records import Order, Refused
+from bot.local_exchange.engine.records import ExchangeOrder, ExchangeRefusal
 from bot.local_exchange.engine.state import Coin, Exchange, User, account_of, leverage_of, position_size
 from bot.local_exchange.engine.venue_rules import E8, MICRO, div_up, free_margin, notional_of
 
-LEVERAGE = Refused("Invalid leverage value")
-MODE_FIXED = Refused("Cannot switch leverage type with open position.")
-ISOLATED_SHORT = Refused(
+LEVERAGE = ExchangeRefusal("Invalid leverage value")
+MODE_FIXED = ExchangeRefusal("Cannot switch leverage type with open position.")
+ISOLATED_SHORT = ExchangeRefusal(
     "Isolated position does not have sufficient margin available to decrease leverage. "
     "To decrease leverage, add margin to the position."
 )
-CROSS_SHORT = Refused("Cross position does not have sufficient margin available to decrease leverage.")
-NO_POSITION = Refused("Position not found.")
-MARGIN_SHORT = Refused("Insufficient margin to update isolated margin.")
+CROSS_SHORT = ExchangeRefusal("Cross position does not have sufficient margin available to decrease leverage.")
+NO_POSITION = ExchangeRefusal("Position not found.")
+MARGIN_SHORT = ExchangeRefusal("Insufficient margin to update isolated margin.")
 
 
 def checked_px(coin: Coin, *, buy: bool, px: int) -> int:
@@ -62,7 +62,7 @@ def covers(exchange: Exchange, user: User, coin: Coin, *, buy: bool, px: int, sz
     return after <= before or free_of(exchange, user, coin.dex) >= after - before
 
 
-def covers_fill(exchange: Exchange, order: Order, size: int) -> bool:
+def covers_fill(exchange: Exchange, order: ExchangeOrder, size: int) -> bool:
     """True if the owner of a resting order has the margin for this fill, other orders aside."""
     coin, user = exchange.coins[order.coin], exchange.users[order.user]
     held = position_size(exchange, order.user, order.coin)
@@ -79,7 +79,9 @@ def fits_tier(exchange: Exchange, user: User, coin: Coin, *, buy: bool, sz: int)
     return after <= abs(held) or leverage_of(exchange, user, coin.name)[1] <= tier.max_leverage
 
 
-def change_leverage(exchange: Exchange, user: User, coin: Coin, *, cross: bool, leverage: int) -> Refused | None:
+def change_leverage(
+    exchange: Exchange, user: User, coin: Coin, *, cross: bool, leverage: int
+) -> ExchangeRefusal | None:
     """Set leverage and margin mode of a coin. A position fixes the mode, and a lower leverage needs the margin."""
     if not 1 <= leverage <= coin.market.spec.max_leverage or (cross and coin.mode != "normal"):
         return LEVERAGE
@@ -101,7 +103,7 @@ def change_leverage(exchange: Exchange, user: User, coin: Coin, *, cross: bool, 
     return None
 
 
-def move_margin(exchange: Exchange, user: User, coin: Coin, amount: int) -> Refused | None:
+def move_margin(exchange: Exchange, user: User, coin: Coin, amount: int) -> ExchangeRefusal | None:
     """Add margin to an isolated position or, with a negative amount, remove it."""
     account = account_of(exchange, user.address, coin.dex)
     position = account.positions.get(coin.name)
@@ -120,7 +122,7 @@ def move_margin(exchange: Exchange, user: User, coin: Coin, amount: int) -> Refu
     return None
 
 
-def top_up(exchange: Exchange, user: User, coin: Coin, leverage: int) -> Refused | None:
+def top_up(exchange: Exchange, user: User, coin: Coin, leverage: int) -> ExchangeRefusal | None:
     """Move the margin that gives an isolated position this leverage (scaled 1e8)."""
     position = account_of(exchange, user.address, coin.dex).positions.get(coin.name)
     if position is None or not position.isolated or leverage <= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bot.local_exchange.engine import candles, fees, lifecycle, margins
-from bot.local_exchange.engine.records import Fill, Order, Report, Trade
+from bot.local_exchange.engine.records import ExchangeFill, ExchangeOrder, ExchangeTrade, Report
 from bot.local_exchange.engine.state import (
     MAKER,
     Coin,
@@ -23,9 +23,9 @@ from bot.local_exchange.engine.venue_rules import E8, close_part, notional_of, o
 Liquidation = tuple[str, int, str]
 
 
-def forced_order(exchange: Exchange, address: str, coin: Coin, *, buy: bool, px: int, size: int) -> Order:
+def forced_order(exchange: Exchange, address: str, coin: Coin, *, buy: bool, px: int, size: int) -> ExchangeOrder:
     """An order that the exchange itself sends: of a liquidation, a deleveraging, or another participant."""
-    return Order(
+    return ExchangeOrder(
         oid=take_oid(exchange),
         user=address,
         coin=coin.name,
@@ -43,7 +43,7 @@ def forced_order(exchange: Exchange, address: str, coin: Coin, *, buy: bool, px:
 
 
 def match(
-    exchange: Exchange, coin: Coin, taker: Order, bound: int | None, liquidation: Liquidation | None = None
+    exchange: Exchange, coin: Coin, taker: ExchangeOrder, bound: int | None, liquidation: Liquidation | None = None
 ) -> None:
     """Fill a taker against the book, at no price beyond `bound`. What is left stays in `taker.sz`."""
     book = coin.book
@@ -68,7 +68,7 @@ def match(
             return
 
 
-def _is_before(resting: Order, px: int, *, buy: bool) -> bool:
+def _is_before(resting: ExchangeOrder, px: int, *, buy: bool) -> bool:
     """True if the resting order comes before the others' level: a better price, or the same."""
     return resting.px <= px if buy else resting.px >= px
 
@@ -77,7 +77,7 @@ def _beyond(px: int, bound: int | None, *, buy: bool) -> bool:
     return bound is not None and (px > bound if buy else px < bound)
 
 
-def _offered(exchange: Exchange, taker: Order, resting: Order) -> int:
+def _offered(exchange: Exchange, taker: ExchangeOrder, resting: ExchangeOrder) -> int:
     """How much of a resting order may fill now. If nothing may, the order has been canceled."""
     if resting.user == taker.user:
         lifecycle.end(exchange, resting, "selfTradeCanceled")
@@ -97,8 +97,8 @@ def _offered(exchange: Exchange, taker: Order, resting: Order) -> int:
 def trade(
     exchange: Exchange,
     coin: Coin,
-    taker: Order,
-    resting: Order | None,
+    taker: ExchangeOrder,
+    resting: ExchangeOrder | None,
     px: int,
     size: int,
     liquidation: Liquidation | None,
@@ -108,7 +108,7 @@ def trade(
     other = MAKER if resting is None else resting.user
     buyer, seller = (taker.user, other) if taker.buy else (other, taker.user)
     tid = trade_id(taker.oid, other_oid) if taker.buy else trade_id(other_oid, taker.oid)
-    row = Trade(coin.name, taker.buy, px, size, block_hash(exchange), exchange.now_ms, tid, buyer, seller)
+    row = ExchangeTrade(coin.name, taker.buy, px, size, block_hash(exchange), exchange.now_ms, tid, buyer, seller)
     coin.trades.append(row)
     coin.book.last_px = px
     candles.count(exchange, coin, px, size)
@@ -129,7 +129,7 @@ def trade(
 def _settle(
     exchange: Exchange,
     coin: Coin,
-    order: Order,
+    order: ExchangeOrder,
     px: int,
     size: int,
     tid: int,
@@ -170,7 +170,7 @@ def execute_apart(
     exchange: Exchange,
     user: User,
     coin: Coin,
-    order: Order,
+    order: ExchangeOrder,
     other_oid: int,
     label: str,
     liquidation: Liquidation | None,
@@ -199,7 +199,7 @@ def close_apart(exchange: Exchange, user: User, coin: Coin, px: int, label: str,
 
 def fill_of(
     exchange: Exchange,
-    order: Order,
+    order: ExchangeOrder,
     px: int,
     size: int,
     start: int,
@@ -211,9 +211,9 @@ def fill_of(
     crossed: bool = True,
     fee: int = 0,
     builder_fee: int = 0,
-) -> Fill:
+) -> ExchangeFill:
     """The row of one execution."""
-    return Fill(
+    return ExchangeFill(
         user=order.user,
         coin=order.coin,
         px=px,
@@ -282,7 +282,7 @@ def _direction(start: int, size: int, *, buy: bool) -> str:
     return f"{'Open' if abs(end) > abs(start) else 'Close'} {side}"
 
 
-def avg_px(coin: Coin, order: Order) -> int:
+def avg_px(coin: Coin, order: ExchangeOrder) -> int:
     """Size-weighted price of an order's fills, cut at the market's price decimals."""
     step: int = 10 ** (2 + coin.market.spec.sz_decimals)
     px = order.filled_notional * E8 // order.filled

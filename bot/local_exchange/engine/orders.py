@@ -8,24 +8,30 @@ from bot.local_exchange.engine import lifecycle, matching, order_checks, trigger
 from bot.local_exchange.engine.records import (
     WAITING_FOR_FILL,
     WAITING_FOR_TRIGGER,
+    ExchangeOrder,
+    ExchangeOrderRequest,
+    ExchangeRefusal,
     Filled,
-    Order,
-    OrderRequest,
     Outcome,
-    Refused,
     Resting,
 )
 from bot.local_exchange.engine.state import Exchange, User, find_order, set_status, take_oid
 
 Builder = tuple[str, int]
 
-MISSING = Refused("Order was never placed, already canceled, or filled.")
-ENDED = Refused("Cannot modify canceled or filled order")
-NOT_PASSIVE = Refused("Modify without always_place needs a post-only order, or a Gtc order that does not execute.")
+MISSING = ExchangeRefusal("Order was never placed, already canceled, or filled.")
+ENDED = ExchangeRefusal("Cannot modify canceled or filled order")
+NOT_PASSIVE = ExchangeRefusal(
+    "Modify without always_place needs a post-only order, or a Gtc order that does not execute."
+)
 
 
 def place(
-    exchange: Exchange, user: User, requests: Sequence[OrderRequest], grouping: str, builder: Builder | None = None
+    exchange: Exchange,
+    user: User,
+    requests: Sequence[ExchangeOrderRequest],
+    grouping: str,
+    builder: Builder | None = None,
 ) -> list[Outcome]:
     """Place the orders of one action. A fault of the payload refuses the whole batch with one outcome."""
     refused = batch_fault(exchange, user, requests, grouping, builder)
@@ -38,8 +44,8 @@ def place(
 
 
 def batch_fault(
-    exchange: Exchange, user: User, requests: Sequence[OrderRequest], grouping: str, builder: Builder | None
-) -> Refused | None:
+    exchange: Exchange, user: User, requests: Sequence[ExchangeOrderRequest], grouping: str, builder: Builder | None
+) -> ExchangeRefusal | None:
     """Checks that depend on the payload, for the whole batch."""
     if not requests:
         return order_checks.EMPTY
@@ -58,14 +64,16 @@ def batch_fault(
     return None
 
 
-def _may_have_priority(requests: Sequence[OrderRequest]) -> bool:
+def _may_have_priority(requests: Sequence[ExchangeOrderRequest]) -> bool:
     """A fee for priority is paid for Ioc orders alone, or for Alo orders that are not reduce-only."""
     tifs = {request.tif for request in requests}
     return tifs == {"Ioc"} or (tifs == {"Alo"} and not any(request.reduce_only for request in requests))
 
 
-def _new_order(exchange: Exchange, user: User, request: OrderRequest, grouping: str, builder: Builder | None) -> Order:
-    order = Order(
+def _new_order(
+    exchange: Exchange, user: User, request: ExchangeOrderRequest, grouping: str, builder: Builder | None
+) -> ExchangeOrder:
+    order = ExchangeOrder(
         take_oid(exchange),
         user.address,
         request.coin,
@@ -87,25 +95,30 @@ def _new_order(exchange: Exchange, user: User, request: OrderRequest, grouping: 
     return order
 
 
-def _remember_cloid(exchange: Exchange, user: User, order: Order) -> None:
+def _remember_cloid(exchange: Exchange, user: User, order: ExchangeOrder) -> None:
     hidden = exchange.coins[order.coin].dex and exchange.switch("hip3_cloid") == "unknown"
     if order.cloid is not None and not hidden:
         user.cloids[order.cloid] = order.oid
 
 
 def _place_one(
-    exchange: Exchange, user: User, request: OrderRequest, grouping: str, builder: Builder | None, group: int = 0
+    exchange: Exchange,
+    user: User,
+    request: ExchangeOrderRequest,
+    grouping: str,
+    builder: Builder | None,
+    group: int = 0,
 ) -> Outcome:
     order = _checked(exchange, user, request, grouping, builder)
-    if isinstance(order, Refused):
+    if isinstance(order, ExchangeRefusal):
         return order
     order.group = group
     return _start(exchange, user, order)
 
 
 def _checked(
-    exchange: Exchange, user: User, request: OrderRequest, grouping: str, builder: Builder | None
-) -> Order | Refused:
+    exchange: Exchange, user: User, request: ExchangeOrderRequest, grouping: str, builder: Builder | None
+) -> ExchangeOrder | ExchangeRefusal:
     """The new order, or the refusal. A refusal by the engine leaves an order with a `...Rejected` status."""
     coin = exchange.coins[request.coin]
     refused = order_checks.form_fault(request, grouping) or order_checks.size_fault(coin, request)
@@ -121,7 +134,7 @@ def _checked(
     return order
 
 
-def _start(exchange: Exchange, user: User, order: Order) -> Outcome:
+def _start(exchange: Exchange, user: User, order: ExchangeOrder) -> Outcome:
     """Make a checked order live: a trigger order waits, a limit order meets the book."""
     if order.trigger is None:
         return execute(exchange, user, order)
@@ -140,7 +153,7 @@ def _start(exchange: Exchange, user: User, order: Order) -> Outcome:
     return WAITING_FOR_TRIGGER
 
 
-def execute(exchange: Exchange, user: User, order: Order) -> Outcome:
+def execute(exchange: Exchange, user: User, order: ExchangeOrder) -> Outcome:
     """Match a limit order; what is left rests (Gtc, Alo) or is canceled (Ioc)."""
     coin = exchange.coins[order.coin]
     if order.tif != "Alo":
@@ -155,7 +168,7 @@ def execute(exchange: Exchange, user: User, order: Order) -> Outcome:
         else:
             lifecycle.end(exchange, order, "iocCancelRejected")
             text = "Order could not immediately match against any resting orders."
-            return Refused(f"{text} asset={order.asset}", "iocCancelRejected")
+            return ExchangeRefusal(f"{text} asset={order.asset}", "iocCancelRejected")
     rests_told = order.sz and order.tif in ("Gtc", "Alo") and exchange.switch("partial_gtc") == "resting"
     if not order.filled or rests_told:
         return Resting(order.oid, order.cloid)
@@ -163,40 +176,42 @@ def execute(exchange: Exchange, user: User, order: Order) -> Outcome:
 
 
 def _place_bracket(
-    exchange: Exchange, user: User, requests: Sequence[OrderRequest], builder: Builder | None
+    exchange: Exchange, user: User, requests: Sequence[ExchangeOrderRequest], builder: Builder | None
 ) -> list[Outcome]:
     """A parent and its stop and target. The children exist from the start and live when the parent has filled."""
     parent = _checked(exchange, user, requests[0], "na", builder)
-    if isinstance(parent, Refused):
+    if isinstance(parent, ExchangeRefusal):
         return [parent] * len(requests)
     outcomes: list[Outcome] = []
-    children: list[Order] = []
+    children: list[ExchangeOrder] = []
     for request in requests[1:]:
         child = _checked(exchange, user, request, "normalTpsl", builder)
-        if not isinstance(child, Refused):
+        if not isinstance(child, ExchangeRefusal):
             child.parent, child.group, child.is_live = parent.oid, parent.oid, False
             user.orders[child.oid] = child
             children.append(child)
-        outcomes.append(child if isinstance(child, Refused) else WAITING_FOR_FILL)
+        outcomes.append(child if isinstance(child, ExchangeRefusal) else WAITING_FOR_FILL)
     parent.children = tuple(child.oid for child in children)
     started = execute(exchange, user, parent)
-    waits = [WAITING_FOR_TRIGGER if parent.sz == 0 else one for one in outcomes if not isinstance(one, Refused)]
+    waits = [WAITING_FOR_TRIGGER if parent.sz == 0 else one for one in outcomes if not isinstance(one, ExchangeRefusal)]
     told = iter(waits)
-    return [started, *(one if isinstance(one, Refused) else next(told) for one in outcomes)]
+    return [started, *(one if isinstance(one, ExchangeRefusal) else next(told) for one in outcomes)]
 
 
-def cancel(exchange: Exchange, user: User, coin: str, key: int | str, *, fast: bool = False) -> Refused | None:
+def cancel(exchange: Exchange, user: User, coin: str, key: int | str, *, fast: bool = False) -> ExchangeRefusal | None:
     """Cancel an open order by oid or cloid."""
     order = find_order(exchange, user, key)
     if order is None or order.oid not in user.orders or order.coin != coin:
-        return Refused(f"{MISSING.text} asset={exchange.coins[coin].asset}")
+        return ExchangeRefusal(f"{MISSING.text} asset={exchange.coins[coin].asset}")
     if fast and order.trigger is not None:
-        return Refused("Fast cancel is not allowed for trigger orders.")
+        return ExchangeRefusal("Fast cancel is not allowed for trigger orders.")
     lifecycle.end(exchange, order, "canceled")
     return None
 
 
-def modify(exchange: Exchange, user: User, key: int | str, request: OrderRequest, *, always_place: bool) -> Outcome:
+def modify(
+    exchange: Exchange, user: User, key: int | str, request: ExchangeOrderRequest, *, always_place: bool
+) -> Outcome:
     """Cancel an order and place another with a new oid."""
     old = find_order(exchange, user, key)
     is_open = old is not None and old.oid in user.orders
@@ -219,7 +234,7 @@ def modify(exchange: Exchange, user: User, key: int | str, request: OrderRequest
     if is_live:
         return _place_one(exchange, user, request, grouping, None, group)
     child = _checked(exchange, user, request, grouping, None)
-    if isinstance(child, Refused):
+    if isinstance(child, ExchangeRefusal):
         return child
     child.parent, child.group, child.is_live = parent, group, False
     user.orders[child.oid] = child

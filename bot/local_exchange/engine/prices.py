@@ -8,7 +8,7 @@ from random import Random
 from typing import Final, Protocol
 
 from bot.clock import DAY_MS, SECOND_MS
-from bot.local_exchange.engine.venue_rules import Market
+from bot.local_exchange.engine.venue_rules import VenueMarket
 
 STEP_MS: Final = 3 * SECOND_MS
 DAY_VOLATILITY: Final = 0.03
@@ -27,7 +27,7 @@ class SimulatedPrices:
     the others.
     """
 
-    def __init__(self, seed: int, markets: dict[str, Market]) -> None:
+    def __init__(self, seed: int, markets: dict[str, VenueMarket]) -> None:
         self._markets = markets
         self._exact = {coin: float(market.mark) for coin, market in markets.items()}
         self._chance = {coin: Random(f"{seed}:prices:{coin}") for coin in markets}
@@ -45,7 +45,7 @@ class RecordedPrices:
     """
 
     def __init__(
-        self, coin: str, market: Market, candles: Sequence[tuple[int, int, int, int, int]], start_ms: int
+        self, coin: str, market: VenueMarket, candles: Sequence[tuple[int, int, int, int, int]], start_ms: int
     ) -> None:
         self._coin, self._market, self._candles = coin, market, candles
         self._length_ms = candles[1][0] - candles[0][0] if len(candles) > 1 else STEP_MS * POINTS

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bot.local_exchange.engine.venue_rules import E8, MICRO, Account, cash_of
+from bot.local_exchange.engine.venue_rules import E8, MICRO, VenueAccount, cash_of
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class RawAccount:
             size * marks[coin] // E8 if size > 0 else -(-size * marks[coin] // E8) for coin, size in self.sizes.items()
         )
 
-    def check(self, account: Account) -> None:
+    def check(self, account: VenueAccount) -> None:
         """Assert that the venue's ledger has the same money and the same positions."""
         assert cash_of(account) == self.usd, (account.id, cash_of(account), self.usd, self.sums)
         held = {coin: position.side * position.size for coin, position in account.positions.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 
-class Refused(NamedTuple):
+class ExchangeRefusal(NamedTuple):
     """The exchange's refusal: the text, and the order status that it leads to ("" if no order was created)."""
 
     text: str
@@ -34,17 +34,17 @@ WAITING_FOR_FILL: Final = "waitingForFill"
 # a child whose parent has filled, or a stop of a position
 WAITING_FOR_TRIGGER: Final = "waitingForTrigger"
 
-Outcome = Resting | Filled | Refused | str
+Outcome = Resting | Filled | ExchangeRefusal | str
 
 
-class Trigger(NamedTuple):
+class ExchangeTrigger(NamedTuple):
     px: int
     is_market: bool
     is_target: bool
 
 
 @dataclass(slots=True)
-class OrderRequest:
+class ExchangeOrderRequest:
     """One order of an action, with amounts as numbers. `tif` is None for a trigger order."""
 
     coin: str
@@ -54,12 +54,12 @@ class OrderRequest:
     sz: int
     reduce_only: bool
     tif: str | None
-    trigger: Trigger | None
+    trigger: ExchangeTrigger | None
     cloid: str | None
 
 
 @dataclass(slots=True)
-class Order:
+class ExchangeOrder:
     """`sz` is what is left; `told_sz` what was left when the status last changed, which is what orderStatus shows.
 
     `parent`: the order that a child waits for; `group`: orders of which one cancels the others; `whole`: follows the
@@ -78,7 +78,7 @@ class Order:
     tif: str | None
     cloid: str | None
     at_ms: int
-    trigger: Trigger | None = None
+    trigger: ExchangeTrigger | None = None
     grouping: str = "na"
     whole: bool = False
     parent: int | None = None
@@ -97,7 +97,7 @@ class Order:
         return self.orig_sz - self.sz
 
 
-class Fill(NamedTuple):
+class ExchangeFill(NamedTuple):
     """One side of a trade, as userFills shows it. `liquidation`: (liquidated address, mark price, method)."""
 
     user: str
@@ -119,7 +119,7 @@ class Fill(NamedTuple):
     liquidation: tuple[str, int, str] | None
 
 
-class Trade(NamedTuple):
+class ExchangeTrade(NamedTuple):
     coin: str
     buy: bool
     px: int

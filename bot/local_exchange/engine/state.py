@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 from bot.local_exchange import switches
 from bot.local_exchange.engine.book import Book
 from bot.local_exchange.engine.raw_ledger import RawAccount
-from bot.local_exchange.engine.records import Agent, Fill, Order, Report, Trade
-from bot.local_exchange.engine.venue_rules import Account, Market, State, open_account
+from bot.local_exchange.engine.records import Agent, ExchangeFill, ExchangeOrder, ExchangeTrade, Report
+from bot.local_exchange.engine.venue_rules import State, VenueAccount, VenueMarket, open_account
 
 # The fills of an account, as many as the exchange keeps.
 FILLS_KEPT: Final = 10_000
@@ -46,10 +46,10 @@ class User:
     name: str = ""
     spot_usd: int = 0
     leverage: dict[str, tuple[bool, int]] = field(default_factory=dict)
-    orders: dict[int, Order] = field(default_factory=dict)
+    orders: dict[int, ExchangeOrder] = field(default_factory=dict)
     cloids: dict[str, int] = field(default_factory=dict)
-    fills: deque[Fill] = field(default_factory=lambda: deque(maxlen=FILLS_KEPT))
-    history: deque[Order] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
+    fills: deque[ExchangeFill] = field(default_factory=lambda: deque(maxlen=FILLS_KEPT))
+    history: deque[ExchangeOrder] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
     fundings: deque[Any] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
     ledger_rows: deque[Any] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
     values: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
@@ -81,23 +81,23 @@ class Nonces:
 
 @dataclass(slots=True)
 class Coin:
-    """A market of the exchange beside the venue's `Market`: its asset number, book, trades, candles and premium
+    """A market of the exchange beside the venue's `VenueMarket`: its asset number, book, trades, candles and premium
     samples.
     """
 
     name: str
     asset: int
     dex: str
-    market: Market
+    market: VenueMarket
     book: Book
     margin_table: int
     # normal | noCross | strictIsolated
     mode: str = "normal"
     is_delisted: bool = False
     # live trigger orders by oid
-    triggers: dict[int, Order] = field(default_factory=dict)
+    triggers: dict[int, ExchangeOrder] = field(default_factory=dict)
     previous_mark: int = 0
-    trades: deque[Trade] = field(default_factory=lambda: deque(maxlen=TRADES_KEPT))
+    trades: deque[ExchangeTrade] = field(default_factory=lambda: deque(maxlen=TRADES_KEPT))
     # interval ms -> [open ms, o, h, l, c, v, n]
     candles: dict[int, deque[list[int]]] = field(default_factory=dict)
     # (day, price)
@@ -140,7 +140,7 @@ class Exchange:
     agents: dict[str, Agent] = field(default_factory=dict)
     used_agents: set[str] = field(default_factory=set)
     nonces: dict[str, Nonces] = field(default_factory=dict)
-    ended: dict[int, Order] = field(default_factory=dict)
+    ended: dict[int, ExchangeOrder] = field(default_factory=dict)
     next_oid: int = FIRST_OID
     block: int = 0
     block_is_action: bool = False
@@ -172,7 +172,7 @@ def user_of(exchange: Exchange, address: str) -> User:
     return user
 
 
-def account_of(exchange: Exchange, address: str, dex: str) -> Account:
+def account_of(exchange: Exchange, address: str, dex: str) -> VenueAccount:
     """The venue's account of an address in a dex; it is made on first use."""
     name = account_id(address, dex)
     account = exchange.venue.accounts.get(name)
@@ -182,7 +182,7 @@ def account_of(exchange: Exchange, address: str, dex: str) -> Account:
     return account
 
 
-def accounts_of(exchange: Exchange, address: str) -> Iterator[tuple[str, Account]]:
+def accounts_of(exchange: Exchange, address: str) -> Iterator[tuple[str, VenueAccount]]:
     """(dex, account) of each dex in which the address has been."""
     for dex in exchange.dexes:
         account = exchange.venue.accounts.get(account_id(address, dex.name))
@@ -223,7 +223,7 @@ def trade_id(buyer_oid: int, seller_oid: int) -> int:
     return int.from_bytes(digest, "big") >> 14
 
 
-def set_status(exchange: Exchange, order: Order, status: str) -> None:
+def set_status(exchange: Exchange, order: ExchangeOrder, status: str) -> None:
     """Write an order's new status, with its history row and its report. An ended order leaves the open orders."""
     order.status, order.status_ms, order.told_sz = status, exchange.now_ms, order.sz
     user = exchange.users[order.user]
@@ -242,7 +242,7 @@ def set_status(exchange: Exchange, order: Order, status: str) -> None:
             exchange.reports.append(Report("cancel", order.user, row))
 
 
-def find_order(exchange: Exchange, user: User, key: int | str) -> Order | None:
+def find_order(exchange: Exchange, user: User, key: int | str) -> ExchangeOrder | None:
     """The order with this oid or cloid, as its last status left it."""
     if isinstance(key, str):
         found = user.cloids.get(key)

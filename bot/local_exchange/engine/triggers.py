@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 
 from bot.local_exchange.engine import lifecycle, matching, order_checks
-from bot.local_exchange.engine.records import Order
+from bot.local_exchange.engine.records import ExchangeOrder
 from bot.local_exchange.engine.state import Coin, Exchange, position_size, set_status, take_oid
 
 
@@ -22,11 +22,11 @@ def fire_due(exchange: Exchange, coin: Coin) -> None:
             fire(exchange, coin, order)
 
 
-def _is_target(order: Order) -> bool:
+def _is_target(order: ExchangeOrder) -> bool:
     return order.trigger is not None and order.trigger.is_target
 
 
-def fire(exchange: Exchange, coin: Coin, order: Order) -> None:
+def fire(exchange: Exchange, coin: Coin, order: ExchangeOrder) -> None:
     """Fire one trigger order. A reduce-only order is cut to the position."""
     trigger = order.trigger
     assert trigger is not None
@@ -56,7 +56,7 @@ def fire(exchange: Exchange, coin: Coin, order: Order) -> None:
             lifecycle.end(exchange, order, status)
 
 
-def _bound(exchange: Exchange, coin: Coin, order: Order) -> int:
+def _bound(exchange: Exchange, coin: Coin, order: ExchangeOrder) -> int:
     """The worst price of a market trigger: 10 % beyond the mark, or the order's price if that is nearer."""
     away = coin.market.mark * order_checks.SLIPPAGE_PCT // 100
     bound = coin.market.mark + away if order.buy else coin.market.mark - away
@@ -65,7 +65,7 @@ def _bound(exchange: Exchange, coin: Coin, order: Order) -> int:
     return min(bound, order.px) if order.buy else max(bound, order.px)
 
 
-def _with_its_oid(exchange: Exchange, order: Order) -> Order:
+def _with_its_oid(exchange: Exchange, order: ExchangeOrder) -> ExchangeOrder:
     """The order that executes: the same, or one with a new oid beside the triggered one."""
     if exchange.switch("trigger_oid") == "same":
         return order

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from bot.venue.accounting import funding, ledger
 from bot.venue.model.numbers import E8, E12, MICRO, div_up, fee_of, notional_of, round_figures, toward_zero
-from bot.venue.model.state import Account, Market, MarketSpec, Position, State
+from bot.venue.model.state import MarketSpec, State, VenueAccount, VenueMarket, VenuePosition
 from bot.venue.prices import book
 
 __all__ = [
     "E8",
     "E12",
     "MICRO",
-    "Account",
-    "Market",
+    "VenueAccount",
+    "VenueMarket",
     "MarketSpec",
-    "Position",
+    "VenuePosition",
     "State",
     "cash_of",
     "close_part",
@@ -43,19 +43,19 @@ liquidation_px = ledger.liquidation_px
 value_of = ledger.account_value
 
 
-def premium_of(market: Market) -> int:
+def premium_of(market: VenueMarket) -> int:
     """The premium of the book over the oracle, scaled 1e12."""
     return 0 if market.mid == market.oracle else funding.premium_of(market, market.oracle, market.mid)
 
 
-def open_account(state: State, name: str, now_ms: int) -> Account:
+def open_account(state: State, name: str, now_ms: int) -> VenueAccount:
     """The account of one address in one dex."""
-    account = Account(name, len(state.accounts) + 1, name, None, 0, now_ms)
+    account = VenueAccount(name, len(state.accounts) + 1, name, None, 0, now_ms)
     state.accounts[name] = account
     return account
 
 
-def ladder(market: Market) -> tuple[list[list[int]], list[list[int]]]:
+def ladder(market: VenueMarket) -> tuple[list[list[int]], list[list[int]]]:
     """Bids and asks of the other participants as [px, size], best first."""
     bids, asks = book.book(market)
     return [[px, size] for px, size in bids if px > 0], [[px, size] for px, size in asks]
@@ -63,8 +63,8 @@ def ladder(market: Market) -> tuple[list[list[int]], list[list[int]]]:
 
 def open_part(
     state: State,
-    account: Account,
-    market: Market,
+    account: VenueAccount,
+    market: VenueMarket,
     *,
     buy: int,
     size: int,
@@ -80,7 +80,7 @@ def open_part(
     coin = market.spec.coin
     position = account.positions.get(coin)
     if position is None:
-        position = Position(account.id, coin, buy, 0, 0, leverage, isolated, state.now_ms)
+        position = VenuePosition(account.id, coin, buy, 0, 0, leverage, isolated, state.now_ms)
         account.positions[coin] = position
         market.holders[account.id] = None
     assert position.side == buy, position
@@ -96,7 +96,9 @@ def open_part(
     account.fees += fee
 
 
-def close_part(account: Account, market: Market, position: Position, *, size: int, px: int, fee: int) -> int:
+def close_part(
+    account: VenueAccount, market: VenueMarket, position: VenuePosition, *, size: int, px: int, fee: int
+) -> int:
     """Close a part of a position and return the realised profit before the fee."""
     part = position.entry_notional if size == position.size else position.entry_notional * size // position.size
     realized = position.side * (notional_of(px, size) - part)
@@ -106,7 +108,7 @@ def close_part(account: Account, market: Market, position: Position, *, size: in
     return realized
 
 
-def leave(account: Account, market: Market, position: Position) -> None:
+def leave(account: VenueAccount, market: VenueMarket, position: VenuePosition) -> None:
     """Remove a closed position.
 
     The exchange pays the debt of a cross account without positions, and counts it as absorbed.
@@ -120,7 +122,7 @@ def leave(account: Account, market: Market, position: Position) -> None:
         account.balance = 0
 
 
-def pay_funding(account: Account, position: Position, amount: int, *, from_margin: bool) -> int:
+def pay_funding(account: VenueAccount, position: VenuePosition, amount: int, *, from_margin: bool) -> int:
     """Add one payment (negative: paid) to the position's margin or to the account; an isolated margin pays no more than
     it has.
     """
@@ -134,11 +136,11 @@ def pay_funding(account: Account, position: Position, amount: int, *, from_margi
     return amount
 
 
-def maintenance_of(market: Market, position: Position) -> int:
+def maintenance_of(market: VenueMarket, position: VenuePosition) -> int:
     return ledger.maintenance(market, notional_of(market.mark, position.size))
 
 
-def standing_of(state: State, account: Account, position: Position) -> tuple[int, int]:
+def standing_of(state: State, account: VenueAccount, position: VenuePosition) -> tuple[int, int]:
     """(equity, maintenance margin) at mark: of an isolated position alone, otherwise of all cross positions."""
     if position.isolated:
         market = state.markets[position.coin]
@@ -147,7 +149,7 @@ def standing_of(state: State, account: Account, position: Position) -> tuple[int
     return ledger.cross_value(state, account), need
 
 
-def free_margin(state: State, account: Account, reserved: int) -> int:
+def free_margin(state: State, account: VenueAccount, reserved: int) -> int:
     """Equity of the cross account beyond initial margins and what resting orders reserve.
 
     Negative if there is too little.
@@ -160,6 +162,6 @@ def free_margin(state: State, account: Account, reserved: int) -> int:
     return free
 
 
-def cash_of(account: Account) -> int:
+def cash_of(account: VenueAccount) -> int:
     """Money without the value of positions: the exchange's totalRawUsd."""
     return account.balance + sum(p.margin - p.side * p.entry_notional for p in account.positions.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bot.local_exchange.server.service import Service
+from bot.local_exchange.server.service import ExchangeService
 from bot.local_exchange.wire.actions import block_rank
 from bot.local_exchange.wire.requests import Signed
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 class Blocks:
     """`length_ms` 0: every action is performed when it arrives."""
 
-    def __init__(self, service: Service, length_ms: int) -> None:
+    def __init__(self, service: ExchangeService, length_ms: int) -> None:
         self._service = service
         self._length_ms = length_ms
         self._waiting: list[tuple[int, int, Signed, asyncio.Future[Json]]] = []

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bot.errors import ConfigError
 from bot.local_exchange.server.http import ABORT, Application
-from bot.local_exchange.server.service import Options, Service
+from bot.local_exchange.server.service import ExchangeService, ExchangeServiceOptions
 
 TICK_SECONDS: Final = 0.05
 
@@ -43,10 +43,12 @@ class _Protocol(HttpToolsProtocol):
         self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
 
 
-async def run(options: Options, sock: socket.socket, ready: Callable[[Service], None], end: asyncio.Event) -> None:
+async def run(
+    options: ExchangeServiceOptions, sock: socket.socket, ready: Callable[[ExchangeService], None], end: asyncio.Event
+) -> None:
     """Serve on this socket until `end` is set."""
     try:
-        service = Service(options)
+        service = ExchangeService(options)
     except BaseException:
         sock.close()
         raise
@@ -81,7 +83,7 @@ async def run(options: Options, sock: socket.socket, ready: Callable[[Service], 
         service.close()
 
 
-async def _tick(service: Service) -> None:
+async def _tick(service: ExchangeService) -> None:
     """Let the time of a running clock pass also without requests."""
     while True:
         await asyncio.sleep(TICK_SECONDS)
@@ -103,7 +105,7 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(options: Options, host: str, port: int, on_ready: Callable[[str], None]) -> int:
+def serve(options: ExchangeServiceOptions, host: str, port: int, on_ready: Callable[[str], None]) -> int:
     """Serve in the foreground until Ctrl-C or SIGTERM."""
     sock = listen(host, port)
     shown = f"[{host}]" if ":" in host else host

@@ -7,11 +7,11 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from bot.local_exchange.faults import HTML_502, Fault
+from bot.local_exchange.faults import HTML_502, ExchangeFault
 from bot.local_exchange.server import limits
 from bot.local_exchange.server.blocks import Blocks
 from bot.local_exchange.server.control import BadCommand
-from bot.local_exchange.server.service import Service
+from bot.local_exchange.server.service import ExchangeService
 from bot.local_exchange.server.socket import Hub
 from bot.local_exchange.wire.actions import Malformed, weight_of
 from bot.local_exchange.wire.queries import ServerFault
@@ -49,9 +49,9 @@ def text_reply(text: str, status: int) -> Reply:
 class Application:
     """One ASGI application."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ExchangeService) -> None:
         self.service = service
-        self.callers: dict[str, limits.Caller] = {}
+        self.callers: dict[str, limits.CallerUsage] = {}
         self.blocks = Blocks(service, service.options.block_ms)
         self.hub = Hub(service, self)
 
@@ -69,8 +69,8 @@ class Application:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def caller(self, scope: Scope) -> limits.Caller:
-        return self.callers.setdefault((scope.get("client") or ("",))[0], limits.Caller())
+    def caller(self, scope: Scope) -> limits.CallerUsage:
+        return self.callers.setdefault((scope.get("client") or ("",))[0], limits.CallerUsage())
 
     async def _answer(self, scope: Scope, data: bytes) -> Reply:
         path, is_post = scope["path"], scope["method"] == "POST"
@@ -112,7 +112,7 @@ class Application:
         await self._meet("reply_out", path="/info", action=kind, user=None)
         return json_reply(answer)
 
-    def _limited(self, caller: limits.Caller, now_ms: int) -> Reply | None:
+    def _limited(self, caller: limits.CallerUsage, now_ms: int) -> Reply | None:
         if self.service.exchange.switch("ip_limit") == "on" and not caller.weight.take(now_ms, 0):
             log.info("exchange.limited", explain="1,200 weight a minute for each IP; the switch ip_limit turns it off")
             return json_reply(None, 429)
@@ -159,7 +159,7 @@ class Application:
         fault = self.service.faults.take(point, **where)
         return None if fault is None else await self._act(fault)
 
-    async def _act(self, fault: Fault) -> Reply | None:
+    async def _act(self, fault: ExchangeFault) -> Reply | None:
         log.info("exchange.fault", point=fault.point, kind=fault.kind)
         if fault.kind == "late":
             await asyncio.sleep(fault.ms / 1000)

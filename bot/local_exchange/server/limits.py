@@ -42,7 +42,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Caller:
+class CallerUsage:
     """What one IP uses."""
 
     weight: Window = field(default_factory=lambda: Window(WEIGHT_A_MINUTE))

@@ -15,10 +15,10 @@ from bot.local_exchange.engine import listing, timeline
 from bot.local_exchange.engine.prices import Prices, RecordedPrices, SimulatedPrices
 from bot.local_exchange.engine.records import Report
 from bot.local_exchange.engine.state import Exchange, new_exchange
-from bot.local_exchange.faults import KINDS, Fault, Faults, fault_in
+from bot.local_exchange.faults import KINDS, ExchangeFault, ExchangeFaults, fault_in
 from bot.local_exchange.server import control
 from bot.local_exchange.server.clock import ExchangeClock
-from bot.local_exchange.server.store import FORMAT, Store
+from bot.local_exchange.server.store import FORMAT, ExchangeStore
 from bot.local_exchange.server.visibility import Visibility
 from bot.local_exchange.wire import info, requests
 from bot.logs import log
@@ -29,7 +29,7 @@ HEADER: Final = ("ts", "open", "high", "low", "close")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ExchangeServiceOptions:
     """`speed`: 0 manual, 1 real.
 
     `prices`: simulated, held (only /control moves them) or COIN=FILE of candles. `db` None: in memory.
@@ -45,14 +45,14 @@ class Options:
     block_ms: int = 0
 
 
-class Service:
+class ExchangeService:
     """Everything but sockets. Not thread-safe: one event loop calls it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ExchangeServiceOptions) -> None:
         self.options = options
-        self.faults = Faults()
+        self.faults = ExchangeFaults()
         self.listeners: list[Callable[[list[Report]], None]] = []
-        self._store = Store(options.db)
+        self._store = ExchangeStore(options.db)
         rows = list(self._store.rows())
         start_ms = rows[-1][0] if rows else options.start_ms
         self.clock = ExchangeClock(options.speed, start_ms)
@@ -174,7 +174,7 @@ class Service:
             return self.command(kind, {name: value for name, value in body.items() if name not in ("point", "kind")})
         wrong = fault_in(body)
         if wrong is None:
-            fault = Fault(**body)
+            fault = ExchangeFault(**body)
             wrong = self.faults.add(fault)
         if wrong is not None:
             raise control.BadCommand(wrong)

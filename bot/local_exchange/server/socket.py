@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from bot.local_exchange.engine.records import Report
 from bot.local_exchange.server import limits
-from bot.local_exchange.server.service import Service
+from bot.local_exchange.server.service import ExchangeService
 from bot.local_exchange.wire.channels import CHANNELS, InvalidSubscription, normalised
 from bot.logs import log
 
@@ -30,7 +30,7 @@ ORDER: Final = ("userFills", "userEvents", "userFundings", "orderUpdates", "user
 class Poster(Protocol):
     """What posts over a socket need from the HTTP application."""
 
-    def caller(self, scope: Scope) -> limits.Caller: ...
+    def caller(self, scope: Scope) -> limits.CallerUsage: ...
     async def info(self, scope: Scope, body: Any) -> Reply: ...
     async def exchange(self, scope: Scope, body: Any) -> Reply: ...
 
@@ -45,8 +45,8 @@ class Subscribed:
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
-    caller: limits.Caller
+class SocketConnection:
+    caller: limits.CallerUsage
     subscribed: dict[str, Subscribed] = field(default_factory=dict)
     queue: asyncio.Queue[str | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_MOST))
     # a message that a fault has put behind the next one
@@ -62,10 +62,10 @@ class Connection:
 class Hub:
     """All connections. The service calls `publish` after each change."""
 
-    def __init__(self, service: Service, poster: Poster) -> None:
+    def __init__(self, service: ExchangeService, poster: Poster) -> None:
         self._service = service
         self._poster = poster
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[SocketConnection, None] = {}
         service.listeners.append(self.publish)
 
     # ── One connection ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,7 +81,7 @@ class Hub:
             await send({"type": "websocket.close", "code": 1008})
             return
         await send({"type": "websocket.accept"})
-        connection = Connection(caller)
+        connection = SocketConnection(caller)
         self._connections[connection] = None
         caller.connections += 1
         connection.tell(GREETING)
@@ -93,14 +93,14 @@ class Hub:
             writing.cancel()
             self._forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: SocketConnection) -> None:
         caller = connection.caller
         self._connections.pop(connection, None)
         caller.connections -= 1
         for key in list(connection.subscribed):
             self._drop(connection, key)
 
-    async def _write(self, connection: Connection, send: Send) -> None:
+    async def _write(self, connection: SocketConnection, send: Send) -> None:
         """Send what waits. A connection to which nothing was sent for a minute is closed."""
         while True:
             timeout = None if self._service.clock.is_manual else IDLE_SECONDS
@@ -117,7 +117,7 @@ class Hub:
 
     # ── Messages of the client ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _hear(self, scope: Scope, connection: Connection, data: str | bytes) -> None:
+    async def _hear(self, scope: Scope, connection: SocketConnection, data: str | bytes) -> None:
         if not connection.caller.messages.take(self._service.exchange.now_ms) and self._is_limited():
             return self._error(connection, "Too many messages.")
         try:
@@ -136,11 +136,11 @@ class Hub:
     def _is_limited(self) -> bool:
         return self._service.exchange.switch("ip_limit") == "on"
 
-    def _error(self, connection: Connection, text: str) -> None:
+    def _error(self, connection: SocketConnection, text: str) -> None:
         log.info("exchange.socket_error", explain=text)
         connection.tell(json.dumps({"channel": "error", "data": text}))
 
-    def _subscription(self, connection: Connection, method: str, given: Any) -> None:
+    def _subscription(self, connection: SocketConnection, method: str, given: Any) -> None:
         exchange = self._service.exchange
         try:
             subscription = normalised(exchange, given)
@@ -174,7 +174,7 @@ class Hub:
         self._tell_state(connection, entry)
         return None
 
-    def _drop(self, connection: Connection, key: str) -> None:
+    def _drop(self, connection: SocketConnection, key: str) -> None:
         user = connection.subscribed.pop(key).subscription.get("user")
         caller = connection.caller
         caller.subscriptions -= 1
@@ -183,7 +183,7 @@ class Hub:
             if not caller.users[user]:
                 del caller.users[user]
 
-    async def _post(self, scope: Scope, connection: Connection, number: int, request: dict[str, Any]) -> None:
+    async def _post(self, scope: Scope, connection: SocketConnection, number: int, request: dict[str, Any]) -> None:
         """A request of /info or /exchange over the socket."""
         kind, payload = request.get("type"), request.get("payload")
         if kind == "info":
@@ -219,7 +219,7 @@ class Hub:
             for entry in entries:
                 self._tell_state(connection, entry)
 
-    def _closed_by_fault(self, connection: Connection) -> bool:
+    def _closed_by_fault(self, connection: SocketConnection) -> bool:
         fault = self._service.faults.take("socket", kind="close")
         if fault is not None:
             connection.tell(None)
@@ -228,7 +228,7 @@ class Hub:
             connection.is_silent = True
         return False
 
-    def _tell_state(self, connection: Connection, entry: Subscribed) -> None:
+    def _tell_state(self, connection: SocketConnection, entry: Subscribed) -> None:
         channel, exchange = CHANNELS[entry.subscription["type"]], self._service.exchange
         due_ms = entry.told_ms + channel.every_ms
         if channel.state is None or (entry.told_ms >= 0 and exchange.now_ms < due_ms):
@@ -240,7 +240,7 @@ class Hub:
         entry.told_ms, entry.told = exchange.now_ms, told
         self._send(connection, entry, data)
 
-    def _send(self, connection: Connection, entry: Subscribed, data: Any) -> None:
+    def _send(self, connection: SocketConnection, entry: Subscribed, data: Any) -> None:
         name = CHANNELS[entry.subscription["type"]].name
         message = json.dumps({"channel": name, "data": data}, separators=(",", ":"))
         fault = self._service.faults.take(

@@ -18,7 +18,7 @@ FORMAT: Final = 1
 APPLICATION_ID: Final = 0x68_6C_65_78
 
 
-class Store:
+class ExchangeStore:
     """`path` None keeps nothing."""
 
     def __init__(self, path: Path | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bot.clock import DAY_MS, datetime_of
 from bot.local_exchange.engine import admission, fees, margins
-from bot.local_exchange.engine.records import Order
+from bot.local_exchange.engine.records import ExchangeOrder
 from bot.local_exchange.engine.state import Exchange, User, account_of, find_order, leverage_of
 from bot.local_exchange.engine.venue_rules import E8, div_up, notional_of
 from bot.local_exchange.wire import rows
@@ -36,7 +36,7 @@ def clearinghouse_state(exchange: Exchange, query: Query) -> Json:
     return rows.clearinghouse(exchange, user, dex.name)
 
 
-def live_orders(exchange: Exchange, user: User, dex: str) -> list[Order]:
+def live_orders(exchange: Exchange, user: User, dex: str) -> list[ExchangeOrder]:
     """Open orders of a dex, newest first. Waiting children are rows of their own if the switch says so."""
     twice = exchange.switch("children_rows") == "twice"
     orders = (o for o in user.orders.values() if exchange.coins[o.coin].dex == dex and (o.is_live or twice))
@@ -70,7 +70,7 @@ def order_status(exchange: Exchange, query: Query) -> Json:
     return {"status": "order", "order": history_row(exchange, order)}
 
 
-def history_row(exchange: Exchange, order: Order) -> Json:
+def history_row(exchange: Exchange, order: ExchangeOrder) -> Json:
     row = rows.full_order(exchange, order, order.told_sz)
     return {"order": row, "status": order.status, "statusTimestamp": order.status_ms or order.at_ms}
 

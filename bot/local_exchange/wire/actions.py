@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from bot.local_exchange.engine.records import OrderRequest, Trigger
+from bot.local_exchange.engine.records import ExchangeOrderRequest, ExchangeTrigger
 from bot.local_exchange.wire.signatures import ADDRESS, USER_SIGNED
 from bot.money import format_e8, parse_e8
 
@@ -31,7 +31,7 @@ class UnknownAsset(ValueError):
     """An asset number that no market has."""
 
 
-class Key(NamedTuple):
+class ActionKey(NamedTuple):
     name: str
     parse: Parse
     optional: bool = False
@@ -115,7 +115,7 @@ def _list_of(parse: Parse) -> Parse:
     return parse_list
 
 
-def _object(*keys: Key, strict: bool = False) -> Parse:
+def _object(*keys: ActionKey, strict: bool = False) -> Parse:
     """An object with these keys, which the result has in this order.
 
     A false flag or null at an optional key counts as absent.
@@ -138,8 +138,10 @@ def _object(*keys: Key, strict: bool = False) -> Parse:
     return parse
 
 
-_LIMIT = _object(Key("tif", _one_of(*TIFS)))
-_TRIGGER = _object(Key("isMarket", _boolean), Key("triggerPx", decimal), Key("tpsl", _one_of("tp", "sl")))
+_LIMIT = _object(ActionKey("tif", _one_of(*TIFS)))
+_TRIGGER = _object(
+    ActionKey("isMarket", _boolean), ActionKey("triggerPx", decimal), ActionKey("tpsl", _one_of("tp", "sl"))
+)
 
 
 def _kind(value: Any, path: str) -> dict[str, Any]:
@@ -157,36 +159,44 @@ def _grouping(value: Any, path: str) -> Any:
 
 
 _ORDER = _object(
-    Key("a", number),
-    Key("b", _boolean),
-    Key("p", decimal),
-    Key("s", decimal),
-    Key("r", _boolean),
-    Key("t", _kind),
-    Key("c", _cloid, optional=True),
+    ActionKey("a", number),
+    ActionKey("b", _boolean),
+    ActionKey("p", decimal),
+    ActionKey("s", decimal),
+    ActionKey("r", _boolean),
+    ActionKey("t", _kind),
+    ActionKey("c", _cloid, optional=True),
 )
-_BUILDER = _object(Key("b", _as_signed), Key("f", number))
-_CANCEL = _object(Key("a", number), Key("o", number))
-_CANCEL_BY_CLOID = _object(Key("asset", number), Key("cloid", _cloid))
-_MODIFY = (Key("oid", _order_key), Key("order", _ORDER))
-_FAST = Key("f", _boolean, optional=True)
-_ALWAYS_PLACE = Key("a", _boolean, optional=True)
+_BUILDER = _object(ActionKey("b", _as_signed), ActionKey("f", number))
+_CANCEL = _object(ActionKey("a", number), ActionKey("o", number))
+_CANCEL_BY_CLOID = _object(ActionKey("asset", number), ActionKey("cloid", _cloid))
+_MODIFY = (ActionKey("oid", _order_key), ActionKey("order", _ORDER))
+_FAST = ActionKey("f", _boolean, optional=True)
+_ALWAYS_PLACE = ActionKey("a", _boolean, optional=True)
 
-L1: Final[Mapping[str, tuple[Key, ...]]] = {
-    "order": (Key("orders", _list_of(_ORDER)), Key("grouping", _grouping), Key("builder", _BUILDER, optional=True)),
-    "cancel": (Key("cancels", _list_of(_CANCEL)), _FAST),
-    "cancelByCloid": (Key("cancels", _list_of(_CANCEL_BY_CLOID)), _FAST),
+L1: Final[Mapping[str, tuple[ActionKey, ...]]] = {
+    "order": (
+        ActionKey("orders", _list_of(_ORDER)),
+        ActionKey("grouping", _grouping),
+        ActionKey("builder", _BUILDER, optional=True),
+    ),
+    "cancel": (ActionKey("cancels", _list_of(_CANCEL)), _FAST),
+    "cancelByCloid": (ActionKey("cancels", _list_of(_CANCEL_BY_CLOID)), _FAST),
     "modify": (*_MODIFY, _ALWAYS_PLACE),
-    "batchModify": (Key("modifies", _list_of(_object(*_MODIFY))), _ALWAYS_PLACE),
-    "scheduleCancel": (Key("time", number, optional=True),),
-    "updateLeverage": (Key("asset", number), Key("isCross", _boolean), Key("leverage", number)),
-    "updateIsolatedMargin": (Key("asset", number), Key("isBuy", _boolean), Key("ntli", _integer)),
-    "topUpIsolatedOnlyMargin": (Key("asset", number), Key("leverage", decimal)),
+    "batchModify": (ActionKey("modifies", _list_of(_object(*_MODIFY))), _ALWAYS_PLACE),
+    "scheduleCancel": (ActionKey("time", number, optional=True),),
+    "updateLeverage": (ActionKey("asset", number), ActionKey("isCross", _boolean), ActionKey("leverage", number)),
+    "updateIsolatedMargin": (ActionKey("asset", number), ActionKey("isBuy", _boolean), ActionKey("ntli", _integer)),
+    "topUpIsolatedOnlyMargin": (ActionKey("asset", number), ActionKey("leverage", decimal)),
     "noop": (),
-    "reserveRequestWeight": (Key("weight", number), Key("destination", _as_signed, optional=True)),
-    "setReferrer": (Key("code", text),),
-    "createSubAccount": (Key("name", text),),
-    "subAccountTransfer": (Key("subAccountUser", _as_signed), Key("isDeposit", _boolean), Key("usd", number)),
+    "reserveRequestWeight": (ActionKey("weight", number), ActionKey("destination", _as_signed, optional=True)),
+    "setReferrer": (ActionKey("code", text),),
+    "createSubAccount": (ActionKey("name", text),),
+    "subAccountTransfer": (
+        ActionKey("subAccountUser", _as_signed),
+        ActionKey("isDeposit", _boolean),
+        ActionKey("usd", number),
+    ),
 }
 # Known to the exchange and not to this one: their signature is checked over what was sent, and they are refused.
 NOT_HERE: Final = frozenset(
@@ -215,7 +225,7 @@ NOT_HERE: Final = frozenset(
     }
 )
 
-_PARSERS: Final = {kind: _object(Key("type", text), *keys, strict=True) for kind, keys in L1.items()}
+_PARSERS: Final = {kind: _object(ActionKey("type", text), *keys, strict=True) for kind, keys in L1.items()}
 _TYPES: Final[Mapping[str, Parse]] = {"string": text, "uint64": number, "bool": _boolean, "address": address}
 
 
@@ -252,7 +262,7 @@ def is_user_signed(action: Mapping[str, Any]) -> bool:
     return action["type"] in USER_SIGNED
 
 
-def order_request(order: Mapping[str, Any], assets: Mapping[int, str]) -> OrderRequest:
+def order_request(order: Mapping[str, Any], assets: Mapping[int, str]) -> ExchangeOrderRequest:
     """One order of a canonical action, with its amounts as numbers. UnknownAsset if no market has this number."""
     coin = assets.get(order["a"])
     if coin is None:
@@ -261,8 +271,8 @@ def order_request(order: Mapping[str, Any], assets: Mapping[int, str]) -> OrderR
     given = kind.get("trigger")
     trigger = None
     if given is not None:
-        trigger = Trigger(parse_e8(given["triggerPx"]), given["isMarket"], given["tpsl"] == "tp")
-    return OrderRequest(
+        trigger = ExchangeTrigger(parse_e8(given["triggerPx"]), given["isMarket"], given["tpsl"] == "tp")
+    return ExchangeOrderRequest(
         coin=coin,
         asset=order["a"],
         buy=order["b"],

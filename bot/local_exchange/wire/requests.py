@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from bot.clock import DAY_MS, SECOND_MS
 from bot.local_exchange.engine import admission, margins, orders
-from bot.local_exchange.engine.records import Filled, Outcome, Refused, Resting
+from bot.local_exchange.engine.records import ExchangeRefusal, Filled, Outcome, Resting
 from bot.local_exchange.engine.state import Exchange, User
 from bot.local_exchange.engine.venue_rules import E8, MICRO
 from bot.local_exchange.wire import actions, rows, signatures, transfers
@@ -18,10 +18,10 @@ from bot.money import parse_e8
 
 Json = dict[str, Any]
 
-UNRECOVERABLE: Final = Refused("Unable to recover signer.")
-OTHER_NETWORK: Final = Refused("Mainnet and testnet require different signature.")
-NONCE_MISMATCH: Final = Refused("Nonce mismatch.")
-BAD_ASSET: Final = Refused("Order has invalid asset.")
+UNRECOVERABLE: Final = ExchangeRefusal("Unable to recover signer.")
+OTHER_NETWORK: Final = ExchangeRefusal("Mainnet and testnet require different signature.")
+NONCE_MISMATCH: Final = ExchangeRefusal("Nonce mismatch.")
+BAD_ASSET: Final = ExchangeRefusal("Order has invalid asset.")
 ENVELOPE: Final = frozenset({"action", "nonce", "signature", "vaultAddress", "expiresAfter"})
 # volume that scheduleCancel needs
 GATE_USD: Final = 1_000_000
@@ -39,11 +39,11 @@ class Signed(NamedTuple):
     nonce: int
     vault: str | None
     expires_ms: int | None
-    refused: Refused | None = None
+    refused: ExchangeRefusal | None = None
     hint: str = ""
 
 
-class Answer(NamedTuple):
+class WireAnswer(NamedTuple):
     """The body of the answer. `took_nonce`: the state may have changed."""
 
     body: Json
@@ -106,7 +106,7 @@ def _read_l1(exchange: Exchange, known: Signed, hashed: Any, signature: Json) ->
     return known._replace(hint=hint)
 
 
-def submit(exchange: Exchange, signed: Signed) -> Answer:
+def submit(exchange: Exchange, signed: Signed) -> WireAnswer:
     """Let a request in and perform it. The same requests at the same times give the same answers."""
     refused = signed.refused or admission.nonce_outside(exchange, signed.nonce)
     if refused is not None:
@@ -123,7 +123,8 @@ def submit(exchange: Exchange, signed: Signed) -> Answer:
         acting = exchange.users.get(signed.vault)
         if acting is None or acting.master != master:
             return _refuse(
-                Refused(f"Vault not registered: {signed.vault}"), "vaultAddress must be a sub-account of the signer"
+                ExchangeRefusal(f"Vault not registered: {signed.vault}"),
+                "vaultAddress must be a sub-account of the signer",
             )
         user = acting
     kind = signed.action["type"]
@@ -132,35 +133,35 @@ def submit(exchange: Exchange, signed: Signed) -> Answer:
         return _refuse(refused, "the address budget is empty: trade, or wait 10 s for each action")
     refused = admission.take_nonce(exchange, signed.signer, signed.nonce)
     if refused is not None:
-        return Answer(_error(refused), took_nonce=True)
+        return WireAnswer(_error(refused), took_nonce=True)
     exchange.block += 1
     exchange.block_is_action = True
     if signed.expires_ms is not None and exchange.now_ms > signed.expires_ms:
         user.requests += admission.EXPIRED_COST - 1
-        return Answer(_error(admission.EXPIRED), took_nonce=True)
+        return WireAnswer(_error(admission.EXPIRED), took_nonce=True)
     done = _HANDLERS.get(kind, _not_here)(exchange, user, signed.action)
-    body = _error(done) if isinstance(done, Refused) else {"status": "ok", "response": done}
-    return Answer(body, took_nonce=True, hint=done.text if isinstance(done, Refused) else "")
+    body = _error(done) if isinstance(done, ExchangeRefusal) else {"status": "ok", "response": done}
+    return WireAnswer(body, took_nonce=True, hint=done.text if isinstance(done, ExchangeRefusal) else "")
 
 
-def _refuse(refused: Refused, hint: str = "") -> Answer:
-    return Answer(_error(refused), took_nonce=False, hint=hint or refused.text)
+def _refuse(refused: ExchangeRefusal, hint: str = "") -> WireAnswer:
+    return WireAnswer(_error(refused), took_nonce=False, hint=hint or refused.text)
 
 
-def _error(refused: Refused) -> Json:
+def _error(refused: ExchangeRefusal) -> Json:
     return {"status": "err", "response": refused.text}
 
 
 # ── Actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 DEFAULT: Final = transfers.DEFAULT
-Handler = Callable[[Exchange, User, Mapping[str, Any]], Json | Refused]
+Handler = Callable[[Exchange, User, Mapping[str, Any]], Json | ExchangeRefusal]
 
 
 def _status(outcome: Outcome) -> Json | str:
     if isinstance(outcome, str):
         return outcome
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, ExchangeRefusal):
         return {"error": outcome.text}
     row: Json = {"oid": outcome.oid}
     if outcome.cloid is not None:
@@ -175,7 +176,7 @@ def _statuses(kind: str, outcomes: list[Any]) -> Json:
     return {"type": kind, "data": {"statuses": outcomes}}
 
 
-def _order(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _order(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     try:
         requests = [actions.order_request(order, exchange.assets) for order in action["orders"]]
     except actions.UnknownAsset:
@@ -187,7 +188,7 @@ def _order(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | 
     return _statuses("order", [_status(outcome) for outcome in outcomes])
 
 
-def _cancel(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _cancel(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     statuses: list[Json | str] = []
     for one in action["cancels"]:
         coin = exchange.assets.get(one["a"] if "a" in one else one["asset"])
@@ -211,16 +212,16 @@ def _modify_each(exchange: Exchange, user: User, action: Mapping[str, Any], rows
     ]
 
 
-def _modify(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _modify(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     """The answer of a single modify has no oid."""
     try:
         outcome = _modify_each(exchange, user, action, [action])[0]
     except actions.UnknownAsset:
         return BAD_ASSET
-    return outcome if isinstance(outcome, Refused) else DEFAULT
+    return outcome if isinstance(outcome, ExchangeRefusal) else DEFAULT
 
 
-def _batch_modify(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _batch_modify(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     try:
         outcomes = _modify_each(exchange, user, action, action["modifies"])
     except actions.UnknownAsset:
@@ -228,21 +229,21 @@ def _batch_modify(exchange: Exchange, user: User, action: Mapping[str, Any]) -> 
     return _statuses("order", [_status(outcome) for outcome in outcomes])
 
 
-def _schedule_cancel(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _schedule_cancel(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     if user.volume < GATE_USD * E8:
         traded = rows.usd(user.volume)
         text = "Cannot set scheduled cancel time until enough volume traded."
-        return Refused(f"{text} Required: ${GATE_USD}. Traded: ${traded}")
+        return ExchangeRefusal(f"{text} Required: ${GATE_USD}. Traded: ${traded}")
     at_ms = action.get("time")
     if at_ms is not None and at_ms < exchange.now_ms + SCHEDULE_AHEAD_MS:
-        return Refused("Scheduled cancel time must be at least 5 seconds in the future.")
+        return ExchangeRefusal("Scheduled cancel time must be at least 5 seconds in the future.")
     if at_ms is not None and user.cancel_firings == (exchange.now_ms // DAY_MS, SCHEDULES_A_DAY):
-        return Refused("Too many scheduled cancels today.")
+        return ExchangeRefusal("Too many scheduled cancels today.")
     user.cancel_all_ms = at_ms
     return DEFAULT
 
 
-def _update_leverage(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _update_leverage(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     coin = exchange.assets.get(action["asset"])
     if coin is None:
         return BAD_ASSET
@@ -252,52 +253,52 @@ def _update_leverage(exchange: Exchange, user: User, action: Mapping[str, Any]) 
     )
 
 
-def _update_isolated_margin(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _update_isolated_margin(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     coin = exchange.assets.get(action["asset"])
     if coin is None:
         return BAD_ASSET
     return margins.move_margin(exchange, user, exchange.coins[coin], action["ntli"] * MICRO) or DEFAULT
 
 
-def _top_up(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _top_up(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     coin = exchange.assets.get(action["asset"])
     if coin is None:
         return BAD_ASSET
     return margins.top_up(exchange, user, exchange.coins[coin], parse_e8(action["leverage"])) or DEFAULT
 
 
-def _noop(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _noop(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     return DEFAULT
 
 
-def _reserve_weight(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _reserve_weight(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     cost = action["weight"] * WEIGHT_PRICE
     if not transfers.debit(exchange, user, "", cost):
-        return Refused("Insufficient balance to reserve request weight.")
+        return ExchangeRefusal("Insufficient balance to reserve request weight.")
     user.reserved_requests += action["weight"]
     return DEFAULT
 
 
-def _set_referrer(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
-    return Refused("Cannot self-refer.") if not action["code"] else DEFAULT
+def _set_referrer(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
+    return ExchangeRefusal("Cannot self-refer.") if not action["code"] else DEFAULT
 
 
-def _approve_agent(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _approve_agent(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     address = str(action["agentAddress"]).lower()
     return admission.approve_agent(exchange, user, address, str(action.get("agentName", ""))) or DEFAULT
 
 
-def _approve_builder(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def _approve_builder(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     try:
         percent = parse_e8(str(action["maxFeeRate"]).removesuffix("%"))
     except ValueError:
-        return Refused("Invalid builder fee rate.")
+        return ExchangeRefusal("Invalid builder fee rate.")
     user.builders[str(action["builder"]).lower()] = percent * 1_000 // E8
     return DEFAULT
 
 
-def _not_here(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
-    return Refused(f"The local exchange does not perform {action['type']}.")
+def _not_here(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
+    return ExchangeRefusal(f"The local exchange does not perform {action['type']}.")
 
 
 _HANDLERS: Final[Mapping[str, Handler]] = {

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bot.local_exchange.engine import margins
-from bot.local_exchange.engine.records import Fill, Order, Trade
+from bot.local_exchange.engine.records import ExchangeFill, ExchangeOrder, ExchangeTrade
 from bot.local_exchange.engine.state import Coin, Exchange, User, account_id, account_of
 from bot.local_exchange.engine.venue_rules import (
     E8,
     MICRO,
-    Account,
-    Position,
+    VenueAccount,
+    VenuePosition,
     div_up,
     liquidation_px,
     maintenance_of,
@@ -54,7 +54,7 @@ ORDER_TYPES: Final[Mapping[tuple[bool, bool], str]] = {
 }
 
 
-def basic_order(order: Order, sz: int) -> Json:
+def basic_order(order: ExchangeOrder, sz: int) -> Json:
     """The row of orderUpdates and openOrders."""
     row = {
         "coin": order.coin,
@@ -70,7 +70,7 @@ def basic_order(order: Order, sz: int) -> Json:
     return row
 
 
-def full_order(exchange: Exchange, order: Order, sz: int) -> Json:
+def full_order(exchange: Exchange, order: ExchangeOrder, sz: int) -> Json:
     """The row of frontendOpenOrders, orderStatus and historicalOrders."""
     trigger = order.trigger
     kind, condition = "Limit", "N/A"
@@ -102,7 +102,7 @@ def full_order(exchange: Exchange, order: Order, sz: int) -> Json:
     }
 
 
-def fill(row: Fill) -> Json:
+def fill(row: ExchangeFill) -> Json:
     found: Json = {
         "coin": row.coin,
         "px": amount(row.px),
@@ -130,7 +130,7 @@ def fill(row: Fill) -> Json:
     return found
 
 
-def trade(row: Trade) -> Json:
+def trade(row: ExchangeTrade) -> Json:
     return {
         "coin": row.coin,
         "side": side(buy=row.buy),
@@ -143,7 +143,7 @@ def trade(row: Trade) -> Json:
     }
 
 
-def leverage(exchange: Exchange, user: User, coin: Coin, position: Position | None = None) -> Json:
+def leverage(exchange: Exchange, user: User, coin: Coin, position: VenuePosition | None = None) -> Json:
     """The leverage of a position, or the one that the address has chosen."""
     if position is not None:
         if not position.isolated:
@@ -154,7 +154,7 @@ def leverage(exchange: Exchange, user: User, coin: Coin, position: Position | No
     return {"type": "cross" if cross else "isolated", "value": value}
 
 
-def position_row(exchange: Exchange, user: User, account: Account, position: Position) -> Json:
+def position_row(exchange: Exchange, user: User, account: VenueAccount, position: VenuePosition) -> Json:
     """One entry of assetPositions.
 
     marginUsed of an isolated position is its value in the account, of a cross one the initial margin.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bot.local_exchange.engine import admission, margins
 from bot.local_exchange.engine.admission import tell_ledger
-from bot.local_exchange.engine.records import Refused
+from bot.local_exchange.engine.records import ExchangeRefusal
 from bot.local_exchange.engine.state import Exchange, User, account_id, account_of, user_of
 from bot.local_exchange.engine.venue_rules import MICRO
 from bot.local_exchange.wire import rows, signatures
@@ -16,9 +16,9 @@ from bot.money import parse_e8
 Json = dict[str, Any]
 
 DEFAULT: Final[Json] = {"type": "default"}
-NO_BALANCE: Final = Refused("Insufficient balance for withdrawal")
-NO_TOKENS: Final = Refused("Insufficient balance for token transfer")
-BAD_AMOUNT: Final = Refused("Invalid amount.")
+NO_BALANCE: Final = ExchangeRefusal("Insufficient balance for withdrawal")
+NO_TOKENS: Final = ExchangeRefusal("Insufficient balance for token transfer")
+BAD_AMOUNT: Final = ExchangeRefusal("Invalid amount.")
 
 
 def debit(exchange: Exchange, user: User, dex: str, amount: int) -> bool:
@@ -39,7 +39,7 @@ def _amount(text: Any) -> int | None:
     return value if value > 0 and value % MICRO == 0 else None
 
 
-def usd_send(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def usd_send(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     amount, destination = _amount(action["amount"]), str(action["destination"]).lower()
     if amount is None or not signatures.ADDRESS.fullmatch(destination):
         return BAD_AMOUNT
@@ -52,7 +52,7 @@ def usd_send(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json 
     return DEFAULT
 
 
-def withdraw(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def withdraw(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     amount = _amount(action["amount"])
     if amount is None:
         return BAD_AMOUNT
@@ -64,7 +64,7 @@ def withdraw(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json 
     return DEFAULT
 
 
-def class_transfer(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def class_transfer(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     """Between spot and perps. A sub-account is named in the amount."""
     amount = _amount(str(action["amount"]).partition(" ")[0])
     if amount is None:
@@ -83,7 +83,7 @@ def class_transfer(exchange: Exchange, user: User, action: Mapping[str, Any]) ->
     return DEFAULT
 
 
-def send_asset(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def send_asset(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     """USDC between dexs, spot and addresses. The main dex is "", spot is "spot"."""
     amount, destination = _amount(action["amount"]), str(action["destination"]).lower()
     places = {dex.name for dex in exchange.dexes} | {"spot"}
@@ -114,7 +114,7 @@ def send_asset(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Jso
     return DEFAULT
 
 
-def create_sub_account(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def create_sub_account(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     number = sum(sub.master == user.address for sub in exchange.users.values()) + 1
     address = "0x" + signatures.connection_id({"sub": user.address}, number, None, None).hex()[:40]
     sub = user_of(exchange, address)
@@ -122,10 +122,10 @@ def create_sub_account(exchange: Exchange, user: User, action: Mapping[str, Any]
     return {"type": "createSubAccount", "data": address}
 
 
-def sub_account_transfer(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | Refused:
+def sub_account_transfer(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     sub = exchange.users.get(action["subAccountUser"].lower())
     if sub is None or sub.master != user.address:
-        return Refused(f"Vault not registered: {action['subAccountUser'].lower()}")
+        return ExchangeRefusal(f"Vault not registered: {action['subAccountUser'].lower()}")
     source, target = (user, sub) if action["isDeposit"] else (sub, user)
     if not debit(exchange, source, "", action["usd"] * MICRO):
         return NO_BALANCE

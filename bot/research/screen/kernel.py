@@ -65,7 +65,7 @@ COLUMNS: Final = (
 )
 
 
-class Prices(NamedTuple):
+class ScreenPrices(NamedTuple):
     """The candles: instants of the opens, and prices."""
 
     at_ms: Ints
@@ -75,7 +75,7 @@ class Prices(NamedTuple):
     close: Ints
 
 
-class Orders(NamedTuple):
+class ScreenOrders(NamedTuple):
     """What the strategy wants:
 
     `codes` by the row of the candles, the rest by the number of the entry. 0: not given. Percentages and R are scaled
@@ -96,7 +96,7 @@ class Orders(NamedTuple):
     leverage: int
 
 
-class Rules(NamedTuple):
+class ScreenRules(NamedTuple):
     """The market's listing and the session's options."""
 
     step_ms: int
@@ -118,7 +118,7 @@ class Rules(NamedTuple):
     rates: Ints
 
 
-class Position(NamedTuple):
+class ScreenPosition(NamedTuple):
     """An open position with its bracket. 0: no stop, no target.
 
     `safe`: at prices beyond, a liquidation may come near; 0 for a long without.
@@ -149,7 +149,7 @@ def to_grid(px: int, side: int, ticks: Ints) -> int:
 
 
 @jit
-def book_px(mid: int, buy: int, rules: Rules) -> int:
+def book_px(mid: int, buy: int, rules: ScreenRules) -> int:
     """The price of a taker at the first level of the book."""
     px = mid
     if rules.half_spread:
@@ -163,7 +163,7 @@ def is_near(px: int, mid: int) -> bool:
 
 
 @jit
-def size_at(px: int, usd: int, size: int, rules: Rules) -> int:
+def size_at(px: int, usd: int, size: int, rules: ScreenRules) -> int:
     """The size of an entry at this price; TOO_LARGE if it is out of range."""
     if not usd:
         return size
@@ -172,7 +172,7 @@ def size_at(px: int, usd: int, size: int, rules: Rules) -> int:
 
 
 @jit
-def least_size(mid: int, rules: Rules) -> int:
+def least_size(mid: int, rules: ScreenRules) -> int:
     """The smallest size worth the minimum order."""
     amount = over(rules.min_notional, mid)
     if times(amount, mid) < rules.min_notional:
@@ -181,7 +181,7 @@ def least_size(mid: int, rules: Rules) -> int:
 
 
 @jit
-def levels(orders: Orders, turn: int, side: int, entry_px: int, rules: Rules) -> tuple[int, int]:
+def levels(orders: ScreenOrders, turn: int, side: int, entry_px: int, rules: ScreenRules) -> tuple[int, int]:
     """Stop and target of an entry at this price. 0: not given. TOO_LARGE: not above 0."""
     stop, target = orders.stop_px[turn], orders.target_px[turn]
     if stop:
@@ -204,7 +204,7 @@ def levels(orders: Orders, turn: int, side: int, entry_px: int, rules: Rules) ->
 
 
 @jit
-def safe_px(balance: int, side: int, size: int, notional: int, rules: Rules) -> int:
+def safe_px(balance: int, side: int, size: int, notional: int, rules: ScreenRules) -> int:
     """Up to this price a long cannot be liquidated, down to the largest price of a short; with a margin for
     rounding. 0: a long cannot be liquidated at all.
     """
@@ -222,7 +222,7 @@ def is_beyond(px: int, level: int, side: int) -> bool:
 
 
 @jit
-def refused(orders: Orders, turn: int, side: int, mid: int, balance: int, rules: Rules) -> int:
+def refused(orders: ScreenOrders, turn: int, side: int, mid: int, balance: int, rules: ScreenRules) -> int:
     """DONE if the service accepts the entry at this price; else why the kernel cannot go on."""
     px = book_px(mid, side, rules)
     size = size_at(px, orders.usd[turn], orders.size[turn], rules)
@@ -252,10 +252,10 @@ def refused(orders: Orders, turn: int, side: int, mid: int, balance: int, rules:
 
 @jit
 def opened(
-    orders: Orders, turn: int, side: int, mid: int, balance: int, rules: Rules
-) -> tuple[int, int, int, Position]:
+    orders: ScreenOrders, turn: int, side: int, mid: int, balance: int, rules: ScreenRules
+) -> tuple[int, int, int, ScreenPosition]:
     """The fill at an open: (why not, else DONE; fee; size; position)."""
-    none = Position(side, 0, 0, 0, 0, 0)
+    none = ScreenPosition(side, 0, 0, 0, 0, 0)
     px = book_px(mid, side, rules)
     size = size_at(px, orders.usd[turn], orders.size[turn], rules)
     if size != TOO_LARGE and orders.usd[turn]:
@@ -274,11 +274,11 @@ def opened(
     safe = safe_px(balance - fee, side, size, notional, rules)
     if is_beyond(mid, safe, side) or is_beyond(stop or mid, safe, side):
         return LIQUIDATION, 0, 0, none
-    return DONE, fee, size, Position(side, size, notional, stop, target, safe)
+    return DONE, fee, size, ScreenPosition(side, size, notional, stop, target, safe)
 
 
 @jit
-def way(row: int, prices: Prices, path: int) -> tuple[int, int, int, int]:
+def way(row: int, prices: ScreenPrices, path: int) -> tuple[int, int, int, int]:
     """The four prices of a bar in the order of the path."""
     first, high, low, last = prices.open[row], prices.high[row], prices.low[row], prices.close[row]
     if path == OHLC or (path != OLHC and abs(high - first) < abs(first - low)):
@@ -287,7 +287,7 @@ def way(row: int, prices: Prices, path: int) -> tuple[int, int, int, int]:
 
 
 @jit
-def touched(position: Position, path: tuple[int, int, int, int], step: int, policy: int) -> tuple[int, int]:
+def touched(position: ScreenPosition, path: tuple[int, int, int, int], step: int, policy: int) -> tuple[int, int]:
     """What acts when the price has moved to point `step` of a bar:
 
     (STOP, TARGET or OPEN_END; the price). At a jump, step 0, it acts at the open.
@@ -305,7 +305,7 @@ def touched(position: Position, path: tuple[int, int, int, int], step: int, poli
 
 
 @jit
-def rate_at(now_ms: int, rules: Rules) -> int:
+def rate_at(now_ms: int, rules: ScreenRules) -> int:
     """The hourly funding rate in force."""
     low, high = 0, len(rules.rate_ms)
     while high - low > 1:
@@ -318,7 +318,7 @@ def rate_at(now_ms: int, rules: Rules) -> int:
 
 
 @jit
-def paid(position: Position, from_ms: int, until_ms: int, px: int, rules: Rules) -> int:
+def paid(position: ScreenPosition, from_ms: int, until_ms: int, px: int, rules: ScreenRules) -> int:
     """What the position gets for the full hours from `from_ms` up to before `until_ms`, at this price.
 
     AMOUNT_MAX + 1: out of range.
@@ -341,7 +341,13 @@ def next_hour(now_ms: int) -> int:
 
 @jit
 def walked(
-    position: Position, row: int, prices: Prices, rules: Rules, due_ms: int, is_closing: bool, first_step: int
+    position: ScreenPosition,
+    row: int,
+    prices: ScreenPrices,
+    rules: ScreenRules,
+    due_ms: int,
+    is_closing: bool,
+    first_step: int,
 ) -> tuple[int, int, int, int, int]:
     """One bar point by point from `first_step` on: (OPEN_END or how the position ended; step; mid of the exit; funding;
     next hour due).
@@ -383,7 +389,7 @@ def walked(
 
 
 @jit
-def nearest_of(position: Position) -> int:
+def nearest_of(position: ScreenPosition) -> int:
     """The nearest price at which something may happen to a losing position."""
     if position.side > 0:
         return max(position.stop, position.safe)
@@ -392,7 +398,13 @@ def nearest_of(position: Position) -> int:
 
 @jit
 def held(
-    position: Position, entry_row: int, end: int, prices: Prices, codes: Codes, rules: Rules, balance: int
+    position: ScreenPosition,
+    entry_row: int,
+    end: int,
+    prices: ScreenPrices,
+    codes: Codes,
+    rules: ScreenRules,
+    balance: int,
 ) -> tuple[int, int, int, int, int]:
     """The position from its fill at an open to its end:
 
@@ -422,7 +434,7 @@ def held(
                 return kind, row, step, mid, funding
             if got:
                 safe = safe_px(balance + funding, side, position.size, position.notional, rules)
-                position = Position(side, position.size, position.notional, position.stop, target, safe)
+                position = ScreenPosition(side, position.size, position.notional, position.stop, target, safe)
                 nearest = nearest_of(position)
         is_closing = (codes[row] & close_bit) != 0
     return OPEN_END, end, 0, 0, funding
@@ -430,7 +442,7 @@ def held(
 
 @jit
 def trades_of(
-    prices: Prices, orders: Orders, rules: Rules, first: int, end: int, balance: int, out: Ints
+    prices: ScreenPrices, orders: ScreenOrders, rules: ScreenRules, first: int, end: int, balance: int, out: Ints
 ) -> tuple[int, int, int, int]:
     """Write the trades into the rows of `out`. Returns (number of trades, DONE or the reason of the end, its row,
     balance).

@@ -21,9 +21,9 @@ from bot.config import Settings
 from bot.errors import ConfigError
 from bot.money import E8
 from bot.research.screen.jit import IS_COMPILED
-from bot.research.screen.kernel import ADAPTIVE, OHLC, OLHC, SL_FIRST, Orders, Prices, Rules
+from bot.research.screen.kernel import ADAPTIVE, OHLC, OLHC, SL_FIRST, ScreenOrders, ScreenPrices, ScreenRules
 from bot.runtime.decisions.bar_queue import wanted_series
-from bot.runtime.passes.bar_feed import SPARE_BARS, Series
+from bot.runtime.passes.bar_feed import SPARE_BARS, BarSeries
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.market_data.instruments import CATALOGUE, listing_at
 from bot.strategy import Strategy
@@ -31,11 +31,11 @@ from bot.strategy.base import declared, follows_signals
 from bot.strategy.indicators import FAR_SMALLER, SOURCES, Columns, Indicator, Sma
 from bot.strategy.intents import USD_MAX
 from bot.strategy.signals import OPENS, BarArrays, SignalRows, Signals
-from bot.venue.model.state import Market, MarketSpec
+from bot.venue.model.state import MarketSpec, VenueMarket
 from bot.wire import CANDLES_MAX
 
 _PATHS: Final[Mapping[PathPolicy, int]] = {"ohlc": OHLC, "olhc": OLHC, "adaptive": ADAPTIVE, "sl_first": SL_FIRST}
-Part = TypeVar("Part", Prices, Orders, Rules)
+Part = TypeVar("Part", ScreenPrices, ScreenOrders, ScreenRules)
 # nearer to a rounding's boundary than this, a number is rounded as a decimal
 _TIE: Final = 1e-3
 # A multiple of the maintenance margin: there the kernel stops for a liquidation.
@@ -77,11 +77,11 @@ def _why_not(settings: Settings, specs: Sequence[StrategySpec], options: Session
 
 
 @dataclass
-class Ground:
+class ScreenSetup:
     """What is the same for all params: candles, the market and the session; and what was last computed from them."""
 
-    prices: Prices
-    rules: Rules
+    prices: ScreenPrices
+    rules: ScreenRules
     cursor: MarketCursor
     # The candles of the strategy's interval.
     bars: Candles
@@ -96,7 +96,7 @@ class Ground:
     plain: tuple[int, Columns] | None = None
 
     @cached_property
-    def walked(self) -> Prices:
+    def walked(self) -> ScreenPrices:
         """The prices as the kernel walks them."""
         return plain(self.prices)
 
@@ -140,12 +140,12 @@ class Ground:
 
 def ground_of(
     spec: StrategySpec, candles: Sequence[Candles], options: SessionOptions, rates: Mapping[str, Sequence[Payment]]
-) -> Ground:
+) -> ScreenSetup:
     """ConfigError for candles that the screen cannot use."""
     import numpy as np
 
     (market,), interval = spec.strategy.markets, spec.interval
-    timeline = timeline_of(candles, [Series(market, interval)], options)
+    timeline = timeline_of(candles, [BarSeries(market, interval)], options)
     (cursor,) = timeline.cursors
     if cursor.step:
         raise ConfigError("the screen begins at the open of a candle; choose --from so that it is one")
@@ -163,8 +163,8 @@ def ground_of(
     if closed:
         rows[closed - 1] = cursor.first - 1
     paid = hour_by_hour(rates.get(market, ()), timeline.start_ms, timeline.end_ms)
-    return Ground(
-        Prices(at_ms, *columns),
+    return ScreenSetup(
+        ScreenPrices(at_ms, *columns),
         _rules(listing, cursor, options, paid, spec),
         cursor,
         bars,
@@ -189,13 +189,13 @@ def _rules(
     options: SessionOptions,
     rates: Sequence[tuple[int, int]],
     strategy: StrategySpec,
-) -> Rules:
+) -> ScreenRules:
     import numpy as np
 
-    market = Market(spec, 1, 1, 1)
+    market = VenueMarket(spec, 1, 1, 1)
     recorded = [(0, spec.funding_rate), *rates]
     lowest = min(tier.max_leverage for tier in market.tiers)
-    return Rules(
+    return ScreenRules(
         step_ms=cursor.step_ms,
         path=_PATHS[options.path],
         taker_rate=spec.taker_rate,
@@ -215,7 +215,7 @@ def _rules(
 # ── Signals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def first_bar(ground: Ground, spec: StrategySpec) -> int:
+def first_bar(ground: ScreenSetup, spec: StrategySpec) -> int:
     """The bar with which the daemon's warm-up begins."""
     import numpy as np
 
@@ -225,7 +225,7 @@ def first_bar(ground: Ground, spec: StrategySpec) -> int:
     return max(0, closed - min(wanted + SPARE_BARS, CANDLES_MAX))
 
 
-def bars_of(ground: Ground, spec: StrategySpec) -> BarArrays:
+def bars_of(ground: ScreenSetup, spec: StrategySpec) -> BarArrays:
     """The bars and the declared indicators, from `first_bar` on. Indicators with the same numbers are computed once."""
     import numpy as np
 
@@ -244,7 +244,7 @@ def bars_of(ground: Ground, spec: StrategySpec) -> BarArrays:
     return BarArrays(bars.market, found, closes)
 
 
-def _line(ground: Ground, indicator: Indicator, params: Any, first: int, columns: Sequence[Any]) -> Any:
+def _line(ground: ScreenSetup, indicator: Indicator, params: Any, first: int, columns: Sequence[Any]) -> Any:
     """The values of an indicator, NaN where it has none."""
     import numpy as np
 
@@ -272,7 +272,7 @@ def averages(values: Any, bars: int) -> Any:
     return found
 
 
-def orders_of(ground: Ground, spec: StrategySpec, signals: Signals, codes: Any, first: int) -> Orders:
+def orders_of(ground: ScreenSetup, spec: StrategySpec, signals: Signals, codes: Any, first: int) -> ScreenOrders:
     """The orders of the signals, by row of the candles. ConfigError for numbers that no entry can have."""
     import numpy as np
 
@@ -303,7 +303,7 @@ def orders_of(ground: Ground, spec: StrategySpec, signals: Signals, codes: Any, 
 
     lot = ground.rules.lot
     size = column(signals.size, E8, ROUND_DOWN)
-    return Orders(
+    return ScreenOrders(
         codes=by_row,
         entries=entries,
         usd=column(signals.usd, 100, ROUND_DOWN) * (E8 // 100),
@@ -318,7 +318,7 @@ def orders_of(ground: Ground, spec: StrategySpec, signals: Signals, codes: Any, 
     )
 
 
-def rules_for(ground: Ground, signals: Signals) -> Rules:
+def rules_for(ground: ScreenSetup, signals: Signals) -> ScreenRules:
     """The rules with the largest order of the interface in USD."""
     rules = ground.rules
     return rules._replace(budget=min(rules.budget, USD_MAX * E8)) if signals.usd is not None else rules

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bot.backtest.results.statistics import Trade, daily_returns, statistics
+from bot.backtest.results.statistics import FinishedTrade, daily_returns, statistics
 from bot.backtest.results.trade_ledger import RoundTrip
 from bot.errors import StrategyError
 from bot.money import E8
 from bot.research.screen.kernel import CLOSE, COLUMNS, DONE, OPEN_END, REASONS, STOP, TARGET, trades_of
-from bot.research.screen.markets import Ground, bars_of, first_bar, orders_of, plain, rules_for
+from bot.research.screen.markets import ScreenSetup, bars_of, first_bar, orders_of, plain, rules_for
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy.signals import BarArrays, SignalRows
 
@@ -30,7 +30,7 @@ class Screened:
     `why_not`: why the full backtest has to run instead.
     """
 
-    ground: Ground
+    ground: ScreenSetup
     name: str
     rows: Any
     balance: int
@@ -118,7 +118,7 @@ class Screened:
         size, paid, worth, fees, funding, stop = (self.rows[:, COLUMNS.index(name)] / E8 for name in _OF_TRADES)
         risk = np.where(stop > 0, np.maximum(side * (paid - size * stop), 0.0), 0.0)
         columns = (side * (worth - paid), fees, funding, risk)
-        trades = list(map(Trade, entries, exits, *(column.tolist() for column in columns)))
+        trades = list(map(FinishedTrade, entries, exits, *(column.tolist() for column in columns)))
         # Only the last one can be open.
         del trades[int(np.count_nonzero(kind != OPEN_END)) :]
         prices = {
@@ -135,7 +135,7 @@ class Screened:
         return found, daily_returns(at_ms, equity, start_ms=ground.start_ms, start_usd=start_usd, only_with_prices=True)
 
 
-def _extremes(equity: Any, ground: Ground) -> list[Any]:
+def _extremes(equity: Any, ground: ScreenSetup) -> list[Any]:
     """The rows of the highest and of the lowest equity of each hour, the first of equal ones."""
     import numpy as np
 
@@ -146,7 +146,7 @@ def _extremes(equity: Any, ground: Ground) -> list[Any]:
     return found
 
 
-def screen(ground: Ground, spec: StrategySpec) -> Screened:
+def screen(ground: ScreenSetup, spec: StrategySpec) -> Screened:
     """The trades of a strategy. StrategyError or ConfigError if its signals cannot be used."""
     import numpy as np
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bot.model.events import (
     AccountChanged,
     Event,
-    Fill,
+    FillEvent,
     FundingPaid,
     GuardianMoved,
     Liquidated,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _NO_PARTS: Final[Mapping[str, Part]] = {}
 
 
-class Account:
+class DaemonAccount:
     """`live` are the intents that are not final. Service time comes from `now_ms`."""
 
     def __init__(self, journal: Journal, live: Mapping[str, Intent], feed: BarFeed, now_ms: Callable[[], int]) -> None:
@@ -48,7 +48,7 @@ class Account:
         self.order_rules: dict[str, OrderRules] = {}
         self.order_owners = OrderOwners(journal, live)
         self._owners_by_key = self.order_owners.by_key
-        self._see_foreign: Callable[[Fill | OrderChanged | GuardianMoved], None] = _ignore
+        self._see_foreign: Callable[[FillEvent | OrderChanged | GuardianMoved], None] = _ignore
         self.mirror = AccountState(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
         self.attribution = Attribution.of_journal(
             journal,
@@ -59,7 +59,7 @@ class Account:
         self.position_owners = PositionOwners(journal, self.mirror, self.attribution, self.order_owners, now_ms)
         # One function for each class of event, as `apply` calls it.
         self.folds: Mapping[type, Callable[[Any], Mapping[str, Part] | None]] = {
-            Fill: self._filled,
+            FillEvent: self._filled,
             OrderChanged: partial(order_changed, self.mirror),
             Triggered: partial(triggered, self.mirror),
             GuardianMoved: self._guardian_moved,
@@ -73,11 +73,11 @@ class Account:
         """Fold one event into shares, state and owners. Returns the parts of the strategies in a fill."""
         return self.folds[type(event)](event) or _NO_PARTS
 
-    def look_for_foreign(self, see: Callable[[Fill | OrderChanged | GuardianMoved], None]) -> None:
+    def look_for_foreign(self, see: Callable[[FillEvent | OrderChanged | GuardianMoved], None]) -> None:
         """From now on show `see` each fill without an owner, each order that rests, and each change of a guardian."""
         self._see_foreign = self.mirror.see_resting = see
 
-    def _filled(self, event: Fill) -> Mapping[str, Part]:
+    def _filled(self, event: FillEvent) -> Mapping[str, Part]:
         key, attribution, mirror = event.idempotency_key, self.attribution, self.mirror
         owner = None
         if key is not None:

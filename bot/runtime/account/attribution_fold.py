@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from bot.clock import DAY_MS
-from bot.model.events import Event, Fill, FundingPaid, Liquidated, Settled
+from bot.model.events import Event, FillEvent, FundingPaid, Liquidated, Settled
 from bot.money import E8, e8_of_decimal
 from bot.runtime.account.allocation import Weights, cost_of, gain_of, joined, split, takes_of
 from bot.runtime.account.attribution import Attribution
@@ -32,7 +32,7 @@ _part: Final = partial(tuple.__new__, Part)
 
 def attribute_event(attribution: Attribution, event: Event) -> Mapping[str, Part]:
     """Attribute one event. Returns the part of each strategy if the event is a fill."""
-    if type(event) is Fill:
+    if type(event) is FillEvent:
         key = event.idempotency_key
         return attribute_fill(attribution, event, None if key is None else attribution.owner_of(key))
     fold = _RARE.get(type(event))
@@ -43,7 +43,7 @@ def attribute_event(attribution: Attribution, event: Event) -> Mapping[str, Part
     return {}
 
 
-def attribute_fill(attribution: Attribution, event: Fill, owner: str | None) -> Mapping[str, Part]:
+def attribute_fill(attribution: Attribution, event: FillEvent, owner: str | None) -> Mapping[str, Part]:
     """Attribute a fill of an order of this owner."""
     if attribution.is_in_page:
         attribution.keep()
@@ -56,7 +56,7 @@ def name_foreign_entries(attribution: Attribution, events: Iterable[Event], owne
     """Move entries from FOREIGN to their real owner, as if it had owned them from the start."""
     attribution.keep()
     for event in events:
-        if type(event) is not Fill or event.intent != "open":
+        if type(event) is not FillEvent or event.intent != "open":
             # A close has already reduced the shares.
             continue
         realized, fee, size = (event.realized or 0) * E8, event.fee * E8, event.size
@@ -109,7 +109,7 @@ def give_back(attribution: Attribution, market: str, now_ms: int) -> None:
             _give(attribution, share, FOREIGN)
 
 
-def _filled(attribution: Attribution, event: Fill, owner: str | None) -> Mapping[str, Part]:
+def _filled(attribution: Attribution, event: FillEvent, owner: str | None) -> Mapping[str, Part]:
     market, side, size = event.coin, event.side, event.size
     if event.absorbed:
         _absorbed(attribution, market, event.absorbed * E8)

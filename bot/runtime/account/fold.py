@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bot.model.events import (
     AccountChanged,
-    Fill,
+    FillEvent,
     FundingPaid,
     GuardianMoved,
     Liquidated,
@@ -80,7 +80,7 @@ def _see_key(state: AccountState, key: str, trade_id: str) -> None:
 # -- one function per class of event: it sets the state after the event
 
 
-def filled(state: AccountState, event: Fill, owner: str | None = None) -> None:
+def filled(state: AccountState, event: FillEvent, owner: str | None = None) -> None:
     """Fold a fill. `owner`: the strategy of its key, if the caller has looked it up."""
     key, coin, trade, size, remaining = (
         event.idempotency_key,
@@ -230,7 +230,7 @@ def _account_changed(state: AccountState, event: AccountChanged) -> None:
 
 
 FOLD: Final[Mapping[type, Callable[[AccountState, Any], None]]] = {
-    Fill: filled,
+    FillEvent: filled,
     OrderChanged: order_changed,
     Triggered: triggered,
     GuardianMoved: _guardian_moved,

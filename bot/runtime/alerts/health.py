@@ -41,7 +41,7 @@ KEPT: Final = (FOREIGN,)
 CODES: Final = {"journal": "journal_fault", FOREIGN: "foreign_writer", "scope": "forbidden"}
 
 
-class Health:
+class DaemonHealth:
     """`counts` are for metrics: incidents of this run by kind."""
 
     def __init__(self, *, journal: Journal, now_ms: Callable[[], int]) -> None:

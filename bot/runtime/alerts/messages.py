@@ -31,7 +31,7 @@ FIELD_MAX: Final = 300
 TEXT_MAX: Final = 3_500
 
 
-class Template(NamedTuple):
+class NoticeTemplate(NamedTuple):
     """The words for one kind of notice. `{name}` stands for a field; a missing field is a dash."""
 
     level: Level
@@ -46,73 +46,81 @@ _FILL = ("side", "size", "px", "fee_usd", "realized_pnl_usd", "position_size", "
 _GUARDIAN = ("guardian_type", "guardian_id", "action", "reason", "account_value_usd", "code")
 _WHY = ("message", "code")
 
-TEMPLATES: Final[Mapping[str, Template]] = {
-    "fill.entry": Template("info", "{market}: {side} {size} at {px}", "{strategy} opened; fee {fee_usd} USD", _FILL),
-    "fill.exit": Template(
+TEMPLATES: Final[Mapping[str, NoticeTemplate]] = {
+    "fill.entry": NoticeTemplate(
+        "info", "{market}: {side} {size} at {px}", "{strategy} opened; fee {fee_usd} USD", _FILL
+    ),
+    "fill.exit": NoticeTemplate(
         "info",
         "{market}: closed {size} at {px}",
         "{strategy}: {realized_pnl_usd} USD by {cause}, fee {fee_usd} USD",
         _FILL,
     ),
-    "guardian.fired": Template("warning", "Guardian {guardian_type} fired", "{market} {action}: {reason}", _GUARDIAN),
-    "liquidation.partial": Template(
+    "guardian.fired": NoticeTemplate(
+        "warning", "Guardian {guardian_type} fired", "{market} {action}: {reason}", _GUARDIAN
+    ),
+    "liquidation.partial": NoticeTemplate(
         "error", "{market}: liquidated in part", "{size} at {px}, {realized_pnl_usd} USD", _FILL
     ),
-    "liquidation.full": Template("error", "{market}: liquidated", "{size} at {px}, {realized_pnl_usd} USD", _FILL),
-    "liquidation.backstop": Template("error", "{market}: liquidated", "{size} at {px}, {realized_pnl_usd} USD", _FILL),
-    "settlement.settled": Template(
+    "liquidation.full": NoticeTemplate(
+        "error", "{market}: liquidated", "{size} at {px}, {realized_pnl_usd} USD", _FILL
+    ),
+    "liquidation.backstop": NoticeTemplate(
+        "error", "{market}: liquidated", "{size} at {px}, {realized_pnl_usd} USD", _FILL
+    ),
+    "settlement.settled": NoticeTemplate(
         "info",
         "{market}: settled",
         "{size} at {outcome_px}, {realized_pnl_usd} USD",
         (*_FILL, "outcome_px", "payout_usd"),
     ),
-    "account.reset": Template(
+    "account.reset": NoticeTemplate(
         "warning", "The account was reset", "epoch {epoch}, {balance_usd} USD", ("epoch", "balance_usd")
     ),
-    "protection.lost": Template("error", "{market} is without a stop", "{message}", _WHY),
-    "protection.restored": Template("warning", "{market} has a stop again", "{message}", _WHY),
-    "adoption.declined": Template("error", "{market}: a position was not adopted", "{message}", _WHY),
-    "strategy.quarantined": Template(
+    "protection.lost": NoticeTemplate("error", "{market} is without a stop", "{message}", _WHY),
+    "protection.restored": NoticeTemplate("warning", "{market} has a stop again", "{message}", _WHY),
+    "adoption.declined": NoticeTemplate("error", "{market}: a position was not adopted", "{message}", _WHY),
+    "strategy.quarantined": NoticeTemplate(
         "error", "{strategy} is quarantined", "{message}; its positions keep their stops; {resting}", (*_WHY, "resting")
     ),
-    "strategy.paused": Template("info", "{strategy} is paused", "{message}", _WHY),
-    "strategy.daily_loss": Template(
+    "strategy.paused": NoticeTemplate("info", "{strategy} is paused", "{message}", _WHY),
+    "strategy.daily_loss": NoticeTemplate(
         "warning", "{strategy} reached its daily loss limit", "{message}; it may still close positions", _WHY
     ),
-    "strategy.backlog_lost": Template("error", "{strategy} has not received all events", "{message}", _WHY),
-    "intent.quarantined": Template(
+    "strategy.backlog_lost": NoticeTemplate("error", "{strategy} has not received all events", "{message}", _WHY),
+    "intent.quarantined": NoticeTemplate(
         "error",
         "{market}: an order needs your decision",
         "{strategy}: {message} ({code}); look at the account, then bot resume",
         _WHY,
     ),
-    "order.approval": Template(
+    "order.approval": NoticeTemplate(
         "warning",
         "{market}: an entry waits for your approval",
         "{strategy} wants {side} {size} at about {est_px} ({notional_usd} USD), until {until}: bot approvals approve"
         " {id}",
         ("side", "size", "est_px", "notional_usd", "until", "id"),
     ),
-    "order.proposal": Template(
+    "order.proposal": NoticeTemplate(
         "warning",
         "{market}: an assistant's proposal waits for your approval",
         "{proposed_by} proposes {side} {size} at about {est_px} ({notional_usd} USD) for {strategy}, until {until}:"
         " {why}. bot approvals approve {id}",
         ("side", "size", "est_px", "notional_usd", "until", "id", "proposed_by", "why"),
     ),
-    **{one.notice: Template(one.level, one.title, "{message}", _WHY) for one in ALARMS.values()},
-    "account.foreign": Template("warning", "Someone else used the account", "{market}: {message}", _WHY),
-    "heartbeat.lapsed": Template(
+    **{one.notice: NoticeTemplate(one.level, one.title, "{message}", _WHY) for one in ALARMS.values()},
+    "account.foreign": NoticeTemplate("warning", "Someone else used the account", "{market}: {message}", _WHY),
+    "heartbeat.lapsed": NoticeTemplate(
         "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY
     ),
-    "journal.rebuilt": Template("error", "{bot} has started a new journal", "{message}", _WHY),
-    "key.expires": Template("warning", "The API key of {bot} expires soon", "{message}", _WHY),
-    "daemon.ready": Template("info", "{bot} is ready", "{message}", _WHY),
-    "daemon.degraded": Template("error", "{bot} is degraded", "{message}", _WHY),
-    "daemon.recovered": Template("info", "{bot} is no longer degraded", "{message}", _WHY),
-    "daemon.stopped": Template("warning", "{bot} has stopped", "{message}", _WHY),
-    "daemon.killed": Template("error", "The last run of {bot} did not shut down", "{message}", _WHY),
-    "daemon.failed": Template(
+    "journal.rebuilt": NoticeTemplate("error", "{bot} has started a new journal", "{message}", _WHY),
+    "key.expires": NoticeTemplate("warning", "The API key of {bot} expires soon", "{message}", _WHY),
+    "daemon.ready": NoticeTemplate("info", "{bot} is ready", "{message}", _WHY),
+    "daemon.degraded": NoticeTemplate("error", "{bot} is degraded", "{message}", _WHY),
+    "daemon.recovered": NoticeTemplate("info", "{bot} is no longer degraded", "{message}", _WHY),
+    "daemon.stopped": NoticeTemplate("warning", "{bot} has stopped", "{message}", _WHY),
+    "daemon.killed": NoticeTemplate("error", "The last run of {bot} did not shut down", "{message}", _WHY),
+    "daemon.failed": NoticeTemplate(
         "error",
         "{bot} has failed",
         "{message}; exit code {code}. The account is unattended until the daemon runs again; stops and guardians stay"
@@ -178,7 +186,7 @@ class _Fields(dict[str, Any]):
 
 def render(kind: str, payload: str, *, bot: str, texts: Mapping[str, str] | None = None) -> Message:
     """The message for one notice; `texts` are the config's own, by kind. An unknown kind is shown by its name."""
-    template = TEMPLATES.get(kind) or Template("warning", "{kind}", "{market} {message}", _WHY)
+    template = TEMPLATES.get(kind) or NoticeTemplate("warning", "{kind}", "{market} {message}", _WHY)
     fields = _Fields(json.loads(payload), kind=kind, bot=bot)
     text = (texts or {}).get(kind, template.text)
     title = template.title.format_map(fields)

@@ -46,7 +46,7 @@ IDLE_MS: Final = 60_000
 FLUSH_S: Final = 1.0
 
 
-class Target(Protocol):
+class NoticeTarget(Protocol):
     """Receives messages. `name` may be logged; it contains no part of the address."""
 
     @property
@@ -77,10 +77,10 @@ class _Repeat:
     seq: int = 0
 
 
-class Delivery:
+class NoticeDelivery:
     """Delivery to one target: its cursor, hourly limit, recent messages and failures."""
 
-    def __init__(self, target: Target, key: str, *, journal: Journal, wording: Wording, now_ms: int) -> None:
+    def __init__(self, target: NoticeTarget, key: str, *, journal: Journal, wording: Wording, now_ms: int) -> None:
         self.target = target
         self.note = f"notify:{key}"
         self.journal = journal
@@ -298,7 +298,7 @@ def _likeness(row: Owed) -> str:
 class Notifier:
     """All deliveries, as one task of the daemon. Call `wake` after a notice was written."""
 
-    def __init__(self, deliveries: Sequence[Delivery], *, mono_ms: Callable[[], int]) -> None:
+    def __init__(self, deliveries: Sequence[NoticeDelivery], *, mono_ms: Callable[[], int]) -> None:
         self.deliveries = list(deliveries)
         self._mono_ms = mono_ms
         self._wake = asyncio.Event()
@@ -325,7 +325,7 @@ class Notifier:
             async with asyncio.timeout(FLUSH_S):
                 await asyncio.gather(*(self._step(delivery.end) for delivery in self.deliveries))
 
-    async def _run(self, delivery: Delivery) -> None:
+    async def _run(self, delivery: NoticeDelivery) -> None:
         while not self._ending.is_set():
             again_ms = await self._step(delivery.step)
             if self._ending.is_set():
@@ -409,10 +409,10 @@ class AppriseTarget:
 
 
 def deliveries_of(
-    targets: Sequence[tuple[str, Target]], *, journal: Journal, wording: Wording, mono_ms: Callable[[], int]
-) -> list[Delivery]:
+    targets: Sequence[tuple[str, NoticeTarget]], *, journal: Journal, wording: Wording, mono_ms: Callable[[], int]
+) -> list[NoticeDelivery]:
     """A delivery for each (key, target). The key names its cursor in the journal."""
-    return [Delivery(target, key, journal=journal, wording=wording, now_ms=mono_ms()) for key, target in targets]
+    return [NoticeDelivery(target, key, journal=journal, wording=wording, now_ms=mono_ms()) for key, target in targets]
 
 
 def key_of(url: SecretStr) -> str:

@@ -39,7 +39,7 @@ Found = dict[str, str]
 
 
 @dataclass(slots=True)
-class Standing:
+class StandingAlarm:
     """An alarm of one subject: since when in real time, its newest message, and whether people were told."""
 
     since_ms: int
@@ -56,7 +56,7 @@ class AlarmWatch:
         self._kernel = kernel
         self._prices = prices
         self._settings = settings
-        self._standing: dict[tuple[str, str], Standing] = {}
+        self._standing: dict[tuple[str, str], StandingAlarm] = {}
         self._looked_ms: int | None = None
         self._slow_ms: int | None = None
         self._finders: Mapping[str, Callable[[], Found]] = {
@@ -104,7 +104,7 @@ class AlarmWatch:
                 if ALARMS[name].degrades:
                     self._kernel.health.restore(PRICES + subject)
         for subject, message in found.items():
-            one = self._standing.setdefault((name, subject), Standing(now_ms, message))
+            one = self._standing.setdefault((name, subject), StandingAlarm(now_ms, message))
             if ALARMS[name].is_event and message != one.message:
                 one.is_told = False
             one.message = message

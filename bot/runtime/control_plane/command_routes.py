@@ -14,7 +14,7 @@ from bot.logs import log
 from bot.runtime.control_plane import order_commands, status_documents
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
-from bot.runtime.control_plane.server import INSTANT_MAX, Data, Problem, Question
+from bot.runtime.control_plane.server import INSTANT_MAX, ControlRequest, Data, RequestProblem
 from bot.runtime.model.positions import Drift
 
 
@@ -22,7 +22,7 @@ class CommandRoutes:
     def __init__(self, access: DaemonAccess) -> None:
         self._access = access
 
-    async def pause(self, question: Question) -> Data:
+    async def pause(self, question: ControlRequest) -> Data:
         """Stop new entries of one strategy or of all; exits go on.
 
         The answer's `resting` entries may still fill: cancel them if you want.
@@ -38,7 +38,7 @@ class CommandRoutes:
         resting = await self._access.mailbox.ask(work, is_urgent=True)
         return self._state_of(daemon) | {"resting": list(resting)}
 
-    async def resume(self, question: Question) -> Data:
+    async def resume(self, question: ControlRequest) -> Data:
         """Allow entries again. A strategy that is named also leaves its quarantine."""
         by = question.text("by")
         strategy = self._strategy_of(question)
@@ -46,14 +46,14 @@ class CommandRoutes:
         reviewed = await self._access.mailbox.ask(lambda: daemon.commands.resume(strategy, by=by))
         return self._state_of(daemon) | {"looked_at": list(reviewed)}
 
-    async def reload_diff(self, question: Question) -> Data:
+    async def reload_diff(self, question: ControlRequest) -> Data:
         """What a reload would change. Changes nothing."""
         question.nothing_else()
         self._access.require_kernel()
         commands = self._access.require_daemon().commands
         return {"changes": [str(one) for one in await self._access.mailbox.ask(commands.diff)]}
 
-    async def reload(self, question: Question) -> Data:
+    async def reload(self, question: ControlRequest) -> Data:
         """Read the config again and apply it, all or nothing."""
         question.nothing_else()
         self._access.require_kernel()
@@ -66,7 +66,7 @@ class CommandRoutes:
             "exit_code": int(result.code),
         }
 
-    async def drifts(self, question: Question) -> Data:
+    async def drifts(self, question: ControlRequest) -> Data:
         """What differs between the service and the daemon's account state. Repairs nothing."""
         question.nothing_else()
         kernel = self._access.require_daemon().kernel
@@ -77,7 +77,7 @@ class CommandRoutes:
 
         return {"drifts": [asdict(one) for one in await self._compared(work)], "applied": False}
 
-    async def reconcile(self, question: Question) -> Data:
+    async def reconcile(self, question: ControlRequest) -> Data:
         """Compare and repair, as the daemon does by itself every few minutes."""
         question.nothing_else()
         kernel = self._access.require_daemon().kernel
@@ -96,13 +96,13 @@ class CommandRoutes:
         try:
             return await self._access.mailbox.ask(work)
         except (TryLater, OutcomeUnknown) as error:
-            raise Problem(
+            raise RequestProblem(
                 503,
                 "busy",
                 f"the service could not be asked ({error.code}: {error.message}); the daemon compares again by itself",
             ) from None
 
-    async def close(self, question: Question) -> Data:
+    async def close(self, question: ControlRequest) -> Data:
         """Close the whole position of a market.
 
         `side` and `opened_ms` say which position is meant; another one is not closed.
@@ -111,36 +111,36 @@ class CommandRoutes:
         opened_ms = question.number("opened_ms", 0, at_most=INSTANT_MAX)
         question.nothing_else()
         if market is None:
-            raise Problem(400, "invalid_input", "market is the market of the position")
+            raise RequestProblem(400, "invalid_input", "market is the market of the position")
         kernel = self._access.require_kernel()
         is_closed = await self._access.mailbox.ask(
             lambda: order_commands.close_position(kernel, market, side=side, opened_ms=opened_ms or None)
         )
         return {"market": market, "closed": is_closed}
 
-    async def cancel(self, question: Question) -> Data:
+    async def cancel(self, question: ControlRequest) -> Data:
         """Cancel a resting entry."""
         oid = question.text("oid")
         question.nothing_else()
         if oid is None:
-            raise Problem(400, "invalid_input", "oid is the number of the order")
+            raise RequestProblem(400, "invalid_input", "oid is the number of the order")
         kernel = self._access.require_kernel()
         await self._access.mailbox.ask(lambda: order_commands.cancel_entry(kernel, oid))
         return {"oid": oid}
 
-    async def approve(self, question: Question) -> Data:
+    async def approve(self, question: ControlRequest) -> Data:
         """Agree to an entry that waits, and send it."""
         return await self._decide(question, approve=True)
 
-    async def refuse(self, question: Question) -> Data:
+    async def refuse(self, question: ControlRequest) -> Data:
         """Refuse an entry that waits, which ends the entry."""
         return await self._decide(question, approve=False)
 
-    async def _decide(self, question: Question, *, approve: bool) -> Data:
+    async def _decide(self, question: ControlRequest, *, approve: bool) -> Data:
         name, decider, reason = question.text("id"), question.text("by"), question.text("reason")
         question.nothing_else()
         if name is None:
-            raise Problem(400, "invalid_input", "id is the id of a proposal, as bot approvals shows it")
+            raise RequestProblem(400, "invalid_input", "id is the id of a proposal, as bot approvals shows it")
         kernel = self._access.require_kernel()
         return await self._access.mailbox.ask(
             lambda: order_commands.decide(
@@ -148,24 +148,24 @@ class CommandRoutes:
             )
         )
 
-    async def kill(self, question: Question) -> Data:
+    async def kill(self, question: ControlRequest) -> Data:
         """Throw the service's kill switch with the daemon's own key, because an embedded service gives out no other
         key.
         """
         flatten, key, by = question.flag("flatten"), question.text("key"), question.text("by")
         question.nothing_else()
         if key is None:
-            raise Problem(400, "invalid_input", "key is the Idempotency-Key of the call")
+            raise RequestProblem(400, "invalid_input", "key is the Idempotency-Key of the call")
         client = self._access.require_daemon().client
         log.warning("control.kill", flatten=flatten, by=by)
         try:
             result = await client.kill(flatten=flatten, key=key)
         except (TryLater, OutcomeUnknown) as error:
-            raise Problem(503, "busy", f"the service has not answered ({error.code}: {error.message})") from None
+            raise RequestProblem(503, "busy", f"the service has not answered ({error.code}: {error.message})") from None
         self._access.mailbox.wake()
         return {"result": result.model_dump(mode="json", by_alias=True)}
 
-    async def lift(self, question: Question) -> Data:
+    async def lift(self, question: ControlRequest) -> Data:
         """Lift the service's kill switches."""
         question.nothing_else()
         client = self._access.require_daemon().client
@@ -178,7 +178,7 @@ class CommandRoutes:
         self._access.mailbox.wake()
         return {"lifted": lifted}
 
-    async def stop(self, question: Question) -> Data:
+    async def stop(self, question: ControlRequest) -> Data:
         question.nothing_else()
         log.info("control.stop")
         # The stop begins after the answer has been sent.
@@ -193,12 +193,12 @@ class CommandRoutes:
         strategies = status_documents.strategies(daemon, self._access.settings)
         return {"state": state, "why": why or None, "strategies": strategies, "forgotten": _forgotten(daemon)}
 
-    def _strategy_of(self, question: Question) -> str | None:
+    def _strategy_of(self, question: ControlRequest) -> str | None:
         name = question.text("strategy")
         question.nothing_else()
         known = [one.name for one in self._access.settings.strategies]
         if name is not None and name not in known:
-            raise Problem(404, "not_found", f"no strategy {name}; there are {', '.join(known)}")
+            raise RequestProblem(404, "not_found", f"no strategy {name}; there are {', '.join(known)}")
         return name
 
 

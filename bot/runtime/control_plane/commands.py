@@ -19,7 +19,7 @@ from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Ex
 from bot.logs import log
 from bot.runtime.alerts.messages import notice
 from bot.runtime.control_plane.hot_reload import Warm, hot_reload, warm_up
-from bot.runtime.control_plane.status import State, state_of
+from bot.runtime.control_plane.status import DaemonState, state_of
 from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.kernel.assembly import kernel_settings, place, place_strategies, source_digests, wanted_guardians
 from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
@@ -96,7 +96,7 @@ class Commands:
     # -- answers
 
     @property
-    def state(self) -> State:
+    def state(self) -> DaemonState:
         run = self._run
         return state_of(run.kernel, is_stopping=run.stop.is_set(), away=run.away)
 

@@ -15,8 +15,8 @@ from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.handle import DaemonHandle
 from bot.runtime.control_plane.log_tail import Tail
 from bot.runtime.control_plane.mailbox import Mailbox
-from bot.runtime.control_plane.server import Data, Problem
-from bot.runtime.control_plane.status import State
+from bot.runtime.control_plane.server import Data, RequestProblem
+from bot.runtime.control_plane.status import DaemonState
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ class DaemonAccess:
             "old_s": None if daemon is None else _age_s(daemon),
         }
 
-    def state(self) -> State:
+    def state(self) -> DaemonState:
         """As status.py defines it. Without a kernel: STARTING, or STOPPING after a stop."""
         if self.daemon is not None:
             return self.daemon.commands.state
-        return State("STOPPING", "asked to stop") if self.stop.is_set() else State("STARTING", self.away)
+        return DaemonState("STOPPING", "asked to stop") if self.stop.is_set() else DaemonState("STARTING", self.away)
 
     def summary(self) -> str:
         """The state in one line, for `systemctl status`."""
@@ -99,14 +99,16 @@ class DaemonAccess:
     def require_daemon(self) -> RoutedDaemon:
         """The daemon; Problem before it has a kernel."""
         if self.daemon is None:
-            raise Problem(503, "starting", "the daemon is starting: it waits for the service's first answer; ask again")
+            raise RequestProblem(
+                503, "starting", "the daemon is starting: it waits for the service's first answer; ask again"
+            )
         return self.daemon
 
     def require_kernel(self) -> Kernel:
         """The kernel; Problem before it has recovered, because what it knows of the account may be out of date."""
         kernel = self.require_daemon().kernel
         if not kernel.state.ready:
-            raise Problem(503, "starting", "the daemon is still recovering; ask again")
+            raise RequestProblem(503, "starting", "the daemon is still recovering; ask again")
         return kernel
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bot.runtime.decisions.bar_queue import wanted_series
-from bot.runtime.passes.bar_feed import BarFeed, Closed, Series, YieldToPass
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar, YieldToPass
 from bot.runtime.strategy_host.host import StrategySpec
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Warm:
     """
 
     feed: BarFeed
-    past: Sequence[Closed]
-    due: Sequence[Closed] = field(default=())
+    past: Sequence[ClosedBar]
+    due: Sequence[ClosedBar] = field(default=())
 
 
 async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
@@ -42,8 +42,8 @@ async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
     """
     feed = BarFeed(wanted_series([one]))
     bars = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
-    past: list[Closed] = []
-    due: list[Closed] = []
+    past: list[ClosedBar] = []
+    due: list[ClosedBar] = []
     for closed in sorted([*bars.past, *bars.due]):
         running = kernel.feed.histories.get(closed.series)
         if running is None:
@@ -71,9 +71,9 @@ async def hot_reload(
     instances = {instance.name: instance for instance in kernel.strategy_host.instances}
     order = [one.strategy.name for one in specs]
     unready: list[str] = []
-    waiting: list[Closed] = []
+    waiting: list[ClosedBar] = []
     # newest bar that the old instance has decided
-    decided: dict[str, dict[Series, int]] = {}
+    decided: dict[str, dict[BarSeries, int]] = {}
     for name in gone:
         instance = instances.pop(name)
         await kernel.strategy_host.stop_one(instance, now_ms=kernel.now_ms())
@@ -115,14 +115,14 @@ async def hot_reload(
     kernel.journal.flush()
 
 
-def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], unready: Sequence[str]) -> list[Closed]:
+def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], unready: Sequence[str]) -> list[ClosedBar]:
     """Make these instances the active ones.
 
     Returns the due bars of series that none of them uses; those series are not polled meanwhile.
     """
     for instance in instances:
         instance.use_feed(kernel.feed)
-    used: set[Series] = {series for instance in instances for series in instance.series}
+    used: set[BarSeries] = {series for instance in instances for series in instance.series}
     for series in [series for series in kernel.feed.wanted if series not in used]:
         kernel.feed.rest(series)
     kernel.strategy_host.set_instances(instances, unready=unready)
@@ -147,14 +147,18 @@ async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: Y
     return instance
 
 
-def _decided(kernel: Kernel, instance: StrategyInstance) -> dict[Series, int]:
+def _decided(kernel: Kernel, instance: StrategyInstance) -> dict[BarSeries, int]:
     """Series -> close instant of the newest bar that the instance has seen."""
     last = {series: kernel.feed.histories[series].last_at_ms for series in instance.series}
     return {series: at_ms for series, at_ms in last.items() if at_ms is not None}
 
 
 async def _catch_up(
-    kernel: Kernel, instance: StrategyInstance, feed: BarFeed, decided: Mapping[Series, int], yield_to_pass: YieldToPass
+    kernel: Kernel,
+    instance: StrategyInstance,
+    feed: BarFeed,
+    decided: Mapping[BarSeries, int],
+    yield_to_pass: YieldToPass,
 ) -> None:
     """Deliver the events and bars that came while the instance was built. It decides only the newest bar of each
     series.
@@ -178,13 +182,13 @@ async def _catch_up(
         await yield_to_pass()
 
 
-def _missed(kernel: Kernel, series: Series, feed: BarFeed) -> list[Closed]:
+def _missed(kernel: Kernel, series: BarSeries, feed: BarFeed) -> list[ClosedBar]:
     """Bars of a running series that are not in this feed yet."""
     running, last_ms = kernel.feed.histories.get(series), feed.histories[series].last_at_ms
     if running is None or running.last_at_ms is None or running.last_at_ms == last_ms:
         return []
     bars = [bar for bar in running.bars(len(running)) if last_ms is None or bar.at_ms > last_ms]
-    return [Closed(bar.at_ms, *series, bar) for bar in bars]
+    return [ClosedBar(bar.at_ms, *series, bar) for bar in bars]
 
 
 def _drop_unsent(kernel: Kernel, strategy: str) -> None:

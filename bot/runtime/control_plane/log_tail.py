@@ -36,7 +36,7 @@ VALUE_CHARS_MAX: Final = 4_000
 _RENAMED: Final = {"at_ms": "of_ms", "seq": "of_seq"}
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """`seq` counts the run's lines from 1; `event` is what was logged."""
 
     seq: int
@@ -50,7 +50,7 @@ class Tail:
     def __init__(self, path: Path | None, *, lines_max: int = LINES_MAX, bytes_max: int = FILE_BYTES_MAX) -> None:
         self.path = path
         self.seq = 0
-        self.lines: deque[Line] = deque(maxlen=lines_max)
+        self.lines: deque[LogLine] = deque(maxlen=lines_max)
         self._bytes_max = bytes_max
         self._file: int | None = None
         self._size = 0
@@ -69,15 +69,15 @@ class Tail:
         raw = _raw(fields, at_ms) if self.path is not None and at_ms >= self._retry_ms else b""
         with self._lock:
             self.seq += 1
-            self.lines.append(Line(self.seq, at_ms, fields))
+            self.lines.append(LogLine(self.seq, at_ms, fields))
             if self.path is not None and raw and at_ms >= self._retry_ms:
                 self._write(raw, at_ms, self.path)
 
-    def newest(self, count: int) -> list[Line]:
+    def newest(self, count: int) -> list[LogLine]:
         with self._lock:
             return list(islice(self.lines, max(0, len(self.lines) - count), None))
 
-    def after(self, seq: int, count: int) -> list[Line]:
+    def after(self, seq: int, count: int) -> list[LogLine]:
         """The oldest lines after line `seq` that are still in memory."""
         with self._lock:
             return list(islice((line for line in self.lines if line.seq > seq), count))
@@ -135,7 +135,7 @@ class Tail:
                 return
             note = {"level": "warning", "event": "log.unwritten", "path": str(path), "message": error.strerror}
             self.seq += 1
-            self.lines.append(Line(self.seq, at_ms, note))
+            self.lines.append(LogLine(self.seq, at_ms, note))
 
 
 def _raw(event: dict[str, Any], at_ms: int) -> bytes:

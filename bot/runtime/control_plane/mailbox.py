@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from bot.errors import AccessLost, BotError, JournalError
-from bot.runtime.control_plane.server import Problem
+from bot.runtime.control_plane.server import RequestProblem
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Mailbox:
         Urgent work is also done while strategies warm up.
         """
         if len(self._waiting) >= WAITING_MAX:
-            raise Problem(503, "busy", f"{WAITING_MAX} requests wait for the next pass already; ask again")
+            raise RequestProblem(503, "busy", f"{WAITING_MAX} requests wait for the next pass already; ask again")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Request(work, answer, is_urgent))
         self.wake()
@@ -66,7 +66,7 @@ class Mailbox:
             return False
         try:
             result = await request.work()
-        except (BotError, Problem) as error:
+        except (BotError, RequestProblem) as error:
             if not request.answer.done():
                 request.answer.set_exception(error)
             if isinstance(error, JournalError | AccessLost):
@@ -80,5 +80,5 @@ class Mailbox:
         """Refuse the waiting requests, because the daemon stops."""
         for request in self._waiting:
             if not request.answer.done():
-                request.answer.set_exception(Problem(409, "stopping", "the daemon is stopping"))
+                request.answer.set_exception(RequestProblem(409, "stopping", "the daemon is stopping"))
         self._waiting.clear()

@@ -68,7 +68,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class MetricSources:
     """Where the figures come from.
 
     `state` is the daemon's state word; `is_recovered` is True once it knows the account.
@@ -84,7 +84,7 @@ class Sources:
     alarms: AlarmWatch | None = None
 
 
-class Described(NamedTuple):
+class MetricText(NamedTuple):
     """Kind, help text and labels of one metric."""
 
     kind: Literal["gauge", "counter", "histogram"]
@@ -105,83 +105,83 @@ PROFIT: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 # Every metric by its name without the prefix. The reference of the documentation is made of this table.
-METRICS: Final[Mapping[str, Described]] = {
-    "ready": Described("gauge", "1 once recovered and while passes are made."),
-    "state": Described("gauge", "1 for the state that the daemon is in.", ("state",)),
-    "degraded": Described("gauge", "Reasons why nothing is opened.", ("reason",)),
-    ALARM_METRIC: Described(
+METRICS: Final[Mapping[str, MetricText]] = {
+    "ready": MetricText("gauge", "1 once recovered and while passes are made."),
+    "state": MetricText("gauge", "1 for the state that the daemon is in.", ("state",)),
+    "degraded": MetricText("gauge", "Reasons why nothing is opened.", ("reason",)),
+    ALARM_METRIC: MetricText(
         "gauge",
         "1 for an alarm that stands, with its market, strategy or entry; 0 for one that does not.",
         ("alarm", "subject"),
     ),
-    "passes": Described("counter", "Completed passes."),
-    "passes_failed": Described("counter", "Passes that ended because the service did not answer."),
-    "pass_seconds": Described("histogram", "How long a pass takes."),
-    "loop_lag_seconds": Described("gauge", "How late the newest pass began."),
-    "loop_lag_max_seconds": Described("gauge", "How late the latest pass since the last scrape began."),
-    "pass_age_seconds": Described("gauge", "Since the newest pass ended."),
-    "account_value_usd": Described("gauge", "Cash and unrealised profit."),
-    "account_epoch": Described("gauge", "Resets of the account so far."),
-    "positions": Described("gauge", "Open positions."),
-    "orders": Described("gauge", "Resting orders, with stops and targets."),
-    "unprotected_positions": Described("gauge", "Own positions without a stop that need one."),
-    "intents_open": Described("gauge", "Intents that are not final."),
-    "intents_in_doubt": Described("gauge", "Intents that may or may not have become orders."),
-    "intents_quarantined": Described("gauge", "Intents that wait for a person."),
-    "approvals_waiting": Described("gauge", "Entries that wait for a person."),
-    "approvals": Described("counter", "Questions to a person or a policy, and their answers.", ("outcome",)),
-    "agent_asks": Described("counter", "Questions to a language model.", ("strategy", "outcome")),
-    "agent_tokens": Described("counter", "Tokens of the questions and answers.", ("strategy",)),
-    "agent_usd": Described("counter", "Spend on the language model.", ("strategy",)),
-    "agent_ask_seconds": Described("counter", "Time from question to reply, summed up.", ("strategy",)),
-    "behind": Described("gauge", "1 while the events cannot be read to their end."),
-    "cursor_lag_seconds": Described("gauge", "How long the events could not be read to their end, in seconds."),
-    "guardian_stands": Described(
+    "passes": MetricText("counter", "Completed passes."),
+    "passes_failed": MetricText("counter", "Passes that ended because the service did not answer."),
+    "pass_seconds": MetricText("histogram", "How long a pass takes."),
+    "loop_lag_seconds": MetricText("gauge", "How late the newest pass began."),
+    "loop_lag_max_seconds": MetricText("gauge", "How late the latest pass since the last scrape began."),
+    "pass_age_seconds": MetricText("gauge", "Since the newest pass ended."),
+    "account_value_usd": MetricText("gauge", "Cash and unrealised profit."),
+    "account_epoch": MetricText("gauge", "Resets of the account so far."),
+    "positions": MetricText("gauge", "Open positions."),
+    "orders": MetricText("gauge", "Resting orders, with stops and targets."),
+    "unprotected_positions": MetricText("gauge", "Own positions without a stop that need one."),
+    "intents_open": MetricText("gauge", "Intents that are not final."),
+    "intents_in_doubt": MetricText("gauge", "Intents that may or may not have become orders."),
+    "intents_quarantined": MetricText("gauge", "Intents that wait for a person."),
+    "approvals_waiting": MetricText("gauge", "Entries that wait for a person."),
+    "approvals": MetricText("counter", "Questions to a person or a policy, and their answers.", ("outcome",)),
+    "agent_asks": MetricText("counter", "Questions to a language model.", ("strategy", "outcome")),
+    "agent_tokens": MetricText("counter", "Tokens of the questions and answers.", ("strategy",)),
+    "agent_usd": MetricText("counter", "Spend on the language model.", ("strategy",)),
+    "agent_ask_seconds": MetricText("counter", "Time from question to reply, summed up.", ("strategy",)),
+    "behind": MetricText("gauge", "1 while the events cannot be read to their end."),
+    "cursor_lag_seconds": MetricText("gauge", "How long the events could not be read to their end, in seconds."),
+    "guardian_stands": MetricText(
         "gauge", "1 for a guardian of the config that is armed at the service.", ("guardian",)
     ),
-    "heartbeat_armed": Described("gauge", "1 while a dead-man switch is armed."),
-    "heartbeat_failures": Described("gauge", "Failed heartbeats in a row."),
-    "heartbeats": Described("counter", "Heartbeats that were tried."),
-    "heartbeat_restarts": Described("counter", "Starts of the heartbeat process after the first."),
-    "heartbeat_deadline_seconds": Described("gauge", "Time until the dead-man switch fires if no heartbeat comes."),
-    "heartbeat_age_seconds": Described("gauge", "Time since the newest heartbeat that counted."),
-    "notifications_sent": Described("counter", "Messages that a target accepted.", ("target",)),
-    "notifications_failed": Described(
+    "heartbeat_armed": MetricText("gauge", "1 while a dead-man switch is armed."),
+    "heartbeat_failures": MetricText("gauge", "Failed heartbeats in a row."),
+    "heartbeats": MetricText("counter", "Heartbeats that were tried."),
+    "heartbeat_restarts": MetricText("counter", "Starts of the heartbeat process after the first."),
+    "heartbeat_deadline_seconds": MetricText("gauge", "Time until the dead-man switch fires if no heartbeat comes."),
+    "heartbeat_age_seconds": MetricText("gauge", "Time since the newest heartbeat that counted."),
+    "notifications_sent": MetricText("counter", "Messages that a target accepted.", ("target",)),
+    "notifications_failed": MetricText(
         "counter", "Messages that a target did not accept; they are tried again.", ("target",)
     ),
-    "journal_bytes": Described("gauge", "Size of the journal's file and its write-ahead log."),
-    "journal_fault": Described("gauge", "1 while the journal's file cannot be written."),
-    "prices_connected": Described("gauge", "1 while the source of the service's prices is connected.", ("source",)),
-    "prices_clock_difference_seconds": Described("gauge", "The clock of the source of prices less the service's."),
-    "price_age_seconds": Described("gauge", "Since the newest price of a market; up to 5 s too high.", ("market",)),
-    "price_closed": Described("gauge", "1 for a market that opens no position for want of a price.", ("market",)),
-    "prices_refused": Described(
+    "journal_bytes": MetricText("gauge", "Size of the journal's file and its write-ahead log."),
+    "journal_fault": MetricText("gauge", "1 while the journal's file cannot be written."),
+    "prices_connected": MetricText("gauge", "1 while the source of the service's prices is connected.", ("source",)),
+    "prices_clock_difference_seconds": MetricText("gauge", "The clock of the source of prices less the service's."),
+    "price_age_seconds": MetricText("gauge", "Since the newest price of a market; up to 5 s too high.", ("market",)),
+    "price_closed": MetricText("gauge", "1 for a market that opens no position for want of a price.", ("market",)),
+    "prices_refused": MetricText(
         "counter", "Quotes that gave no price, since the start of the service.", ("market", "reason")
     ),
-    **{f"strategy_{name}": Described("gauge", text, ("strategy",)) for name, (text, _) in PROFIT.items()},
-    "strategy_fills": Described("counter", "Fills.", ("strategy",)),
-    "strategy_paused": Described(
+    **{f"strategy_{name}": MetricText("gauge", text, ("strategy",)) for name, (text, _) in PROFIT.items()},
+    "strategy_fills": MetricText("counter", "Fills.", ("strategy",)),
+    "strategy_paused": MetricText(
         "gauge", "1 for a strategy that opens nothing, because a person paused it or for its daily loss.", ("strategy",)
     ),
-    "strategy_quarantined": Described(
+    "strategy_quarantined": MetricText(
         "gauge", "1 for a strategy in quarantine, whose hooks are not called.", ("strategy",)
     ),
 }
 Sample = tuple[Sequence[str], float]
 
 
-def is_live(sources: Sources, now_ns: int) -> bool:
+def is_live(sources: MetricSources, now_ns: int) -> bool:
     """True if the kernel makes progress. A start that waits for its service is alive too."""
     age_s = sources.meter.age_s(now_ns)
     return age_s is None or age_s < STUCK_S
 
 
-def is_ready(sources: Sources, now_ns: int) -> bool:
+def is_ready(sources: MetricSources, now_ns: int) -> bool:
     """True if the daemon has recovered, makes progress, and is not stopping."""
     return sources.is_recovered() and is_live(sources, now_ns) and sources.state() not in ("STARTING", "STOPPING")
 
 
-def registry_of(sources: Sources) -> CollectorRegistry:
+def registry_of(sources: MetricSources) -> CollectorRegistry:
     """A registry with the daemon's figures and this process's memory, CPU and files.
 
     ConfigError without the package.
@@ -209,7 +209,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
 class Figures:
     """A collector that reads the daemon at each scrape."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: MetricSources) -> None:
         self._of = sources
 
     def describe(self) -> Iterable[Metric]:

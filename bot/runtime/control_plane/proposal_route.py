@@ -17,7 +17,7 @@ from bot.errors import Refusal, StrategyError
 from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.control_plane.daemon_access import DaemonAccess
-from bot.runtime.control_plane.server import Data, Problem, Question
+from bot.runtime.control_plane.server import ControlRequest, Data, RequestProblem
 from bot.runtime.execution.approvals import document, plain_text
 from bot.runtime.model.intents import PROPOSED
 from bot.strategy import Bracket, Open
@@ -37,7 +37,7 @@ LOOKS: Final = 200
 BRACKET: Final = ("stop_pct", "stop_px", "target_pct", "target_px")
 
 
-class Asked(NamedTuple):
+class ProposedEntry(NamedTuple):
     """What an assistant proposes. `plain` is the same as JSON, to compare a repeated call with the first one."""
 
     strategy: str
@@ -52,7 +52,7 @@ class ProposalRoute:
     def __init__(self, access: DaemonAccess) -> None:
         self._access = access
 
-    async def propose(self, question: Question) -> Data:
+    async def propose(self, question: ControlRequest) -> Data:
         """Enter a proposal, and answer when it waits for a person or is refused.
 
         The same key enters one proposal once.
@@ -73,7 +73,7 @@ class ProposalRoute:
         }
 
 
-def _read(question: Question) -> Asked:
+def _read(question: ControlRequest) -> ProposedEntry:
     strategy, market, side = question.text("strategy"), question.text("market"), question.text("side")
     numbers = {name: question.decimal(name) for name in ("usd", *BRACKET, "limit_px")}
     leverage = question.number("leverage", 0, at_most=LEVERAGE_MAX) or None
@@ -88,23 +88,23 @@ def _read(question: Question) -> Asked:
         ("reason", why, "why this entry, for the person who must approve it"),
     ):
         if value is None:
-            raise Problem(400, "invalid_input", f"{name} is required: {what}")
+            raise RequestProblem(400, "invalid_input", f"{name} is required: {what}")
     assert strategy is not None and market is not None and key is not None and why is not None
     if KEY.fullmatch(key) is None:
-        raise Problem(400, "invalid_input", "key is a letter, then at most 63 letters, digits, _ or -")
+        raise RequestProblem(400, "invalid_input", "key is a letter, then at most 63 letters, digits, _ or -")
     levels: dict[str, Any] = {name: numbers[name] for name in BRACKET if numbers[name] is not None}
     parts: dict[str, Any] = {"side": side, "usd": numbers["usd"], "limit_px": numbers["limit_px"]}
     try:
         bracket = Bracket(**levels) if levels else None
         signal = Open(market, leverage=leverage, bracket=bracket, **parts)
     except StrategyError as error:
-        raise Problem(400, "invalid_input", str(error)) from None
+        raise RequestProblem(400, "invalid_input", str(error)) from None
     words = {"strategy": strategy, "market": market, "side": str(side), "leverage": str(leverage)}
     plain = words | {name: format_decimal(value) for name, value in numbers.items() if value is not None}
-    return Asked(strategy, signal, f"{PROPOSED}{key}", plain_text(by or "an assistant"), plain_text(why), plain)
+    return ProposedEntry(strategy, signal, f"{PROPOSED}{key}", plain_text(by or "an assistant"), plain_text(why), plain)
 
 
-async def _enter(kernel: Kernel, asked: Asked) -> Refusal | None:
+async def _enter(kernel: Kernel, asked: ProposedEntry) -> Refusal | None:
     """Write the proposal and begin to plan it, between two passes.
 
     Nothing is entered for a key that the journal has.
@@ -112,7 +112,9 @@ async def _enter(kernel: Kernel, asked: Asked) -> Refusal | None:
     instances = {one.name: one for one in kernel.strategy_host.instances}
     instance = instances.get(asked.strategy)
     if instance is None:
-        raise Problem(404, "not_found", f"no strategy {plain_text(asked.strategy)}; there are {', '.join(instances)}")
+        raise RequestProblem(
+            404, "not_found", f"no strategy {plain_text(asked.strategy)}; there are {', '.join(instances)}"
+        )
     intents, now_ms = kernel.journal.intents, kernel.now_ms()
     known = intents.of_trigger(asked.trigger, epoch=kernel.account.mirror.epoch)
     if known is not None:
@@ -138,7 +140,7 @@ async def _enter(kernel: Kernel, asked: Asked) -> Refusal | None:
     return None
 
 
-def _answer(kernel: Kernel, asked: Asked) -> Data | None:
+def _answer(kernel: Kernel, asked: ProposedEntry) -> Data | None:
     """What has become of the proposal; None while it is being planned."""
     for one in kernel.approvals.waiting():
         if one.intent.trigger == asked.trigger:

@@ -14,7 +14,7 @@ from bot.descriptors import reserved
 from bot.runtime.control_plane import status_documents
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.log_tail import LINES_MAX
-from bot.runtime.control_plane.server import INSTANT_MAX, Data, Problem, Question
+from bot.runtime.control_plane.server import INSTANT_MAX, ControlRequest, Data, RequestProblem
 from bot.runtime.execution.approvals import document
 from bot.runtime.journal import order_trace, queries
 
@@ -23,30 +23,30 @@ class ReadRoutes:
     def __init__(self, access: DaemonAccess) -> None:
         self._access = access
 
-    async def status(self, question: Question) -> Data:
+    async def status(self, question: ControlRequest) -> Data:
         question.nothing_else()
         return status_documents.status(self._access)
 
-    async def positions(self, question: Question) -> Data:
+    async def positions(self, question: ControlRequest) -> Data:
         question.nothing_else()
         kernel = self._access.require_kernel()
         return {
             "positions": [status_documents.position(kernel, one) for one in kernel.account.mirror.positions.values()]
         }
 
-    async def orders(self, question: Question) -> Data:
+    async def orders(self, question: ControlRequest) -> Data:
         """Resting entries and armed stops and targets."""
         question.nothing_else()
         kernel = self._access.require_kernel()
         return {"orders": [status_documents.order(kernel, one) for one in kernel.account.mirror.orders.values()]}
 
-    async def approvals(self, question: Question) -> Data:
+    async def approvals(self, question: ControlRequest) -> Data:
         """The entries that wait for a person. A token is never shown."""
         question.nothing_else()
         kernel = self._access.require_kernel()
         return {"approvals": [document(one, kernel.now_ms()) for one in kernel.approvals.waiting()]}
 
-    async def strategies(self, question: Question) -> Data:
+    async def strategies(self, question: ControlRequest) -> Data:
         """Each strategy as in the status, with its params and the indicators that it declares."""
         question.nothing_else()
         daemon = self._access.require_daemon()
@@ -57,13 +57,13 @@ class ReadRoutes:
                 one |= status_documents.declared(instance)
         return {"strategies": documents}
 
-    async def guardians(self, question: Question) -> Data:
+    async def guardians(self, question: ControlRequest) -> Data:
         """The guardians of the config, and every guardian that the account has at the service."""
         question.nothing_else()
         kernel = self._access.require_kernel()
         return {"config": status_documents.guardians(kernel), "guardians": status_documents.armed_guardians(kernel)}
 
-    async def events(self, question: Question) -> Data:
+    async def events(self, question: ControlRequest) -> Data:
         since, kinds = question.text("since"), question.text("type")
         since_ms = question.number("since_ms", 0, at_most=INSTANT_MAX)
         back_ms = question.number("back_ms", 0, at_most=INSTANT_MAX)
@@ -73,7 +73,7 @@ class ReadRoutes:
 
         def read(db: sqlite3.Connection) -> Data:
             if no := queries.no_such_type(db, types):
-                raise Problem(400, "invalid_input", f"type={no}")
+                raise RequestProblem(400, "invalid_input", f"type={no}")
             return {
                 "events": queries.events(
                     db, since_id=since, since_ms=since_ms or None, back_ms=back_ms or None, types=types, limit=limit
@@ -82,7 +82,7 @@ class ReadRoutes:
 
         return await self._of_journal(read)
 
-    async def intents(self, question: Question) -> Data:
+    async def intents(self, question: ControlRequest) -> Data:
         states, strategy = question.text("state"), question.text("strategy")
         limit = question.number("limit", 100, at_most=queries.PAGE_MAX)
         question.nothing_else()
@@ -91,17 +91,17 @@ class ReadRoutes:
             lambda db: {"intents": queries.intents(db, states=wanted, strategy=strategy, limit=limit)}
         )
 
-    async def explain(self, question: Question) -> Data:
+    async def explain(self, question: ControlRequest) -> Data:
         """What happened to one order, trade or intent, step by step."""
         name = question.text("id")
         question.nothing_else()
         if name is None:
-            raise Problem(400, "invalid_input", "id is the id of an order, a trade or an intent")
+            raise RequestProblem(400, "invalid_input", "id is the id of an order, a trade or an intent")
         return await self._of_journal(
             lambda db: {"id": name, "steps": [step.plain() for step in order_trace.explain(db, name)]}
         )
 
-    async def logs(self, question: Question) -> Data:
+    async def logs(self, question: ControlRequest) -> Data:
         """The newest `lines`, or the oldest after line `after`."""
         count = question.number("lines", 100, at_most=LINES_MAX)
         after = question.number("after", 0, at_most=INSTANT_MAX)
@@ -129,4 +129,4 @@ class ReadRoutes:
             with queries.in_rows(access.daemon.journal.db.conn) as db:
                 return read(db)
         except queries.NotFound as error:
-            raise Problem(404, "not_found", str(error)) from None
+            raise RequestProblem(404, "not_found", str(error)) from None

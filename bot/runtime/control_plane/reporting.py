@@ -20,7 +20,7 @@ from bot.runtime.alerts import notifier as notify
 from bot.runtime.alerts.messages import notice, of_event, owners_in_words
 from bot.runtime.control_plane import metrics
 from bot.runtime.control_plane.acceptor import HOST, Acceptor, loopback_listener
-from bot.runtime.control_plane.server import HEAD_BYTES_MAX, Problem, read_request, send_answer
+from bot.runtime.control_plane.server import HEAD_BYTES_MAX, RequestProblem, read_request, send_answer
 from bot.runtime.journal import queries
 from bot.runtime.journal.journal import Notice
 from bot.runtime.journal.opening import open_journal
@@ -258,7 +258,7 @@ async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> As
 
 
 @contextlib.asynccontextmanager
-async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> AsyncIterator[None]:
+async def exposing(port: int | None, folder: Path, sources: metrics.MetricSources) -> AsyncIterator[None]:
     """Answer /metrics, /livez and /readyz while the block runs. The file PORT_FILE in the state directory contains the
     port.
 
@@ -292,7 +292,7 @@ async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> 
 class Scraped:
     """Serves one request per connection."""
 
-    def __init__(self, registry: CollectorRegistry, sources: metrics.Sources) -> None:
+    def __init__(self, registry: CollectorRegistry, sources: metrics.MetricSources) -> None:
         self._registry = registry
         self._sources = sources
         self._tasks: set[asyncio.Task[None]] = set()
@@ -319,7 +319,7 @@ class Scraped:
     async def _asked(self, reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
         try:
             method, path, _ = await read_request(reader)
-        except Problem as problem:
+        except RequestProblem as problem:
             return problem.status, TEXT, f"{problem.message}\n".encode()
         answer = self.ANSWERS.get(path)
         if answer is None:

@@ -48,7 +48,7 @@ JSON: Final = "application/json"
 Data = dict[str, Any]
 
 
-class Problem(Exception):
+class RequestProblem(Exception):
     """An error answer: status, code and a sentence."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -59,7 +59,7 @@ class Problem(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ControlRequest:
     """A request: the values of its query or JSON body, and the names that the route has asked for."""
 
     values: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Question:
         value = self.values.get(name)
         if value is None or isinstance(value, str):
             return value or None
-        raise Problem(400, "invalid_input", f"{name} is text, not {value!r}")
+        raise RequestProblem(400, "invalid_input", f"{name} is text, not {value!r}")
 
     def number(self, name: str, default: int, *, at_most: int) -> int:
         """From 0 to `at_most`."""
@@ -79,7 +79,7 @@ class Question:
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= at_most:
-            raise Problem(400, "invalid_input", f"{name} is a whole number from 0 to {at_most}")
+            raise RequestProblem(400, "invalid_input", f"{name} is a whole number from 0 to {at_most}")
         return value
 
     def decimal(self, name: str) -> Decimal | None:
@@ -92,7 +92,7 @@ class Question:
             with contextlib.suppress(InvalidOperation):
                 if (number := Decimal(str(value))).is_finite():
                     return number
-        raise Problem(400, "invalid_input", f"{name} is a number of at most {NUMBER_MAX} characters")
+        raise RequestProblem(400, "invalid_input", f"{name} is a number of at most {NUMBER_MAX} characters")
 
     def flag(self, name: str) -> bool:
         self._asked.add(name)
@@ -101,7 +101,7 @@ class Question:
             return value
         if value in ("true", "false"):
             return bool(value == "true")
-        raise Problem(400, "invalid_input", f"{name} is true or false")
+        raise RequestProblem(400, "invalid_input", f"{name} is true or false")
 
     def nothing_else(self) -> None:
         """Problem for a value that the route does not know.
@@ -114,10 +114,10 @@ class Question:
                 hint = (
                     f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(self._asked)) or 'none'}"
                 )
-                raise Problem(400, "invalid_input", f"unknown field {name}{hint}")
+                raise RequestProblem(400, "invalid_input", f"unknown field {name}{hint}")
 
 
-Route = Callable[[Question], Awaitable[Data]]
+Route = Callable[[ControlRequest], Awaitable[Data]]
 # (method, path)
 Routes = Mapping[tuple[str, str], Route]
 
@@ -131,7 +131,7 @@ async def serving(
 
     Every `look_s` a socket that was removed is made again, and one that could not be made is tried again.
     """
-    control_socket = _ControlSocket(folder / SOCKET, Server(routes, base))
+    control_socket = _ControlSocket(folder / SOCKET, ControlServer(routes, base))
     await control_socket.open()
     try:
         async with kept(control_socket, look_s=look_s):
@@ -143,7 +143,7 @@ async def serving(
 class _ControlSocket:
     """The socket's file, and the server that listens on it."""
 
-    def __init__(self, path: Path, server: Server) -> None:
+    def __init__(self, path: Path, server: ControlServer) -> None:
         self.path = path
         self._server = server
         self._running: Acceptor | None = None
@@ -209,7 +209,7 @@ def _listener(path: Path) -> socket.socket:
     return listener
 
 
-class Server:
+class ControlServer:
     """Serves one request per connection."""
 
     def __init__(self, routes: Routes, base: Callable[[], Data], user: int | None = None) -> None:
@@ -243,7 +243,7 @@ class Server:
     async def _serve(self, reader: asyncio.StreamReader, peer: Any) -> tuple[int, Data]:
         try:
             method, path, values = await read_request(reader)
-        except Problem as problem:
+        except RequestProblem as problem:
             return problem.status, _error(problem.code, problem.message)
         if peer_uid(peer) not in (
             self._user,
@@ -262,8 +262,8 @@ class Server:
             return 404, _error("not_found", f"no {path}; there are {', '.join(sorted({at for _, at in self._routes}))}")
         try:
             async with asyncio.timeout(answer_s(path)):
-                data = await route(Question(values))
-        except Problem as problem:
+                data = await route(ControlRequest(values))
+        except RequestProblem as problem:
             return problem.status, _error(problem.code, problem.message)
         except TimeoutError:
             goes_on = " with it, and bot status says what comes of it" if path in WARMING else ""
@@ -322,30 +322,30 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[
         async with asyncio.timeout(READ_S):
             return await _read(reader)
     except TimeoutError:
-        raise Problem(400, "invalid_input", f"the request was not there within {READ_S:g} s") from None
+        raise RequestProblem(400, "invalid_input", f"the request was not there within {READ_S:g} s") from None
     except (asyncio.IncompleteReadError, ConnectionError):
-        raise Problem(400, "invalid_input", "the request is not whole") from None
+        raise RequestProblem(400, "invalid_input", "the request is not whole") from None
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
-        raise Problem(413, "invalid_input", f"a request's head has at most {HEAD_BYTES_MAX} bytes") from None
+        raise RequestProblem(413, "invalid_input", f"a request's head has at most {HEAD_BYTES_MAX} bytes") from None
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise Problem(400, "invalid_input", "this is no HTTP/1.1 request")
+        raise RequestProblem(400, "invalid_input", "this is no HTTP/1.1 request")
     try:
         target = urlsplit(words[1])
     except ValueError:
-        raise Problem(400, "invalid_input", "the request's target is no path") from None
+        raise RequestProblem(400, "invalid_input", "the request's target is no path") from None
     values: dict[str, Any] = dict(parse_qsl(target.query))
     length = next((line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-length:")), "0")
     if not (length.isascii() and length.isdigit()) or len(length) > 9:
-        raise Problem(400, "invalid_input", "Content-Length is no number")
+        raise RequestProblem(400, "invalid_input", "Content-Length is no number")
     if int(length) > BODY_BYTES_MAX:
-        raise Problem(413, "invalid_input", f"a body has at most {BODY_BYTES_MAX} bytes")
+        raise RequestProblem(413, "invalid_input", f"a body has at most {BODY_BYTES_MAX} bytes")
     body = await reader.readexactly(int(length))
     if body.strip():
         values |= _body(body)
@@ -356,9 +356,9 @@ def _body(raw: bytes) -> dict[str, Any]:
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError):
-        raise Problem(400, "invalid_input", "the body is no JSON") from None
+        raise RequestProblem(400, "invalid_input", "the body is no JSON") from None
     if not isinstance(data, dict):
-        raise Problem(400, "invalid_input", "the body is a JSON object")
+        raise RequestProblem(400, "invalid_input", "the body is a JSON object")
     return data
 
 

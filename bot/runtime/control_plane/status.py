@@ -16,14 +16,14 @@ Word = Literal["STARTING", "RUNNING", "PAUSED", "DEGRADED", "STOPPING"]
 WORDS: Final[tuple[Word, ...]] = get_args(Word)
 
 
-class State(NamedTuple):
+class DaemonState(NamedTuple):
     """`why` is empty for RUNNING."""
 
     word: Word
     why: str
 
 
-def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> State:
+def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> DaemonState:
     """The first state that applies: STOPPING, STARTING, DEGRADED, PAUSED, RUNNING.
 
     STARTING: the account is not recovered, strategies warm up, or the start waits for the service. DEGRADED: entries
@@ -31,15 +31,15 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> St
     `is_stopping`: the daemon was asked to stop. `away`: why the start waits for the service, or "".
     """
     if is_stopping or kernel.state.paused == ENDING:
-        return State("STOPPING", "asked to stop")
+        return DaemonState("STOPPING", "asked to stop")
     if not kernel.state.ready:
-        return State("STARTING", "; ".join(kernel.health.degraded.values()) or away or "recovering")
+        return DaemonState("STARTING", "; ".join(kernel.health.degraded.values()) or away or "recovering")
     if kernel.state.warming is not None:
-        return State(
+        return DaemonState(
             "STARTING", f"the strategies warm up, and the account is managed meanwhile: {kernel.state.warming}"
         )
     if away:
-        return State("STARTING", away)
+        return DaemonState("STARTING", away)
     reasons = list(kernel.health.degraded.values())
     no = kernel.conditions.entries_stopped(kernel.now_ms())
     if no is not None and not reasons:
@@ -52,7 +52,7 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> St
         if instance.quarantined
     ]
     if reasons:
-        return State("DEGRADED", "; ".join(reasons))
+        return DaemonState("DEGRADED", "; ".join(reasons))
     if kernel.conditions.pauses.all_paused:
-        return State("PAUSED", "no strategy opens positions; bot resume lets them continue")
-    return State("RUNNING", "")
+        return DaemonState("PAUSED", "no strategy opens positions; bot resume lets them continue")
+    return DaemonState("RUNNING", "")

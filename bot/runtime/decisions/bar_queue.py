@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bot.runtime.model.intents import Intent
-from bot.runtime.passes.bar_feed import BarFeed, Closed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar
 from bot.runtime.strategy_host.host import StrategyHost, StrategySpec
 from bot.strategy.history import HISTORY_BARS
 
@@ -20,11 +20,11 @@ class BarQueue:
     def __init__(self, feed: BarFeed, host: StrategyHost) -> None:
         self._feed = feed
         self._host = host
-        self.due: list[Closed] = []
+        self.due: list[ClosedBar] = []
         # Past bars that a strategy still has to see, and the bars that are due to it after them.
-        self.catching_up: list[Closed] = []
+        self.catching_up: list[ClosedBar] = []
 
-    def join(self, due: Iterable[Closed]) -> None:
+    def join(self, due: Iterable[ClosedBar]) -> None:
         """Add bars in their places. A strategy that has past bars to see gets its other bars after those."""
         fresh = sorted(due)
         if self.catching_up or any(map(self._feed.is_past, fresh)):
@@ -36,21 +36,21 @@ class BarQueue:
             fresh = [one for one in fresh if one.market not in waits]
         self.due = sorted([*self.due, *fresh])
 
-    def put_back(self, bars: Iterable[Closed]) -> None:
+    def put_back(self, bars: Iterable[ClosedBar]) -> None:
         """Add due bars that were taken out and not decided."""
         self.due = sorted([*bars, *self.due])
 
-    def remove(self, bars: Iterable[Closed]) -> None:
+    def remove(self, bars: Iterable[ClosedBar]) -> None:
         """Take due bars out, to decide them."""
         chosen = set(bars)
         self.due = [one for one in self.due if one not in chosen]
 
-    def take_all(self) -> list[Closed]:
+    def take_all(self) -> list[ClosedBar]:
         """Empty the queue: the newest bar of each series after `recover`. The bars are the caller's from now on."""
         due, self.due, self.catching_up = sorted([*self.catching_up, *self.due]), [], []
         return due
 
-    def ready(self, awaited: Sequence[Intent]) -> list[Closed]:
+    def ready(self, awaited: Sequence[Intent]) -> list[ClosedBar]:
         """The due bars that may be decided now: those whose strategies do not wait for the reply to one of these
         intents.
         """
@@ -63,14 +63,14 @@ class BarQueue:
         ]
 
 
-def wanted_series(specs: Sequence[StrategySpec]) -> dict[Series, int]:
+def wanted_series(specs: Sequence[StrategySpec]) -> dict[BarSeries, int]:
     """How many bars of each series a start asks for.
 
     So many that a restart sees what an unbroken run sees: the whole history of a view, and averages that have settled.
     """
-    wanted: dict[Series, int] = {}
+    wanted: dict[BarSeries, int] = {}
     for one in specs:
         for market in one.strategy.markets:
-            series = Series(market, one.interval)
+            series = BarSeries(market, one.interval)
             wanted[series] = max(wanted.get(series, HISTORY_BARS), one.strategy.warmup_bars * SETTLED_PERIODS)
     return wanted

@@ -7,7 +7,7 @@ from typing import Final
 
 from bot.errors import Refusal
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.alerts.health import Health
+from bot.runtime.alerts.health import DaemonHealth
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.run_state import RunState
 from bot.runtime.reconciliation.guardians import DEAD_MAN, Guardians
@@ -30,7 +30,7 @@ class EntryConditions:
         state: RunState,
         journal: Journal,
         mirror: AccountState,
-        health: Health,
+        health: DaemonHealth,
         guardians: Guardians,
         losses: LossLimits,
         lease: Why,

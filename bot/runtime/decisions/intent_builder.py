@@ -13,7 +13,7 @@ from bot import logs
 from bot.clock import MINUTE_MS
 from bot.errors import Refusal
 from bot.logs import log
-from bot.runtime.account.account import Account
+from bot.runtime.account.account import DaemonAccount
 from bot.runtime.decisions.entry_conditions import EntryConditions
 from bot.runtime.execution.execution_engine import ExecutionEngine
 from bot.runtime.journal.journal import Journal
@@ -41,7 +41,7 @@ class IntentBuilder:
     def __init__(
         self,
         journal: Journal,
-        account: Account,
+        account: DaemonAccount,
         risk: RiskEngine,
         conditions: EntryConditions,
         execution: ExecutionEngine,

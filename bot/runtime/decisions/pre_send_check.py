@@ -9,7 +9,7 @@ from bot.runtime.model.intents import RUNTIME, Intent
 if TYPE_CHECKING:
     from bot.errors import Refusal
     from bot.runtime.decisions.entry_conditions import EntryConditions
-    from bot.runtime.passes.ports import ServiceClock
+    from bot.runtime.passes.ports import PortClock
     from bot.runtime.risk.risk_engine import RiskEngine
     from bot.runtime.strategy_host.host import StrategyHost
     from bot.wire import Plan
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class PreSendCheck:
     """Joins the risk engine, the conditions of the run and the strategy host for the order sender."""
 
-    def __init__(self, risk: RiskEngine, conditions: EntryConditions, host: StrategyHost, clock: ServiceClock) -> None:
+    def __init__(self, risk: RiskEngine, conditions: EntryConditions, host: StrategyHost, clock: PortClock) -> None:
         self._risk = risk
         self._conditions = conditions
         self._host = host

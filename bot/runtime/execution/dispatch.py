@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from bot.runtime.model.intents import Intent
-from bot.runtime.passes.bar_feed import Closed
+from bot.runtime.passes.bar_feed import ClosedBar
 
 # Orders in flight, and as many requests for bars. The client has 128 connections; the rest is for the requests of a
 # pass itself.
@@ -75,7 +75,7 @@ def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
     return found
 
 
-def side_by_side(due: Sequence[Closed], listeners: dict[str, frozenset[str]]) -> int:
+def side_by_side(due: Sequence[ClosedBar], listeners: dict[str, frozenset[str]]) -> int:
     """How many of the first bars may be decided together: bars of one instant and of different markets that share no
     strategy.
 

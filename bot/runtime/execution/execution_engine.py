@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bot.logs import log
 from bot.runtime.account.account_state import AccountState
@@ -19,7 +19,10 @@ from bot.runtime.execution.replan import next_leg
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, IN_DOUBT, Intent
 from bot.runtime.passes.pass_budget import PassBudget
-from bot.runtime.passes.ports import ServiceClock
+from bot.runtime.passes.ports import PortClock
+
+if TYPE_CHECKING:
+    from bot.wire import AccountSnapshot
 
 # intents of event hooks that one pass sends, because a hook may order on each of its own fills
 REPLIES_MAX: Final = 50
@@ -34,10 +37,13 @@ def _entries_last(intent: Intent) -> bool:
 
 
 class EventReader(Protocol):
-    """The event consumer, as execution sees it."""
+    """The event consumer, as execution and reconciliation see it."""
 
     async def drain(self) -> bool:
         """Read every event there is. False: not all of them could be read."""
+
+    async def restart(self, snapshot: AccountSnapshot | None = None) -> None:
+        """Begin the events anew at this snapshot, or at one of now."""
 
 
 class ExecutionEngine:
@@ -58,7 +64,7 @@ class ExecutionEngine:
         mirror: AccountState,
         order_owners: OrderOwners,
         budget: PassBudget,
-        clock: ServiceClock,
+        clock: PortClock,
     ) -> None:
         self.live = live
         # intents of event hooks, written and not sent yet

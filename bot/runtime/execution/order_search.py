@@ -15,7 +15,7 @@ from bot.runtime.execution.outcome import SETTLE_MS, Fences
 from bot.runtime.model.intents import Intent
 from bot.runtime.passes.ports import VenuePort
 from bot.runtime.risk.risk_engine import RiskEngine
-from bot.wire import TRADES_PAGE_MAX, Trade
+from bot.wire import TRADES_PAGE_MAX, TradeResource
 
 # lifetime of a plan if the service does not say it
 PLAN_TTL_MS: Final = 60_000
@@ -129,10 +129,10 @@ def _decided_for_ms(intent: Intent) -> int:
     return int(at) if at.isdecimal() else intent.opened_ms
 
 
-def _may_be_ours(trade: Trade, intent: Intent) -> bool:
+def _may_be_ours(trade: TradeResource, intent: Intent) -> bool:
     return trade.idempotency_key is None and trade.source is not None and not _is_older(trade, intent)
 
 
-def _is_older(trade: Trade, intent: Intent) -> bool:
+def _is_older(trade: TradeResource, intent: Intent) -> bool:
     """True if the trade existed before the intent was written."""
     return trade.ts is not None and trade.ts < intent.opened_ms - CLOCK_AHEAD_MS

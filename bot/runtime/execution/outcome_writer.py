@@ -15,7 +15,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.alerts.messages import notice
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import Intent, State
-from bot.runtime.passes.ports import ServiceClock
+from bot.runtime.passes.ports import PortClock
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.wire import Plan
 
@@ -41,7 +41,7 @@ class OutcomeWriter:
     """
 
     def __init__(
-        self, journal: Journal, mirror: AccountState, risk: RiskEngine, clock: ServiceClock, late_events: LateEvents
+        self, journal: Journal, mirror: AccountState, risk: RiskEngine, clock: PortClock, late_events: LateEvents
     ) -> None:
         self._journal = journal
         self._mirror = mirror

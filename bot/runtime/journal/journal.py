@@ -23,7 +23,7 @@ from bot.runtime.journal.event_log import Cursor, EventLog
 from bot.runtime.journal.failover import seal
 from bot.runtime.journal.intent_log import IntentLog
 from bot.runtime.journal.pending_writes import PendingWrites, write_bar
-from bot.runtime.journal.retention import Held, Kept, trim_intents, trim_rest
+from bot.runtime.journal.retention import HeldKeys, RowsKept, trim_intents, trim_rest
 from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import Intent
 
@@ -240,19 +240,19 @@ class Journal:
         )
         return int(row.fetchone()[0])
 
-    def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
+    def trim(self, held: Callable[[], HeldKeys] = HeldKeys, *, now_ms: int = 0) -> int:
         """Remove old rows that nothing needs, and give some free pages back to the disk. Returns how many intents were
         removed.
 
         `held` is called only if there are more rows than are kept; `now_ms` is the service's time.
         """
-        kept = Kept(INTENTS_KEPT, EVENTS_KEPT, REFUSALS_KEPT, NOTICES_KEPT)
+        kept = RowsKept(INTENTS_KEPT, EVENTS_KEPT, REFUSALS_KEPT, NOTICES_KEPT)
         spans = self._read(
             "SELECT (SELECT max(seq) - min(seq) FROM intents), (SELECT max(seq) - min(seq) FROM events),"
             " (SELECT count(*) FROM arms WHERE name GLOB 'cover:*')"
         ).fetchone()
         is_over = (spans[0] or 0) >= kept.intents or (spans[1] or 0) >= kept.events or bool(spans[2])
-        found = held() if is_over else Held()
+        found = held() if is_over else HeldKeys()
         with self.database.transaction():
             gone = trim_intents(self._read, self._execute, found, kept, now_ms) if is_over else 0
             trim_rest(self._execute, found, kept)

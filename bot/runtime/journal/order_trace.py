@@ -47,7 +47,7 @@ _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """One link:
 
     `what` is bar, event, ask, reply, proposal, decision, refused, intent, plan, request, answer, or `<type>` of an
@@ -63,7 +63,7 @@ class Step:
         return {"what": self.what, "at_ms": self.at_ms, "text": self.text, "data": dict(self.data)}
 
 
-def explain(db: sqlite3.Connection, name: str) -> list[Step]:
+def explain(db: sqlite3.Connection, name: str) -> list[TraceStep]:
     """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian; the
     newest questions of an agent for the name of a strategy. NotFound otherwise.
     """
@@ -103,7 +103,7 @@ def _is_about(event: Row, name: str) -> bool:
 # -- an intent's chain
 
 
-def _chain(db: sqlite3.Connection, intent: Row) -> list[Step]:
+def _chain(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     traces = queries.traces(db, intent["id"])
     steps = _cause(db, intent["cause"], intent, traces)
     if intent["cause"].startswith(AGENT):
@@ -120,7 +120,7 @@ def _chain(db: sqlite3.Connection, intent: Row) -> list[Step]:
     return steps + _consequences(db, intent)
 
 
-def _approval(db: sqlite3.Connection, intent: Row) -> list[Step]:
+def _approval(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     """Who was asked about the plan, and the answer."""
     one = queries.approval(db, intent["id"])
     if one is None:
@@ -128,18 +128,18 @@ def _approval(db: sqlite3.Connection, intent: Row) -> list[Step]:
     steps = []
     if not (one["decider"] or "").startswith("the policy"):
         text = f"a person is asked; the price that is shown is {_px(one['px'])}"
-        steps.append(Step("asked", one["asked_ms"], text, {"shown_px": one["px"]}))
+        steps.append(TraceStep("asked", one["asked_ms"], text, {"shown_px": one["px"]}))
     if one["state"] != "pending":
         by, why = f" by {one['decider']}" if one["decider"] else "", f": {one['reason']}" if one["reason"] else ""
         data = {"state": one["state"], "decider": one["decider"], "reason": one["reason"]}
-        steps.append(Step("approval", one["decided_ms"], f"{one['state']}{by}{why}", data))
+        steps.append(TraceStep("approval", one["decided_ms"], f"{one['state']}{by}{why}", data))
     return steps
 
 
-def _ask(one: Row, ordinal: int | None) -> list[Step]:
+def _ask(one: Row, ordinal: int | None) -> list[TraceStep]:
     """A question to a model and its answer. `ordinal`: only the decision that became this intent; None: all of them."""
     tokens = one["tokens_in"] + one["tokens_out"]
-    asked = Step(
+    asked = TraceStep(
         "ask",
         one["asked_ms"],
         f"{one['strategy']} asks {one['model']} on {one['cause']}, prompt {one['key'][:12]}",
@@ -149,7 +149,7 @@ def _ask(one: Row, ordinal: int | None) -> list[Step]:
     if one["problem"] is not None:
         text = f"no answer: {one['problem']} ({text})"
     data = {name: one[name] for name in ("answer", "problem", "tokens_in", "tokens_out", "usd", "took_ms", "outcomes")}
-    steps = [asked, Step("reply", None, text, data)]
+    steps = [asked, TraceStep("reply", None, text, data)]
     for outcome in one["outcomes"]:
         if ordinal is None or outcome.get("ordinal") == ordinal:
             refused = f"; refused: {outcome['refused']}" if "refused" in outcome else ""
@@ -157,54 +157,56 @@ def _ask(one: Row, ordinal: int | None) -> list[Step]:
                 f"{outcome['action']} {outcome['market']}, confidence {outcome['confidence']:g}:"
                 f" {outcome['reason']}{refused}"
             )
-            steps.append(Step("proposal", None, said, outcome))
+            steps.append(TraceStep("proposal", None, said, outcome))
     return steps
 
 
-def _cause(db: sqlite3.Connection, cause: str, intent: Row, traces: Mapping[str, Row]) -> list[Step]:
+def _cause(db: sqlite3.Connection, cause: str, intent: Row, traces: Mapping[str, Row]) -> list[TraceStep]:
     kind, _, rest = cause.removeprefix(AGENT).partition(":")
     if kind == "bar":
         market, _, at = rest.rpartition(":")
         bar = traces.get("bar")
         if bar is None:
-            return [Step("bar", int(at), f"{market} bar closed", {"market": market})]
+            return [TraceStep("bar", int(at), f"{market} bar closed", {"market": market})]
         figures: Row = {
             name: bar[name] for name in ("market", "interval", "open", "high", "low", "close", "volume") if name in bar
         }
         close, opened, low, high = (_px(bar[name]) for name in ("close", "open", "low", "high"))
         text = f"{market} {bar.get('interval', '')} bar closed at {close} (from {opened}, between {low} and {high})"
-        return [Step("bar", int(at), text, figures)]
+        return [TraceStep("bar", int(at), text, figures)]
     if kind == "event":
         name, _, at = rest.partition(":")
         found = [one for one in queries.events_like(db, name) if one["id"] == name and at in ("", str(one["ts"]))]
         return [event_step(one) for one in found] or [
-            Step("event", None, f"event {name}, which is no longer in the journal", {"id": name})
+            TraceStep("event", None, f"event {name}, which is no longer in the journal", {"id": name})
         ]
     if kind == "proposal":
         origin = queries.origin(db, intent)
         by, why = origin.get("by"), origin.get("why")
         text = f"{by or 'an assistant'} proposed it for {intent['strategy']}{f': {why}' if why else ''}"
-        return [Step("proposal", intent["opened_ms"], text, {"by": by, "why": why, "key": rest})]
+        return [TraceStep("proposal", intent["opened_ms"], text, {"by": by, "why": why, "key": rest})]
     if kind == "target":
         n, _, entry = rest.partition(":")
         return [
-            Step("target", intent["opened_ms"], f"target {n} of the entry {entry}", {"target": int(n), "entry": entry})
+            TraceStep(
+                "target", intent["opened_ms"], f"target {n} of the entry {entry}", {"target": int(n), "entry": entry}
+            )
         ]
     if not intent["strategy"].startswith("@"):
-        return [Step(kind.partition(".")[0], intent["opened_ms"], cause, {"cause": cause})]
+        return [TraceStep(kind.partition(".")[0], intent["opened_ms"], cause, {"cause": cause})]
     reason = _RUNTIME.get(kind, cause)
-    return [Step("cause", intent["opened_ms"], f"the runtime, not a strategy: {reason}", {"cause": cause})]
+    return [TraceStep("cause", intent["opened_ms"], f"the runtime, not a strategy: {reason}", {"cause": cause})]
 
 
-def _decision(intent: Row, traces: Mapping[str, Row]) -> Step:
+def _decision(intent: Row, traces: Mapping[str, Row]) -> TraceStep:
     signal = traces.get("wish", {}).get("wish")
     data = {"strategy": intent["strategy"], "ordinal": intent["ordinal"], "wish": signal}
     who = "the runtime" if intent["strategy"].startswith("@") else intent["strategy"]
-    return Step("decision", intent["opened_ms"], f"{who}: {signal or intent['action']}", data)
+    return TraceStep("decision", intent["opened_ms"], f"{who}: {signal or intent['action']}", data)
 
 
-def _refusal(one: Row) -> Step:
-    return Step(
+def _refusal(one: Row) -> TraceStep:
+    return TraceStep(
         "refused",
         one["at_ms"],
         f"{one['strategy']} also asked for an order in {one['market'] or 'a market'}, which was refused:"
@@ -213,7 +215,7 @@ def _refusal(one: Row) -> Step:
     )
 
 
-def _written(intent: Row) -> Step:
+def _written(intent: Row) -> TraceStep:
     data = {
         name: intent[name]
         for name in ("id", "action", "path", "market", "body", "notional_usd", "not_after_ms", "state")
@@ -221,7 +223,7 @@ def _written(intent: Row) -> Step:
     body = ", ".join(
         f"{name} {_short(value)}" for name, value in intent["body"].items() if name not in ("market", "source")
     )
-    return Step(
+    return TraceStep(
         "intent",
         intent["opened_ms"],
         f"{intent['id'][:12]} written: {intent['action']} {intent['market']}, {body}",
@@ -229,7 +231,7 @@ def _written(intent: Row) -> Step:
     )
 
 
-def _plan(plan: Row) -> Step:
+def _plan(plan: Row) -> TraceStep:
     words = [
         f"{plan.get('side', '')} {plan.get('size', '')} at about {plan.get('est_px') or plan.get('estPx')}".strip()
     ]
@@ -239,21 +241,21 @@ def _plan(plan: Row) -> Step:
         words += [f"{word} {leg['px']}"] if leg else []
     fee = plan.get("fee_usd") or plan.get("feeUsd")
     words += [f"fee {fee} USD"] if fee else []
-    return Step(
+    return TraceStep(
         "plan", plan["at_ms"], ", ".join(words), {name: value for name, value in plan.items() if name != "at_ms"}
     )
 
 
-def _requests(db: sqlite3.Connection, intent: Row) -> list[Step]:
+def _requests(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     outcomes = {"done": "answered", "unknown": "outcome unknown", "no": "not executed", None: "no answer"}
     steps = []
     for one in queries.attempts(db, intent["id"]):
         code = f" ({one['code']})" if one["code"] else ""
-        steps.append(Step("request", one["sent_ms"], f"attempt {one['n']}: {outcomes[one['outcome']]}{code}", one))
+        steps.append(TraceStep("request", one["sent_ms"], f"attempt {one['n']}: {outcomes[one['outcome']]}{code}", one))
     return steps
 
 
-def _answer(intent: Row) -> Step:
+def _answer(intent: Row) -> TraceStep:
     state, data = intent["state"], {name: intent[name] for name in ("state", "trade_id", "code", "message", "attempts")}
     if state == "accepted":
         text = f"accepted as {intent['trade_id']}"
@@ -267,13 +269,13 @@ def _answer(intent: Row) -> Step:
             "quarantined": f"waits for a person: {why}; look at the account, then bot resume",
         }
         text = f"{state}: {words.get(state, 'in doubt: the order may exist, and no new entry goes to this market')}"
-    return Step("answer", intent["moved_ms"], text, data)
+    return TraceStep("answer", intent["moved_ms"], text, data)
 
 
 # -- what followed
 
 
-def _consequences(db: sqlite3.Connection, intent: Row) -> list[Step]:
+def _consequences(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     """The events of this order; from its first fill on, all events of its market until the position is flat."""
     if intent["action"] == "cancel":
         wanted = set(map(str, intent["body"]["oids"]))
@@ -299,7 +301,7 @@ def _consequences(db: sqlite3.Connection, intent: Row) -> list[Step]:
     return _events(life)
 
 
-def _of_events(db: sqlite3.Connection, events: list[Row]) -> list[Step]:
+def _of_events(db: sqlite3.Connection, events: list[Row]) -> list[TraceStep]:
     """Events without an intent of ours, such as a stop or a guardian's close: the chain of their position, if it is
     ours.
     """
@@ -327,7 +329,7 @@ def _of_events(db: sqlite3.Connection, events: list[Row]) -> list[Step]:
     )
     if intent is not None:
         return _chain(db, intent)
-    foreign = Step("decision", life[0]["ts"], "no strategy of this daemon: a foreign order, or a guardian", {})
+    foreign = TraceStep("decision", life[0]["ts"], "no strategy of this daemon: a foreign order, or a guardian", {})
     return [foreign, *_events(life)]
 
 
@@ -338,11 +340,11 @@ def _is_flat(event: Row) -> bool:
     return bool(event["type"] == "settlement") or bool(event["type"] == "liquidation" and event["subtype"] != "partial")
 
 
-def _events(life: list[Row]) -> list[Step]:
+def _events(life: list[Row]) -> list[TraceStep]:
     steps = [event_step(one) for one in life[:EVENTS_MAX]]
     if len(life) > EVENTS_MAX:
         steps.append(
-            Step(
+            TraceStep(
                 "cut",
                 None,
                 f"{many(len(life) - EVENTS_MAX, 'more event')}: `bot events --since {life[EVENTS_MAX - 1]['id']}`",
@@ -352,11 +354,11 @@ def _events(life: list[Row]) -> list[Step]:
     return steps
 
 
-def event_step(event: Row) -> Step:
+def event_step(event: Row) -> TraceStep:
     data = event["data"]
     figures = {name: data[name] for name in _FIGURES.get(event["type"], ()) if data.get(name) is not None}
     text = ", ".join(f"{_word(name)} {value}" for name, value in figures.items())
-    return Step(
+    return TraceStep(
         event["type"],
         event["ts"],
         f"{event['subtype']}: {text}" if text else event["subtype"],

@@ -40,14 +40,14 @@ Read = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldKeys:
     """Keys of resting orders and of open positions' entries, and when each position was opened."""
 
     keys: frozenset[str] = frozenset()
     positions: Mapping[str, int] = field(default_factory=dict)
 
 
-class Kept(NamedTuple):
+class RowsKept(NamedTuple):
     """How many of the newest rows are kept, by table."""
 
     intents: int
@@ -56,7 +56,7 @@ class Kept(NamedTuple):
     notices: int
 
 
-def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: int) -> int:
+def trim_intents(read: Read, execute: Execute, held: HeldKeys, kept: RowsKept, now_ms: int) -> int:
     """Remove final intents that nothing can ask for; returns how many."""
     rows = read(
         "SELECT id FROM intents AS one WHERE seq <= (SELECT max(seq) FROM intents) - ? AND moved_ms < ?"
@@ -81,7 +81,7 @@ def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: i
     return len(rows)
 
 
-def trim_rest(execute: Execute, held: Held, kept: Kept) -> None:
+def trim_rest(execute: Execute, held: HeldKeys, kept: RowsKept) -> None:
     """Remove the oldest events (except those that name the owner of an open position), refusals and notices, and
     guardians that are gone.
     """

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from bot.clock import MINUTE_MS
 from bot.errors import ApiError, Refusal, is_access_lost
 from bot.logs import log
-from bot.runtime.account.account import Account
-from bot.runtime.alerts.health import ENDING, ORDERS, Health, key_problem
+from bot.runtime.account.account import DaemonAccount
+from bot.runtime.alerts.health import ENDING, ORDERS, DaemonHealth, key_problem
 from bot.runtime.decisions.bar_queue import BarQueue, wanted_series
 from bot.runtime.decisions.entry_conditions import EntryConditions
 from bot.runtime.decisions.event_consumer import EventConsumer, NoticesOf
@@ -42,7 +42,7 @@ from bot.runtime.kernel.upkeep import Upkeep
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.run_state import RunState
-from bot.runtime.passes.bar_feed import BarFeed, Closed, at_once
+from bot.runtime.passes.bar_feed import BarFeed, ClosedBar, at_once
 from bot.runtime.passes.pass_budget import YIELD_MS, PassBudget
 from bot.runtime.passes.ports import Pacer, VenuePort
 from bot.runtime.reconciliation import protection, reconciler, target_orders
@@ -74,7 +74,7 @@ MARKETS_MAX: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class KernelSettings:
     """What the kernel needs of the config. `guardians` has the dead-man under the name DEAD_MAN when there is one."""
 
     guardians: Sequence[WantedGuardian] = ()
@@ -123,11 +123,11 @@ class Kernel:
         journal: Journal,
         specs: Sequence[StrategySpec],
         pacer: Pacer,
-        settings: Settings | None = None,
+        settings: KernelSettings | None = None,
         hooks: Hooks | None = None,
         abreast: int = 1,
     ) -> None:
-        settings, hooks = settings or Settings(), hooks or Hooks()
+        settings, hooks = settings or KernelSettings(), hooks or Hooks()
         self.port, now_ms = port, port.clock.now_ms
         self.journal = journal
         self.hooks = hooks
@@ -135,7 +135,7 @@ class Kernel:
         self.state = RunState()
         self.feed = BarFeed(wanted_series(specs))
         live: dict[str, Intent] = {}
-        self.account = account = Account(journal, live, self.feed, now_ms)
+        self.account = account = DaemonAccount(journal, live, self.feed, now_ms)
         mirror = account.mirror
         limits = {one.strategy.name: one.limits for one in specs}
         losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
@@ -153,7 +153,7 @@ class Kernel:
         self.guardians = Guardians(
             port=port, journal=journal, mirror=mirror, wanted=settings.guardians, new_serial=hooks.new_serial
         )
-        self.health = Health(journal=journal, now_ms=now_ms)
+        self.health = DaemonHealth(journal=journal, now_ms=now_ms)
         self.conditions = EntryConditions(
             self.state, journal, mirror, self.health, self.guardians, losses, hooks.lease, hooks.schedule
         )
@@ -188,7 +188,7 @@ class Kernel:
         self.upkeep = Upkeep(context)
 
     def _repair_context(
-        self, settings: Settings, schedule: ComparisonSchedule, limits: dict[str, StrategyLimits]
+        self, settings: KernelSettings, schedule: ComparisonSchedule, limits: dict[str, StrategyLimits]
     ) -> RepairContext:
         return RepairContext(
             self.port,
@@ -214,7 +214,7 @@ class Kernel:
         """Service time."""
         return self.port.clock.now_ms()
 
-    def take_settings(self, settings: Settings) -> None:
+    def take_settings(self, settings: KernelSettings) -> None:
         """Follow a changed config from now on. The guardians that it wants are armed by the caller."""
         context = self.context
         context.foreign_positions = self.risk.foreign_positions = settings.foreign_positions
@@ -386,7 +386,7 @@ class Kernel:
         await self.take_replies()
         self.conditions.losses.watch(self.now_ms())
 
-    def _ready(self) -> list[Closed]:
+    def _ready(self) -> list[ClosedBar]:
         """The bars that may be decided now."""
         return self.bars.ready(self.execution.awaited() if self.bars.due else ())
 
@@ -414,7 +414,7 @@ class Kernel:
 
     # -- one bar
 
-    async def step(self, closed: Closed) -> bool:
+    async def step(self, closed: ClosedBar) -> bool:
         """Read the events, decide on one closed bar, act, read the events again. False: the events could not be read,
         and the bar stays due.
 
@@ -423,7 +423,7 @@ class Kernel:
         """
         return await self._steps([closed]) == 1
 
-    async def _steps(self, group: Sequence[Closed]) -> int:
+    async def _steps(self, group: Sequence[ClosedBar]) -> int:
         """Decide bars side by side: the events are read once, one transaction, and the orders leave together.
 
         Returns how many were decided.
@@ -431,7 +431,7 @@ class Kernel:
         if not await self.events.drain_or_wait():
             return 0
         await self.fire_timers(group[0].at_ms - 1)
-        decided: list[tuple[Decision, Closed]] = []
+        decided: list[tuple[Decision, ClosedBar]] = []
         for closed in group:
             if decided and not self.budget.has_time():
                 break
@@ -446,7 +446,7 @@ class Kernel:
         self.state.last_bar_ms = group[0].at_ms
         return len(decided)
 
-    async def act(self, decided: Sequence[tuple[Decision, Closed]], *, reads: bool = True) -> None:
+    async def act(self, decided: Sequence[tuple[Decision, ClosedBar]], *, reads: bool = True) -> None:
         """Check the decisions, write all of them at once, then send what was written.
 
         `reads`: see `ExecutionEngine.send_all`.
@@ -471,7 +471,7 @@ class Kernel:
         fresh = self.events.approvals.write_decision(intents, states=states, bars=bars)
         await self.execution.send_all(intents, fresh, reads=reads)
 
-    async def decide_late(self, instance: StrategyInstance, closed: Closed) -> None:
+    async def decide_late(self, instance: StrategyInstance, closed: ClosedBar) -> None:
         """Decide a bar that the other strategies have decided, for a strategy that was being built meanwhile."""
         await self.act([(await self.strategy_host.decide_alone(instance, closed, now_ms=self.now_ms()), closed)])
 

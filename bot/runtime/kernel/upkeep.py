@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bot.clock import MINUTE_MS
-from bot.runtime.journal.retention import Held
+from bot.runtime.journal.retention import HeldKeys
 
 if TYPE_CHECKING:
     from bot.runtime.reconciliation.context import RepairContext
@@ -44,7 +44,7 @@ class Upkeep:
         context.execution.sender.forget(context.execution.live)
         context.guardians.forget(context.mirror.positions)
 
-    def held(self) -> Held:
+    def held(self) -> HeldKeys:
         """The positions and orders of the account, which the journal must keep."""
         context = self._context
         mirror = context.mirror
@@ -53,7 +53,7 @@ class Upkeep:
         for market, opened_ms in positions.items():
             entries = context.journal.events.entry_keys(market, epoch=mirror.epoch, since_ms=opened_ms)
             keys.update(entries[-ENTRIES_HELD:])
-        return Held(frozenset(keys), positions)
+        return HeldKeys(frozenset(keys), positions)
 
     def _check_journal(self) -> None:
         context = self._context

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bot.clock import boot_ns, monotonic_ns
 from bot.runtime.liveness import heartbeat_rule
-from bot.runtime.liveness.heartbeat_process import LeaseFile, Orders, main
+from bot.runtime.liveness.heartbeat_process import HeartbeatOrders, LeaseFile, main
 from bot.runtime.liveness.heartbeat_rule import BeatTiming, Heart
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class HeartbeatProcess:
         self._file.close()
 
 
-def _orders(base_url: str, api_key: str) -> Orders:
+def _orders(base_url: str, api_key: str) -> HeartbeatOrders:
     """The address, path and headers of the heartbeat request.
 
     It checks the host and its certificate as the client does.
@@ -222,7 +222,7 @@ def _orders(base_url: str, api_key: str) -> Orders:
         raise ConfigError("api_key: has characters that no header may carry")
     tls = url.scheme == "https"
     path = f"{url.raw_path.decode('ascii').rstrip('/')}/v1/heartbeat"
-    return Orders(
+    return HeartbeatOrders(
         url.raw_host.decode("ascii"),
         url.port or (443 if tls else 80),
         tls,

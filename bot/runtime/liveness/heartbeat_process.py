@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.clock import boot_ns, monotonic_ns
 from bot.runtime.liveness import heartbeat_rule
-from bot.runtime.liveness.heartbeat_rule import SECOND, Answer, Heart
+from bot.runtime.liveness.heartbeat_rule import SECOND, Heart, HeartbeatAnswer
 from bot.runtime.liveness.progress_stamp import ProgressReader, Stamp
 from bot.runtime.liveness.shared_record import SharedRecord
 
@@ -51,7 +51,7 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
 
 
-class Orders(NamedTuple):
+class HeartbeatOrders(NamedTuple):
     """The one line on stdin.
 
     `lengths` are a BeatTiming's; `fence` names the run of the daemon to send heartbeats for.
@@ -74,7 +74,7 @@ class Orders(NamedTuple):
     ca_files: Sequence[str] = ()
 
 
-class Record(NamedTuple):
+class LeaseRecord(NamedTuple):
     """The content of the lease file."""
 
     fence: int
@@ -107,7 +107,7 @@ class LeaseFile:
             error,
         )
 
-    def read(self) -> Record | None:
+    def read(self) -> LeaseRecord | None:
         values: Any = self._record.read()
         if values is None:
             return None
@@ -127,7 +127,7 @@ class LeaseFile:
             error.rstrip(b"\0").decode("ascii", "replace"),
             bool(stopped),
         )
-        return Record(fence, written, heart)
+        return LeaseRecord(fence, written, heart)
 
     def renew(self) -> None:
         """Follow the path when its file was removed or replaced."""
@@ -137,7 +137,7 @@ class LeaseFile:
         self._record.close()
 
 
-def first_heart(before: Record | None, orders: Orders) -> Heart:
+def first_heart(before: LeaseRecord | None, orders: HeartbeatOrders) -> Heart:
     """The state to start with: the previous one after a restart under the same daemon, else only its boot heartbeats.
 
     The previous deadline is dropped, because a reload may have set a nearer one, which must not look like one that does
@@ -153,7 +153,7 @@ def first_heart(before: Record | None, orders: Orders) -> Heart:
 class HeartbeatLoop:
     """The process's loop."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: HeartbeatOrders) -> None:
         self.orders = orders
         self.lengths = heartbeat_rule.BeatTiming(*orders.lengths)
         self.progress = ProgressReader(orders.stamp_path)
@@ -197,22 +197,22 @@ class HeartbeatLoop:
     def write(self) -> None:
         self.lease.write(self.orders.fence, boot_ns(), self.heart)
 
-    def attempt(self) -> tuple[int, Answer]:
+    def attempt(self) -> tuple[int, HeartbeatAnswer]:
         """One attempt of at most two seconds; a second connection joins after one, to another address where there is
         one.
 
         The first good answer counts, with ITS sending.
         """
-        answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[tuple[int, HeartbeatAnswer]] = queue.SimpleQueue()
         start = boot_ns()
         end = start + heartbeat_rule.ATTEMPT_NS
         self.running = [one for one in self.running if one.is_alive()]
         if len(self.running) >= ATTEMPTS_AT_ONCE_MAX:
             time.sleep(heartbeat_rule.HEDGE_NS / SECOND)
-            return start, Answer("retry", "connections_hang")
+            return start, HeartbeatAnswer("retry", "connections_hang")
         self.connect(answers)
         tried, hedge_at = 1, start + heartbeat_rule.HEDGE_NS
-        worst = (start, Answer("retry", "timeout"))
+        worst = (start, HeartbeatAnswer("retry", "timeout"))
         failed = 0
         while (now := boot_ns()) < end:
             until = min(hedge_at, end) if tried == 1 else end
@@ -232,7 +232,7 @@ class HeartbeatLoop:
                 return worst
         return worst
 
-    def connect(self, answers: queue.SimpleQueue[tuple[int, Answer]], *, from_last: bool = False) -> None:
+    def connect(self, answers: queue.SimpleQueue[tuple[int, HeartbeatAnswer]], *, from_last: bool = False) -> None:
         def work() -> None:
             # The instant before connecting counts, because the lease begins at the earliest instant.
             sent = boot_ns()
@@ -243,10 +243,10 @@ class HeartbeatLoop:
         self.running.append(thread)
 
 
-def post(orders: Orders, *, from_last: bool = False) -> Answer:
+def post(orders: HeartbeatOrders, *, from_last: bool = False) -> HeartbeatAnswer:
     """One heartbeat over one connection; `from_last`: the last of the service's addresses is tried first.
 
-    Never raises: every fault of the world is a row of `Answer`.
+    Never raises: every fault of the world is a row of `HeartbeatAnswer`.
     """
     request = (
         f"POST {orders.path} HTTP/1.1\r\nHost: {orders.host_header}\r\nAuthorization: Bearer {orders.api_key}\r\n"
@@ -258,14 +258,14 @@ def post(orders: Orders, *, from_last: bool = False) -> Answer:
             orders, request.encode("ascii"), boot_ns() + heartbeat_rule.ATTEMPT_NS, from_last=from_last
         )
     except TimeoutError:
-        return Answer("retry", "timeout")
+        return HeartbeatAnswer("retry", "timeout")
     except (OSError, ValueError) as error:
-        return Answer("retry", type(error).__name__)
+        return HeartbeatAnswer("retry", type(error).__name__)
     return classify(status, headers.get("retry-after"), body)
 
 
 def exchange(
-    orders: Orders, request: bytes, end_ns: int, *, from_last: bool = False
+    orders: HeartbeatOrders, request: bytes, end_ns: int, *, from_last: bool = False
 ) -> tuple[int, dict[str, str], bytes]:
     """One request and its answer on a new connection, all of it by `end_ns`. TimeoutError, OSError, ValueError (no
     HTTP).
@@ -296,7 +296,7 @@ def exchange(
         return int(rest[:3]), headers, bytes(raw)
 
 
-def _connected(orders: Orders, end_ns: int, *, from_last: bool) -> socket.socket:
+def _connected(orders: HeartbeatOrders, end_ns: int, *, from_last: bool) -> socket.socket:
     """The first of the name's addresses that connects; the next begins when one before has failed, or STAGGER_S
     after it.
     """
@@ -338,7 +338,7 @@ def _connected(orders: Orders, end_ns: int, *, from_last: bool) -> socket.socket
                 one.close()
 
 
-def _secured(orders: Orders, plain: socket.socket, end_ns: int) -> socket.socket:
+def _secured(orders: HeartbeatOrders, plain: socket.socket, end_ns: int) -> socket.socket:
     if not orders.tls:
         return plain
     plain.settimeout(_left_s(end_ns))
@@ -383,18 +383,18 @@ def _unchunked(raw: bytes) -> bytes:
     return body
 
 
-def classify(status: int, retry_after: str | None, body: bytes) -> Answer:
+def classify(status: int, retry_after: str | None, body: bytes) -> HeartbeatAnswer:
     """The next step after an HTTP answer."""
     if status == 200:
         return _armed(body)
     if status == 401 and _is_of_service(body):
-        return Answer("lost", "unauthorized")
+        return HeartbeatAnswer("lost", "unauthorized")
     if status == 429 or status >= 500:
         seconds = int(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0
-        return Answer(
+        return HeartbeatAnswer(
             "retry", "rate_limited" if status == 429 else f"http_{status}", after_ns=min(seconds, 86_400) * SECOND
         )
-    return Answer("refused", f"http_{status}")
+    return HeartbeatAnswer("refused", f"http_{status}")
 
 
 def _is_of_service(body: bytes) -> bool:
@@ -406,7 +406,7 @@ def _is_of_service(body: bytes) -> bool:
         return False
 
 
-def _armed(body: bytes) -> Answer:
+def _armed(body: bytes) -> HeartbeatAnswer:
     """The result of a 200 with its switches. An unreadable switch counts as a failure."""
     try:
         data = json.loads(body)
@@ -415,13 +415,13 @@ def _armed(body: bytes) -> Answer:
         if not all(type(one) is int for one in [*deadlines, server_ms]):
             raise TypeError("not whole milliseconds")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Answer("retry", "bad_answer")
-    return Answer("ok", "", len(deadlines), min(deadlines, default=0), server_ms)
+        return HeartbeatAnswer("retry", "bad_answer")
+    return HeartbeatAnswer("ok", "", len(deadlines), min(deadlines, default=0), server_ms)
 
 
 def main() -> int:
     """What `python -m bot.runtime.liveness.heartbeat` runs."""
-    orders = Orders(**json.loads(sys.stdin.readline()))
+    orders = HeartbeatOrders(**json.loads(sys.stdin.readline()))
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -76,7 +76,7 @@ class Heart(NamedTuple):
     stopped: bool = False
 
 
-class Answer(NamedTuple):
+class HeartbeatAnswer(NamedTuple):
     """The result of one attempt. `kind` is the next step; `deadline_ms` the earliest nextDeadline."""
 
     kind: Literal["ok", "retry", "refused", "lost"]
@@ -128,7 +128,9 @@ def sending(heart: Heart, *, stamp: Stamp | None, fence: int) -> Heart:
     return heart._replace(beats=heart.beats + 1, boot_beats=boot_beats)
 
 
-def answered(lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float) -> Heart:
+def answered(
+    lengths: BeatTiming, heart: Heart, answer: HeartbeatAnswer, *, sent_ns: int, now_ns: int, chance: float
+) -> Heart:
     """The state after one attempt. `chance` is uniform in [0, 1) and makes the jitter."""
     period = int(lengths.period_ns * (1 - JITTER + 2 * JITTER * chance))
     if answer.kind == "lost":
@@ -211,7 +213,7 @@ def may_open(lengths: BeatTiming, heart: Heart, *, now_ns: int, acknowledged: in
     )
 
 
-def _failed(lengths: BeatTiming, heart: Heart, answer: Answer, *, now_ns: int) -> Heart:
+def _failed(lengths: BeatTiming, heart: Heart, answer: HeartbeatAnswer, *, now_ns: int) -> Heart:
     failures = heart.failures + 1
     wait_ns = RETRY_NS[min(failures, len(RETRY_NS)) - 1]
     if answer.after_ns > wait_ns:

@@ -16,7 +16,7 @@ from bot.runtime.liveness.heartbeat_rule import BeatTiming
 
 if TYPE_CHECKING:
     from bot.config import Settings
-    from bot.runtime.passes.ports import ServiceClock
+    from bot.runtime.passes.ports import PortClock
 
 # an attempt takes no longer; without an answer by then entries wait, exits do not
 FIRST_ANSWER_S: Final = 2.0
@@ -28,7 +28,7 @@ class HeartbeatPort(Protocol):
     """The client, as far as heartbeats need it."""
 
     @property
-    def clock(self) -> ServiceClock: ...
+    def clock(self) -> PortClock: ...
     async def heartbeat(self) -> object: ...
 
 

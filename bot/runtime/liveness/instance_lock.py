@@ -130,7 +130,7 @@ def _close_own_files() -> None:
 os.register_at_fork(after_in_child=_close_own_files)
 
 
-class Held(NamedTuple):
+class HeldDirectory(NamedTuple):
     """Proof that this process holds a state directory, for functions that need one."""
 
     folder: Path
@@ -206,7 +206,7 @@ def collect_at_rest() -> None:
 
 
 @contextlib.contextmanager
-def hold_state(folder: Path) -> Iterator[Held]:
+def hold_state(folder: Path) -> Iterator[HeldDirectory]:
     """Lock the folder before anything in it is changed: a second start must not take the first one's key.
 
     BotError if another daemon has it.
@@ -221,11 +221,11 @@ def hold_state(folder: Path) -> Iterator[Held]:
                 f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {quote(str(folder))}),"
                 " or give this one a folder of its own (state_dir in the config; --state-dir of bot demo)"
             )
-        yield Held(folder, lock)
+        yield HeldDirectory(folder, lock)
 
 
 @contextlib.contextmanager
-def noted(held: Held, places: Path | None = None) -> Iterator[None]:
+def noted(held: HeldDirectory, places: Path | None = None) -> Iterator[None]:
     """Note the folder for `folders_held` while the block runs. `places`: the folder of such notes; by default
     `runtime_dir`.
 

@@ -36,14 +36,14 @@ async def at_once() -> None:
     """Makes no pass, for work that needs none."""
 
 
-class Series(NamedTuple):
+class BarSeries(NamedTuple):
     """A market and the interval of its bars."""
 
     market: str
     interval: str
 
 
-class Closed(NamedTuple):
+class ClosedBar(NamedTuple):
     """One closed bar of a series. Sorting gives the order in which bars are decided."""
 
     at_ms: int
@@ -52,36 +52,36 @@ class Closed(NamedTuple):
     bar: Bar
 
     @property
-    def series(self) -> Series:
-        return Series(self.market, self.interval)
+    def series(self) -> BarSeries:
+        return BarSeries(self.market, self.interval)
 
 
-class WarmUp(NamedTuple):
+class WarmUpBars(NamedTuple):
     """Bars for the history only, and bars to decide: at most the newest of each series."""
 
-    past: list[Closed]
-    due: list[Closed]
+    past: list[ClosedBar]
+    due: list[ClosedBar]
 
 
 class BarFeed:
     """`wanted` has, for each series, the number of past bars that its first decision needs."""
 
-    def __init__(self, wanted: Mapping[Series, int]) -> None:
+    def __init__(self, wanted: Mapping[BarSeries, int]) -> None:
         self.wanted = dict(wanted)
         self.histories = {
             series: History(series.market, min(max(HISTORY_BARS, bars), CANDLES_MAX))
             for series, bars in self.wanted.items()
         }
         # close of the newest bar that was returned
-        self._last_ms: dict[Series, int] = {}
+        self._last_ms: dict[BarSeries, int] = {}
         # close up to which bars were history only
-        self._past_ms: dict[Series, int] = {}
+        self._past_ms: dict[BarSeries, int] = {}
         # market -> why the service has no candles of it
         self.gone: dict[str, str] = {}
         # requests in flight
-        self._asked: dict[Series, asyncio.Task[list[Closed]]] = {}
+        self._asked: dict[BarSeries, asyncio.Task[list[ClosedBar]]] = {}
 
-    def due(self, now_ms: int) -> list[Series]:
+    def due(self, now_ms: int) -> list[BarSeries]:
         """Series that should have another closed bar by now.
 
         Also series whose newest bar lies ahead, because a sandbox clock went back.
@@ -102,12 +102,12 @@ class BarFeed:
 
     async def warm_up(
         self, port: VenuePort, done_until: DoneUntil, now_ms: int, yield_to_pass: YieldToPass = at_once
-    ) -> WarmUp:
+    ) -> WarmUpBars:
         """Ask for the history of every series.
 
         Bars that were missed while the daemon was down are past; only the newest undecided one is due.
         """
-        found: list[Closed] = []
+        found: list[ClosedBar] = []
         for series in self.wanted:
             await yield_to_pass()
             try:
@@ -116,9 +116,9 @@ class BarFeed:
             except Refused as error:
                 self._is_gone(series, error)
         past = [one for one in found if self.is_past(one)]
-        return WarmUp(sorted(past), sorted(one for one in found if not self.is_past(one)))
+        return WarmUpBars(sorted(past), sorted(one for one in found if not self.is_past(one)))
 
-    def is_past(self, closed: Closed) -> bool:
+    def is_past(self, closed: ClosedBar) -> bool:
         """True if the bar is for the history only and is not decided."""
         return closed.at_ms <= self._past_ms.get(closed.series, 0)
 
@@ -130,21 +130,21 @@ class BarFeed:
         has_time: Callable[[], bool] = lambda: True,
         *,
         abreast: int = 1,
-    ) -> list[Closed]:
+    ) -> list[ClosedBar]:
         """Bars that have closed since the last call. Requests of `abreast` series run at a time.
 
         A series whose request failed or had no time is asked again by the next poll. Bars with a late reply come with a
         later poll. For a series whose warm-up was refused, most of the bars are past.
         """
         due = iter([series for series in self.due(now_ms) if series not in self._asked])
-        found: list[Closed] = []
+        found: list[ClosedBar] = []
         if abreast <= 1:
             for series in due:
                 if not has_time():
                     break
                 found += await self._ask(port, series, done_until, now_ms)
             return sorted(found)
-        fresh = set[asyncio.Task[list[Closed]]]()
+        fresh = set[asyncio.Task[list[ClosedBar]]]()
         while True:
             while len(self._asked) < abreast and has_time() and (one := next(due, None)) is not None:
                 self._asked[one] = asyncio.create_task(self._ask(port, one, done_until, now_ms))
@@ -157,14 +157,14 @@ class BarFeed:
                 return sorted(found + self._replies())
             found += self._replies()
 
-    def _replies(self) -> list[Closed]:
-        found: list[Closed] = []
+    def _replies(self) -> list[ClosedBar]:
+        found: list[ClosedBar] = []
         for series in [one for one, task in self._asked.items() if task.done()]:
             bars = self._asked.pop(series).result()
             found += bars if series in self.wanted else ()
         return found
 
-    def cancel(self) -> list[asyncio.Task[list[Closed]]]:
+    def cancel(self) -> list[asyncio.Task[list[ClosedBar]]]:
         """Cancel the requests. Returns their tasks."""
         tasks = list(self._asked.values())
         for task in tasks:
@@ -172,7 +172,7 @@ class BarFeed:
         self._asked.clear()
         return tasks
 
-    async def _ask(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
+    async def _ask(self, port: VenuePort, series: BarSeries, done_until: DoneUntil, now_ms: int) -> list[ClosedBar]:
         try:
             if series in self._last_ms:
                 found = await self._fresh(port, series, now_ms)
@@ -188,7 +188,7 @@ class BarFeed:
         self.gone.pop(series.market, None)
         return found
 
-    async def _begun(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
+    async def _begun(self, port: VenuePort, series: BarSeries, done_until: DoneUntil, now_ms: int) -> list[ClosedBar]:
         """Ask for the history of a series. All bars are past, except the newest one if it was not decided."""
         done_ms = done_until(*series)
         gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
@@ -199,7 +199,7 @@ class BarFeed:
             self._past_ms[series] = newest_ms if is_done else newest_ms - 1
         return found
 
-    async def _fresh(self, port: VenuePort, series: Series, now_ms: int) -> list[Closed]:
+    async def _fresh(self, port: VenuePort, series: BarSeries, now_ms: int) -> list[ClosedBar]:
         last_ms = self._last_ms[series]
         gap = max(1, (now_ms - last_ms) // INTERVAL_MS[series.interval])
         bars = await self._closed(port, series, gap + SPARE_BARS)
@@ -224,11 +224,11 @@ class BarFeed:
             ):
                 self._last_ms[series] = other._last_ms[series]
 
-    def rest(self, series: Series) -> None:
+    def rest(self, series: BarSeries) -> None:
         """Ask for no more bars of a series until it is joined again."""
         self.wanted.pop(series, None)
 
-    def drop(self, series: Series) -> None:
+    def drop(self, series: BarSeries) -> None:
         """Forget a series."""
         self.wanted.pop(series, None)
         self.histories.pop(series, None)
@@ -236,7 +236,7 @@ class BarFeed:
         self._past_ms.pop(series, None)
         self.gone.pop(series.market, None)
 
-    def take(self, closed: Closed) -> None:
+    def take(self, closed: ClosedBar) -> None:
         """Add a bar to the history."""
         self.histories[closed.series].append(closed.bar)
 
@@ -245,11 +245,11 @@ class BarFeed:
         for history in self.histories.values():
             history.trim()
 
-    def _is_gone(self, series: Series, error: Refused) -> None:
+    def _is_gone(self, series: BarSeries, error: Refused) -> None:
         log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
         self.gone[series.market] = f"no candles of {series.market} ({error.code}): {error.message}"
 
-    async def _closed(self, port: VenuePort, series: Series, limit: int) -> list[Closed]:
+    async def _closed(self, port: VenuePort, series: BarSeries, limit: int) -> list[ClosedBar]:
         answer = await port.candles(series.market, series.interval, min(limit, CANDLES_MAX))
         theirs = answer.coin.removeprefix("perp:")
         # Positions and events use the service's name, so ours would look foreign.
@@ -258,10 +258,10 @@ class BarFeed:
         return _bars(series, answer.candles)
 
 
-def _bars(series: Series, candles: Iterable[Candle]) -> list[Closed]:
+def _bars(series: BarSeries, candles: Iterable[Candle]) -> list[ClosedBar]:
     """The closed bars in order, each once."""
     step_ms = INTERVAL_MS[series.interval]
-    found: list[Closed] = []
+    found: list[ClosedBar] = []
     for one in sorted(candles, key=lambda candle: candle.ts):
         at_ms = one.ts + step_ms
         if not one.closed or (found and found[-1].at_ms == at_ms):
@@ -269,5 +269,5 @@ def _bars(series: Series, candles: Iterable[Candle]) -> list[Closed]:
         bar = Bar(
             series.market, at_ms, float(one.open), float(one.high), float(one.low), float(one.close), float(one.volume)
         )
-        found.append(Closed(at_ms, series.market, series.interval, bar))
+        found.append(ClosedBar(at_ms, series.market, series.interval, bar))
     return found

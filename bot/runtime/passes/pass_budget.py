@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bot.runtime.passes.ports import Pacer, ServiceClock
+from bot.runtime.passes.ports import Pacer, PortClock
 
 # Real time in which a pass may begin work.
 PASS_MS: Final = 4_000
@@ -20,7 +20,7 @@ REAL_HOLD_MS: Final = 20_000
 class PassBudget:
     """The time of the current pass, in real milliseconds, and whether work was left for the next pass."""
 
-    def __init__(self, pacer: Pacer, clock: ServiceClock) -> None:
+    def __init__(self, pacer: Pacer, clock: PortClock) -> None:
         self.pacer = pacer
         self._clock = clock
         self._ends_ms = 0

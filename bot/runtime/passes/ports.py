@@ -39,7 +39,7 @@ class Calm(NamedTuple):
     until_ms: int
 
 
-class ServiceClock(Protocol):
+class PortClock(Protocol):
     """The service's time.
 
     `speed` is 1 (real), more (accelerated) or 0 (moved by hand). The time of a sandbox may go back.
@@ -71,7 +71,7 @@ class VenuePort(Protocol):
     """
 
     @property
-    def clock(self) -> ServiceClock: ...
+    def clock(self) -> PortClock: ...
     def entry_wait_ms(self) -> int:
         """Real time until the rate limit allows an entry; 0 means now."""
 

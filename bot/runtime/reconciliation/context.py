@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from bot.runtime.account.account import Account
-from bot.runtime.alerts.health import Health
-from bot.runtime.execution.execution_engine import ExecutionEngine
+from bot.runtime.account.account import DaemonAccount
+from bot.runtime.alerts.health import DaemonHealth
+from bot.runtime.execution.execution_engine import EventReader, ExecutionEngine
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.positions import MirrorPosition
@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from bot.runtime.passes.ports import Pacer
     from bot.runtime.reconciliation.foreign_activity import ForeignActivity
     from bot.runtime.risk.risk_engine import RiskEngine
-    from bot.wire import AccountSnapshot
-
-
-class EventReader(Protocol):
-    """The event consumer, as reconciliation and execution see it."""
-
-    async def drain(self) -> bool:
-        """Read every event there is. False: not all of them could be read."""
-
-    async def restart(self, snapshot: AccountSnapshot | None = None) -> None:
-        """Begin the events anew at this snapshot, or at one of now."""
 
 
 @dataclass(slots=True)
@@ -46,8 +35,8 @@ class RepairContext:
     port: VenuePort
     journal: Journal
     state: RunState
-    account: Account
-    health: Health
+    account: DaemonAccount
+    health: DaemonHealth
     budget: PassBudget
     execution: ExecutionEngine
     guardians: Guardians

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from bot.model.events import Fill, GuardianMoved, OrderChanged
+from bot.model.events import FillEvent, GuardianMoved, OrderChanged
 from bot.runtime.reconciliation.guardians import SWITCH
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ForeignActivity:
         self.known_markets.clear()
         self.declined_markets.clear()
 
-    def see(self, event: Fill | OrderChanged | GuardianMoved) -> None:
+    def see(self, event: FillEvent | OrderChanged | GuardianMoved) -> None:
         """Note a fill or an order that rests, when its key is not in our journal; and a dead-man, whose request may
         be one of ours.
         """

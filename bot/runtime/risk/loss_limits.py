@@ -22,7 +22,7 @@ from bot.runtime.journal.halt_flags import HALTED
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.run_state import RunState
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.ports import Calm
 
 
@@ -97,7 +97,7 @@ class LossLimits:
             {"resetsAt": until},
         )
 
-    def narrowed(self, series: Series, calm: Calm) -> Calm:
+    def narrowed(self, series: BarSeries, calm: Calm) -> Calm:
         """The price band of a session's fast path without the closes that would reach a limit, because `watch` must see
         those.
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from bot.money import format_decimal
 from bot.runtime.model.positions import unit_px
 from bot.strategy import Bracket, MaxHold, Number, Open, TrailingStop
-from bot.strategy.targets import Level, Target, TargetPlan, break_even_r, plan_of
+from bot.strategy.targets import Target, TargetLevel, TargetPlan, break_even_r, plan_of
 from bot.wire import BracketRequest, InlineGuardian, LegRequest, OrderRequest
 
 # requests in the cache
@@ -136,10 +136,10 @@ def targets_text(plan: TargetPlan | None) -> str | None:
 
 
 def targets_in(text: str) -> list[Target]:
-    return [Target(Decimal(part), Level(unit, Decimal(value))) for part, unit, value in json.loads(text)]
+    return [Target(Decimal(part), TargetLevel(unit, Decimal(value))) for part, unit, value in json.loads(text)]
 
 
-def target_px(level: Level, entry_px: Decimal, stop_px: Decimal | None, side: str, grid: Grid) -> Decimal | None:
+def target_px(level: TargetLevel, entry_px: Decimal, stop_px: Decimal | None, side: str, grid: Grid) -> Decimal | None:
     """The price of a target, on the grid and never beyond the level.
 
     None if the level is a multiple of the distance of an unknown stop.

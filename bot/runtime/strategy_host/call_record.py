@@ -33,7 +33,7 @@ _MAGIC: Final = b"BBCALLS\x01"
 SIZE: Final = _HEAD.size + ROWS * _ROW.size
 
 
-class Asked(NamedTuple):
+class UnfinishedCall(NamedTuple):
     """A strategy that the last run was calling when the run ended.
 
     `seconds`: least length of the call; 0 or less if not observed.
@@ -49,7 +49,7 @@ class Asked(NamedTuple):
         return self.seconds >= STUCK_S
 
 
-class Row:
+class CallRow:
     """One strategy's row in the file, written by its own thread. Before that thread is abandoned, call `leave`."""
 
     __slots__ = ("_at", "_calls", "_turn", "_written")
@@ -102,9 +102,9 @@ class CallRecord:
             raise
         self.free = list(range(SIZE - _ROW.size, _HEAD.size - 1, -_ROW.size))
 
-    def row(self) -> Row | None:
+    def row(self) -> CallRow | None:
         """A free row. None if all are used; then the strategy's calls are not recorded."""
-        return Row(self, self.free.pop()) if self.free else None
+        return CallRow(self, self.free.pop()) if self.free else None
 
     def write(self, at: int, part: bytes) -> None:
         """Write a part. Not mapped: whoever shortens a mapped file ends the process that touches it by a signal."""
@@ -120,7 +120,7 @@ class CallRecord:
                 os.close(self._fd)
 
 
-def asked(folder: Path) -> tuple[int, list[Asked]]:
+def asked(folder: Path) -> tuple[int, list[UnfinishedCall]]:
     """The newest run with recorded calls in this folder, and the strategies that it was calling when it ended,
     longest call first.
     """
@@ -131,7 +131,7 @@ def asked(folder: Path) -> tuple[int, list[Asked]]:
             return 0, []
         seen_ns = _seen_ns(folder, fence)
         found = [
-            Asked(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (seen_ns - began_ns) / 1e9)
+            UnfinishedCall(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (seen_ns - began_ns) / 1e9)
             for name, version, began_ns in _ROW.iter_unpack(raw[_HEAD.size :])
             if began_ns
         ]

@@ -20,7 +20,7 @@ from bot.runtime.account.attribution import Attribution
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.shares import Part
-from bot.runtime.passes.bar_feed import BarFeed, Closed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar
 from bot.runtime.risk.pauses import quarantine, quarantine_of
 from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog
@@ -103,7 +103,7 @@ class StrategyHost:
         self.backlogs: dict[str, EventBacklog] = {}
         # instances that were rebuilt and still read their backlog
         self.late: StrategyInstance | None = None
-        self.by_series: dict[Series, list[StrategyInstance]] = {}
+        self.by_series: dict[BarSeries, list[StrategyInstance]] = {}
         # by market, for events
         self._listeners_by_market: dict[str, list[StrategyInstance]] = {}
         # The classes of events that some strategy gets.
@@ -181,7 +181,7 @@ class StrategyHost:
 
     # -- decisions
 
-    async def decide(self, closed: Closed, *, now_ms: int) -> Decision:
+    async def decide(self, closed: ClosedBar, *, now_ms: int) -> Decision:
         """Take a bar and collect the signals of each strategy of its series, one after the other."""
         decision = Decision()
         self.see(closed)
@@ -191,7 +191,7 @@ class StrategyHost:
             )
         return decision
 
-    async def decide_alone(self, instance: StrategyInstance, closed: Closed, *, now_ms: int) -> Decision:
+    async def decide_alone(self, instance: StrategyInstance, closed: ClosedBar, *, now_ms: int) -> Decision:
         """Collect one strategy's signals on a bar that the history has already."""
         decision = Decision()
         await self._ask(instance, partial(instance.strategy.on_bar, instance.view, closed.bar), decision, now_ms=now_ms)
@@ -281,13 +281,13 @@ class StrategyHost:
         )
         self.keep_state(instance, None)
 
-    async def warm_up(self, closed: Closed) -> None:
+    async def warm_up(self, closed: ClosedBar) -> None:
         """Call on_bar with a past bar and drop the signals. Markets with a position keep their mark, which is newer."""
         self.see(closed, is_marked=closed.market in self.mirror.positions and closed.market in self.mirror.marks)
         for instance in self.by_series[closed.series]:
             await self.warm_up_one(instance, closed)
 
-    async def warm_up_one(self, instance: StrategyInstance, closed: Closed) -> None:
+    async def warm_up_one(self, instance: StrategyInstance, closed: ClosedBar) -> None:
         if instance.quarantined is None:
             hook = partial(instance.strategy.on_bar, instance.view, closed.bar)
             await self._run(instance, partial(instance.warm_up, hook, now_ms=closed.at_ms))
@@ -307,7 +307,7 @@ class StrategyHost:
             )
             self.keep_state(instance, None)
 
-    def see(self, closed: Closed, *, is_marked: bool = False) -> None:
+    def see(self, closed: ClosedBar, *, is_marked: bool = False) -> None:
         """Add a bar to history and declared indicators, and to the marks unless there is a newer one."""
         self.feed.take(closed)
         if not is_marked:

@@ -26,7 +26,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition, unit_px
 from bot.runtime.model.shares import EXACT, Part, Share
-from bot.runtime.passes.bar_feed import BarFeed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.strategy_errors import own_lines, whole_traceback
 from bot.strategy import (
@@ -60,13 +60,13 @@ LINES_OWN: Final = frozenset({"exc_info", "exception", "level", "method_name", "
 LogSink: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]
 # The class of an event, and the hook that gets it.
 HOOKS: Final[Mapping[type, str]] = {
-    events.Fill: "on_fill",
+    events.FillEvent: "on_fill",
     events.Triggered: "on_trigger",
     events.GuardianMoved: "on_guardian",
 }
 
 
-class ViewSource:
+class InstanceViewSource:
     """The data behind the View of one strategy. StrategyInstance sets `now_ms` and `state` before each hook."""
 
     def __init__(
@@ -163,10 +163,10 @@ class StrategyInstance:
             kind for kind, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
         )
         self.checks_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
-        self.series = [Series(market, interval) for market in strategy.markets]
+        self.series = [BarSeries(market, interval) for market in strategy.markets]
         self.version = version
         self.nets = attribution is not None
-        self.source = ViewSource(mirror, {}, strategy.name, attribution)
+        self.source = InstanceViewSource(mirror, {}, strategy.name, attribution)
         self.use_feed(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
@@ -391,7 +391,7 @@ def hook_of(
         if coin is None and isinstance(event, events.GuardianMoved):
             return partial(strategy.on_guardian, view, _guardian_note(event))
         return None
-    if isinstance(event, events.Fill):
+    if isinstance(event, events.FillEvent):
         fill = _fill(instance, event, parts)
         return None if fill is None else partial(strategy.on_fill, view, fill)
     if isinstance(event, events.Triggered):
@@ -406,7 +406,7 @@ def _guardian_note(event: events.GuardianMoved) -> GuardianNote:
     return GuardianNote(event.coin, event.ts, event.subtype, event.guardian_type, event.guardian, event.reason)
 
 
-def _fill(instance: StrategyInstance, event: events.Fill, parts: Mapping[str, Part]) -> Fill | None:
+def _fill(instance: StrategyInstance, event: events.FillEvent, parts: Mapping[str, Part]) -> Fill | None:
     """A fill as the strategy reads it. In a market that it shares it gets its own part, or nothing."""
     if not instance.nets:
         size, fee_usd, left = event.size / E8, event.fee / E8, event.position_size / E8

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from bot.clock import monotonic_ns
 from bot.errors import StrategyError
 from bot.logs import log
-from bot.runtime.strategy_host.call_record import Row
+from bot.runtime.strategy_host.call_record import CallRow
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Worker:
     A strategy that never returns blocks neither the event loop nor the end of the process.
     """
 
-    def __init__(self, name: str, row: Row | None = None) -> None:
+    def __init__(self, name: str, row: CallRow | None = None) -> None:
         """`row`: records the worker's calls for the next start."""
         self.name = name
         self._row = row

@@ -25,14 +25,14 @@ LINES: Final = 4
 ACROSS: Final = 1_000
 
 
-class Point(NamedTuple):
+class ValuePoint(NamedTuple):
     """A value in USD at an instant."""
 
     at_ms: int
     usd: Decimal
 
 
-def chart(points: Sequence[Point], start_usd: Decimal, title: str) -> str:
+def chart(points: Sequence[ValuePoint], start_usd: Decimal, title: str) -> str:
     """The value as a line, with a dashed line at the value at the start of the range."""
     values = [float(point.usd) for point in points]
     low, high = min(*values, float(start_usd)), max(*values, float(start_usd))

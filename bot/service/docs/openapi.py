@@ -14,7 +14,7 @@ from bot.service.docs.operation_texts import EXAMPLES, NOTES, WEBHOOK_NOTE
 from bot.service.views.responses import CONFLICTS
 from bot.wire import headers as wire_headers
 from bot.wire import interface, signing
-from bot.wire.base import Request, Resource, aliases
+from bot.wire.base import Request, Resource, aliases, schema_name
 from bot.wire.errors import ErrorEnvelope
 from bot.wire.events import DATA_OF, Event
 from bot.wire.guardian_requests import GUARDIAN_RULES, GuardianFields, GuardianRequest
@@ -392,6 +392,9 @@ class _Writer(GenerateJsonSchema):
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Json:
         return {}
 
+    def normalize_name(self, name: str) -> str:
+        return schema_name(super().normalize_name(name))
+
 
 class _Schemas:
     """Collects the schemas of the models that the description uses."""
@@ -401,7 +404,7 @@ class _Schemas:
 
     def ref(self, model: type[BaseModel]) -> Json:
         """A reference to a model's schema. Adds the schema to the components."""
-        name = model.__name__
+        name = schema_name(model.__name__)
         if name not in self._found:
             self._take(name, self.inline(model))
         return {"$ref": REF.format(model=name)}
@@ -453,7 +456,7 @@ def _without_const(part: Any) -> Any:
 def _models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
     found: dict[str, type[BaseModel]] = {}
     for model in root.__subclasses__():
-        found |= {model.__name__: model} | _models(model)
+        found |= {schema_name(model.__name__): model} | _models(model)
     return found
 
 

@@ -14,7 +14,7 @@ from bot.service.docs.openapi import description
 from bot.service.docs.wallet_page import watch
 from bot.service.http.routes_v1 import Router, call_of, respond
 from bot.service.operations.operations import Operations
-from bot.service.views.responses import Answer
+from bot.service.views.responses import ServiceAnswer
 from bot.service.views.strict_json import dumps
 from bot.wire import interface
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION
@@ -159,11 +159,11 @@ def add_documents(router: Router, operations: Operations) -> None:
 
     @route(interface.OPENAPI)
     async def openapi(http: Request) -> Response:
-        return respond(Answer(200, documents.openapi_bytes()))
+        return respond(ServiceAnswer(200, documents.openapi_bytes()))
 
     @route(interface.AGENT)
     async def agent(http: Request) -> Response:
-        return respond(Answer.ok(documents.agent()))
+        return respond(ServiceAnswer.ok(documents.agent()))
 
     @route(interface.LLMS)
     async def llms(http: Request) -> Response:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bot.clock import datetime_of, iso
 from bot.number_text import DASH, MINUS, on_page, px
 from bot.service.docs.html import page, text
-from bot.service.docs.nav_chart import Point, chart
+from bot.service.docs.nav_chart import ValuePoint, chart
 from bot.service.operations.wallets import WalletOperations
 from bot.wire.queries import WalletTradesQuery, WatchQuery
 
@@ -100,7 +100,7 @@ def _value(wallet: dict[str, Any], gains: dict[str, str], series: Sequence[dict[
         f'<a href="?range={key}"{here if key == span else ""}>{words} {_gain(gains[key])}</a>'
         for key, words in RANGES.items()
     )
-    points = [Point(one["ts"], Decimal(one["navUsd"])) for one in series]
+    points = [ValuePoint(one["ts"], Decimal(one["navUsd"])) for one in series]
     head = f'<h2>Account value</h2><div class="ranges">{links}</div>'
     if len(points) < 2:
         return f'{head}<p class="soft">The chart begins after the first step of this range.</p>'

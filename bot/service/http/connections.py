@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bot.errors import Refusal
 from bot.service.security import rate_limits
-from bot.service.views.responses import Answer, refuse
+from bot.service.views.responses import ServiceAnswer, refuse
 from bot.wire.headers import API_VERSION, API_VERSION_HEADER, REQUEST_ID_HEADER
 
 # scope extension: {"close": closes the connection without a response}
@@ -127,12 +127,12 @@ class Protocol(HttpToolsProtocol):
         self.transport.write(b"\r\n".join([*head, b"", answer.body]))
         self.transport.close()
 
-    def _refused(self, text: str, status: int) -> Answer:
+    def _refused(self, text: str, status: int) -> ServiceAnswer:
         host, port = self.server or ("localhost", None)
         address = f"[{host}]" if ":" in host else host
         docs = f"http://{address}{'' if port is None else f':{port}'}/docs"
         request_id = f"req_{secrets.token_hex(12)}"
-        verdict = rate_limits.Verdict(rate_limits.POLICIES["public"], rate_limits.POLICIES["public"].burst, 0, 0)
+        verdict = rate_limits.RateVerdict(rate_limits.POLICIES["public"], rate_limits.POLICIES["public"].burst, 0, 0)
         headers = {API_VERSION_HEADER: API_VERSION, REQUEST_ID_HEADER: request_id, "Cache-Control": "no-store"}
         headers |= {name.decode(): value.decode() for name, value in rate_limits.headers_of(verdict, enabled=True)}
         headers |= self.more_headers()

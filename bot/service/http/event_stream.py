@@ -27,7 +27,7 @@ from bot.service.operations.accounts import AccountOperations, cursor_lost, feed
 from bot.service.security.auth import Principal, authenticate, refuse_access
 from bot.service.views import event_views
 from bot.service.views.read_access import peek
-from bot.service.views.responses import Refused
+from bot.service.views.responses import OperationRefused
 from bot.service.views.strict_json import dumps
 from bot.venue.model.state import event_id
 from bot.venue.storage import pages
@@ -139,7 +139,7 @@ class StreamOperations:
             text = f"an account has at most {STREAMS_MAX} open streams; end one of them first"
             fix = {"action": "wait", "seconds": RETRY_MS // 1000}
             details = {"streamsMax": STREAMS_MAX}
-            raise Refused(
+            raise OperationRefused(
                 Refusal("rate_limited", text, fix=fix, details=details), None, {"Retry-After": str(RETRY_MS // 1000)}
             )
         wakeup = self._streams.enter(account_id)

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.service.http.connections import CONNECTION
-from bot.service.views.responses import Refused, invalid
+from bot.service.views.responses import OperationRefused, invalid
 from bot.wire.control import FaultRequest
 from bot.wire.interface import Operation
 
@@ -37,7 +37,7 @@ Run = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Fault:
+class InjectedFault:
     id: str
     op: str
     kind: str
@@ -48,13 +48,13 @@ class Fault:
         return {"id": self.id, "op": self.op, "kind": self.kind, "remaining": self.remaining, "ms": self.ms}
 
 
-class Faults:
+class InjectedFaults:
     """The faults that are set. A fault names an operationId of the OpenAPI document, or "*"."""
 
     def __init__(self) -> None:
         self._operations: frozenset[str] = frozenset()
         self._rule_of: Callable[[Scope], Operation[Any] | None] = lambda scope: None
-        self._faults: list[Fault] = []
+        self._faults: list[InjectedFault] = []
         self._seq = 0
 
     def follow(self, rules: Sequence[Operation[Any]], rule_of: Callable[[Scope], Operation[Any] | None]) -> None:
@@ -75,11 +75,11 @@ class Faults:
     def add(self, request: FaultRequest) -> None:
         op, kind = request.op, request.kind
         if op != ANY and op not in self._operations:
-            raise Refused(invalid("op", f"{op!r} is not an operation", [ANY, *sorted(self._operations)]))
+            raise OperationRefused(invalid("op", f"{op!r} is not an operation", [ANY, *sorted(self._operations)]))
         if kind == "delay" and request.ms is None:
-            raise Refused(invalid("ms", "is required for a delay", "0..600000"))
+            raise OperationRefused(invalid("ms", "is required for a delay", "0..600000"))
         if kind == "duplicate_event" and op not in (ANY, FEED, STREAM):
-            raise Refused(
+            raise OperationRefused(
                 invalid(
                     "op",
                     "must be the event feed or the event stream: only they can repeat an event",
@@ -87,16 +87,18 @@ class Faults:
                 )
             )
         if request.count > COUNT_MAX:
-            raise Refused(invalid("count", "is too large", f"1..{COUNT_MAX}"))
+            raise OperationRefused(invalid("count", "is too large", f"1..{COUNT_MAX}"))
         if len(self._faults) >= FAULTS_MAX:
-            raise Refused(invalid("op", f"cannot be set: the limit is {FAULTS_MAX} faults; delete the faults first"))
+            raise OperationRefused(
+                invalid("op", f"cannot be set: the limit is {FAULTS_MAX} faults; delete the faults first")
+            )
         self._seq += 1
-        self._faults.append(Fault(f"flt_{self._seq:06d}", op, kind, request.count, request.ms))
+        self._faults.append(InjectedFault(f"flt_{self._seq:06d}", op, kind, request.count, request.ms))
 
-    def _find(self, op: str, *, repeats: bool) -> Fault | None:
+    def _find(self, op: str, *, repeats: bool) -> InjectedFault | None:
         return next((f for f in self._faults if f.op in (ANY, op) and (f.kind == "duplicate_event") == repeats), None)
 
-    def _use(self, fault: Fault) -> None:
+    def _use(self, fault: InjectedFault) -> None:
         fault.remaining -= 1
         if not fault.remaining:
             self._faults = [one for one in self._faults if one is not fault]
@@ -184,11 +186,13 @@ class Faults:
         return repeat
 
 
-def _refusal(kind: str) -> Refused:
+def _refusal(kind: str) -> OperationRefused:
     if kind == "status_429":
         text = "injected by the sandbox control: too many requests"
-        return Refused(Refusal("rate_limited", text, fix={"action": "wait", "seconds": 1}), None, {"Retry-After": "1"})
-    return Refused(Refusal("internal_error", "injected by the sandbox control: internal error"), 500)
+        return OperationRefused(
+            Refusal("rate_limited", text, fix={"action": "wait", "seconds": 1}), None, {"Retry-After": "1"}
+        )
+    return OperationRefused(Refusal("internal_error", "injected by the sandbox control: internal error"), 500)
 
 
 class Whole:

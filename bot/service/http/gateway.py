@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.logs import log
-from bot.service.http.fault_injection import INJECTED, Faults
+from bot.service.http.fault_injection import INJECTED, InjectedFaults
 from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.operations.executor import Context
 from bot.service.operations.operations import Operations
@@ -31,7 +31,7 @@ from bot.service.security import rate_limits
 from bot.service.security.auth import Principal, authenticate, end_of, refuse_access
 from bot.service.state_machine.machine import Machine
 from bot.service.views import strict_json
-from bot.service.views.responses import Answer, Refused, invalid, of_validation, refuse
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid, of_validation, refuse
 from bot.wire.base import Request
 from bot.wire.headers import API_VERSION, format_sandbox_clock, parse_expires_after, parse_idempotency_key
 from bot.wire.interface import Access, Operation
@@ -133,7 +133,7 @@ class Gateway:
         self.rules = tuple(rules)
         self._routes = Routes(rules)
         self._control_token = control_token or None
-        self.faults: Faults | None = None
+        self.faults: InjectedFaults | None = None
         # host names that a service on loopback accepts; None: any
         self._hosts = hosts
 
@@ -197,7 +197,7 @@ class _Exchange:
             endpoint = self._gateway.endpoints[self._route]
             response = await endpoint(HttpRequest(self._scope, self._receive, self._respond))
             await response(self._scope, self._receive, self._respond)
-        except Refused as no:
+        except OperationRefused as no:
             await self._refuse(no.refusal, no.status, no.headers)
         except Exception as error:
             # A bug: the caller gets the request id, the log gets the details. If the state is in doubt the machine
@@ -219,7 +219,9 @@ class _Exchange:
         found = gateway.find(scope)
         if found is None:
             self._take("public")
-            raise Refused(Refusal("not_found", f"no such route: {scope['path'][:200]!r}", fix={"action": "read_docs"}))
+            raise OperationRefused(
+                Refusal("not_found", f"no such route: {scope['path'][:200]!r}", fix={"action": "read_docs"})
+            )
         methods, places = found
         rule = methods.get(scope["method"])
         if rule is None:
@@ -227,7 +229,9 @@ class _Exchange:
             self._take("public")
             allow = ", ".join(sorted(methods))
             text = f"{scope['method'][:20]} is not allowed here; allowed: {allow}"
-            raise Refused(Refusal("invalid_input", text, details={"allow": sorted(methods)}), 405, {"Allow": allow})
+            raise OperationRefused(
+                Refusal("invalid_input", text, details={"allow": sorted(methods)}), 405, {"Allow": allow}
+            )
         self._is_order = rule.is_order
         self._is_rpc = rule.is_rpc
         self._route = rule.method, rule.path
@@ -247,7 +251,7 @@ class _Exchange:
             query = self._read(rule.query, self._query())
             body = self._read(rule.body or EmptyRequest, value)
         except ValidationError as error:
-            raise Refused(of_validation(error)) from None
+            raise OperationRefused(of_validation(error)) from None
         if context.idempotency_key is not None:
             fingerprint = strict_json.fingerprint(scope["method"], scope["path"], value)
             context = Context(
@@ -271,17 +275,17 @@ class _Exchange:
 
     def _check_headers(self) -> None:
         if self._twice is not None:
-            raise Refused(invalid(self._twice.decode(), "is given twice"))
+            raise OperationRefused(invalid(self._twice.decode(), "is given twice"))
         hosts = self._gateway._hosts  # noqa: SLF001
         if hosts is not None:
             host = self._headers.get(b"host", b"").decode("latin-1").lower()
             name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
             if name not in hosts:
-                raise Refused(invalid("Host", f"must name this service, not {name[:80]!r}"))
+                raise OperationRefused(invalid("Host", f"must name this service, not {name[:80]!r}"))
         version = self._headers.get(b"x-api-version")
         if version is not None and version.strip() != _VERSION:
             text = f"must be {API_VERSION}"
-            raise Refused(
+            raise OperationRefused(
                 invalid("X-API-Version", text, [API_VERSION], fix={"field": "X-API-Version", "value": API_VERSION})
             )
 
@@ -292,7 +296,7 @@ class _Exchange:
         name = origin.decode("latin-1").strip().lower()
         if name not in rule.origins:
             self._take("public")
-            raise Refused(
+            raise OperationRefused(
                 Refusal("forbidden", f"pages of {name[:80]!r} may not call this address", details={"field": "Origin"})
             )
 
@@ -317,7 +321,7 @@ class _Exchange:
             challenge = "Bearer" if text is None else 'Bearer error="invalid_token"'
             if rule.metadata:
                 challenge += f'{"" if text is None else ","} resource_metadata="{rule.metadata}"'
-            raise Refused(found, None, {"WWW-Authenticate": challenge})
+            raise OperationRefused(found, None, {"WWW-Authenticate": challenge})
         self._principal = found
         if found.key is not None:
             operations.key_used(found.key)
@@ -326,7 +330,9 @@ class _Exchange:
         refused = refuse_access(found, rule.access)
         if refused is not None:
             scope = (refused.details or {}).get("requiredScope", "")
-            raise Refused(refused, None, {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'})
+            raise OperationRefused(
+                refused, None, {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'}
+            )
         return found
 
     def _check_control(self, header: str | None) -> None:
@@ -341,7 +347,7 @@ class _Exchange:
                 if token is not None
                 else "the sandbox control is disabled on this address"
             )
-            raise Refused(Refusal("unauthorized", text), None, {"WWW-Authenticate": "Bearer"})
+            raise OperationRefused(Refusal("unauthorized", text), None, {"WWW-Authenticate": "Bearer"})
 
     def _take(self, policy: str | None) -> None:
         limits = self._operations.rate_limits
@@ -362,7 +368,7 @@ class _Exchange:
                 fix={"action": "wait", "seconds": verdict.retry_after},
                 details={"policy": verdict.policy.name},
             )
-            raise Refused(refusal, None, {"Retry-After": str(verdict.retry_after)})
+            raise OperationRefused(refusal, None, {"Retry-After": str(verdict.retry_after)})
 
     def _context(self, rule: Operation[Any]) -> Context:
         key: str | None = None
@@ -371,14 +377,14 @@ class _Exchange:
             try:
                 key = parse_idempotency_key(header.decode("latin-1"))
             except ValueError:
-                raise Refused(
+                raise OperationRefused(
                     invalid("Idempotency-Key", "must be 1..255 visible ASCII characters", "1..255 characters")
                 ) from None
         if rule.keyed and (header := self._headers.get(b"x-expires-after")) is not None:
             try:
                 expires = parse_expires_after(header.decode("latin-1"))
             except ValueError:
-                raise Refused(invalid("X-Expires-After", "must be unix milliseconds, digits only")) from None
+                raise OperationRefused(invalid("X-Expires-After", "must be unix milliseconds, digits only")) from None
         return Context(self._request_id, key, expires, is_order=rule.is_order, ip=self._ip())
 
     def _query(self) -> dict[str, str]:
@@ -388,27 +394,27 @@ class _Exchange:
         try:
             pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
         except ValueError:
-            raise Refused(invalid("query", "is not well-formed")) from None
+            raise OperationRefused(invalid("query", "is not well-formed")) from None
         made = dict(pairs)
         if len(made) != len(pairs):
-            raise Refused(invalid("query", "names a parameter twice"))
+            raise OperationRefused(invalid("query", "names a parameter twice"))
         return made
 
     async def _body(self) -> bytes:
         length = self._headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:12]) > BODY_BYTES_MAX:
-            raise Refused(_too_large(), 413)
+            raise OperationRefused(_too_large(), 413)
         parts: list[bytes] = []
         size = 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 # An incomplete body could be any request, so it is refused.
-                raise Refused(invalid("body", "ended before its Content-Length"))
+                raise OperationRefused(invalid("body", "ended before its Content-Length"))
             part = message.get("body", b"")
             size += len(part)
             if size > BODY_BYTES_MAX:
-                raise Refused(_too_large(), 413)
+                raise OperationRefused(_too_large(), 413)
             parts.append(part)
             if not message.get("more_body", False):
                 break
@@ -421,14 +427,14 @@ class _Exchange:
         try:
             return strict_json.parse(raw)
         except strict_json.BadJson as error:
-            raise Refused(invalid("body", str(error))) from None
+            raise OperationRefused(invalid("body", str(error))) from None
 
     # ── The answer
     # ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_of(
         self, refusal: Refusal, status: int | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """A refusal as this request's error object."""
         answer = refuse(
             refusal,
@@ -441,9 +447,9 @@ class _Exchange:
         if self._is_rpc:
             answer = answer._replace(body=strict_json.dumps(_as_rpc(answer)))
         if answer.status == 401 and "WWW-Authenticate" not in answer.headers:
-            answer = Answer(answer.status, answer.body, {**answer.headers, "WWW-Authenticate": "Bearer"})
+            answer = ServiceAnswer(answer.status, answer.body, {**answer.headers, "WWW-Authenticate": "Bearer"})
         if answer.status == 503 and "Retry-After" not in answer.headers:
-            answer = Answer(answer.status, answer.body, {**answer.headers, "Retry-After": "1"})
+            answer = ServiceAnswer(answer.status, answer.body, {**answer.headers, "Retry-After": "1"})
         return answer
 
     async def _refuse(
@@ -474,7 +480,7 @@ class _Exchange:
         message["headers"] = headers
 
 
-limits_off: Final = rate_limits.Verdict(rate_limits.POLICIES["default"], 0, 0, 0)
+limits_off: Final = rate_limits.RateVerdict(rate_limits.POLICIES["default"], 0, 0, 0)
 _UNLIMITED: Final = rate_limits.headers_of(limits_off, enabled=False)
 _VERSION: Final = API_VERSION.encode()
 _EMPTY: Final[dict[type[Request], Request]] = {}
@@ -489,7 +495,7 @@ def _new_id() -> str:
     return f"req_{_ids.pop()}"
 
 
-def _as_rpc(answer: Answer) -> dict[str, Any]:
+def _as_rpc(answer: ServiceAnswer) -> dict[str, Any]:
     """An error object as a JSON-RPC error, so that an agent's library shows the reason.
 
     The id is null because the body has not been read.
@@ -499,13 +505,13 @@ def _as_rpc(answer: Answer) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": error["message"], "data": error}}
 
 
-async def send_answer(answer: Answer, send: Send) -> None:
+async def send_answer(answer: ServiceAnswer, send: Send) -> None:
     """Send an answer as ASGI messages."""
     await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def headers_of(answer: Answer) -> list[tuple[bytes, bytes]]:
+def headers_of(answer: ServiceAnswer) -> list[tuple[bytes, bytes]]:
     """The headers of this answer, without the headers that every response has."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer.body)).encode())]
     for name, value in answer.headers.items():
@@ -517,10 +523,10 @@ def check_content_type(kind: bytes | None, coding: bytes | None) -> None:
     """Refuse a body whose Content-Type or Content-Encoding is not plain JSON. A missing header counts as plain JSON."""
     if kind is not None and kind != b"application/json" and not _is_json(kind.decode("latin-1")):
         fix = {"field": "Content-Type", "value": "application/json"}
-        raise Refused(invalid("Content-Type", "must be application/json", ["application/json"], fix=fix), 415)
+        raise OperationRefused(invalid("Content-Type", "must be application/json", ["application/json"], fix=fix), 415)
     if coding is not None and coding.strip().lower() != b"identity":
         fix = {"field": "Content-Encoding", "value": "identity"}
-        raise Refused(
+        raise OperationRefused(
             invalid("Content-Encoding", "must be identity: compressed bodies are not supported", ["identity"], fix=fix),
             415,
             {"Accept-Encoding": "identity"},
@@ -540,7 +546,7 @@ def _is_json(kind: str) -> bool:
 def _check_sound(machine: Machine) -> None:
     if machine.fault is not None:
         text = "the service is stopping after an internal error"
-        raise Refused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
+        raise OperationRefused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
 
 
 def check_still_valid(machine: Machine, generation: int, principal: Principal) -> None:
@@ -550,10 +556,10 @@ def check_still_valid(machine: Machine, generation: int, principal: Principal) -
     _check_sound(machine)
     if generation != machine.generation:
         text = "the service was restored during this request; nothing was done, send the request again"
-        raise Refused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
+        raise OperationRefused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
     ended = None if principal is _NOBODY else end_of(machine.state, principal, machine.clock.now_ms())
     if ended is not None:
-        raise Refused(ended, None, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+        raise OperationRefused(ended, None, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
 
 def _too_large() -> Refusal:

@@ -29,7 +29,7 @@ from bot.service.operations.executor import Context
 from bot.service.operations.keys import covers
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import OWNER_SCOPES, Principal, authenticate
-from bot.service.views.responses import Refused, invalid, of_validation
+from bot.service.views.responses import OperationRefused, invalid, of_validation
 from bot.wire.base import Request, Text
 from bot.wire.interface import Access, Operation
 from bot.wire.requests import OtpRequest, VerifyRequest
@@ -123,7 +123,7 @@ class ApprovalPage:
             return step(visit, form, context), 200
         except ValidationError as error:
             return self._again(visit, of_validation(error).message, form), 400
-        except Refused as no:
+        except OperationRefused as no:
             status = 429 if no.refusal.code == "rate_limited" else 400
             return self._again(visit, no.refusal.message, form), status
 
@@ -150,7 +150,7 @@ class ApprovalPage:
     def _otp(self, visit: Visit, form: Form, context: Context) -> str:
         self._waiting(visit)
         if visit.phone is None:
-            raise Refused(invalid("phoneNumber", "must be given first"))
+            raise OperationRefused(invalid("phoneNumber", "must be given first"))
         request = VerifyRequest.from_wire({"phoneNumber": visit.phone, "code": _one(form, "otp").strip()})
         signed = self._operations.judge_code(request, context, None)
         visit.owner = Principal(signed.account.id, None, frozenset(OWNER_SCOPES), owner=True)
@@ -161,9 +161,9 @@ class ApprovalPage:
         machine = self._operations.machine
         principal = authenticate(machine.state, f"Bearer {_one(form, 'apiKey').strip()}", machine.catch_up())
         if isinstance(principal, Refusal):
-            raise Refused(principal)
+            raise OperationRefused(principal)
         if not principal.owner:
-            raise Refused(
+            raise OperationRefused(
                 Refusal("forbidden", "only the owner's key, the first key of an account, may approve a device")
             )
         visit.owner = principal
@@ -173,7 +173,7 @@ class ApprovalPage:
         owner, device = self._owner(visit), self._waiting(visit)
         scopes = tuple(scope for scope, _ in approval_page.SCOPES if scope in form.get("scope", []))
         if not scopes or len(scopes) != len(form.get("scope", [])):
-            raise Refused(invalid("scope", "must be one or more of the offered scopes"))
+            raise OperationRefused(invalid("scope", "must be one or more of the offered scopes"))
         name = "".join(letter for letter in _one(form, "name").strip() if letter.isprintable())[:64] or NAME_DEFAULT
         self._operations.decide_device(owner, device, name, scopes, yes=True)
         visit.device = None
@@ -232,24 +232,24 @@ class ApprovalPage:
         """The owner who signed in. Refused if the credential is no longer valid."""
         owner = visit.owner
         if owner is None:
-            raise Refused(Refusal("unauthorized", "sign in first"))
+            raise OperationRefused(Refusal("unauthorized", "sign in first"))
         state = self._operations.machine.state
         if owner.account not in state.accounts or (owner.key is not None and owner.key not in state.keys):
             # the sandbox was reset or restored to a state without this account
             visit.owner = None
-            raise Refused(Refusal("unauthorized", "the account no longer exists"))
+            raise OperationRefused(Refusal("unauthorized", "the account no longer exists"))
         key = self._operations.key(owner)
         now = self._operations.machine.catch_up()
         if key is not None and (key.revoked or (key.expires_ms is not None and now >= key.expires_ms)):
             visit.owner = None
-            raise Refused(Refusal("unauthorized", "the key has been revoked or has expired"))
+            raise OperationRefused(Refusal("unauthorized", "the key has been revoked or has expired"))
         return owner
 
     def _waiting(self, visit: Visit) -> str:
         if visit.device is None or self._operations.waiting_device(visit.device) is None:
             # the person starts again with another code
             visit.device, visit.owner = None, None
-            raise Refused(Refusal("not_found", "this request has expired, or somebody has already decided it"))
+            raise OperationRefused(Refusal("not_found", "this request has expired, or somebody has already decided it"))
         return visit.device
 
     # ── Visits and forms ────────────────────────────────────────────────────────────────────────────────────────────

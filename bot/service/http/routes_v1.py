@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from bot.service.http.gateway import Call, Endpoint, check_still_valid, headers_of
 from bot.service.operations.operations import Operations
 from bot.service.operations.webhooks import WebhookOperations
-from bot.service.views.responses import Answer
+from bot.service.views.responses import ServiceAnswer
 from bot.wire import interface
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.headers import CONFIRM_HEADER
@@ -47,7 +47,7 @@ class Router:
 
         return add
 
-    def serve(self, operation: Operation[Any], method: Callable[..., Answer | Awaitable[Answer]]) -> None:
+    def serve(self, operation: Operation[Any], method: Callable[..., ServiceAnswer | Awaitable[ServiceAnswer]]) -> None:
         """Answer an operation with a method. Its parameters name what it gets: ARGUMENTS, or the names in the path."""
         places, getters = iter(operation.places), []
         for name, parameter in signature(method).parameters.items():
@@ -59,7 +59,7 @@ class Router:
         async def endpoint(http: Request) -> Response:
             call = call_of(http)
             answer = method(*[get(call) for get in getters])
-            return respond(answer if isinstance(answer, Answer) else await answer)
+            return respond(answer if isinstance(answer, ServiceAnswer) else await answer)
 
 
 def _place(name: str) -> Callable[[Call], Any]:
@@ -76,7 +76,7 @@ def call_of(http: Request) -> Call:
 class AnswerResponse(Response):
     """A response from an answer whose bytes and headers are complete."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ServiceAnswer) -> None:
         self.status_code = answer.status
         self.body = answer.body
         self.background = None
@@ -87,7 +87,7 @@ class AnswerResponse(Response):
         await send({"type": "http.response.body", "body": self.body})
 
 
-def respond(answer: Answer) -> Response:
+def respond(answer: ServiceAnswer) -> Response:
     return AnswerResponse(answer)
 
 

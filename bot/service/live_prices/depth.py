@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from bot.market_data.quote_filter import PX_MAX, scaled
 from bot.market_data.source import Depth
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import BOOK_LEVELS, Market
+from bot.venue.model.state import BOOK_LEVELS, VenueMarket
 
 # The size of one level, in the base currency.
 SIZE_MAX: Final = 10**12
@@ -21,7 +21,7 @@ STEPS: Final = BOOK_LEVELS - 1
 GROWTHS: Final = sum(range(BOOK_LEVELS))
 
 
-class Book(NamedTuple):
+class BookFields(NamedTuple):
     """Fields of the venue's command SetBook."""
 
     level_step: int
@@ -29,7 +29,7 @@ class Book(NamedTuple):
     level_growth: int
 
 
-def book_of(market: Market, depth: Depth) -> Book | None:
+def book_of(market: VenueMarket, depth: Depth) -> BookFields | None:
     """The book of a market in the shape of the exchange's.
 
     None if a side is empty, or if prices or sizes are not possible.
@@ -44,7 +44,7 @@ def book_of(market: Market, depth: Depth) -> Book | None:
     first = min(bids[0][1], asks[0][1], total // BOOK_LEVELS)
     first = max(market.lot, first - first % market.lot)
     growth = max(0, (total - BOOK_LEVELS * first) * E8 // (GROWTHS * first))
-    return Book(max(1, span * E8 // (mid * STEPS)), first, growth)
+    return BookFields(max(1, span * E8 // (mid * STEPS)), first, growth)
 
 
 def _side(levels: list[tuple[float, float]]) -> list[tuple[int, int]]:

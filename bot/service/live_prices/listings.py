@@ -17,7 +17,7 @@ from bot.logs import log
 from bot.market_data.quote_filter import QuoteFilter
 from bot.market_data.registry import open_source
 from bot.market_data.source import Instrument, LiveSource, NoAnswer, NotOffered, Quote
-from bot.market_data.symbols import Mapped, mapped
+from bot.market_data.symbols import MappedCoin, mapped
 from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at
 from bot.service.state_machine.bootstrap import LiveOptions
 from bot.venue.model.numbers import E8, decimals_of
@@ -105,7 +105,7 @@ async def _listed(name: str, markets: tuple[str, ...], opened: OpenSource) -> di
     return listings
 
 
-def _mapped(markets: Sequence[str], instruments: list[Instrument], source: str) -> list[Mapped]:
+def _mapped(markets: Sequence[str], instruments: list[Instrument], source: str) -> list[MappedCoin]:
     found = []
     for text in markets or [coin for coin, listing in CATALOGUE.items() if listing.spec.asset_class == "crypto"]:
         coin, given, _ = text.partition("=")
@@ -141,7 +141,7 @@ async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int
     return prices
 
 
-def _listing(one: Mapped, px: int) -> Listing:
+def _listing(one: MappedCoin, px: int) -> Listing:
     """The catalogue's market at the source's price, with the source's fees, grids, minimum and leverage."""
     listing = listing_at(CATALOGUE[one.coin], px)
     # Openings are refused while the source is silent.

@@ -16,7 +16,7 @@ from bot.market_data.source import Depth, FundingRate, Mark, Page, Quote, Row
 from bot.money import format_e8
 from bot.service.live_prices.depth import book_of
 from bot.service.market_data.live_candles import LiveCandles
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.service.state_machine.machine import Machine
 from bot.venue.model.commands import SetBook, SetMarket
 from bot.venue.model.numbers import E8, E12
@@ -70,7 +70,7 @@ class LiveMarket:
         self._machine = machine
         # The source's instant, mark, bid and ask of each quote that waits.
         self._waiting: deque[tuple[int, int, int, int]] = deque(maxlen=WAITING_MAX)
-        self._missed: list[Candle] = []
+        self._missed: list[GridCandle] = []
         # the jump that the log has named, of price and mark
         self._told: dict[str, Jump] = {}
 
@@ -234,7 +234,7 @@ class LiveMarket:
             # Part of this minute was lived through; only its close is certainly new.
             if candle.ts < self.lived_ms:
                 close = candle.close
-                candle = Candle(candle.ts, close, close, close, close, candle.volume)
+                candle = GridCandle(candle.ts, close, close, close, close, candle.volume)
             self._machine.missed_candle(self.coin, candle)
         self.lived_ms = max(self.lived_ms, min(self.candles.until_ms, self._machine.caught_ms))
         for at_ms, mark, bid, ask in self._waiting:
@@ -250,6 +250,6 @@ class LiveMarket:
         return (band.lo, band.hi) != (-INFINITY, INFINITY)
 
 
-def candle_of(row: Row) -> Candle:
+def candle_of(row: Row) -> GridCandle:
     """A candle of the source, scaled 1e8."""
-    return Candle(row.at_ms, *map(scaled, row[1:]))
+    return GridCandle(row.at_ms, *map(scaled, row[1:]))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.service.market_data.trading_hours import DAY_MS, daily_start
 from bot.wire.vocabulary import CANDLES_MAX, INTERVAL_MS
 
@@ -20,7 +20,7 @@ STEPS: Final = tuple(INTERVAL_MS.items())
 
 
 # The last closed candles of an interval, oldest first, as of the creation of the store; at most `limit`.
-History = Callable[[str, int], list[Candle]]
+History = Callable[[str, int], list[GridCandle]]
 # candles of history that a small first request makes; a larger request makes all of them
 HELPING: Final = 32
 # candles packed together: 13 to 20 bytes each instead of 300; the newest candles stay unpacked
@@ -39,8 +39,8 @@ class _Running:
         self.open = self.high = self.low = self.close = px
         self.volume = 0
 
-    def candle(self) -> Candle:
-        return Candle(self.ts, self.open, self.high, self.low, self.close, self.volume)
+    def candle(self) -> GridCandle:
+        return GridCandle(self.ts, self.open, self.high, self.low, self.close, self.volume)
 
 
 class _Closed:
@@ -48,18 +48,18 @@ class _Closed:
 
     __slots__ = ("_newest", "_pages")
 
-    def __init__(self, candles: Iterable[Candle] = ()) -> None:
+    def __init__(self, candles: Iterable[GridCandle] = ()) -> None:
         # whole pages; only the oldest may be short
         self._pages: deque[bytes] = deque()
         self._newest = list(candles)
         self._pack()
 
-    def append(self, candle: Candle) -> None:
+    def append(self, candle: GridCandle) -> None:
         self._newest.append(candle)
         if len(self._newest) >= 2 * PAGE:
             self._pack()
 
-    def prepend(self, older: list[Candle]) -> None:
+    def prepend(self, older: list[GridCandle]) -> None:
         """Insert history before the first candle."""
         if not self._pages:
             self._newest[:0] = older
@@ -69,7 +69,7 @@ class _Closed:
             self._pages.appendleft(_packed(older[max(0, end - PAGE) : end]))
         self._drop()
 
-    def last(self, most: int) -> list[Candle]:
+    def last(self, most: int) -> list[GridCandle]:
         """The newest `limit` candles."""
         found = self._newest
         for page in reversed(self._pages):
@@ -89,7 +89,7 @@ class _Closed:
             self._pages.popleft()
 
 
-def _packed(candles: Sequence[Candle]) -> bytes:
+def _packed(candles: Sequence[GridCandle]) -> bytes:
     """Pack field by field, each value as its difference from the previous candle's: a quarter smaller than the plain
     values.
     """
@@ -97,10 +97,10 @@ def _packed(candles: Sequence[Candle]) -> bytes:
     return zlib.compress(array("q", [b - a for column in columns for a, b in pairwise((0, *column))]), PACKING)
 
 
-def _unpacked(page: bytes) -> list[Candle]:
+def _unpacked(page: bytes) -> list[GridCandle]:
     steps = array("q", zlib.decompress(page))
-    count = len(steps) // len(Candle._fields)
-    return list(map(Candle, *(accumulate(steps[at : at + count]) for at in range(0, len(steps), count))))
+    count = len(steps) // len(GridCandle._fields)
+    return list(map(GridCandle, *(accumulate(steps[at : at + count]) for at in range(0, len(steps), count))))
 
 
 def start_of(at_ms: int, step: int, base_ms: int, sessions: str | None) -> int:
@@ -137,7 +137,7 @@ class CandleStore:
         closed = self._closed[self._steps[0][0]].last(1)
         return closed[0].close if closed else None
 
-    def load(self, interval: str, candles: Iterable[Candle], running: Candle | None = None) -> None:
+    def load(self, interval: str, candles: Iterable[GridCandle], running: GridCandle | None = None) -> None:
         """Load the history of one interval, oldest first, and its open bar."""
         self._closed[interval] = _Closed(candles)
         if running is not None:
@@ -162,12 +162,12 @@ class CandleStore:
             running.close = px
             running.volume += volume
 
-    def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
+    def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[GridCandle, bool]]:
         """The last `limit` candles, oldest first, each with whether it is closed."""
         self._help(interval, limit)
         step = INTERVAL_MS[interval]
         running = self._running[interval]
-        found: list[tuple[Candle, bool]] = []
+        found: list[tuple[GridCandle, bool]] = []
         if running is not None:
             found.append((running.candle(), running.ts + step <= now_ms))
         rest = self._closed[interval].last(limit - len(found))
@@ -200,14 +200,14 @@ class CandleStore:
         return bars[0].open, max(c.high for c in bars), min(c.low for c in bars), usd
 
 
-def merge(parts: Iterable[Candle], ts: int) -> Candle | None:
+def merge(parts: Iterable[GridCandle], ts: int) -> GridCandle | None:
     """Merge finer candles in order into one that opens at `ts`; None without candles."""
-    whole: Candle | None = None
+    whole: GridCandle | None = None
     for part in parts:
         if whole is None:
             whole = part._replace(ts=ts)
         else:
-            whole = Candle(
+            whole = GridCandle(
                 ts,
                 whole.open,
                 max(whole.high, part.high),

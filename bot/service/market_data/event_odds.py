@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from bot.service.market_data.refinement import DAY_MS, Refinement
-from bot.service.market_data.simulator import HISTORY_DAYS, Candle
+from bot.service.market_data.simulator import HISTORY_DAYS, GridCandle
 from bot.venue.model.numbers import E8
 from bot.venue.model.outcome import PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
     lots: int
 
 
-class EventMarket(Refinement[Stretch]):
+class EventOdds(Refinement[Stretch]):
     """The candles of one event market up to its end. `pace`: how much information arrives before the last hour."""
 
     lot = E8
@@ -69,31 +69,31 @@ class EventMarket(Refinement[Stretch]):
         self._ahead: list[Stretch] = []
         self._past: list[Stretch] | None = None
 
-    def candles(self, interval: str, first_ms: int, until_ms: int) -> list[Candle]:
+    def candles(self, interval: str, first_ms: int, until_ms: int) -> list[GridCandle]:
         """Candles with first_ms <= ts < until_ms, oldest first."""
         step = INTERVAL_MS[interval]
         at = max(first_ms, self._first_day)
         at += -at % step
         until_ms = min(until_ms, self.expires_ms)
-        found: list[Candle] = []
+        found: list[GridCandle] = []
         while at < until_ms:
             block = self._block(interval, at)
             found.extend(self._candle(s, step) for s in block if at <= s.ts < until_ms)
             at = block[-1].ts + step
         return found
 
-    def minute(self, ts: int) -> Candle:
+    def minute(self, ts: int) -> GridCandle:
         """The minute candle that opens at `ts`."""
         block = self._block("1m", ts)
         return self._candle(block[(ts - block[0].ts) // 60_000], 60_000)
 
-    def _candle(self, s: Stretch, step: int) -> Candle:
+    def _candle(self, s: Stretch, step: int) -> GridCandle:
         opened, high, low, close = _px(s.open), _px(s.high), _px(s.low), _px(s.close)
         # The last price of the market is the outcome.
         if s.ts + step >= self.expires_ms:
             close = PX_MAX if self._way > 0 else PX_MIN
             high, low = max(high, close), min(low, close)
-        return Candle(s.ts, opened, high, low, close, s.lots * E8)
+        return GridCandle(s.ts, opened, high, low, close, s.lots * E8)
 
     # ── Information ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple
 
-from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.event_odds import EventOdds
 from bot.service.market_data.instruments import Listing
 from bot.service.market_data.price_feed import SimulatedSource
 from bot.venue.model.numbers import E8
@@ -67,7 +67,7 @@ class EventSeries:
         listing = self._first[first]
         assert listing.lasts_hours is not None
         start_ms = self.start_of(spec)
-        market = EventMarket(
+        market = EventOdds(
             coin=spec.coin,
             seed=self._seed,
             prior=listing.px if number == 1 else self._chance(spec.coin, listing.px),

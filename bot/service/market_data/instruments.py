@@ -20,7 +20,7 @@ _MILLION: Final = 1_000_000 * E8
 BPS_RATE: Final = E8 // 10_000
 
 
-class Depth(NamedTuple):
+class BookDepth(NamedTuple):
     """An order book: half the spread, the USD amount of the first level, and the distance between levels."""
 
     half_bps: float
@@ -52,21 +52,21 @@ class LiveListing:
 
 # (daily turnover in USD, depth): the first row that the turnover reaches (venue.md 2.12).
 CRYPTO_DEPTHS: Final = (
-    (1_000_000_000, Depth(0.1, 60_000, 0.08)),
-    (100_000_000, Depth(0.8, 25_000, 0.6)),
-    (10_000_000, Depth(4.5, 8_000, 1.2)),
-    (1_000_000, Depth(5.0, 4_000, 2.0)),
-    (0, Depth(14.0, 1_000, 4.0)),
+    (1_000_000_000, BookDepth(0.1, 60_000, 0.08)),
+    (100_000_000, BookDepth(0.8, 25_000, 0.6)),
+    (10_000_000, BookDepth(4.5, 8_000, 1.2)),
+    (1_000_000, BookDepth(5.0, 4_000, 2.0)),
+    (0, BookDepth(14.0, 1_000, 4.0)),
 )
 STOCK_DEPTHS: Final = (
-    (10_000_000, Depth(0.7, 25_000, 0.8)),
-    (1_000_000, Depth(3.5, 8_000, 2.5)),
-    (100_000, Depth(12.0, 2_500, 5.0)),
-    (0, Depth(100.0, 600, 20.0)),
+    (10_000_000, BookDepth(0.7, 25_000, 0.8)),
+    (1_000_000, BookDepth(3.5, 8_000, 2.5)),
+    (100_000, BookDepth(12.0, 2_500, 5.0)),
+    (0, BookDepth(100.0, 600, 20.0)),
 )
 
 
-def _depth(depths: tuple[tuple[int, Depth], ...], day_usd: int) -> Depth:
+def _depth(depths: tuple[tuple[int, BookDepth], ...], day_usd: int) -> BookDepth:
     return next(depth for least, depth in depths if day_usd >= least)
 
 
@@ -80,7 +80,7 @@ def _tiers(leverage: int, lower_millions: int) -> tuple[tuple[int, int], ...]:
     return ((0, leverage), (lower_millions * _MILLION, leverage // 2)) if lower_millions else ()
 
 
-def _spec(coin: str, name: str, px: int, sz_decimals: int, leverage: int, depth: Depth) -> MarketSpec:
+def _spec(coin: str, name: str, px: int, sz_decimals: int, leverage: int, depth: BookDepth) -> MarketSpec:
     lot = 10 ** (8 - sz_decimals)
     return MarketSpec(
         coin=coin,

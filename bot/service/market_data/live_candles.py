@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bot.service.market_data.candles import STEPS, CandleStore, merge
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE_MS = INTERVAL_MS["1m"]
@@ -33,19 +33,19 @@ class LiveCandles(CandleStore):
         # intervals that have the source's history
         self._with_history: set[str] = set()
         # minutes by their quotes, from `until_ms` on
-        self._quoted: list[Candle] = []
+        self._quoted: list[GridCandle] = []
         # minutes of the running coarse bar
-        self._parts: dict[str, list[Candle]] = {name: [] for name, _ in STEPS[1:]}
+        self._parts: dict[str, list[GridCandle]] = {name: [] for name, _ in STEPS[1:]}
 
     # ── The source in the feed ──────────────────────────────────────────────────────────────────────────────────────
 
-    def bar_at(self, at_ms: int) -> Candle | None:
+    def bar_at(self, at_ms: int) -> GridCandle | None:
         return None
 
-    def next_bar(self, after_ms: int) -> Candle | None:
+    def next_bar(self, after_ms: int) -> GridCandle | None:
         return None
 
-    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[GridCandle]:
         return []
 
     # ── Writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,11 +58,13 @@ class LiveCandles(CandleStore):
             return
         if self._quoted and self._quoted[-1].ts == ts:
             last = self._quoted[-1]
-            self._quoted[-1] = Candle(ts, last.open, max(last.high, px), min(last.low, px), px, last.volume + volume)
+            self._quoted[-1] = GridCandle(
+                ts, last.open, max(last.high, px), min(last.low, px), px, last.volume + volume
+            )
         else:
-            self._quoted.append(Candle(ts, px, px, px, px, volume))
+            self._quoted.append(GridCandle(ts, px, px, px, px, volume))
 
-    def extend(self, minutes: Sequence[Candle], until_ms: int) -> list[Candle]:
+    def extend(self, minutes: Sequence[GridCandle], until_ms: int) -> list[GridCandle]:
         """Add closed minutes. Returns those that were not known."""
         fresh = [candle for candle in minutes if candle.ts >= self.until_ms]
         if fresh and self.whole_from_ms is None:
@@ -77,7 +79,7 @@ class LiveCandles(CandleStore):
         self._quoted = [candle for candle in self._quoted if candle.ts >= self.until_ms]
         return fresh
 
-    def older(self, interval: str, candles: Sequence[Candle]) -> int | None:
+    def older(self, interval: str, candles: Sequence[GridCandle]) -> int | None:
         """Insert the source's history of a coarse interval before the bars that are made of minutes.
 
         Returns the end of the bar that is still missing, because it was unfinished or the source left it out; call
@@ -126,7 +128,7 @@ class LiveCandles(CandleStore):
         newest = self._quoted[-1:] or self._closed["1m"].last(1)
         return newest[0].close if newest else None
 
-    def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
+    def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[GridCandle, bool]]:
         """The last `limit` candles, oldest first, each with whether it is closed.
 
         The oldest bar that the source has not closed is the running one.
@@ -135,7 +137,7 @@ class LiveCandles(CandleStore):
         rest = self._closed[interval].last(limit - (running is not None))
         return [*((candle, True) for candle in rest), *(() if running is None else ((running, False),))]
 
-    def _running_bar(self, interval: str) -> Candle | None:
+    def _running_bar(self, interval: str) -> GridCandle | None:
         parts = [*self._parts.get(interval, ()), *self._quoted]
         if not parts:
             return None

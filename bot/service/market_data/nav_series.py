@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.price_feed import PriceFeed
 from bot.venue.accounting import ledger, nav
-from bot.venue.model.state import DAY_MS, HOUR_MS, Account, State
+from bot.venue.model.state import DAY_MS, HOUR_MS, State, VenueAccount
 from bot.wire.vocabulary import INTERVAL_MS
 
 # range of the interface -> (its length, its step)
@@ -25,7 +25,7 @@ class Point(NamedTuple):
     nav: int
 
 
-def series(state: State, account: Account, feed: PriceFeed, span: str, now_ms: int) -> list[Point]:
+def series(state: State, account: VenueAccount, feed: PriceFeed, span: str, now_ms: int) -> list[Point]:
     """One point at each step boundary of the range since the account was opened, and one now.
 
     A boundary's point is the value at the end of the step before it. The last point is the present value.
@@ -37,7 +37,7 @@ def series(state: State, account: Account, feed: PriceFeed, span: str, now_ms: i
     return [*points, Point(now_ms, ledger.account_value(state, account))]
 
 
-def gains(state: State, account: Account, feed: PriceFeed, now_ms: int) -> dict[str, int]:
+def gains(state: State, account: VenueAccount, feed: PriceFeed, now_ms: int) -> dict[str, int]:
     """The gain within each range: the present value minus the first point, or minus the starting balance of a
     younger account.
     """
@@ -52,11 +52,11 @@ def gains(state: State, account: Account, feed: PriceFeed, now_ms: int) -> dict[
     return found
 
 
-def begun_ms(account: Account) -> int:
+def begun_ms(account: VenueAccount) -> int:
     return account.begun_ms or account.created_ms
 
 
-def _first_boundary(account: Account, length: int, step: int, now_ms: int) -> int:
+def _first_boundary(account: VenueAccount, length: int, step: int, now_ms: int) -> int:
     begun = begun_ms(account)
     if now_ms - length <= begun:
         # the account's opening is not the end of a step
@@ -64,7 +64,7 @@ def _first_boundary(account: Account, length: int, step: int, now_ms: int) -> in
     return -(-(now_ms - length) // step) * step
 
 
-def _values(account: Account, feed: PriceFeed, at: range, step: int, now_ms: int) -> list[int]:
+def _values(account: VenueAccount, feed: PriceFeed, at: range, step: int, now_ms: int) -> list[int]:
     """The account's value at each boundary."""
     history = account.history
     closes: dict[str, _Closes] = {}

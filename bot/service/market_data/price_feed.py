@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from bot.service.market_data.candles import CandleStore, merge, start_of
-from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.event_odds import EventOdds
 from bot.service.market_data.live_candles import LiveCandles
-from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
+from bot.service.market_data.simulator import GridCandle, SimulatedMarket, path_of
 from bot.service.market_data.trading_hours import DAY_MS
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -30,7 +30,7 @@ INTERVALS: Final = tuple(INTERVAL_MS.items())
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 
 
-class Point(NamedTuple):
+class FeedPoint(NamedTuple):
     """One price of a market. `volume`: of the whole bar. `part`: the volume since the previous point."""
 
     at_ms: int
@@ -42,7 +42,7 @@ class Point(NamedTuple):
     part: int
 
 
-class Source(Protocol):
+class MarketSource(Protocol):
     """The price source of one market."""
 
     base_ms: int
@@ -50,15 +50,15 @@ class Source(Protocol):
     # the trading hours of a market whose prices rest at weekends
     sessions: str | None
 
-    def bar_at(self, at_ms: int) -> Candle | None:
+    def bar_at(self, at_ms: int) -> GridCandle | None:
         """The base candle that is open at `at_ms`, or None in a gap of the data."""
         ...
 
-    def next_bar(self, after_ms: int) -> Candle | None:
+    def next_bar(self, after_ms: int) -> GridCandle | None:
         """The first base candle that opens after `after_ms`; None at the end of the data."""
         ...
 
-    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[GridCandle]:
         """The last `limit` candles that had closed by `until_ms`, oldest first."""
         ...
 
@@ -69,23 +69,23 @@ class SimulatedSource:
     base_ms = MINUTE_MS
     sessions: str | None = None
 
-    def __init__(self, market: SimulatedMarket | EventMarket, start_ms: int) -> None:
+    def __init__(self, market: SimulatedMarket | EventOdds, start_ms: int) -> None:
         self._market = market
         self._start_ms = start_ms
-        self._end_ms = market.expires_ms if isinstance(market, EventMarket) else FOREVER_MS
+        self._end_ms = market.expires_ms if isinstance(market, EventOdds) else FOREVER_MS
         self.lot = market.lot
 
-    def bar_at(self, at_ms: int) -> Candle | None:
+    def bar_at(self, at_ms: int) -> GridCandle | None:
         return self._market.minute(at_ms - at_ms % MINUTE_MS) if at_ms < self._end_ms else None
 
-    def next_bar(self, after_ms: int) -> Candle | None:
+    def next_bar(self, after_ms: int) -> GridCandle | None:
         ts = after_ms - after_ms % MINUTE_MS + MINUTE_MS
         return self._market.minute(ts) if ts < self._end_ms else None
 
     def forget(self) -> None:
         self._market.forget()
 
-    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[GridCandle]:
         step = INTERVAL_MS[interval]
         end = until_ms - until_ms % step
         first = max(end - limit * step, self._start_ms - self._start_ms % step - HISTORY_BARS * step)
@@ -95,7 +95,7 @@ class SimulatedSource:
 class RecordedSource:
     """Candles of a file in the file's interval. Coarser candles are merged from them."""
 
-    def __init__(self, candles: list[Candle], base_ms: int, lot: int = 1, sessions: str | None = None) -> None:
+    def __init__(self, candles: list[GridCandle], base_ms: int, lot: int = 1, sessions: str | None = None) -> None:
         self.base_ms = base_ms
         self.sessions = sessions
         self.lot = lot
@@ -107,17 +107,17 @@ class RecordedSource:
         """The number of candles before trading starts."""
         return min(RECORDED_HISTORY_BARS, len(self.candles) // 2)
 
-    def bar_at(self, at_ms: int) -> Candle | None:
+    def bar_at(self, at_ms: int) -> GridCandle | None:
         index = bisect_right(self._opens, at_ms) - 1
         if index < 0 or self._opens[index] + self.base_ms <= at_ms:
             return None
         return self.candles[index]
 
-    def next_bar(self, after_ms: int) -> Candle | None:
+    def next_bar(self, after_ms: int) -> GridCandle | None:
         index = bisect_right(self._opens, after_ms)
         return self.candles[index] if index < len(self.candles) else None
 
-    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[GridCandle]:
         step = INTERVAL_MS[interval]
         if step < self.base_ms:
             return []
@@ -126,14 +126,14 @@ class RecordedSource:
         spare = int(self.sessions is not None and step == DAY_MS)
         first = bisect_left(self._opens, end - (limit + spare) * step)
         last = bisect_right(self._opens, until_ms - self.base_ms)
-        found: list[Candle] = []
+        found: list[GridCandle] = []
         for start, group in groupby(self.candles[first:last], lambda candle: self._start(candle, step)):
             bar = merge(group, start)
             if bar is not None and start + step <= until_ms:
                 found.append(bar)
         return found[spare if first else 0 :]
 
-    def _start(self, candle: Candle, step: int) -> int:
+    def _start(self, candle: GridCandle, step: int) -> int:
         """The start of the bar that a candle belongs to: the bar in which it ends, so that no bar closes before its
         candles do.
         """
@@ -143,7 +143,9 @@ class RecordedSource:
         return last_ms - last_ms % step
 
 
-def points_of(coin: str, candle: Candle, base_ms: int, lot: int = 1) -> tuple[Point, Point, Point, Point]:
+def points_of(
+    coin: str, candle: GridCandle, base_ms: int, lot: int = 1
+) -> tuple[FeedPoint, FeedPoint, FeedPoint, FeedPoint]:
     """The four points of a candle, with its volume distributed evenly in lots."""
     third = base_ms // 3
     quarter = candle.volume // 4 // lot * lot
@@ -151,7 +153,7 @@ def points_of(coin: str, candle: Candle, base_ms: int, lot: int = 1) -> tuple[Po
     parts = (quarter, quarter, quarter, candle.volume - 3 * quarter)
     ts, volume = candle.ts, candle.volume
     a, b, c, d = (
-        Point(ts + times[step], coin, px, step, ts, volume, parts[step]) for step, px in enumerate(path_of(candle))
+        FeedPoint(ts + times[step], coin, px, step, ts, volume, parts[step]) for step, px in enumerate(path_of(candle))
     )
     return a, b, c, d
 
@@ -161,9 +163,9 @@ class _MarketFeed:
     """The position of one market in its source."""
 
     coin: str
-    source: Source
+    source: MarketSource
     # future points of the present candle, the next one last
-    pending: list[Point]
+    pending: list[FeedPoint]
     # made at the first request, so that the start is fast
     store: CandleStore | None = None
     # every point up to here has been taken
@@ -182,7 +184,7 @@ class PriceFeed:
     `options`: where the prices come from, as saved in the database.
     """
 
-    def __init__(self, sources: dict[str, Source], options: str = "") -> None:
+    def __init__(self, sources: dict[str, MarketSource], options: str = "") -> None:
         self.options = options
         self._order = {coin: index for index, coin in enumerate(sources)}
         self._markets = {coin: _MarketFeed(coin, source, []) for coin, source in sources.items()}
@@ -199,7 +201,7 @@ class PriceFeed:
             self._place(market_feed, at_ms if inclusive and self._order[coin] <= limit else at_ms - 1)
         self._stack()
 
-    def add(self, coin: str, source: Source, at_ms: int) -> None:
+    def add(self, coin: str, source: MarketSource, at_ms: int) -> None:
         """Add a market whose points begin at this instant, after the points of all other markets."""
         self._order[coin] = len(self._order)
         market_feed = self._markets[coin] = _MarketFeed(coin, source, [])
@@ -236,7 +238,7 @@ class PriceFeed:
         running = None
         if bar is not None and seen:
             pxs = [p.px for p in seen]
-            running = Candle(bar.ts, pxs[0], max(pxs), min(pxs), pxs[-1], sum(p.part for p in seen))
+            running = GridCandle(bar.ts, pxs[0], max(pxs), min(pxs), pxs[-1], sum(p.part for p in seen))
         store = CandleStore(source.base_ms, lambda name, limit: source.closed(name, passed_ms, limit), source.sessions)
         finer, now = "", None
         for name, step in INTERVALS:
@@ -258,7 +260,7 @@ class PriceFeed:
         market_feed.store = store
         return store
 
-    def _seen(self, market_feed: _MarketFeed) -> tuple[Candle | None, list[Point]]:
+    def _seen(self, market_feed: _MarketFeed) -> tuple[GridCandle | None, list[FeedPoint]]:
         """The present base candle and its points that have been taken."""
         source, passed_ms = market_feed.source, market_feed.passed_ms
         bar = source.bar_at(passed_ms)
@@ -277,7 +279,7 @@ class PriceFeed:
         nexts = [market_feed.pending[-1] for market_feed in self._markets.values() if market_feed.pending]
         return tuple((point.coin, point.px) for point in nexts if point.at_ms == at_ms and point.step == 0)
 
-    def pop(self) -> Point:
+    def pop(self) -> FeedPoint:
         """Take the next point and add it to the candles."""
         _, order, coin = self._heap[0]
         market_feed = self._markets[coin]

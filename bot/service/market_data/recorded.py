@@ -14,7 +14,7 @@ from typing import Any, Final
 from bot.errors import ConfigError
 from bot.money import parse_decimal
 from bot.service.market_data import file_formats
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.venue.model.numbers import E8
 from bot.venue.model.outcome import PAYOUT, PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
@@ -31,13 +31,13 @@ LINE_CHARS_MAX: Final = 10_000
 BYTES_MAX: Final = 2_000_000_000
 
 
-def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> list[Candle]:
+def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> list[GridCandle]:
     """All candles of a `ts,open,high,low,close,volume` file (.csv or .csv.gz), ts = open time in ms UTC. ConfigError
     names the row and the fault.
 
     `are_odds`: prices of an event market, which are clamped to its lowest and highest price, as in a backtest.
     """
-    candles: list[Candle] = []
+    candles: list[GridCandle] = []
     lot: int = 10 ** (8 - sz_decimals)
     try:
         with _open(path) as stream:
@@ -107,7 +107,7 @@ def _lines(stream: io.TextIOWrapper, path: Path) -> Iterator[str]:
         yield line
 
 
-def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool) -> Candle:
+def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool) -> GridCandle:
     def wrong(text: str) -> ConfigError:
         return ConfigError(f"{path}: row {number}: {text}")
 
@@ -144,10 +144,10 @@ def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool
             raise wrong(f"{name} lies outside low..high ({row[3]}..{row[2]})")
     if are_odds:
         opened, high, low, close = (max(PX_MIN, min(PX_MAX, px)) for px in (opened, high, low, close))
-    return Candle(ts, opened, high, low, close, volume - volume % lot)
+    return GridCandle(ts, opened, high, low, close, volume - volume % lot)
 
 
-def interval_of(path: Path, candles: list[Candle]) -> int:
+def interval_of(path: Path, candles: list[GridCandle]) -> int:
     """The interval of a file in ms: the smallest distance between rows, which must be one of the six intervals.
 
     A single candle counts as one minute.

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from bot.service.market_data.refinement import DAY_MS, Refinement
 from bot.service.market_data.trading_hours import calendar
-from bot.venue.model.state import Market
+from bot.venue.model.state import VenueMarket
 from bot.wire.vocabulary import INTERVAL_MS
 
 # so that 1,000 daily candles are past at the start
@@ -46,7 +46,7 @@ REACH: Final = (0.8, 0.15)
 PRICE_FACTOR_MAX: Final = 20.0
 
 
-class Candle(NamedTuple):
+class GridCandle(NamedTuple):
     """A candle on the market's grid, amounts scaled 1e8. `ts` is its open time."""
 
     ts: int
@@ -67,10 +67,12 @@ class _Walk:
         self.regime = 1
 
 
-class SimulatedMarket(Refinement[Candle]):
+class SimulatedMarket(Refinement[GridCandle]):
     """The candles of one simulated market, in the past and in the future."""
 
-    def __init__(self, market: Market, *, seed: int, px: int, start_ms: int, daily_vol: float, day_usd: int) -> None:
+    def __init__(
+        self, market: VenueMarket, *, seed: int, px: int, start_ms: int, daily_vol: float, day_usd: int
+    ) -> None:
         super().__init__()
         self._market = market
         self.lot = market.lot
@@ -82,32 +84,32 @@ class SimulatedMarket(Refinement[Candle]):
         self._calendar = None if market.spec.hours is None else calendar(market.spec.hours)
         self._start_day = start_ms // DAY_MS * DAY_MS
         self._first_day = self._start_day - HISTORY_DAYS * DAY_MS
-        self._ahead: list[Candle] = []
+        self._ahead: list[GridCandle] = []
         # the day before the start first
-        self._past: list[Candle] = []
+        self._past: list[GridCandle] = []
         self._walk = _Walk(self._random("walk", 0), self._start_day, self._grid(px))
         self._way_back = _Walk(self._random("past", 0), self._start_day, self._grid(px))
 
-    def candles(self, interval: str, first_ms: int, until_ms: int) -> list[Candle]:
+    def candles(self, interval: str, first_ms: int, until_ms: int) -> list[GridCandle]:
         """Candles with first_ms <= ts < until_ms, oldest first."""
         step = INTERVAL_MS[interval]
         at = max(first_ms, self._first_day)
         at += -at % step
-        found: list[Candle] = []
+        found: list[GridCandle] = []
         while at < until_ms:
             block = self._block(interval, at)
             found.extend(c for c in block if at <= c.ts < until_ms)
             at = block[-1].ts + step
         return found
 
-    def minute(self, ts: int) -> Candle:
+    def minute(self, ts: int) -> GridCandle:
         """The minute candle that opens at `ts`."""
         block = self._block("1m", ts)
         return block[(ts - block[0].ts) // 60_000]
 
     # ── Days ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _day(self, ts: int) -> Candle:
+    def _day(self, ts: int) -> GridCandle:
         index = (ts - self._start_day) // DAY_MS
         if index < 0:
             while len(self._past) < -index:
@@ -117,7 +119,7 @@ class SimulatedMarket(Refinement[Candle]):
             self._ahead.append(self._day_after(self._walk))
         return self._ahead[index]
 
-    def _day_after(self, walk: _Walk) -> Candle:
+    def _day_after(self, walk: _Walk) -> GridCandle:
         at, opened = walk.at_ms, walk.px
         move, sigma, activity = self._mood(walk, at)
         move -= self._pull(opened)
@@ -127,7 +129,7 @@ class SimulatedMarket(Refinement[Candle]):
         walk.px, walk.at_ms = close, at + DAY_MS
         return self._whole(walk.chance, at, opened, close, sigma, activity)
 
-    def _day_before(self, walk: _Walk) -> Candle:
+    def _day_before(self, walk: _Walk) -> GridCandle:
         """The same walk backward; its prices also tend to the listed price."""
         at = walk.at_ms - DAY_MS
         close = self._gapped(walk, walk.at_ms, walk.px) if walk.at_ms != self._start_day else walk.px
@@ -167,16 +169,16 @@ class SimulatedMarket(Refinement[Candle]):
             return px
         return self._grid(round(px * math.exp(REOPENING * self._vol * _normal(walk.chance))))
 
-    def _whole(self, chance: Random, at: int, opened: int, close: int, sigma: float, activity: float) -> Candle:
+    def _whole(self, chance: Random, at: int, opened: int, close: int, sigma: float, activity: float) -> GridCandle:
         reach_up, reach_down = (abs(_normal(chance)) * sigma * 0.5 for _ in range(2))
         high = self._market.grid_up(round(max(opened, close) * math.exp(reach_up)))
         low = max(self._market.grid_down(round(min(opened, close) * math.exp(-reach_down))), self._market.ticks[1])
         volume = round(self._volume * activity * 100_000_000 / close) * 100_000_000
-        return Candle(at, opened, max(high, opened, close), min(low, opened, close), close, self._lots(volume))
+        return GridCandle(at, opened, max(high, opened, close), min(low, opened, close), close, self._lots(volume))
 
     # ── Refinement ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _refine(self, parent: Candle, interval: str, length: int) -> list[Candle]:
+    def _refine(self, parent: GridCandle, interval: str, length: int) -> list[GridCandle]:
         """Split a candle so that the parts add up to it exactly."""
         chance = self._random(interval, parent.ts)
         grid, low, high = self._grid, parent.low, parent.high
@@ -233,7 +235,7 @@ class SimulatedMarket(Refinement[Candle]):
         lows[min(busy, key=lows.__getitem__)] = low
         volumes = self._split(parent.volume, shares)
         return [
-            Candle(parent.ts + index * step, opens[index], highs[index], lows[index], closes[index], volumes[index])
+            GridCandle(parent.ts + index * step, opens[index], highs[index], lows[index], closes[index], volumes[index])
             for index in range(parts)
         ]
 
@@ -274,7 +276,7 @@ def _thrown_back(at: float, floor: float, top: float) -> float:
     return floor + min(off, 2 * span - off)
 
 
-def path_of(candle: Candle) -> tuple[int, int, int, int]:
+def path_of(candle: GridCandle) -> tuple[int, int, int, int]:
     """The four points of a candle in the adaptive order: the extreme nearer to the open comes first."""
     if candle.high - candle.open < candle.open - candle.low:
         return candle.open, candle.high, candle.low, candle.close

@@ -28,7 +28,7 @@ EVENING_MS: Final = 6 * 3_600_000
 SATURDAY_OF_EPOCH: Final = 2
 
 
-class Session(NamedTuple):
+class TradingSession(NamedTuple):
     """Whether the outside price is open, and when that changes."""
 
     is_open: bool
@@ -46,13 +46,13 @@ class Calendar:
         self._closes: list[int] = []
         self._years: tuple[int, int] | None = None
 
-    def at(self, at_ms: int) -> Session:
+    def at(self, at_ms: int) -> TradingSession:
         """The session at an instant. The end of a session is exclusive."""
         self._reach(at_ms)
         index = bisect_right(self._opens, at_ms) - 1
         if index >= 0 and at_ms < self._closes[index]:
-            return Session(is_open=True, turns_ms=self._closes[index])
-        return Session(is_open=False, turns_ms=self._opens[index + 1])
+            return TradingSession(is_open=True, turns_ms=self._closes[index])
+        return TradingSession(is_open=False, turns_ms=self._opens[index + 1])
 
     def open_ms(self, start_ms: int, end_ms: int) -> int:
         """How many milliseconds of a span are open."""
@@ -181,6 +181,6 @@ def calendar(kind: str) -> Calendar:
     return Calendar(kind)
 
 
-def session_at(kind: str, at_ms: int) -> Session:
+def session_at(kind: str, at_ms: int) -> TradingSession:
     """The session of the outside price at an instant."""
     return calendar(kind).at(at_ms)

@@ -14,12 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.service.http.gateway import check_content_type
 from bot.service.http.routes_v1 import Router, respond
-from bot.service.mcp.tools import Reply, Sent
+from bot.service.mcp.tools import Sent, ToolReply
 from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import OWNER_SCOPES
 from bot.service.views import strict_json
-from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.wire.interface import Access, Operation
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class McpRoute:
             # Ambiguous JSON is refused, as on every route.
             message = strict_json.parse(body)
         except strict_json.BadJson as error:
-            raise Refused(invalid("body", str(error))) from None
+            raise OperationRefused(invalid("body", str(error))) from None
         if isinstance(message, dict) and "id" in message and type(message["id"]) not in (str, int):
             # The MCP library would treat the message as a notification and send no response.
-            raise Refused(invalid("id", "must be a string or an integer", ["a string", "an integer"]))
+            raise OperationRefused(invalid("id", "must be a string or an integer", ["a string", "an integer"]))
         return _Handed(await self._open(), body)
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class McpRoute:
         finally:
             ready.set()
 
-    async def _carry(self, context: Any, sent: Sent) -> Reply:
+    async def _carry(self, context: Any, sent: Sent) -> ToolReply:
         """Send a tool's request through the gateway with the credential of its POST."""
         assert self._service is not None
         outer: Scope = context.request.scope
@@ -148,7 +148,7 @@ class McpRoute:
             status, returned, parts = 500, {}, []
         outer["mcp.returned"] = [(name, value) for name, value in returned.items() if name in _RETURNED]
         named = {name.decode("latin-1"): value.decode("latin-1") for name, value in returned.items()}
-        return Reply(status, b"".join(parts), named)
+        return ToolReply(status, b"".join(parts), named)
 
 
 async def _scopes_of(context: Any) -> frozenset[str]:
@@ -170,7 +170,7 @@ async def _body(http: Request) -> bytes:
     async for part in http.stream():
         size += len(part)
         if size > BODY_BYTES_MAX:
-            raise Refused(invalid("body", f"is larger than {BODY_BYTES_MAX} bytes"), 413)
+            raise OperationRefused(invalid("body", f"is larger than {BODY_BYTES_MAX} bytes"), 413)
         parts.append(part)
     return b"".join(parts)
 
@@ -222,7 +222,7 @@ def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = fr
     @router.route(Operation("GET", METADATA, Access.NONE, "public"))
     async def protected_resource(http: Request) -> Response:
         return respond(
-            Answer.ok(
+            ServiceAnswer.ok(
                 {
                     "resource": f"{base}{PATH}",
                     "resource_name": "Trading service",
@@ -238,7 +238,7 @@ def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = fr
     async def authorization_server(http: Request) -> Response:
         # There is no OAuth sign-in; clients get keys from the interface.
         return respond(
-            Answer.ok(
+            ServiceAnswer.ok(
                 {
                     "issuer": base,
                     "response_types_supported": [],

@@ -18,10 +18,10 @@ from mcp.server.transport_security import TransportSecuritySettings
 from bot.service.mcp.tools import (
     INSTRUCTIONS,
     TOOLS,
-    Reply,
-    Result,
     Sent,
     Tool,
+    ToolReply,
+    ToolResult,
     input_schema,
     refused,
     request_of,
@@ -30,13 +30,13 @@ from bot.service.mcp.tools import (
     unknown,
 )
 from bot.service.operations.accounts import BODY_BYTES_MAX
-from bot.service.views.responses import Refused
+from bot.service.views.responses import OperationRefused
 from bot.wire.headers import DESCRIPTION_VERSION
 from bot.wire.interface import Access
 
 Context = ServerRequestContext[Any, Any]
 # sends a request to the service with the caller's credential
-Send = Callable[[Context, Sent], Awaitable[Reply]]
+Send = Callable[[Context, Sent], Awaitable[ToolReply]]
 # the caller's scopes; None: unknown
 ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]
 
@@ -63,7 +63,7 @@ def build(send: Send, docs: str, scopes_of: ScopesOf) -> Server[Any]:
             return _said(refused(unknown(params.name), docs))
         try:
             request = request_of(tool, params.arguments or {})
-        except Refused as no:
+        except OperationRefused as no:
             return _said(refused(no.refusal, docs, is_order=tool.operation.is_order))
         return _said(result_of(await send(ctx, request), request, docs))
 
@@ -108,7 +108,7 @@ def _offered(tool: Tool) -> types.Tool:
     )
 
 
-def _said(result: Result) -> types.CallToolResult:
+def _said(result: ToolResult) -> types.CallToolResult:
     text = json.dumps(result.body, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)],

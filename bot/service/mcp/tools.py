@@ -18,7 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import Refusal
 from bot.service.security.auth import Principal, refuse_access
-from bot.service.views.responses import Refused, invalid, of_validation, refuse
+from bot.service.views.responses import OperationRefused, invalid, of_validation, refuse
 from bot.wire import interface
 from bot.wire.base import Request, json_number
 from bot.wire.headers import (
@@ -301,7 +301,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ToolReply:
     """The response to a tool's request."""
 
     status: int
@@ -320,14 +320,14 @@ def request_of(tool: Tool, arguments: Mapping[str, Any]) -> Sent:
         try:
             headers[IDEMPOTENCY_KEY_HEADER] = parse_idempotency_key(key)
         except ValueError:
-            raise Refused(invalid(IDEMPOTENCY_KEY, "must be 1..255 visible ASCII characters")) from None
+            raise OperationRefused(invalid(IDEMPOTENCY_KEY, "must be 1..255 visible ASCII characters")) from None
     left |= tool.forced
     token = left.pop(CONFIRM, None) if tool.planned else None
     if tool.planned in left and isinstance(left[tool.planned], dict):
         left[tool.planned] = left[tool.planned] | _AGENT
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]{8,128}", token):
             text = f"is required with {tool.planned}: call plan_order with the same fields to get one"
-            raise Refused(invalid(CONFIRM, text, fix={"action": "plan", "tool": "plan_order"}))
+            raise OperationRefused(invalid(CONFIRM, text, fix={"action": "plan", "tool": "plan_order"}))
         headers[CONFIRM_HEADER] = token
     query, body = "", b""
     if tool.operation.method == "GET":
@@ -346,15 +346,15 @@ def _hold_to_schema(tool: Tool, arguments: dict[str, Any]) -> None:
     try:
         tool.model.from_wire(arguments)
     except ValidationError as error:
-        raise Refused(of_validation(error)) from None
+        raise OperationRefused(of_validation(error)) from None
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:
     value = arguments.pop(name, None)
     if value is None:
-        raise Refused(invalid(name, "is required"))
+        raise OperationRefused(invalid(name, "is required"))
     if not isinstance(value, str) or not value:
-        raise Refused(invalid(name, "must be a string that is not empty"))
+        raise OperationRefused(invalid(name, "must be a string that is not empty"))
     return value.encode("utf-8", "replace").decode()
 
 
@@ -368,7 +368,7 @@ def _plain(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ToolResult:
     """The result of a tool call: the body of the REST response, or the error object."""
 
     body: Json
@@ -376,7 +376,7 @@ class Result:
     meta: Json
 
 
-def result_of(reply: Reply, sent: Sent, docs: str) -> Result:
+def result_of(reply: ToolReply, sent: Sent, docs: str) -> ToolResult:
     """The response's body with harmless texts. A truncated response becomes an error with an unknown outcome."""
     try:
         body = json.loads(reply.body)
@@ -388,14 +388,14 @@ def result_of(reply: Reply, sent: Sent, docs: str) -> Result:
     meta: Json = {"requestId": reply.headers.get(REQUEST_ID_HEADER.lower(), "")}
     if reply.headers.get(IDEMPOTENCY_REPLAYED_HEADER.lower()) == "true":
         meta["idempotencyReplayed"] = True
-    return Result(harmless(body), reply.status >= 400, meta)
+    return ToolResult(harmless(body), reply.status >= 400, meta)
 
 
-def refused(refusal: Refusal, docs: str, *, is_order: bool = False) -> Result:
+def refused(refusal: Refusal, docs: str, *, is_order: bool = False) -> ToolResult:
     """The error object of a call that made no request."""
     request_id = f"req_{secrets.token_hex(12)}"
     answer = refuse(refusal, request_id=request_id, docs=docs, is_order=is_order)
-    return Result(harmless(json.loads(answer.body)), failed=True, meta={"requestId": request_id})
+    return ToolResult(harmless(json.loads(answer.body)), failed=True, meta={"requestId": request_id})
 
 
 def unknown(name: str) -> Refusal:

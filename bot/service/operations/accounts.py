@@ -17,7 +17,7 @@ from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact
 from bot.service.security.auth import OWNER_SCOPES, Minted, Principal, mint
 from bot.service.views import account_views, event_views
 from bot.service.views.event_views import unknown_type
-from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.accounting import ledger
 from bot.venue.model.commands import OpenAccount, ResetAccount
 from bot.venue.model.state import (
@@ -26,8 +26,8 @@ from bot.venue.model.state import (
     KEYS_MAX,
     MIN_NOTIONAL,
     OPEN_ORDERS_MAX,
-    Account,
-    Key,
+    VenueAccount,
+    VenueKey,
     event_id,
 )
 from bot.venue.storage import pages
@@ -46,14 +46,14 @@ _EVENT_ID: Final = re.compile(r"evt_([0-9]{1,18})", re.ASCII)
 class AccountOperations(OperationExecutor):
     """Opens, resets and reads accounts."""
 
-    def open_account(self, request: SandboxAccountRequest, context: Context) -> Answer:
+    def open_account(self, request: SandboxAccountRequest, context: Context) -> ServiceAnswer:
         """POST /v1/sandbox/accounts."""
         now = self.machine.catch_up()
         balance = exact(request.starting_balance_usd, "startingBalanceUsd")
         if balance <= 0:
-            raise Refused(invalid("startingBalanceUsd", "must be at least 0.00000001", "> 0"))
+            raise OperationRefused(invalid("startingBalanceUsd", "must be at least 0.00000001", "> 0"))
         account, minted = self.new_account(request.name, balance, key_name="owner")
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "apiKey": minted.secret,
                 "keyId": minted.key_id,
@@ -70,28 +70,28 @@ class AccountOperations(OperationExecutor):
             }
         )
 
-    def new_account(self, name: str | None, balance: int, *, key_name: str) -> tuple[Account, Minted]:
+    def new_account(self, name: str | None, balance: int, *, key_name: str) -> tuple[VenueAccount, Minted]:
         """Open an account with an owner's key."""
         account_id = f"acc_{self.machine.state.account_seq + 1:08d}"
         key, minted = self.new_key(account_id, key_name)
         command = OpenAccount(account_id, f"0x{secrets.token_hex(20)}", name, balance, key)
         account = self.machine.run(command)
-        assert isinstance(account, Account)
+        assert isinstance(account, VenueAccount)
         return account, minted
 
-    def new_key(self, account: str, name: str) -> tuple[Key, Minted]:
+    def new_key(self, account: str, name: str) -> tuple[VenueKey, Minted]:
         """An owner's key that is not in the state yet."""
         minted = mint(len(self.machine.state.keys) + 1)
         now = self.machine.clock.now_ms()
-        return Key(
+        return VenueKey(
             minted.key_id, account, name, minted.prefix, minted.digest, OWNER_SCOPES, now, "sandbox", owner=True
         ), minted
 
-    def reset(self, principal: Principal, request: ResetRequest, context: Context) -> Answer:
+    def reset(self, principal: Principal, request: ResetRequest, context: Context) -> ServiceAnswer:
         """POST /v1/sandbox/accounts/reset."""
         balance = None if request.balance_usd is None else exact(request.balance_usd, "balanceUsd")
 
-        def view(account: Account, now: int) -> Any:
+        def view(account: VenueAccount, now: int) -> Any:
             return {
                 "accountId": account.id,
                 "address": account.address,
@@ -106,12 +106,12 @@ class AccountOperations(OperationExecutor):
 
     # ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def snapshot(self, principal: Principal, context: Context) -> Answer:
+    def snapshot(self, principal: Principal, context: Context) -> ServiceAnswer:
         """GET /v1/account: everything at one instant."""
         now = self.refresh()
         state, account = self.machine.state, self.account(principal)
         limits = self._limits(principal, context, now)
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "accountId": account.id,
                 "address": account.address,
@@ -135,9 +135,9 @@ class AccountOperations(OperationExecutor):
             }
         )
 
-    def limits(self, principal: Principal, context: Context) -> Answer:
+    def limits(self, principal: Principal, context: Context) -> ServiceAnswer:
         """GET /v1/limits."""
-        return Answer.ok(self._limits(principal, context, self.refresh()))
+        return ServiceAnswer.ok(self._limits(principal, context, self.refresh()))
 
     def _limits(self, principal: Principal, context: Context, now: int) -> dict[str, Any]:
         state, account = self.machine.state, self.account(principal)
@@ -184,7 +184,7 @@ class AccountOperations(OperationExecutor):
             "mcp": {"url": f"{base}/mcp", "protocolVersions": ["2026-07-28", "2025-11-25"]},
         }
 
-    def events(self, principal: Principal, query: EventsQuery, context: Context) -> Answer:
+    def events(self, principal: Principal, query: EventsQuery, context: Context) -> ServiceAnswer:
         """GET /v1/events."""
         self.refresh()
         account = self.account(principal)
@@ -204,23 +204,23 @@ class AccountOperations(OperationExecutor):
                 break
         last = event_id(examined) if examined > start or query.since is None else query.since
         unknown = [unknown_type(name) for name in query.unknown_types[:FIELDS_SHOWN_MAX]]
-        return Answer.ok({"events": page, "lastEventId": last} | ({"warnings": unknown} if unknown else {}))
+        return ServiceAnswer.ok({"events": page, "lastEventId": last} | ({"warnings": unknown} if unknown else {}))
 
-    def cursor_seq(self, account: Account, since: str, *, name: str = "since") -> int:
+    def cursor_seq(self, account: VenueAccount, since: str, *, name: str = "since") -> int:
         """The event number of a cursor.
 
         Refused if the text is not an event id, or with 410 if the feed does not have it.
         """
         form = _EVENT_ID.fullmatch(since)
         if form is None:
-            raise Refused(invalid(name, "must be an event id", "evt_ and digits"))
+            raise OperationRefused(invalid(name, "must be an event id", "evt_ and digits"))
         at = int(form[1])
         lost = cursor_lost(account, at)
         if lost is not None:
-            raise Refused(lost, 410)
+            raise OperationRefused(lost, 410)
         return at
 
-    def trades(self, principal: Principal, query: TradesQuery) -> Answer:
+    def trades(self, principal: Principal, query: TradesQuery) -> ServiceAnswer:
         """GET /v1/trades: newest first."""
         self.refresh()
         account = self.account(principal)
@@ -234,10 +234,10 @@ class AccountOperations(OperationExecutor):
                 more = True
                 break
             found.append(account_views.trade(account, made))
-        return Answer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
+        return ServiceAnswer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
 
 
-def cursor_lost(account: Account, at: int) -> Refusal | None:
+def cursor_lost(account: VenueAccount, at: int) -> Refusal | None:
     """Why a reader cannot continue after event number `at`, or None."""
     before = account.events_first - 1
     if before < at <= account.event_seq:
@@ -251,7 +251,7 @@ def cursor_lost(account: Account, at: int) -> Refusal | None:
     return Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch})
 
 
-def feed_replaced(account: Account) -> Refusal:
+def feed_replaced(account: VenueAccount) -> Refusal:
     """The refusal for a reader of the feed before the service was restored."""
     newest = event_id(account.event_seq)
     text = "the service was restored to another state: events after the restored state are void"

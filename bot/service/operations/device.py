@@ -20,10 +20,10 @@ from bot.service.security.attempt_limits import AttemptLimits
 from bot.service.security.auth import Principal, mint
 from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
-from bot.service.views.responses import Answer, Refused
+from bot.service.views.responses import OperationRefused, ServiceAnswer
 from bot.venue.identity.sign_in import is_waiting
 from bot.venue.model.commands import DecideGrant, RedeemGrant, StartGrant
-from bot.venue.model.state import Grant, Key
+from bot.venue.model.state import Grant, VenueKey
 from bot.wire.requests import DeviceTokenRequest
 
 INTERVAL_SECONDS: Final = 5
@@ -59,7 +59,7 @@ class DeviceOperations(KeyOperations):
     # ── Requests of the device
     # ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def start_device(self, context: Context, user_agent: str) -> Answer:
+    def start_device(self, context: Context, user_agent: str) -> ServiceAnswer:
         """POST /v1/oauth/device."""
         self.machine.catch_up()
         real_ms = SystemClock().now_ms()
@@ -69,11 +69,11 @@ class DeviceOperations(KeyOperations):
         grant = Grant(_device_digest(device_code), _user_digest(letters), context.ip, agent, real_ms + GRANT_TTL_MS)
         answer = self.machine.run(StartGrant(grant, real_ms))
         if isinstance(answer, Refusal):
-            raise Refused(answer, None, {"Retry-After": "60"})
+            raise OperationRefused(answer, None, {"Retry-After": "60"})
         self._pace(grant.device)
         user_code = f"{letters[:4]}-{letters[4:]}"
         uri = f"{self.base_url}/device"
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "deviceCode": device_code,
                 "userCode": user_code,
@@ -84,34 +84,34 @@ class DeviceOperations(KeyOperations):
             }
         )
 
-    def device_token(self, request: DeviceTokenRequest, context: Context) -> Answer:
+    def device_token(self, request: DeviceTokenRequest, context: Context) -> ServiceAnswer:
         """POST /v1/oauth/device/token: returns the key once, after a person has approved."""
         now = self.machine.catch_up()
         grant = self.machine.state.grants.get(_device_digest(request.device_code))
         if grant is None:
-            raise Refused(_no("unauthorized", "the deviceCode is unknown", "invalid_grant", "restart"))
+            raise OperationRefused(_no("unauthorized", "the deviceCode is unknown", "invalid_grant", "restart"))
         if grant.status == "used":
-            raise Refused(
+            raise OperationRefused(
                 _no("unauthorized", "the key of this deviceCode has already been collected", "invalid_grant", "restart")
             )
         if grant.status == "denied":
-            raise Refused(_no("forbidden", "the owner denied this device", "access_denied", "restart"))
+            raise OperationRefused(_no("forbidden", "the owner denied this device", "access_denied", "restart"))
         if SystemClock().now_ms() >= grant.expires_ms:
-            raise Refused(_no("session_expired", "the deviceCode has expired", "expired_token", "restart"))
+            raise OperationRefused(_no("session_expired", "the deviceCode has expired", "expired_token", "restart"))
         interval = self._ask(grant.device)
         if grant.status == "pending":
             text = f"the owner has not decided yet; poll again in {interval} s"
-            raise Refused(_no("forbidden", text, "authorization_pending", "wait", interval=interval))
+            raise OperationRefused(_no("forbidden", text, "authorization_pending", "wait", interval=interval))
         return self._redeem(grant, now)
 
-    def _redeem(self, grant: Grant, now: int) -> Answer:
+    def _redeem(self, grant: Grant, now: int) -> ServiceAnswer:
         assert grant.account is not None
         parent = None if grant.by is None else self.machine.state.keys[grant.by]
         if parent is not None and (parent.revoked or (parent.expires_ms is not None and now >= parent.expires_ms)):
             text = "the key that approved this device is no longer valid"
-            raise Refused(_no("forbidden", text, "access_denied", "restart"))
+            raise OperationRefused(_no("forbidden", text, "access_denied", "restart"))
         minted = mint(len(self.machine.state.keys) + 1)
-        key = Key(
+        key = VenueKey(
             minted.key_id,
             grant.account,
             grant.name,
@@ -129,9 +129,9 @@ class DeviceOperations(KeyOperations):
         )
         made = self.machine.run(RedeemGrant(grant.device, key))
         if isinstance(made, Refusal):
-            raise Refused(made)
+            raise OperationRefused(made)
         account = self.machine.state.accounts[grant.account]
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "accessToken": minted.secret,
                 "tokenType": "Bearer",
@@ -159,7 +159,7 @@ class DeviceOperations(KeyOperations):
             pace.interval += SLOWER_SECONDS
             text = f"polled too soon; wait {pace.interval} s before each request"
             refusal = _no("rate_limited", text, "slow_down", "wait", interval=pace.interval)
-            raise Refused(refusal, None, {"Retry-After": str(pace.interval)})
+            raise OperationRefused(refusal, None, {"Retry-After": str(pace.interval)})
         return pace.interval
 
     # ── Requests of the person
@@ -171,13 +171,15 @@ class DeviceOperations(KeyOperations):
         wait = self._wrong_codes.wait_seconds(network)
         if wait:
             text = f"too many wrong codes; wait {wait} s"
-            raise Refused(Refusal("rate_limited", text), None, {"Retry-After": str(wait)})
+            raise OperationRefused(Refusal("rate_limited", text), None, {"Retry-After": str(wait)})
         digest, real_ms = _user_digest(_letters_of(user_code)), SystemClock().now_ms()
         for grant in self.machine.state.grants.values():
             if grant.user == digest and is_waiting(grant, real_ms):
                 return grant
         self._wrong_codes.note(network)
-        raise Refused(Refusal("not_found", "no device waits with this code: the code is mistyped, used or expired"))
+        raise OperationRefused(
+            Refusal("not_found", "no device waits with this code: the code is mistyped, used or expired")
+        )
 
     def waiting_device(self, device: str) -> Grant | None:
         """The request of this device if it still waits, else None."""
@@ -190,7 +192,7 @@ class DeviceOperations(KeyOperations):
         """Record the owner's decision. Refused if it comes too late, or grants more than the owner's credential has."""
         assert principal.owner
         if yes and not all(covers(tuple(principal.scopes), scope) for scope in scopes):
-            raise Refused(
+            raise OperationRefused(
                 Refusal(
                     "key_limit_exceeded",
                     "a key cannot create a key with more rights than its own",
@@ -203,7 +205,7 @@ class DeviceOperations(KeyOperations):
         )
         answer = self.machine.run(command)
         if isinstance(answer, Refusal):
-            raise Refused(answer)
+            raise OperationRefused(answer)
         assert isinstance(answer, Grant)
         return answer
 

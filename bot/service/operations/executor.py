@@ -10,13 +10,13 @@ from bot.errors import Refusal
 from bot.money import parse_e8
 from bot.service.security.auth import Principal
 from bot.service.security.rate_limits import RateLimits
-from bot.service.state_machine.command_log import Reply
+from bot.service.state_machine.command_log import StoredReply
 from bot.service.state_machine.machine import Machine
 from bot.service.views.read_access import peek
-from bot.service.views.responses import Answer, Refused, invalid, refuse, status_of
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid, refuse, status_of
 from bot.venue.model.commands import Command
 from bot.venue.model.refusals import no_market
-from bot.venue.model.state import Account, Key
+from bot.venue.model.state import VenueAccount, VenueKey
 from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
 from bot.wire.vocabulary import bare_coin
 
@@ -47,10 +47,10 @@ class OperationExecutor:
     def docs(self) -> str:
         return f"{self.base_url}/docs"
 
-    def account(self, principal: Principal) -> Account:
+    def account(self, principal: Principal) -> VenueAccount:
         return peek(self.machine.state, principal.account)
 
-    def key(self, principal: Principal) -> Key | None:
+    def key(self, principal: Principal) -> VenueKey | None:
         """The caller's key; None for a session."""
         return None if principal.key is None else self.machine.state.keys[principal.key]
 
@@ -64,10 +64,10 @@ class OperationExecutor:
         """The coin of a market's name, in any spelling. Refused if there is no such market."""
         coin = bare_coin(market)
         if coin not in self.machine.state.markets:
-            raise Refused(no_market(coin[:NAME_SHOWN_MAX], self.machine.state.markets))
+            raise OperationRefused(no_market(coin[:NAME_SHOWN_MAX], self.machine.state.markets))
         return coin
 
-    def refusal(self, refusal: Refusal, context: Context) -> Answer:
+    def refusal(self, refusal: Refusal, context: Context) -> ServiceAnswer:
         return refuse(refusal, request_id=context.request_id, docs=self.docs, is_order=context.is_order)
 
     def decide(
@@ -78,7 +78,7 @@ class OperationExecutor:
         view: Callable[[Any, int], Any],
         *,
         replay: Callable[[Any, int], Any] | None = None,
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """Run a caller's command once. `command(now)` returns the command or a refusal; `view(answer, now)` is the body
         of a success.
 
@@ -97,15 +97,17 @@ class OperationExecutor:
             result = self.refusal(answer, context)
             final = not status_of(answer)[1]
         else:
-            result, final = Answer.ok(view(answer, now)), True
+            result, final = ServiceAnswer.ok(view(answer, now)), True
         if key is not None and final:
             shown = replay is None or isinstance(answer, Refusal)
-            body = result.body if shown or replay is None else Answer.ok(replay(answer, now)).body
-            reply = Reply(self.account(principal).epoch, context.fingerprint, context.request_id, result.status, body)
+            body = result.body if shown or replay is None else ServiceAnswer.ok(replay(answer, now)).body
+            reply = StoredReply(
+                self.account(principal).epoch, context.fingerprint, context.request_id, result.status, body
+            )
             self.machine.log.keep_reply(principal.account, key, reply, SystemClock().now_ms())
         return result
 
-    def _stored_answer(self, principal: Principal, key: str, context: Context) -> Answer | None:
+    def _stored_answer(self, principal: Principal, key: str, context: Context) -> ServiceAnswer | None:
         reply = self.machine.log.reply(principal.account, key)
         if reply is None:
             return None
@@ -123,7 +125,7 @@ class OperationExecutor:
                 Refusal("idempotency_conflict", text, fix={"action": "new_key"}, details=details), context
             )
         headers = {IDEMPOTENCY_REPLAYED_HEADER: "true", REQUEST_ID_HEADER: reply.request_id}
-        return Answer(reply.status, reply.body, headers)
+        return ServiceAnswer(reply.status, reply.body, headers)
 
 
 def expired(context: Context, now_ms: int) -> Refusal | None:
@@ -151,4 +153,4 @@ def parse_scaled(text: str, name: str, parse: Callable[[str], int]) -> int:
     try:
         return parse(text)
     except ValueError:
-        raise Refused(invalid(name, "has more than 8 decimals", "at most 8 decimals")) from None
+        raise OperationRefused(invalid(name, "has more than 8 decimals", "at most 8 decimals")) from None

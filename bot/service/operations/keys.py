@@ -15,10 +15,10 @@ from bot.service.security.auth import Minted, Principal, mint
 from bot.service.security.rate_limits import RateLimits
 from bot.service.state_machine.machine import Machine
 from bot.service.views import account_views
-from bot.service.views.responses import Answer, Refused, invalid
-from bot.venue.apply import Revoked
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
+from bot.venue.apply import RevokedKey
 from bot.venue.model.commands import ChangeSettings, Command, CreateKey, RevokeKey
-from bot.venue.model.state import Account, Key
+from bot.venue.model.state import VenueAccount, VenueKey
 from bot.wire.requests import KeyRequest, SettingsRequest
 from bot.wire.vocabulary import bare_coin
 
@@ -49,7 +49,7 @@ class KeyOperations(AccountOperations):
             self._generation = self.machine.generation
             self._used.clear()
 
-    def create_key(self, principal: Principal, request: KeyRequest, context: Context) -> Answer:
+    def create_key(self, principal: Principal, request: KeyRequest, context: Context) -> ServiceAnswer:
         """POST /v1/keys."""
         now = self.machine.catch_up()
         minted = mint(len(self.machine.state.keys) + 1)
@@ -58,10 +58,10 @@ class KeyOperations(AccountOperations):
         if parent is not None:
             self.check_width(parent, key)
 
-        def view(made: Key, now: int) -> Any:
+        def view(made: VenueKey, now: int) -> Any:
             return {**account_views.key(made, None), "apiKey": minted.secret}
 
-        def replay(made: Key, now: int) -> Any:
+        def replay(made: VenueKey, now: int) -> Any:
             return {**account_views.key(made, None), "apiKey": None}
 
         def command(now: int) -> Command | Refusal:
@@ -70,17 +70,17 @@ class KeyOperations(AccountOperations):
         return self.decide(principal, context, command, view, replay=replay)
 
     @staticmethod
-    def check_width(parent: Key, key: Key) -> None:
+    def check_width(parent: VenueKey, key: VenueKey) -> None:
         """Refuse a key with more rights than the key that creates it."""
         wider = wider_than(parent, key)
         if wider is not None:
             field, most = wider
             text = f"a key cannot create a key with more rights than its own: {field} is beyond its own value"
-            raise Refused(
+            raise OperationRefused(
                 Refusal("key_limit_exceeded", text, fix={"field": field, "value": most}, details={"cap": field})
             )
 
-    def keys(self, principal: Principal) -> Answer:
+    def keys(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/keys: the keys that are not revoked, oldest first."""
         self.refresh()
         self._forget_another_state()
@@ -89,9 +89,9 @@ class KeyOperations(AccountOperations):
             for key in self.machine.state.keys.values()
             if key.account == principal.account and not key.revoked
         ]
-        return Answer.ok({"keys": listed})
+        return ServiceAnswer.ok({"keys": listed})
 
-    def revoke_key(self, principal: Principal, key_id: str, context: Context) -> Answer:
+    def revoke_key(self, principal: Principal, key_id: str, context: Context) -> ServiceAnswer:
         """DELETE /v1/keys/{id}: also cancels the key's resting entries and schedules.
 
         Orders that protect a position stay.
@@ -101,7 +101,7 @@ class KeyOperations(AccountOperations):
             return self.refusal(Refusal("not_found", "no key has this id; key ids begin with key_"), context)
         command = RevokeKey(principal.account, key_id, sweeps=True)
 
-        def view(gone: Revoked, now: int) -> Any:
+        def view(gone: RevokedKey, now: int) -> Any:
             return {
                 "id": gone.key.id,
                 "revoked": True,
@@ -111,12 +111,12 @@ class KeyOperations(AccountOperations):
 
         return self.decide(principal, context, lambda now: command, view)
 
-    def settings(self, principal: Principal) -> Answer:
+    def settings(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/settings."""
         self.refresh()
-        return Answer.ok(_settings(self.account(principal)))
+        return ServiceAnswer.ok(_settings(self.account(principal)))
 
-    def change_settings(self, principal: Principal, request: SettingsRequest, context: Context) -> Answer:
+    def change_settings(self, principal: Principal, request: SettingsRequest, context: Context) -> ServiceAnswer:
         """PATCH /v1/settings: changes the fields of the request only."""
         account, named = self.account(principal), request.model_fields_set
         trade, daily = account.max_trade, account.daily_cap
@@ -143,7 +143,7 @@ def refuse_past(expires_ms: int | None, now_ms: int) -> Refusal | None:
     return Refusal("invalid_input", f"expiresAt: {problem}", fix=fix, details={"fields": fields})
 
 
-def _settings(account: Account) -> dict[str, Any]:
+def _settings(account: VenueAccount) -> dict[str, Any]:
     return {
         "maxTradeUsd": account_views.opt(account.max_trade),
         "dailyTradeCapUsd": account_views.opt(account.daily_cap),
@@ -156,14 +156,14 @@ def cap(value: Any, name: str) -> int | None:
         return None
     scaled = exact(value, name)
     if scaled <= 0:
-        raise Refused(invalid(name, "must be at least 0.00000001", "> 0"))
+        raise OperationRefused(invalid(name, "must be at least 0.00000001", "> 0"))
     return scaled
 
 
-def key_of(request: KeyRequest, minted: Minted, account: str, now_ms: int, source: str) -> Key:
+def key_of(request: KeyRequest, minted: Minted, account: str, now_ms: int, source: str) -> VenueKey:
     """The requested key, which is not in the state yet."""
     coins = request.allowed_coins
-    return Key(
+    return VenueKey(
         minted.key_id,
         account,
         request.name,
@@ -186,7 +186,7 @@ def covers(own: Sequence[str], scope: str) -> bool:
     return scope in own or (scope == "trade:close_only" and "trade" in own)
 
 
-def wider_than(parent: Key, key: Key) -> tuple[str, Any] | None:
+def wider_than(parent: VenueKey, key: VenueKey) -> tuple[str, Any] | None:
     """The first field in which `key` has more rights than `parent`, and the largest allowed value;
 
     None if there is none.

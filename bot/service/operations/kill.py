@@ -9,24 +9,24 @@ from typing import Any
 from bot.service.operations.executor import Context, OperationExecutor
 from bot.service.security.auth import Principal
 from bot.service.views import account_views
-from bot.service.views.responses import Answer
+from bot.service.views.responses import ServiceAnswer
 from bot.venue.model.commands import Kill
 from bot.venue.model.state import event_id
 from bot.venue.storage import pages
-from bot.venue.triggers.guardian_actions import Killed
+from bot.venue.triggers.guardian_actions import KillEffects
 from bot.wire.requests import KillRequest
 
 
 class KillOperations(OperationExecutor):
     """POST /v1/account/kill."""
 
-    def kill(self, principal: Principal, request: KillRequest, context: Context) -> Answer:
+    def kill(self, principal: Principal, request: KillRequest, context: Context) -> ServiceAnswer:
         """Stop now, as a kill_switch guardian does.
 
         The account's state is never a reason to refuse. orderSubmitted says whether anything was closed or canceled.
         """
 
-        def view(killed: Killed, now: int) -> Any:
+        def view(killed: KillEffects, now: int) -> Any:
             state = self.machine.state
             account = self.account(principal)
             return {

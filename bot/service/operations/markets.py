@@ -9,8 +9,8 @@ from bot.money import format_e8
 from bot.service.operations.accounts import AccountOperations
 from bot.service.operations.executor import Context
 from bot.service.views import account_views
-from bot.service.views.responses import Answer
-from bot.venue.model.state import Market
+from bot.service.views.responses import ServiceAnswer
+from bot.venue.model.state import VenueMarket
 from bot.venue.prices.book import book
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 from bot.wire.queries import CandlesQuery, MarketsQuery
@@ -24,7 +24,7 @@ class MarketOperations(AccountOperations):
 
     live_view: Callable[[], dict[str, Any]] | None = None
 
-    def markets(self, query: MarketsQuery) -> Answer:
+    def markets(self, query: MarketsQuery) -> ServiceAnswer:
         """GET /v1/markets."""
         now = self.refresh()
         state, feed = self.machine.state, self.machine.feed
@@ -43,7 +43,7 @@ class MarketOperations(AccountOperations):
         else:
             found = [body for body in found if body["status"] == "open"]
             found.sort(key=lambda body: -self._opportunity(body, now))
-        return Answer.ok({"markets": found[: query.limit]})
+        return ServiceAnswer.ok({"markets": found[: query.limit]})
 
     def _opportunity(self, body: dict[str, Any], now: int) -> float:
         """The price range of the last 24 hours divided by the spread."""
@@ -54,12 +54,12 @@ class MarketOperations(AccountOperations):
         mid = self.machine.state.markets[body["coin"]].mid
         return (high - low) / mid * 10_000 / max(float(body["spreadBps"] or 0), 0.01)
 
-    def candles(self, market: str, query: CandlesQuery) -> Answer:
+    def candles(self, market: str, query: CandlesQuery) -> ServiceAnswer:
         """GET /v1/markets/{coin}/candles."""
         now = self.refresh()
         coin = self.coin(market)
         page = self.machine.feed.store(coin).page(query.interval, query.limit, now)
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "coin": coin,
                 "interval": query.interval,
@@ -78,14 +78,14 @@ class MarketOperations(AccountOperations):
             }
         )
 
-    def book(self, market: str) -> Answer:
+    def book(self, market: str) -> ServiceAnswer:
         """GET /v1/markets/{coin}/book."""
         now = self.refresh()
         coin = self.coin(market)
         listed = self.machine.state.markets[coin]
         bids, asks = book(listed)
         bid, ask = (bids[0][0] if bids else None), (asks[0][0] if asks else None)
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "coin": coin,
                 "bids": [{"px": format_e8(px), "sz": format_e8(size)} for px, size in bids],
@@ -96,7 +96,7 @@ class MarketOperations(AccountOperations):
             }
         )
 
-    def start(self) -> Answer:
+    def start(self) -> ServiceAnswer:
         """GET /v1/start."""
         order = {
             "market": "perp:BTC",
@@ -130,7 +130,7 @@ class MarketOperations(AccountOperations):
             ),
             ("Follow", "GET", "/v1/events", "bearer", None, "From the lastEventId of GET /v1/account on."),
         ]
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "name": "Bracketbot sandbox",
                 "environment": "sandbox",
@@ -145,7 +145,7 @@ class MarketOperations(AccountOperations):
             }
         )
 
-    def status(self, context: Context) -> Answer:
+    def status(self, context: Context) -> ServiceAnswer:
         """GET /v1/system/status."""
         now = self.refresh()
         clock = self.machine.clock
@@ -158,7 +158,7 @@ class MarketOperations(AccountOperations):
         prices = None if self.live_view is None else self.live_view()
         if prices is not None:
             closed += [market["coin"] for market in prices["markets"] if not market["open"]]
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "status": "degraded" if closed else "ok",
                 "environment": "sandbox",
@@ -173,7 +173,7 @@ class MarketOperations(AccountOperations):
         )
 
 
-def _is_over(market: Market, now: int, wanted: str) -> bool:
+def _is_over(market: VenueMarket, now: int, wanted: str) -> bool:
     """True if the market was settled too long ago for the lists. A search for its full name still finds it."""
     expires_ms = market.spec.expires_ms
     return expires_ms is not None and now - expires_ms > LISTED_AFTER_MS and wanted != market.spec.coin.lower()

@@ -1,8 +1,8 @@
 """Every operation of the interface as one synchronous method, for REST, agents and backtests.
 
-A method takes the caller (`Principal`), a request model of `bot.wire` and a `Context`; it returns an `Answer` (status
-and bytes) or raises `Refused`. The transports only read requests and send answers. They send an answer after
-`machine.settle()`.
+A method takes the caller (`Principal`), a request model of `bot.wire` and a `Context`; it returns a `ServiceAnswer`
+(status and bytes) or raises `OperationRefused`. The transports only read requests and send answers. They send an answer
+after `machine.settle()`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from bot.money import e8_of_decimal, format_e8
 from bot.service.operations.executor import Context, OperationExecutor, expired, judged_e8
 from bot.service.security.auth import Principal, refuse_blocking, refuse_market
 from bot.service.views import account_views
-from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.accounting.limits import BRAKES, beyond_reach
 from bot.venue.model.commands import (
     ArmGuardian,
@@ -36,20 +36,20 @@ from bot.venue.model.commands import (
     StorePlan,
 )
 from bot.venue.model.state import (
-    Account,
-    Guardian,
     GuardianSpec,
     LegSpec,
-    Order,
     OrderSpec,
     State,
+    VenueAccount,
+    VenueGuardian,
+    VenueOrder,
     event_id,
     guardian_id,
     oid_text,
 )
 from bot.venue.orders.open_orders import OrderCanceled, unprotected
 from bot.venue.orders.orders import OrderPlaced
-from bot.venue.orders.quote_draft import Quote
+from bot.venue.orders.quote_draft import OrderQuote
 from bot.venue.orders.suggestion import Suggestion, suggest
 from bot.venue.protection.brackets import refuse_r
 from bot.wire.base import aliases, encode
@@ -85,7 +85,7 @@ class OrderOperations(OperationExecutor):
 
     # ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def place(self, principal: Principal, request: OrderRequest, context: Context) -> Answer:
+    def place(self, principal: Principal, request: OrderRequest, context: Context) -> ServiceAnswer:
         """POST /v1/orders."""
         spec = order_spec(request, reduce_only=principal.close_only)
         self._check_market(principal, spec.coin)
@@ -106,7 +106,7 @@ class OrderOperations(OperationExecutor):
 
         return self.decide(principal, context, command, view)
 
-    def _plan(self, principal: Principal, request: OrderRequest, spec: OrderSpec, context: Context) -> Answer:
+    def _plan(self, principal: Principal, request: OrderRequest, spec: OrderSpec, context: Context) -> ServiceAnswer:
         token = f"cft_{secrets.token_urlsafe(24)}"
         self.machine.catch_up()
         ttl = self.plan_ttl_ms()
@@ -114,10 +114,10 @@ class OrderOperations(OperationExecutor):
         quoted = self.machine.run(command)
         if isinstance(quoted, Refusal):
             return self.refusal(quoted, context)
-        assert isinstance(quoted, Quote)
+        assert isinstance(quoted, OrderQuote)
         plan = account_views.plan(quoted)
         plan["warnings"] += _of_guardians(request)
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "dryRun": True,
                 "orderSubmitted": False,
@@ -131,7 +131,7 @@ class OrderOperations(OperationExecutor):
         """A plan is valid for a minute of real time, or for a minute of a manual clock."""
         return int(PLAN_TTL_REAL_MS * (self.machine.clock.speed or 1))
 
-    def confirm(self, principal: Principal, request: ConfirmRequest, context: Context) -> Answer:
+    def confirm(self, principal: Principal, request: ConfirmRequest, context: Context) -> ServiceAnswer:
         """POST /v1/orders/confirm."""
         token = token_digest(request.confirm_token)
         plan = self.machine.state.plans.get(token)
@@ -159,7 +159,7 @@ class OrderOperations(OperationExecutor):
 
         return self.decide(principal, context, command, lambda placed, now: self.order_result(principal, placed))
 
-    def close(self, principal: Principal, market: str, request: CloseRequest, context: Context) -> Answer:
+    def close(self, principal: Principal, market: str, request: CloseRequest, context: Context) -> ServiceAnswer:
         """POST /v1/positions/{market}/close."""
         coin = bare_coin(market)
         self._check_market(principal, coin)
@@ -208,13 +208,13 @@ class OrderOperations(OperationExecutor):
             "lastEventId": event_id(account.event_seq),
         }
 
-    def open_orders(self, principal: Principal, coin: str | None) -> Answer:
+    def open_orders(self, principal: Principal, coin: str | None) -> ServiceAnswer:
         """GET /v1/orders."""
         self.refresh()
         wanted = None if coin is None else self.coin(coin)
-        return Answer.ok({"orders": account_views.orders(self.machine.state, self.account(principal), wanted)})
+        return ServiceAnswer.ok({"orders": account_views.orders(self.machine.state, self.account(principal), wanted)})
 
-    def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> Answer:
+    def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> ServiceAnswer:
         """POST /v1/orders/suggest. Reads only."""
         self.refresh()
         found = suggest(
@@ -232,9 +232,9 @@ class OrderOperations(OperationExecutor):
         if isinstance(found, Refusal):
             return self.refusal(found, context)
         assert isinstance(found, Suggestion)
-        return Answer.ok(account_views.suggestion(found))
+        return ServiceAnswer.ok(account_views.suggestion(found))
 
-    def cancel(self, principal: Principal, oid: str, context: Context) -> Answer:
+    def cancel(self, principal: Principal, oid: str, context: Context) -> ServiceAnswer:
         """DELETE /v1/orders/{oid}."""
         if not _OID.fullmatch(oid):
             return self.refusal(Refusal("not_found", f"no open order {oid[:32]!r}"), context)
@@ -259,7 +259,7 @@ class OrderOperations(OperationExecutor):
 
         return self.decide(principal, context, lambda now: CancelOrder(principal.account, oid), view)
 
-    def cancel_coin(self, principal: Principal, request: CancelCoinRequest, context: Context) -> Answer:
+    def cancel_coin(self, principal: Principal, request: CancelCoinRequest, context: Context) -> ServiceAnswer:
         """DELETE /v1/orders: all open orders of one market."""
         coin = self.coin(request.coin)
         self._check_coin(principal, coin)
@@ -271,7 +271,7 @@ class OrderOperations(OperationExecutor):
 
         return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), view)
 
-    def _cancel_entries(self, principal: Principal, coin: str) -> Answer:
+    def _cancel_entries(self, principal: Principal, coin: str) -> ServiceAnswer:
         """Cancel the entries only, for a key that may only shrink positions."""
         self.machine.catch_up()
         account = self.account(principal)
@@ -279,29 +279,29 @@ class OrderOperations(OperationExecutor):
         for oid in oids:
             self.machine.run(CancelOrder(principal.account, oid))
         bare = unprotected(self.machine.state, account, coin)
-        return Answer.ok({"coin": coin, "canceledOids": oids, "unprotected": bare})
+        return ServiceAnswer.ok({"coin": coin, "canceledOids": oids, "unprotected": bare})
 
     @staticmethod
     def _check_market(principal: Principal, market: str) -> None:
         """Refuse an event market for a key without the scope outcomes."""
         refused = refuse_market(principal, market)
         if refused is not None:
-            raise Refused(refused)
+            raise OperationRefused(refused)
 
-    def _protection(self, principal: Principal) -> list[Order]:
+    def _protection(self, principal: Principal) -> list[VenueOrder]:
         account = self.account(principal)
         return [o for o in account.orders.values() if o.number not in account.resting]
 
     # ── Guardians ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def guardians(self, principal: Principal) -> Answer:
+    def guardians(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/guardians."""
         self.refresh()
-        return Answer.ok({"guardians": account_views.guardians(self.account(principal))})
+        return ServiceAnswer.ok({"guardians": account_views.guardians(self.account(principal))})
 
     def arm(
         self, principal: Principal, request: GuardianRequest, context: Context, confirm_token: str | None = None
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """POST /v1/guardians.
 
         `confirm_token`: of a plan with the schedule's order; without that plan the schedule is not armed.
@@ -313,7 +313,7 @@ class OrderOperations(OperationExecutor):
 
         unused_warnings = _of_template(request.order_template)
 
-        def view(armed: Guardian, now: int) -> Any:
+        def view(armed: VenueGuardian, now: int) -> Any:
             return account_views.guardian(self.account(principal), armed) | (
                 {"warnings": unused_warnings} if unused_warnings else {}
             )
@@ -338,7 +338,7 @@ class OrderOperations(OperationExecutor):
         blocks = spec.type in BRAKES or BLOCKING & {spec.action, spec.on_miss}
         refused = refuse_blocking(principal, is_brake=spec.type in BRAKES) if blocks else None
         if refused is not None:
-            raise Refused(refused)
+            raise OperationRefused(refused)
         self._check_reach(principal, spec)
 
     def _check_reach(self, principal: Principal, spec: GuardianSpec) -> None:
@@ -357,9 +357,9 @@ class OrderOperations(OperationExecutor):
         coin, key = bare_coin(market), self.key(principal)
         if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
             details = {"cap": "allowedCoins", "allowed": list(key.allowed_coins)}
-            raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
+            raise OperationRefused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
 
-    def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
+    def disarm(self, principal: Principal, guardian: str, context: Context) -> ServiceAnswer:
         """DELETE /v1/guardians/{id}.
 
         A key removes only what it could have armed with the same reach; a latched guardian only the owner.
@@ -380,18 +380,18 @@ class OrderOperations(OperationExecutor):
         if refused is not None:
             return self.refusal(refused, context)
 
-        def view(disarmed: Guardian, now: int) -> Any:
+        def view(disarmed: VenueGuardian, now: int) -> Any:
             return {"id": guardian, "type": disarmed.spec.type, "disarmed": True}
 
         return self.decide(principal, context, lambda now: DisarmGuardian(principal.account, guardian), view)
 
-    def heartbeat(self, principal: Principal) -> Answer:
+    def heartbeat(self, principal: Principal) -> ServiceAnswer:
         """POST /v1/heartbeat."""
         now = self.machine.catch_up()
-        beaten: tuple[Guardian, ...] = self.machine.run(Heartbeat(principal.account))
+        beaten: tuple[VenueGuardian, ...] = self.machine.run(Heartbeat(principal.account))
         account = self.account(principal)
         listed = [{"id": guardian_id(account, g.number), "nextDeadline": g.deadline_ms} for g in beaten]
-        return Answer.ok({"guardians": listed, "serverTime": now})
+        return ServiceAnswer.ok({"guardians": listed, "serverTime": now})
 
 
 # ── Requests as commands of the venue ───────────────────────────────────────────────────────────────────────────────
@@ -465,12 +465,12 @@ def template_spec(template: dict[str, Any]) -> OrderSpec:
         request = _template_order(template)
     except ValidationError as error:
         fields = [problem | {"field": f"orderTemplate.{problem['field']}"} for problem in fields_of(error)]
-        raise Refused(Refusal("invalid_input", message_of(fields), details={"fields": fields})) from None
+        raise OperationRefused(Refusal("invalid_input", message_of(fields), details={"fields": fields})) from None
     if request.dry_run:
-        raise Refused(invalid("orderTemplate.dryRun", "must be false: a schedule executes its order", [False]))
+        raise OperationRefused(invalid("orderTemplate.dryRun", "must be false: a schedule executes its order", [False]))
     spec = order_spec(request)
     if unmeasured := refuse_r(spec.stop, spec.target, "orderTemplate."):
-        raise Refused(unmeasured)
+        raise OperationRefused(unmeasured)
     spec.source = request.source
     return spec
 
@@ -514,13 +514,13 @@ def exact(value: Decimal, name: str) -> int:
     Refused if it is not a number, or larger than any balance.
     """
     if value > AMOUNT_MAX:
-        raise Refused(invalid(name, "is out of range", f"<= {AMOUNT_MAX}"))
+        raise OperationRefused(invalid(name, "is out of range", f"<= {AMOUNT_MAX}"))
     try:
         return e8_of_decimal(value)
     except ValueError:
         made = e8_of_decimal(value.quantize(_FINEST, ROUND_HALF_EVEN))
     if not made:
-        raise Refused(invalid(name, "must be at least 0.00000001", ">= 0.00000001"))
+        raise OperationRefused(invalid(name, "must be at least 0.00000001", ">= 0.00000001"))
     return made
 
 
@@ -529,11 +529,11 @@ def _at_least_one(value: Decimal, name: str) -> int:
     return exact(max(value, _FINEST), name)
 
 
-def _oid(account: Account, order: Order) -> str:
+def _oid(account: VenueAccount, order: VenueOrder) -> str:
     return oid_text(account, order.number)
 
 
-def _is_protected(state: State, account: Account, placed: OrderPlaced, listed: list[Order]) -> bool:
+def _is_protected(state: State, account: VenueAccount, placed: OrderPlaced, listed: list[VenueOrder]) -> bool:
     """True if a stop is armed, or this order's first fill will arm one, or there is neither a position nor a resting
     order.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from bot.service.views.responses import Refused, invalid
+from bot.service.views.responses import OperationRefused, invalid
 
 # A country's name before its number. Any letters that are no part of a number are looked up in the list of countries.
 _COUNTRY: Final = re.compile(r"([^\W\d_][^\d+(]*)(.*)", re.DOTALL)
@@ -72,7 +72,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Country:
+class PhoneCountry:
     """ISO 3166 alpha-2 code, a name, the calling code's digits."""
 
     code: str
@@ -89,7 +89,7 @@ class Phone:
 
 
 @cache
-def countries() -> tuple[Country, ...]:
+def countries() -> tuple[PhoneCountry, ...]:
     """All countries that have phone numbers of their own, by name."""
     import iso3166
     import phonenumbers
@@ -100,7 +100,7 @@ def countries() -> tuple[Country, ...]:
         if listed is None and code not in ALIASES:
             continue
         name = ALIASES[code][0] if code in ALIASES else listed.name if listed is not None else code
-        found.append(Country(code, name, str(phonenumbers.country_code_for_region(code))))
+        found.append(PhoneCountry(code, name, str(phonenumbers.country_code_for_region(code))))
     return tuple(sorted(found, key=lambda country: _folded(country.name)))
 
 
@@ -135,7 +135,7 @@ def countries_of(text: str, field: str) -> frozenset[str]:
     found = _by_word().get(calling[1] if calling is not None else _folded(stripped))
     if not found:
         allowed = "an ISO 3166 code, a calling code or a country's name: see GET /v1/auth/countries"
-        raise Refused(invalid(field, "is not a known country", allowed))
+        raise OperationRefused(invalid(field, "is not a known country", allowed))
     return found
 
 
@@ -147,24 +147,24 @@ def parse_phone(text: str, country: str | None = None, country_code: str | None 
     if (written := _COUNTRY.fullmatch(plain)) is not None:
         named, plain = countries_of(written[1].rstrip(" :.-\t"), "phoneNumber"), written[2]
         if regions is not None and not regions & named:
-            raise Refused(invalid(field, "does not match phoneNumber"))
+            raise OperationRefused(invalid(field, "does not match phoneNumber"))
         regions, field = named if regions is None else regions & named, "phoneNumber"
     digits = re.sub(r"[^0-9]", "", plain) if _ALLOWED.fullmatch(plain) else ""
     if len(digits) < _DIGITS_MIN:
-        raise Refused(_bad("is not a phone number"))
+        raise OperationRefused(_bad("is not a phone number"))
     if plain.startswith("+") or digits.startswith("00"):
         # The whole number: some write a zero in brackets after the calling code.
         whole = plain if plain.startswith("+") else "+" + digits[2:]
         found = _parsed(whole, None)
         if found is None:
-            raise Refused(_bad("is not a possible phone number"))
+            raise OperationRefused(_bad("is not a possible phone number"))
         if regions is not None and not regions & _regions_of_code(found.country_code):
-            raise Refused(invalid(field, "does not match phoneNumber"))
+            raise OperationRefused(invalid(field, "does not match phoneNumber"))
         return _phone(found)
     if regions is None:
         found = _parsed("+" + digits, None)
         if found is None or not _is_valid(found):
-            raise Refused(
+            raise OperationRefused(
                 _bad("needs its country: write it as +<country code><number>, or give country", field_fix="country")
             )
         return _phone(found)
@@ -177,7 +177,7 @@ def parse_phone(text: str, country: str | None = None, country_code: str | None 
             return _phone(candidate)
     possible = local or prefixed
     if possible is None:
-        raise Refused(_bad("is not a possible phone number of this country"))
+        raise OperationRefused(_bad("is not a possible phone number of this country"))
     return _phone(possible)
 
 
@@ -188,7 +188,7 @@ def _regions(country: str | None, country_code: str | None) -> frozenset[str] | 
         return named if coded is None else coded
     both = named & coded
     if not both:
-        raise Refused(invalid("countryCode", "does not match country"))
+        raise OperationRefused(invalid("countryCode", "does not match country"))
     return both
 
 

@@ -8,9 +8,9 @@ from bot.money import format_e8
 from bot.service.operations.executor import OperationExecutor
 from bot.service.security.auth import Principal
 from bot.service.views import account_views
-from bot.service.views.responses import Answer
+from bot.service.views.responses import ServiceAnswer
 from bot.venue.accounting import ledger, limits
-from bot.venue.model.state import DAY_MS, Account
+from bot.venue.model.state import DAY_MS, VenueAccount
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
 
 # the interface's "portfolio slice"
@@ -41,18 +41,18 @@ CHANGES: Final = (
 class PortfolioOperations(OperationExecutor):
     """The portfolio, home and funding views of an account."""
 
-    def changelog(self) -> Answer:
+    def changelog(self) -> ServiceAnswer:
         """GET /v1/changelog."""
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {"currentVersion": API_VERSION, "limitsVersion": LIMITS_VERSION, "entries": [dict(e) for e in CHANGES]}
         )
 
-    def portfolio(self, principal: Principal) -> Answer:
+    def portfolio(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/portfolio."""
         now = self.refresh()
         state, account = self.machine.state, self.account(principal)
         today = account.day_realized if account.day == now // DAY_MS else 0
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "address": account.address,
                 "accountValueUsd": format_e8(ledger.account_value(state, account)),
@@ -68,12 +68,12 @@ class PortfolioOperations(OperationExecutor):
             }
         )
 
-    def home(self, principal: Principal) -> Answer:
+    def home(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/home."""
         self.refresh()
         state, account = self.machine.state, self.account(principal)
         largest = sorted(account.positions.values(), key=lambda held: (-limits.worth(state, held), held.coin))
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "nickname": account.name,
                 "wallet": {"address": account.address, "environment": "sandbox"},
@@ -88,16 +88,16 @@ class PortfolioOperations(OperationExecutor):
             }
         )
 
-    def funding(self, principal: Principal) -> Answer:
+    def funding(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/funding."""
         self.refresh()
-        return Answer.ok(self._funding(self.account(principal)))
+        return ServiceAnswer.ok(self._funding(self.account(principal)))
 
-    def web_watch(self, account: Account) -> str:
+    def web_watch(self, account: VenueAccount) -> str:
         """The URL of this account's public page."""
         return f"{self.base_url}/watch/{account.address}"
 
-    def _funding(self, account: Account) -> dict[str, Any]:
+    def _funding(self, account: VenueAccount) -> dict[str, Any]:
         return {
             "environment": "sandbox",
             "playMoney": True,
@@ -120,7 +120,7 @@ class PortfolioOperations(OperationExecutor):
             "withdrawals": False,
         }
 
-    def _guidance(self, account: Account) -> list[str]:
+    def _guidance(self, account: VenueAccount) -> list[str]:
         """Suggestions for the account's owner, the most urgent first."""
         state = self.machine.state
         health = account_views.health(state, account)

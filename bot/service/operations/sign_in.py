@@ -22,7 +22,7 @@ from bot.service.security.auth import Principal, mint_session
 from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
 from bot.service.views import account_views
-from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.identity.sign_in import SignedIn
 from bot.venue.model.commands import OpenAccount, RevokeSession, SendOtp, SignIn
 from bot.venue.model.numbers import E8
@@ -93,16 +93,16 @@ class SignInOperations(AccountOperations):
         self._per_ip = AttemptLimits(*SENDS_PER_IP)
         self._wrong = AttemptLimits(*WRONG_PER_IP)
 
-    def countries(self) -> Answer:
+    def countries(self) -> ServiceAnswer:
         """GET /v1/auth/countries."""
         listed = [{"code": c.code, "name": c.name, "callingCode": c.calling_code} for c in phone_numbers.countries()]
-        return Answer.ok({"countries": listed})
+        return ServiceAnswer.ok({"countries": listed})
 
-    def send_code(self, request: OtpRequest, context: Context) -> Answer:
+    def send_code(self, request: OtpRequest, context: Context) -> ServiceAnswer:
         """POST /v1/auth/otp: the response is the same whether or not the number has an account."""
         code = self.new_code(request, context)
         phone = phone_numbers.parse_phone(request.phone_number, request.country, request.country_code)
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "sent": True,
                 "phoneNumber": phone.e164,
@@ -127,14 +127,14 @@ class SignInOperations(AccountOperations):
             limits.note(caller)
         return code
 
-    def verify(self, request: VerifyRequest, context: Context) -> Answer:
+    def verify(self, request: VerifyRequest, context: Context) -> ServiceAnswer:
         """POST /v1/auth/verify: returns a session token. The first sign-in also creates an account and its wallet."""
         token, session_id, digest = mint_session(self.machine.state.session_seq + 1)
         real_ms = SystemClock().now_ms()
         session = Session(session_id, "", digest, self.machine.catch_up(), real_ms + SESSION_TTL_MS)
         signed = self.judge_code(request, context, session)
         state, account = self.machine.state, signed.account
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {
                 "accessToken": token,
                 "tokenType": "Bearer",
@@ -167,7 +167,7 @@ class SignInOperations(AccountOperations):
         )
         if isinstance(answer, Refusal):
             self._wrong.note(network_of(context.ip))
-            raise Refused(answer)
+            raise OperationRefused(answer)
         assert isinstance(answer, SignedIn)
         return answer
 
@@ -177,16 +177,16 @@ class SignInOperations(AccountOperations):
         given = (code or "").encode()
         return any(hmac.compare_digest(known.encode(), given) for known in self.invite_codes)
 
-    def end_session(self, principal: Principal) -> Answer:
+    def end_session(self, principal: Principal) -> ServiceAnswer:
         """DELETE /v1/auth/session."""
         if principal.session is None:
             text = "an API key is not a session; revoke it with DELETE /v1/keys/{id}"
             fix = {"action": "revoke_key", "method": "DELETE", "path": f"/v1/keys/{principal.key}"}
-            raise Refused(Refusal("forbidden", text, fix=fix))
+            raise OperationRefused(Refusal("forbidden", text, fix=fix))
         self.machine.catch_up()
         answer = self.machine.run(RevokeSession(principal.account, principal.session))
         assert isinstance(answer, Session), "the gateway accepted an ended session"
-        return Answer.ok({"revoked": True})
+        return ServiceAnswer.ok({"revoked": True})
 
     def shown_ms(self, real_ttl_ms: int) -> int:
         """The service time at which a span of real time will end."""
@@ -202,7 +202,7 @@ class SignInOperations(AccountOperations):
         if wait:
             text = f"too many codes requested or tried; wait {wait} s"
             fix = {"action": "wait", "seconds": wait}
-            raise Refused(Refusal("rate_limited", text, fix=fix), None, {"Retry-After": str(wait)})
+            raise OperationRefused(Refusal("rate_limited", text, fix=fix), None, {"Retry-After": str(wait)})
 
 
 def phone_digest(e164: str) -> str:
@@ -222,9 +222,13 @@ def clean_nickname(text: str) -> str:
     """A nickname trimmed, in composed Unicode, and printable. Refused if it is then too short."""
     name = unicodedata.normalize("NFC", text).strip(" ")
     if any(unicodedata.category(letter)[0] in "CZ" and letter != " " for letter in name):
-        raise Refused(invalid("nickname", "has a control or invisible character", "2..32 printable characters"))
+        raise OperationRefused(
+            invalid("nickname", "has a control or invisible character", "2..32 printable characters")
+        )
     if not 2 <= len(name) <= 32:
-        raise Refused(invalid("nickname", "must have 2..32 characters and no spaces at its ends", "2..32 characters"))
+        raise OperationRefused(
+            invalid("nickname", "must have 2..32 characters and no spaces at its ends", "2..32 characters")
+        )
     return name
 
 

@@ -15,9 +15,9 @@ from bot.service.security.rate_limits import RateLimits
 from bot.service.state_machine.machine import Machine
 from bot.service.views import account_views
 from bot.service.views.read_access import peek, peek_all
-from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.accounting import ledger
-from bot.venue.model.state import Account, State, Trade
+from bot.venue.model.state import State, VenueAccount, VenueTrade
 from bot.venue.storage import pages
 from bot.wire.queries import NavQuery, WalletTradesQuery
 
@@ -36,7 +36,7 @@ class _Count:
     closing: int = 0
     won: int = 0
 
-    def add(self, trades: Iterable[Trade]) -> None:
+    def add(self, trades: Iterable[VenueTrade]) -> None:
         for trade in trades:
             if trade.filled:
                 self.filled += 1
@@ -86,9 +86,9 @@ class WalletOperations(OperationExecutor):
         super().__init__(machine, rate_limits, base_url)
         self._known = _Known(machine.state)
 
-    def wallet(self, address: str) -> Answer:
+    def wallet(self, address: str) -> ServiceAnswer:
         """GET /v1/wallets/{address}."""
-        return Answer.ok(self.wallet_body(address))
+        return ServiceAnswer.ok(self.wallet_body(address))
 
     def wallet_body(self, address: str) -> dict[str, Any]:
         now = self.refresh()
@@ -105,16 +105,16 @@ class WalletOperations(OperationExecutor):
             "updatedAt": now,
         }
 
-    def wallet_positions(self, address: str) -> Answer:
+    def wallet_positions(self, address: str) -> ServiceAnswer:
         """GET /v1/wallets/{address}/positions."""
         self.refresh()
         name, account = self._wallet(address)
         positions = public_positions(self.machine.state, account)
-        return Answer.ok({"address": name, "registered": account is not None, "positions": positions})
+        return ServiceAnswer.ok({"address": name, "registered": account is not None, "positions": positions})
 
-    def wallet_pnl(self, address: str) -> Answer:
+    def wallet_pnl(self, address: str) -> ServiceAnswer:
         """GET /v1/wallets/{address}/pnl."""
-        return Answer.ok(self.wallet_pnl_body(address))
+        return ServiceAnswer.ok(self.wallet_pnl_body(address))
 
     def wallet_pnl_body(self, address: str) -> dict[str, Any]:
         now = self.refresh()
@@ -144,9 +144,9 @@ class WalletOperations(OperationExecutor):
             "winRatePct": count.win_rate(),
         }
 
-    def wallet_nav(self, address: str, query: NavQuery) -> Answer:
+    def wallet_nav(self, address: str, query: NavQuery) -> ServiceAnswer:
         """GET /v1/wallets/{address}/nav."""
-        return Answer.ok(self.wallet_nav_body(address, query.range))
+        return ServiceAnswer.ok(self.wallet_nav_body(address, query.range))
 
     def wallet_nav_body(self, address: str, span: str) -> dict[str, Any]:
         now = self.refresh()
@@ -162,9 +162,9 @@ class WalletOperations(OperationExecutor):
             "series": None if points is None else [{"ts": at, "navUsd": format_e8(worth)} for at, worth in points],
         }
 
-    def wallet_trades(self, address: str, query: WalletTradesQuery) -> Answer:
+    def wallet_trades(self, address: str, query: WalletTradesQuery) -> ServiceAnswer:
         """GET /v1/wallets/{address}/trades: newest first."""
-        return Answer.ok(self.wallet_trades_body(address, query))
+        return ServiceAnswer.ok(self.wallet_trades_body(address, query))
 
     def wallet_trades_body(self, address: str, query: WalletTradesQuery) -> dict[str, Any]:
         self.refresh()
@@ -179,11 +179,13 @@ class WalletOperations(OperationExecutor):
 
     # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _wallet(self, address: str) -> tuple[str, Account | None]:
+    def _wallet(self, address: str) -> tuple[str, VenueAccount | None]:
         """The address in lower case, and its account. Refused if it is not an address."""
         name = address.lower()
         if _ADDRESS.fullmatch(name) is None:
-            raise Refused(invalid("address", "must be 0x and 40 hexadecimal digits", "0x and 40 hexadecimal digits"))
+            raise OperationRefused(
+                invalid("address", "must be 0x and 40 hexadecimal digits", "0x and 40 hexadecimal digits")
+            )
         state = self.machine.state
         account_id = self._address_book(state).get(name)
         return name, None if account_id is None else peek(state, account_id)
@@ -202,7 +204,7 @@ class WalletOperations(OperationExecutor):
     # ── Counting trades
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tally(self, account: Account) -> _Count:
+    def _tally(self, account: VenueAccount) -> _Count:
         """The account's trade counts. Final trades are counted once; the others are counted again after each event."""
         tallies = self._known.tallies
         known = tallies.get(account.id)
@@ -219,7 +221,7 @@ class WalletOperations(OperationExecutor):
         return known.total
 
 
-def public_trade(account: Account, made: Trade) -> dict[str, Any]:
+def public_trade(account: VenueAccount, made: VenueTrade) -> dict[str, Any]:
     """A trade's public view. A partly filled trade is shown as if its filled part were the whole."""
     seen = account_views.trade(account, made) | HIDDEN_OF_TRADE
     return (
@@ -227,6 +229,6 @@ def public_trade(account: Account, made: Trade) -> dict[str, Any]:
     )
 
 
-def public_positions(state: State, account: Account | None) -> list[dict[str, Any]]:
+def public_positions(state: State, account: VenueAccount | None) -> list[dict[str, Any]]:
     """The public view of positions."""
     return [] if account is None else [held | HIDDEN_OF_POSITION for held in account_views.positions(state, account)]

@@ -17,7 +17,7 @@ from bot.service.security.rate_limits import RateLimits
 from bot.service.security.secret_encryption import SecretCipher
 from bot.service.state_machine.machine import Machine
 from bot.service.views.event_views import unknown_type
-from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.webhooks.address_policy import (
     RESOLVE_SECONDS,
     Resolve,
@@ -28,7 +28,7 @@ from bot.service.webhooks.address_policy import (
 )
 from bot.service.webhooks.outbox import Outbox
 from bot.venue.model.commands import AddWebhook, RemoveWebhook
-from bot.venue.model.state import Webhook
+from bot.venue.model.state import VenueWebhook
 from bot.wire import signing
 from bot.wire.requests import WebhookRequest
 from bot.wire.vocabulary import EVENT_FILTERS
@@ -76,7 +76,7 @@ class WebhookOperations(OperationExecutor):
             async with asyncio.timeout(RESOLVE_SECONDS):
                 await addresses_of(target, self._resolve, private=self._private)
         except TargetRefused as no:
-            raise Refused(invalid("url", str(no), self._allowed())) from None
+            raise OperationRefused(invalid("url", str(no), self._allowed())) from None
         # TimeoutError is an OSError.
         except (OSError, UnicodeError):
             return
@@ -86,7 +86,7 @@ class WebhookOperations(OperationExecutor):
             return "http or https, a public address or one of this machine or network"
         return "https, port 443, a public address"
 
-    def create(self, principal: Principal, request: WebhookRequest, context: Context) -> Answer:
+    def create(self, principal: Principal, request: WebhookRequest, context: Context) -> ServiceAnswer:
         """POST /v1/webhooks. Call `check_names` first."""
         types = None if not request.types else tuple(dict.fromkeys(request.types))
         unknown = [unknown_type(name) for name in types or () if name not in EVENT_FILTERS]
@@ -94,7 +94,7 @@ class WebhookOperations(OperationExecutor):
         try:
             key = signing.key_of(secret)
         except ValueError as error:
-            raise Refused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
+            raise OperationRefused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
         form = signing.secret_of(key)
         notes = unknown if form == secret else [*unknown, CONVERTED]
         warnings = {"warnings": notes} if notes else {}
@@ -102,7 +102,7 @@ class WebhookOperations(OperationExecutor):
         # The fingerprint covers the secret too: a plain digest would let a reader guess short secrets.
         context = context._replace(fingerprint=self._cipher.mark(context.fingerprint))
 
-        def view(hook: Webhook, now: int) -> Body:
+        def view(hook: VenueWebhook, now: int) -> Body:
             self._outbox.add(hook)
             return {**self._view(hook), "secret": form, **warnings}
 
@@ -114,25 +114,25 @@ class WebhookOperations(OperationExecutor):
             replay=lambda hook, now: {**self._view(hook), "secret": None, **warnings},
         )
 
-    def webhooks(self, principal: Principal) -> Answer:
+    def webhooks(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/webhooks: oldest first."""
         self.refresh()
         hooks = self.machine.state.webhooks.values()
-        return Answer.ok({"webhooks": [self._view(hook) for hook in hooks if hook.account == principal.account]})
+        return ServiceAnswer.ok({"webhooks": [self._view(hook) for hook in hooks if hook.account == principal.account]})
 
-    def remove(self, principal: Principal, webhook: str, context: Context) -> Answer:
+    def remove(self, principal: Principal, webhook: str, context: Context) -> ServiceAnswer:
         """DELETE /v1/webhooks/{id}: also deletes its pending deliveries."""
         if not _WEBHOOK_ID.fullmatch(webhook):
             # The text may be the secret, sent by mistake, so it goes into no log and no response.
             return self.refusal(Refusal("not_found", "no webhook has this id; webhook ids begin with whk_"), context)
 
-        def view(hook: Webhook, now: int) -> Body:
+        def view(hook: VenueWebhook, now: int) -> Body:
             self._outbox.drop(hook.id)
             return {"id": hook.id, "revoked": True}
 
         return self.decide(principal, context, lambda now: RemoveWebhook(principal.account, webhook), view)
 
-    def _view(self, hook: Webhook) -> Body:
+    def _view(self, hook: VenueWebhook) -> Body:
         health = self._outbox.health(hook.id)
         return {
             "id": hook.id,

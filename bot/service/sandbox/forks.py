@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from bot.errors import Refusal
 from bot.logs import log
 from bot.service.state_machine.named_snapshots import NamedSnapshot, Replies
-from bot.service.views.responses import Refused
+from bot.service.views.responses import OperationRefused
 
 FORKS_MAX: Final = 16
 
@@ -39,7 +39,7 @@ class Forks:
         """Start a fork and return its base URL."""
         if len(self._running) + self._coming >= FORKS_MAX:
             text = f"at most {FORKS_MAX} forks run at a time; reset this service to end them"
-            raise Refused(Refusal("invalid_input", text, fix={"action": "reset", "path": "/sandbox/v1/reset"}))
+            raise OperationRefused(Refusal("invalid_input", text, fix={"action": "reset", "path": "/sandbox/v1/reset"}))
         self._coming += 1
         try:
             fork = await self._open(snapshot, replies, speed)

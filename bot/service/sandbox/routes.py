@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bot.errors import Refusal
 from bot.money import format_e8, parse_e8
-from bot.service.http.fault_injection import Faults
+from bot.service.http.fault_injection import InjectedFaults
 from bot.service.http.routes_v1 import Router
 from bot.service.operations.executor import parse_scaled
 from bot.service.operations.operations import Operations
@@ -17,11 +17,11 @@ from bot.service.sandbox.forks import Forks
 from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.restore import StateRestorer
 from bot.service.views import account_views
-from bot.service.views.responses import Answer, Refused, invalid
+from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.model import outcome
 from bot.venue.model.commands import CreateKey, RevokeKey
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import Account, Key, MarketSpec
+from bot.venue.model.state import MarketSpec, VenueAccount, VenueKey
 from bot.venue.prices import index
 from bot.wire import interface
 from bot.wire.control import (
@@ -48,16 +48,16 @@ ADVANCE_MAX_MS: Final = 400 * 86_400_000
 class Control:
     """The operations of the sandbox control."""
 
-    def __init__(self, operations: Operations, restorer: StateRestorer, faults: Faults, forks: Forks) -> None:
+    def __init__(self, operations: Operations, restorer: StateRestorer, faults: InjectedFaults, forks: Forks) -> None:
         self._operations = operations
         self._machine = operations.machine
         self._restorer = restorer
         self._faults = faults
         self._forks = forks
 
-    def clock(self) -> Answer:
+    def clock(self) -> ServiceAnswer:
         self._machine.catch_up()
-        return Answer.ok(self._clock())
+        return ServiceAnswer.ok(self._clock())
 
     def _clock(self) -> dict[str, Any]:
         clock = self._machine.clock
@@ -74,21 +74,21 @@ class Control:
                 "this service has live prices, so its time and prices cannot be set; start one without --prices for"
                 " that"
             )
-            raise Refused(Refusal("forbidden", text))
+            raise OperationRefused(Refusal("forbidden", text))
 
-    def set_speed(self, request: ClockRequest) -> Answer:
+    def set_speed(self, request: ClockRequest) -> ServiceAnswer:
         self._refuse_if_live()
         self._machine.catch_up()
         self._machine.clock.set_speed(float(request.speed))
         self._machine.save_clock()
         self._machine.moved.set()
-        return Answer.ok(self._clock())
+        return ServiceAnswer.ok(self._clock())
 
-    def advance(self, request: AdvanceRequest) -> Answer:
+    def advance(self, request: AdvanceRequest) -> ServiceAnswer:
         self._refuse_if_live()
         machine = self._machine
         if machine.clock.speed != 0:
-            raise Refused(
+            raise OperationRefused(
                 Refusal(
                     "invalid_input",
                     "only a manual clock can be advanced; set its speed to 0 first",
@@ -104,24 +104,26 @@ class Control:
         elif request.to_ms is not None:
             target = request.to_ms
             if target < now:
-                raise Refused(invalid("toMs", f"is before the present time ({now})", f">= {now}"))
+                raise OperationRefused(invalid("toMs", f"is before the present time ({now})", f">= {now}"))
         else:
             target = now + (request.ms or 0)
         if target - now > ADVANCE_MAX_MS:
             text = "is too far ahead for one request"
             if request.to_next:
-                raise Refused(invalid("toNext", f"{text}: {target}", fix={"field": "ms", "value": ADVANCE_MAX_MS}))
+                raise OperationRefused(
+                    invalid("toNext", f"{text}: {target}", fix={"field": "ms", "value": ADVANCE_MAX_MS})
+                )
             field, most = ("ms", ADVANCE_MAX_MS) if request.to_ms is None else ("toMs", now + ADVANCE_MAX_MS)
-            raise Refused(invalid(field, text, f"<= {most}"))
+            raise OperationRefused(invalid(field, text, f"<= {most}"))
         machine.clock.move_to(target)
         machine.catch_up()
         machine.save_clock()
         machine.snapshot_if_due()
-        return Answer.ok(
+        return ServiceAnswer.ok(
             {**self._clock(), "processed": machine.processed - before, "lastPriceMs": machine.last_price_ms}
         )
 
-    def price(self, market: str, request: PriceRequest) -> Answer:
+    def price(self, market: str, request: PriceRequest) -> ServiceAnswer:
         self._refuse_if_live()
         operations, machine = self._operations, self._machine
         coin = operations.coin(market)
@@ -129,31 +131,31 @@ class Control:
         listed = machine.state.markets[coin]
         _hold_to_range(listed.spec, px, "px")
         if listed.status == "settled":
-            raise Refused(Refusal("market_closed", f"{coin} is settled", details={"opensAt": None}))
+            raise OperationRefused(Refusal("market_closed", f"{coin} is settled", details={"opensAt": None}))
         oracle = None if request.oracle_px is None else _price(request.oracle_px, "oraclePx")
         mid: int | None = None
         if (request.bid_px is None) != (request.ask_px is None):
             missing = "bidPx" if request.bid_px is None else "askPx"
-            raise Refused(invalid(missing, "is required: send bidPx and askPx together"))
+            raise OperationRefused(invalid(missing, "is required: send bidPx and askPx together"))
         if request.bid_px is not None and request.ask_px is not None:
             bid, ask = _price(request.bid_px, "bidPx"), _price(request.ask_px, "askPx")
             _hold_to_range(listed.spec, bid, "bidPx")
             _hold_to_range(listed.spec, ask, "askPx")
             if bid > ask:
-                raise Refused(invalid("bidPx", "is above askPx"))
+                raise OperationRefused(invalid("bidPx", "is above askPx"))
             mid = (bid + ask) // 2
         volume = 0 if request.volume is None else parse_scaled(request.volume, "volume", parse_e8)
         if volume > STORED_MAX:
-            raise Refused(invalid("volume", "is too large", f"<= {format_e8(STORED_MAX)}"))
+            raise OperationRefused(invalid("volume", "is too large", f"<= {format_e8(STORED_MAX)}"))
         machine.push_price(coin, px, mid=mid, oracle=oracle, volume=volume)
         now = machine.clock.now_ms()
-        return Answer.ok(account_views.market(machine.state, listed, machine.feed.store(coin), now))
+        return ServiceAnswer.ok(account_views.market(machine.state, listed, machine.feed.store(coin), now))
 
-    def digest(self) -> Answer:
+    def digest(self) -> ServiceAnswer:
         now = self._machine.catch_up()
-        return Answer.ok({"digest": self._machine.chain.hex(), "events": self._machine.events, "now": now})
+        return ServiceAnswer.ok({"digest": self._machine.chain.hex(), "events": self._machine.events, "now": now})
 
-    def mint_key(self, request: MintKeyRequest) -> Answer:
+    def mint_key(self, request: MintKeyRequest) -> ServiceAnswer:
         """Create an owner's key for an account. The key created before stops working."""
         operations, machine = self._operations, self._machine
         machine.catch_up()
@@ -167,62 +169,62 @@ class Control:
             key, minted = operations.new_key(account.id, MINTED)
             made = machine.run(CreateKey(key))
             if isinstance(made, Refusal):
-                raise Refused(made)
+                raise OperationRefused(made)
         body = {"apiKey": minted.secret, "keyId": minted.key_id, "accountId": account.id, "address": account.address}
-        return Answer.ok(body)
+        return ServiceAnswer.ok(body)
 
     # ── The whole service ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def seed(self, request: SeedRequest) -> Answer:
+    def seed(self, request: SeedRequest) -> ServiceAnswer:
         self._refuse_if_live()
         self._restorer.seed(request.seed)
-        return Answer.ok({"seed": request.seed})
+        return ServiceAnswer.ok({"seed": request.seed})
 
-    def snapshot(self, request: NameRequest) -> Answer:
-        return Answer.ok(_snapshot_view(self._restorer.keep(request.name)))
+    def snapshot(self, request: NameRequest) -> ServiceAnswer:
+        return ServiceAnswer.ok(_snapshot_view(self._restorer.keep(request.name)))
 
-    def restore(self, request: NameRequest) -> Answer:
+    def restore(self, request: NameRequest) -> ServiceAnswer:
         self._refuse_if_live()
-        return Answer.ok(_snapshot_view(self._restorer.restore(request.name)))
+        return ServiceAnswer.ok(_snapshot_view(self._restorer.restore(request.name)))
 
-    async def fork(self, request: NameRequest) -> Answer:
+    async def fork(self, request: NameRequest) -> ServiceAnswer:
         self._refuse_if_live()
         snapshot = self._restorer.find(request.name)
         replies = self._restorer.named_snapshots.replies(request.name)
         base_url = await self._forks.add(snapshot, replies, self._machine.clock.speed)
-        return Answer.ok({"baseUrl": base_url, "name": snapshot.name, "digest": snapshot.chain.hex()})
+        return ServiceAnswer.ok({"baseUrl": base_url, "name": snapshot.name, "digest": snapshot.chain.hex()})
 
-    async def reset(self) -> Answer:
+    async def reset(self) -> ServiceAnswer:
         self._refuse_if_live()
         await self._forks.stop()
         self._faults.clear()
         self._restorer.reset()
-        return Answer.ok({"digest": self._machine.chain.hex(), "now": self._machine.clock.now_ms()})
+        return ServiceAnswer.ok({"digest": self._machine.chain.hex(), "now": self._machine.clock.now_ms()})
 
     # ── Faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def faults(self) -> Answer:
-        return Answer.ok(self._faults.views())
+    def faults(self) -> ServiceAnswer:
+        return ServiceAnswer.ok(self._faults.views())
 
-    def add_fault(self, request: FaultRequest) -> Answer:
+    def add_fault(self, request: FaultRequest) -> ServiceAnswer:
         self._faults.add(request)
-        return Answer.ok(self._faults.views())
+        return ServiceAnswer.ok(self._faults.views())
 
-    def clear_faults(self) -> Answer:
+    def clear_faults(self) -> ServiceAnswer:
         self._faults.clear()
-        return Answer.ok(self._faults.views())
+        return ServiceAnswer.ok(self._faults.views())
 
-    def _minted(self) -> list[Key]:
+    def _minted(self) -> list[VenueKey]:
         """The keys that this operation created. Keys of owners are told apart by their source, not by their name."""
         return [k for k in self._machine.state.keys.values() if k.name == MINTED and k.source == "sandbox"]
 
-    def _account(self, wanted: str | None) -> Account | None:
+    def _account(self, wanted: str | None) -> VenueAccount | None:
         accounts = self._machine.state.accounts
         # Anybody may use that account name; the first key shows the owner.
         if wanted is None:
             return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)
         if wanted not in accounts:
-            raise Refused(Refusal("not_found", f"no account {wanted!r} in this service"))
+            raise OperationRefused(Refusal("not_found", f"no account {wanted!r} in this service"))
         return accounts[wanted]
 
 
@@ -233,17 +235,19 @@ def _snapshot_view(snapshot: NamedSnapshot) -> dict[str, Any]:
 def _price(text: str, name: str) -> int:
     px = parse_scaled(text, name, parse_e8)
     if not 0 < px <= STORED_MAX:
-        raise Refused(invalid(name, f"must be above 0 and at most {format_e8(STORED_MAX)}"))
+        raise OperationRefused(invalid(name, f"must be above 0 and at most {format_e8(STORED_MAX)}"))
     return px
 
 
 def _hold_to_range(spec: MarketSpec, px: int, name: str) -> None:
     """Refuse a price of an event market outside 0.001..0.999."""
     if outcome.clamp(spec, px) != px:
-        raise Refused(invalid(name, "must be within 0.001..0.999", "0.001..0.999"))
+        raise OperationRefused(invalid(name, "must be within 0.001..0.999", "0.001..0.999"))
 
 
-def add_control(router: Router, operations: Operations, restorer: StateRestorer, faults: Faults, forks: Forks) -> None:
+def add_control(
+    router: Router, operations: Operations, restorer: StateRestorer, faults: InjectedFaults, forks: Forks
+) -> None:
     """Add the routes of the sandbox control."""
     control = Control(operations, restorer, faults, forks)
 

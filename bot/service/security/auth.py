@@ -16,7 +16,7 @@ from typing import Final
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
-from bot.venue.model.state import Key, Session, State
+from bot.venue.model.state import Session, State, VenueKey
 from bot.wire.interface import Access
 
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -134,7 +134,7 @@ def end_of(state: State, principal: Principal, now_ms: int) -> Refusal | None:
     return _UNKNOWN_SESSION if session is None else _end_of_session(session, SystemClock().now_ms())
 
 
-def _end_of_key(key: Key, now_ms: int) -> Refusal | None:
+def _end_of_key(key: VenueKey, now_ms: int) -> Refusal | None:
     if key.revoked:
         return Refusal("unauthorized", "the API key has been revoked", fix=_SIGN_UP)
     if key.expires_ms is not None and now_ms >= key.expires_ms:
@@ -142,7 +142,7 @@ def _end_of_key(key: Key, now_ms: int) -> Refusal | None:
     return None
 
 
-def principal_of(key: Key) -> Principal:
+def principal_of(key: VenueKey) -> Principal:
     return _principal(key.account, key.id, key.scopes, owner=key.owner)
 
 

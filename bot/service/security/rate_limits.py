@@ -58,7 +58,7 @@ class _Bucket:
     at_ns: int
 
 
-class Verdict(NamedTuple):
+class RateVerdict(NamedTuple):
     """The result for one request. `retry_after`: whole seconds, 0 if the request may pass."""
 
     policy: Policy
@@ -74,17 +74,17 @@ class RateLimits:
         self.enabled = enabled
         self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
 
-    def take(self, name: str, caller: str) -> Verdict:
+    def take(self, name: str, caller: str) -> RateVerdict:
         """Take one token of a policy."""
         policy = POLICIES[name]
         if not self.enabled:
-            return Verdict(policy, policy.burst, 0, 0)
+            return RateVerdict(policy, policy.burst, 0, 0)
         bucket = self._bucket(policy, caller)
         if bucket.tokens < 1:
             wait = int((1 - bucket.tokens) / policy.per_second) + 1
-            return Verdict(policy, 0, wait, wait)
+            return RateVerdict(policy, 0, wait, wait)
         bucket.tokens -= 1
-        return Verdict(policy, int(bucket.tokens), int((policy.burst - bucket.tokens) / policy.per_second) + 1, 0)
+        return RateVerdict(policy, int(bucket.tokens), int((policy.burst - bucket.tokens) / policy.per_second) + 1, 0)
 
     def _bucket(self, policy: Policy, caller: str) -> _Bucket:
         now = monotonic_ns()
@@ -118,7 +118,7 @@ class RateLimits:
         return records
 
 
-def headers_of(verdict: Verdict, *, enabled: bool) -> list[tuple[bytes, bytes]]:
+def headers_of(verdict: RateVerdict, *, enabled: bool) -> list[tuple[bytes, bytes]]:
     """The headers RateLimit-Policy and RateLimit of a response. A service without limits names the policy unlimited."""
     if not enabled:
         return [(b"ratelimit-policy", b'"unlimited";q=1000000;w=1'), (b"ratelimit", b'"unlimited";r=1000000;t=0')]

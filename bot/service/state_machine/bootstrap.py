@@ -15,11 +15,11 @@ from bot.service.market_data.event_series import EventSeries
 from bot.service.market_data.file_names import coin_of
 from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at, select, starting_at
 from bot.service.market_data.live_candles import LiveCandles
-from bot.service.market_data.price_feed import PriceFeed, RecordedSource, SimulatedSource, Source
+from bot.service.market_data.price_feed import MarketSource, PriceFeed, RecordedSource, SimulatedSource
 from bot.service.market_data.recorded import interval_of, read_candles
 from bot.service.market_data.simulator import SimulatedMarket
 from bot.service.market_data.trading_hours import has_saturdays
-from bot.service.state_machine.clock import ServiceClock
+from bot.service.state_machine.clock import MachineClock
 from bot.service.state_machine.command_log import CommandLog, Push, Recovered, SavedClock
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NamedSnapshot
@@ -27,7 +27,7 @@ from bot.service.state_machine.replay import EMPTY_CHAIN, PricePosition, replay
 from bot.service.state_machine.rules_version import META, program
 from bot.venue.model.commands import ListMarket
 from bot.venue.model.outcome import is_paid
-from bot.venue.model.state import Market, MarketSpec, State
+from bot.venue.model.state import MarketSpec, State, VenueMarket
 from bot.venue.prices import index
 from bot.venue.storage import codec
 from bot.wire.vocabulary import INTERVAL_MS, bare_coin
@@ -79,7 +79,7 @@ class _Live:
 
 @dataclass(frozen=True, slots=True)
 class _Prices:
-    sources: dict[str, Source]
+    sources: dict[str, MarketSource]
     listings: dict[str, Listing]
     start_ms: int
     hold: bool
@@ -182,7 +182,7 @@ def _take_up(machine: Machine, made: _Prices, place: PricePosition, pushes: Sequ
             machine.see_price(coin, px)
 
 
-def _later(made: _Prices, state: State) -> dict[str, Source]:
+def _later(made: _Prices, state: State) -> dict[str, MarketSource]:
     """The event markets that were listed after the start."""
     return {coin: made.series.source(market.spec) for coin, market in state.markets.items() if coin not in made.sources}
 
@@ -208,7 +208,7 @@ def begin_again(
         stored["start"] = start_ms
     made = _stored_prices(options, stored, str(machine.log.path))
     rewind_log()
-    clock = ServiceClock.start(speed, None if real else made.start_ms)
+    clock = MachineClock.start(speed, None if real else made.start_ms)
     machine.become(
         clock=clock, feed=PriceFeed(made.sources, made.options), state=State(), seq=0, chain=EMPTY_CHAIN, events=0
     )
@@ -225,7 +225,7 @@ def go_back(
     index.rebuild(state)
     rewind_log()
     machine.become(
-        clock=ServiceClock.start(machine.clock.speed, snapshot.at_ms),
+        clock=MachineClock.start(machine.clock.speed, snapshot.at_ms),
         feed=PriceFeed(made.sources | _later(made, state), made.options),
         state=state,
         seq=snapshot.seq,
@@ -244,16 +244,16 @@ def _stored_prices(options: PriceOptions, stored: dict[str, Any], name: str) -> 
     return _prices(replace(options, seed=None, data=(), markets=()), stored, 1, name)
 
 
-def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> ServiceClock:
+def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> MachineClock:
     """Service time continues from the latest time that callers saw.
 
     A real clock without an offset follows the system clock.
     """
     if saved is None:
-        return ServiceClock.start(speed, None if real_start and speed == 1 else made.start_ms)
+        return MachineClock.start(speed, None if real_start and speed == 1 else made.start_ms)
     if speed == 1 and saved.offset_ms == 0:
         wall = SystemClock().now_ms()
-        clock = ServiceClock.start(1)
+        clock = MachineClock.start(1)
         if saved.ceiling_ms > wall + MINUTE_MS:
             # A BotError: the system clock may be set only after boot, so a later start may succeed.
             raise BotError(
@@ -261,7 +261,7 @@ def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start:
                 " correct the clock first"
             )
         return clock
-    return ServiceClock.start(speed, saved.ceiling_ms)
+    return MachineClock.start(speed, saved.ceiling_ms)
 
 
 # ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,7 +314,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     for coin, spec in options.specs.items():
         listings[coin] = replace(listings[coin], spec=spec)
     series = EventSeries(listings, seed=seed, start_ms=start, is_held=hold)
-    sources: dict[str, Source] = {}
+    sources: dict[str, MarketSource] = {}
     for coin, listing in listings.items():
         if coin in recorded:
             sources[coin] = recorded[coin]
@@ -325,7 +325,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         if listing.spec.expires_ms is not None:
             sources[coin] = series.source(listing.spec)
             continue
-        grid = Market(listing.spec, listing.px, listing.px, listing.px)
+        grid = VenueMarket(listing.spec, listing.px, listing.px, listing.px)
         market = SimulatedMarket(
             grid, seed=seed, px=listing.px, start_ms=start, daily_vol=listing.daily_vol, day_usd=listing.day_usd
         )

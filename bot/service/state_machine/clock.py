@@ -30,7 +30,7 @@ def parse_clock(text: str) -> float:
 
 
 @dataclass(slots=True)
-class ServiceClock:
+class MachineClock:
     """The service's time.
 
     `speed` 0: stands still until it is moved. 1: real time. More: accelerated. It never goes back.
@@ -42,10 +42,10 @@ class ServiceClock:
     _follows_wall: bool
 
     @staticmethod
-    def start(speed: float, at_ms: int | None = None) -> ServiceClock:
+    def start(speed: float, at_ms: int | None = None) -> MachineClock:
         """A clock that shows `at_ms` now; without it, real time."""
         wall = SystemClock().now_ms()
-        return ServiceClock(speed, wall if at_ms is None else at_ms, boot_ns(), at_ms is None and speed == 1)
+        return MachineClock(speed, wall if at_ms is None else at_ms, boot_ns(), at_ms is None and speed == 1)
 
     @property
     def mode(self) -> Mode:

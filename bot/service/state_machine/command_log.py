@@ -126,7 +126,7 @@ class DatabaseAway(BotError):
     exit_code = Exit.UNSAFE
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     seq: int
     at_ms: int
     command: str
@@ -141,7 +141,7 @@ class Push(NamedTuple):
     volume: int
 
 
-class Reply(NamedTuple):
+class StoredReply(NamedTuple):
     """An answer stored for its idempotency key."""
 
     epoch: int
@@ -182,7 +182,7 @@ class Recovered:
     meta: dict[str, str]
     clock: SavedClock | None
     snapshot: Snapshot | None
-    rows: list[Row]
+    rows: list[LogRow]
     pushes: list[Push]
     accounts: list[str]
     pages: list[tuple[str, str, int, int, bytes]]
@@ -285,7 +285,7 @@ def read_all(db: sqlite3.Connection) -> Recovered:
         meta,
         None if clock is None else SavedClock(*clock),
         snapshot,
-        [Row(*row) for row in rows],
+        [LogRow(*row) for row in rows],
         [Push(*push) for push in pushes],
         [body for (body,) in db.execute("SELECT body FROM accounts ORDER BY number")],
         db.execute("SELECT account, kind, first, count, packed FROM pages ORDER BY account, kind, first").fetchall(),
@@ -304,7 +304,7 @@ class CommandLog:
         self.commits = 0
         self._on_failure = on_failure
         # commands that are not committed yet; all of them in memory mode
-        self._replies: dict[tuple[str, str], Reply] = {}
+        self._replies: dict[tuple[str, str], StoredReply] = {}
         # Keys on disk, by the day of their answers; a day is forgotten as a whole. Almost every key is new, and looking
         # in the file for each would cost more than the order.
         self._days: dict[int, text_set.TextSet] = {}
@@ -413,7 +413,7 @@ class CommandLog:
 
     # ── Queueing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, row: Row, also: Sequence[Statement] = ()) -> None:
+    def append(self, row: LogRow, also: Sequence[Statement] = ()) -> None:
         """Queue a command, and in the same transaction the statements that follow from its events."""
         self._put(_COMMAND, row)
         self.put_all(also)
@@ -423,7 +423,7 @@ class CommandLog:
         for statement, values in statements:
             self._put(statement, values)
 
-    def keep_reply(self, account: str, key: str, reply: Reply, real_ms: int) -> None:
+    def keep_reply(self, account: str, key: str, reply: StoredReply, real_ms: int) -> None:
         """Store an answer in the same transaction as its command."""
         self._replies[account, key] = reply
         if self.path is None and len(self._replies) > REPLIES_IN_MEMORY:
@@ -481,7 +481,7 @@ class CommandLog:
 
     # ── Reading and waiting ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def reply(self, account: str, key: str) -> Reply | None:
+    def reply(self, account: str, key: str) -> StoredReply | None:
         """The stored answer of a key, or None."""
         found = self._replies.get((account, key))
         if found is not None or self._reader is None or not self._is_known(_named(account, key)):
@@ -491,7 +491,7 @@ class CommandLog:
             f"SELECT {columns} FROM replies WHERE account = ? AND key = ?",  # noqa: S608  no outside text
             (account, key),
         ).fetchone()
-        return None if row is None else Reply(*row)
+        return None if row is None else StoredReply(*row)
 
     def _is_known(self, named: str) -> bool:
         return any(named in day for day in self._days.values())
@@ -500,11 +500,11 @@ class CommandLog:
         """Rows on disk; an empty list in memory mode."""
         return [] if self._reader is None else self._reader.execute(query, values).fetchall()
 
-    def replies_in_memory(self) -> dict[tuple[str, str], Reply]:
+    def replies_in_memory(self) -> dict[tuple[str, str], StoredReply]:
         """The stored answers of memory mode."""
         return dict(self._replies)
 
-    def replace_replies(self, replies: dict[tuple[str, str], Reply]) -> None:
+    def replace_replies(self, replies: dict[tuple[str, str], StoredReply]) -> None:
         """Replace the answers in memory: all answers in memory mode, otherwise those that are not on disk yet."""
         self._replies = dict(replies)
         self.know(replies)

@@ -18,11 +18,11 @@ from pydantic_core import to_json
 from bot.clock import SystemClock
 from bot.logs import log
 from bot.model.events import Event
-from bot.service.market_data.price_feed import MINUTE_MS, Point, PriceFeed, points_of
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.price_feed import MINUTE_MS, FeedPoint, PriceFeed, points_of
+from bot.service.market_data.simulator import GridCandle
 from bot.service.market_data.trading_hours import session_at
-from bot.service.state_machine.clock import ServiceClock
-from bot.service.state_machine.command_log import CommandLog, Push, Row, SavedClock, Statement
+from bot.service.state_machine.clock import MachineClock
+from bot.service.state_machine.command_log import CommandLog, LogRow, Push, SavedClock, Statement
 from bot.service.state_machine.market_schedule import MarketSchedule
 from bot.service.state_machine.quiet_marks import QuietMarks
 from bot.service.state_machine.snapshot_schedule import SnapshotSchedule
@@ -83,7 +83,7 @@ class Machine:
     def __init__(
         self,
         *,
-        clock: ServiceClock,
+        clock: MachineClock,
         command_log: CommandLog,
         feed: PriceFeed,
         state: State,
@@ -227,7 +227,7 @@ class Machine:
         ):
             self._apply(PayFunding(self.feed.opens(at_ms)), at_ms)
 
-    def _take(self, point: Point) -> None:
+    def _take(self, point: FeedPoint) -> None:
         """Apply one price point. While the market is quiet, only note its mark."""
         coin, px, at = point.coin, point.px, point.at_ms
         self.processed += 1
@@ -298,7 +298,7 @@ class Machine:
             self._apply(QuotePoint(coin, mark, bid, ask), at)
         return at
 
-    def missed_candle(self, coin: str, candle: Candle) -> None:
+    def missed_candle(self, coin: str, candle: GridCandle) -> None:
         """Apply a candle of a live market that nobody saw, at the present instant: its four prices in order."""
         at = self.catch_up()
         for point in points_of(coin, candle, 60_000):
@@ -323,7 +323,7 @@ class Machine:
         self.events += len(applied.events)
         self._fold(applied.events)
         also = self.publish(applied.events) if applied.events and self.publish is not None else ()
-        self.log.append(Row(self.seq, at_ms, text, self.chain), also)
+        self.log.append(LogRow(self.seq, at_ms, text, self.chain), also)
         if type(command) not in _TRADING or self._is_nearer():
             self.moved.set()
         return applied
@@ -375,7 +375,7 @@ class Machine:
         self.snapshots.begin(self.state, self.seq, self.chain, self.events)
 
     def become(
-        self, *, clock: ServiceClock, feed: PriceFeed, state: State, seq: int, chain: bytes, events: int
+        self, *, clock: MachineClock, feed: PriceFeed, state: State, seq: int, chain: bytes, events: int
     ) -> None:
         """Replace the state and its time. The caller replaces the log."""
         self.clock, self.feed, self.state = clock, feed, state

@@ -15,11 +15,11 @@ from typing import Final
 
 from bot.clock import SystemClock
 from bot.errors import ConfigError
-from bot.service.state_machine.command_log import CommandLog, Push, Reply, Snapshot
+from bot.service.state_machine.command_log import CommandLog, Push, Snapshot, StoredReply
 
 NAMED_SNAPSHOTS_MAX: Final = 64
 
-Replies = dict[tuple[str, str], Reply]
+Replies = dict[tuple[str, str], StoredReply]
 
 _REPLY_COLUMNS: Final = "account, key, epoch, fingerprint, request_id, status, body, real_ms"
 _GENERATION: Final = (
@@ -124,7 +124,7 @@ class NamedSnapshots:
         columns = "account, key, epoch, fingerprint, request_id, status, body"
         # No outside text.
         rows = self._log.select(f"SELECT {columns} FROM kept_replies WHERE name = ?", (name,))  # noqa: S608
-        return {(account, key): Reply(*rest) for account, key, *rest in rows}
+        return {(account, key): StoredReply(*rest) for account, key, *rest in rows}
 
     def forget(self) -> None:
         """Delete all snapshots."""

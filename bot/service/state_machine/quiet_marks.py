@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.service.market_data.price_feed import Point
+from bot.service.market_data.price_feed import FeedPoint
 from bot.venue.model.commands import SetMarks, SetQuotes
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import State
@@ -20,7 +20,7 @@ class QuietMarks:
         self.quotes: dict[str, tuple[int, int]] = {}
         self._bands: dict[str, QuietBand] = {}
 
-    def note(self, state: State, point: Point) -> bool:
+    def note(self, state: State, point: FeedPoint) -> bool:
         """Note a price inside the market's quiet band. False for any other price: the machine must apply it."""
         band = self._band(state, point.coin)
         if band.lo < point.px / E8 < band.hi and point.at_ms < band.until_ms and point.coin not in self.quotes:

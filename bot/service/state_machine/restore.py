@@ -14,7 +14,7 @@ from bot.errors import ConfigError, Refusal
 from bot.service.state_machine.bootstrap import PriceOptions, begin_again, go_back
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NAMED_SNAPSHOTS_MAX, NamedSnapshot, NamedSnapshots, Replies
-from bot.service.views.responses import Refused, invalid
+from bot.service.views.responses import OperationRefused, invalid
 from bot.venue.storage import codec
 
 SEED_MAX: Final = 2**63 - 1
@@ -40,7 +40,7 @@ class StateRestorer:
         now = machine.catch_up()
         names = self.named_snapshots.names()
         if name not in names and len(names) >= NAMED_SNAPSHOTS_MAX:
-            raise Refused(
+            raise OperationRefused(
                 invalid(
                     "name",
                     f"would be snapshot {NAMED_SNAPSHOTS_MAX + 1}: the service keeps {NAMED_SNAPSHOTS_MAX}; a reset"
@@ -69,7 +69,7 @@ class StateRestorer:
             raise _snapshot_unavailable(error) from None
         if snapshot is None:
             names = sorted(self.named_snapshots.names())
-            raise Refused(Refusal("not_found", f"no snapshot {name!r}", details={"names": names}))
+            raise OperationRefused(Refusal("not_found", f"no snapshot {name!r}", details={"names": names}))
         return snapshot
 
     def restore(self, name: str) -> NamedSnapshot:
@@ -104,9 +104,9 @@ class StateRestorer:
         state, clock = machine.state, machine.clock
         if state.account_seq or state.otps or machine.events or self.named_snapshots.pushes():
             text = "the seed can be set only before the first command; reset the service first"
-            raise Refused(Refusal("invalid_input", text, fix={"action": "reset", "path": "/sandbox/v1/reset"}))
+            raise OperationRefused(Refusal("invalid_input", text, fix={"action": "reset", "path": "/sandbox/v1/reset"}))
         if seed > SEED_MAX:
-            raise Refused(invalid("seed", "is too large", f"0..{SEED_MAX}"))
+            raise OperationRefused(invalid("seed", "is too large", f"0..{SEED_MAX}"))
         start_ms = now if clock.speed else None
         self._begin(self.named_snapshots.empty_log, seed, speed=clock.speed, real=clock.is_real, start_ms=start_ms)
 
@@ -136,5 +136,5 @@ class StateRestorer:
         self._on_change()
 
 
-def _snapshot_unavailable(error: ConfigError) -> Refused:
-    return Refused(Refusal("service_unavailable", str(error)), None, {"Retry-After": "1"})
+def _snapshot_unavailable(error: ConfigError) -> OperationRefused:
+    return OperationRefused(Refusal("service_unavailable", str(error)), None, {"Retry-After": "1"})

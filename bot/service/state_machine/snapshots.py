@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import to_json
 
 from bot.clock import monotonic_ns
-from bot.venue.model.state import Account, Page, State
+from bot.venue.model.state import RecordPage, State, VenueAccount
 from bot.venue.storage import codec, pages
 
 EVENTS: Final = "event"
@@ -30,28 +30,28 @@ class KeptAccount(NamedTuple):
     number: int
     body: str
     # with their kind
-    pages: list[tuple[str, Page]]
+    pages: list[tuple[str, RecordPage]]
     # (kind, number): pages whose last record is before that number are deleted
     gone: list[tuple[str, int]]
 
 
-class Accounts(dict[str, Account]):
+class Accounts(dict[str, VenueAccount]):
     """The accounts of a state; remembers which of them were used."""
 
-    def __init__(self, accounts: dict[str, Account], *, saved: bool = False) -> None:
+    def __init__(self, accounts: dict[str, VenueAccount], *, saved: bool = False) -> None:
         """`saved`: these accounts are stored in this form."""
         super().__init__(accounts)
         self.asked: set[str] = set() if saved else set(accounts)
         self.saving: SnapshotWriter | None = None
         self._paged = {name: _paged(account) for name, account in accounts.items()} if saved else {}
 
-    def __getitem__(self, name: str) -> Account:
+    def __getitem__(self, name: str) -> VenueAccount:
         account = dict.__getitem__(self, name)
         if name not in self.asked:
             self._ask(name)
         return account
 
-    def __setitem__(self, name: str, account: Account) -> None:
+    def __setitem__(self, name: str, account: VenueAccount) -> None:
         if name not in self.asked:
             self._ask(name)
         dict.__setitem__(self, name, account)
@@ -156,13 +156,13 @@ def assembled(head: str, bodies: Iterable[str], stored: Iterable[tuple[str, str,
     if state.accounts:
         tracked(state)
         return state
-    accounts: dict[str, Account] = {}
+    accounts: dict[str, VenueAccount] = {}
     for body in bodies:
-        account: Account = codec.loads(body)
+        account: VenueAccount = codec.loads(body)
         accounts[account.id] = account
     for name, kind, first, count, packed in stored:
         account = accounts[name]
-        (account.pages if kind == EVENTS else account.trade_pages).append(Page(first, count, packed))
+        (account.pages if kind == EVENTS else account.trade_pages).append(RecordPage(first, count, packed))
     state.accounts = accounts
     tracked(state, saved=True)
     return state
@@ -182,7 +182,7 @@ class _Paged(NamedTuple):
 _NOTHING: Final = _Paged(0, 0, 1, 1)
 
 
-def _paged(account: Account) -> _Paged:
+def _paged(account: VenueAccount) -> _Paged:
     return _Paged(
         _end_of(account.pages, account.events_first),
         _end_of(account.trade_pages, account.trade_first),
@@ -191,13 +191,13 @@ def _paged(account: Account) -> _Paged:
     )
 
 
-def _end_of(listed: list[Page], first: int) -> int:
+def _end_of(listed: list[RecordPage], first: int) -> int:
     """The number after the last whole page."""
     whole = next((page for page in reversed(listed) if page.count == pages.PAGE), None)
     return first if whole is None else whole.first + whole.count
 
 
-def _newest(all_pages: list[Page], first: int) -> list[Page]:
+def _newest(all_pages: list[RecordPage], first: int) -> list[RecordPage]:
     """The pages that begin at number `first` or later."""
     at = len(all_pages)
     while at and all_pages[at - 1].first >= first:

@@ -12,22 +12,22 @@ from bot.venue.accounting import drawdown_floors, funding, ledger, limits
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import (
-    Account,
-    Bracket,
-    Guardian,
     GuardianSpec,
-    Key,
-    Market,
-    Order,
-    Position,
     State,
-    Trade,
+    VenueAccount,
+    VenueBracket,
+    VenueGuardian,
+    VenueKey,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
+    VenueTrade,
     guardian_id,
     oid_text,
     side_name,
 )
 from bot.venue.orders.open_orders import unprotected
-from bot.venue.orders.quote_draft import Quote
+from bot.venue.orders.quote_draft import OrderQuote
 from bot.venue.orders.suggestion import Suggestion
 from bot.venue.prices.book import book
 from bot.venue.protection.brackets import resolve_bracket
@@ -54,7 +54,7 @@ def market_name(coin: str) -> str:
 # ── Positions, trades, orders ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def position(state: State, account: Account, held: Position) -> Body:
+def position(state: State, account: VenueAccount, held: VenuePosition) -> Body:
     market = state.markets[held.coin]
     stop = account.orders.get(held.stop_oid) if held.stop_oid is not None else None
     target = account.orders.get(held.target_oid) if held.target_oid is not None else None
@@ -80,11 +80,11 @@ def position(state: State, account: Account, held: Position) -> Body:
     }
 
 
-def positions(state: State, account: Account) -> list[Body]:
+def positions(state: State, account: VenueAccount) -> list[Body]:
     return [position(state, account, account.positions[coin]) for coin in sorted(account.positions)]
 
 
-def trade(account: Account, made: Trade) -> Body:
+def trade(account: VenueAccount, made: VenueTrade) -> Body:
     return {
         "id": made.id,
         "requestId": made.request_id,
@@ -115,7 +115,7 @@ def trade(account: Account, made: Trade) -> Body:
     }
 
 
-def bracket(resolved: Bracket | None) -> Body | None:
+def bracket(resolved: VenueBracket | None) -> Body | None:
     if resolved is None or (resolved.stop is None and resolved.target is None):
         return None
     stop, target = resolved.stop, resolved.target
@@ -127,7 +127,7 @@ def bracket(resolved: Bracket | None) -> Body | None:
     }
 
 
-def _waiting_bracket(state: State, order: Order) -> Body | None:
+def _waiting_bracket(state: State, order: VenueOrder) -> Body | None:
     """The bracket of a resting entry, computed from its limit price until the first fill arms it."""
     if order.armed or order.limit_px is None or (order.stop_leg is None and order.target_leg is None):
         return None
@@ -135,10 +135,10 @@ def _waiting_bracket(state: State, order: Order) -> Body | None:
     found = resolve_bracket(
         market, order.side, order.limit_px, order.stop_leg, order.target_leg, mark=market.mark, resting=True
     )
-    return bracket(found) if isinstance(found, Bracket) else None
+    return bracket(found) if isinstance(found, VenueBracket) else None
 
 
-def order(state: State, account: Account, waiting: Order) -> Body:
+def order(state: State, account: VenueAccount, waiting: VenueOrder) -> Body:
     return {
         "oid": oid_text(account, waiting.number),
         "tradeId": waiting.trade,
@@ -160,12 +160,12 @@ def order(state: State, account: Account, waiting: Order) -> Body:
     }
 
 
-def is_listed(waiting: Order) -> bool:
+def is_listed(waiting: VenueOrder) -> bool:
     """True for open limit orders and armed triggers, which are the orders that lists show."""
     return waiting.status == "armed" or (waiting.status == "open" and waiting.kind == "limit")
 
 
-def orders(state: State, account: Account, coin: str | None = None) -> list[Body]:
+def orders(state: State, account: VenueAccount, coin: str | None = None) -> list[Body]:
     return [
         order(state, account, waiting)
         for waiting in account.orders.values()
@@ -203,7 +203,7 @@ def guardian_spec(spec: GuardianSpec) -> Body:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def guardian(account: Account, armed: Guardian) -> Body:
+def guardian(account: VenueAccount, armed: VenueGuardian) -> Body:
     spec = armed.spec
     floor = drawdown_floors.floor_of(account, armed) if spec.type == drawdown_floors.TYPE else None
     # A drawdown at its floor and an order's kill switch act at once, so they have no deadline to show.
@@ -231,7 +231,7 @@ def guardian(account: Account, armed: Guardian) -> Body:
     }
 
 
-def guardians(account: Account) -> list[Body]:
+def guardians(account: VenueAccount) -> list[Body]:
     return [guardian(account, armed) for armed in account.guardians.values()]
 
 
@@ -242,7 +242,7 @@ def warnings(found: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> list
     return [{"code": code, "message": message} for code, message in found]
 
 
-def plan(quoted: Quote) -> Body:
+def plan(quoted: OrderQuote) -> Body:
     return {
         "coin": quoted.coin,
         "market": market_name(quoted.coin),
@@ -320,7 +320,7 @@ def spread_bps(bid: int | None, ask: int | None, mid: int) -> int | float | None
     return num((ask - bid) * 10_000 * E8 // mid // 10_000 * 10_000)
 
 
-def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Body:
+def market(state: State, listed: VenueMarket, store: CandleStore, now_ms: int) -> Body:
     spec = listed.spec
     bids, asks = book(listed)
     bid, ask = (bids[0][0] if bids else None), (asks[0][0] if asks else None)
@@ -370,7 +370,7 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
 # ── Limits, health, credit ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def account_limits(state: State, account: Account, now_ms: int) -> Body:
+def account_limits(state: State, account: VenueAccount, now_ms: int) -> Body:
     used = limits.used_today(account, now_ms)
     left = None if account.daily_cap is None else max(0, account.daily_cap - used - limits.waiting(state, account))
     return {
@@ -382,7 +382,7 @@ def account_limits(state: State, account: Account, now_ms: int) -> Body:
     }
 
 
-def key_limits(state: State, account: Account, key: Key, now_ms: int) -> Body:
+def key_limits(state: State, account: VenueAccount, key: VenueKey, now_ms: int) -> Body:
     return {
         "id": key.id,
         "scopes": list(key.scopes),
@@ -398,7 +398,7 @@ def key_limits(state: State, account: Account, key: Key, now_ms: int) -> Body:
     }
 
 
-def key(record: Key, last_used_ms: int | None) -> Body:
+def key(record: VenueKey, last_used_ms: int | None) -> Body:
     """An API key without its secret."""
     return {
         "id": record.id,
@@ -417,7 +417,7 @@ def key(record: Key, last_used_ms: int | None) -> Body:
     }
 
 
-def health(state: State, account: Account) -> Body:
+def health(state: State, account: VenueAccount) -> Body:
     blocked = limits.blocking_guardians(account)
     need, value = ledger.margin_ratio(state, account)
     liquidating = any(p.liquidation_cooldown_ms > state.now_ms for p in account.positions.values())
@@ -437,7 +437,7 @@ def _venue(state: State) -> str:
     return "ok" if False not in are_open else "degraded" if True in are_open else "halted"
 
 
-def credit(state: State, account: Account) -> Body:
+def credit(state: State, account: VenueAccount) -> Body:
     return {
         "grantedUsd": format_e8(account.start_balance),
         "remainingUsd": format_e8(ledger.free_margin(state, account)),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from bot.model.events import (
     AccountChanged,
     Event,
-    Fill,
+    FillEvent,
     FundingPaid,
     GuardianMoved,
     Liquidated,
@@ -38,7 +38,7 @@ def kind_of(happened: Event) -> tuple[str, str]:
     return _TYPES[type(happened)], getattr(happened, "subtype", "payment")
 
 
-def _fill(e: Fill) -> Body:
+def _fill(e: FillEvent) -> Body:
     body: Body = {
         "id": event_id(e.seq),
         "type": "fill",
@@ -217,7 +217,7 @@ _ACCOUNT_DATA: Final[dict[str, Callable[[AccountChanged], Body]]] = {
 }
 
 _VIEWS: Final[dict[type, Callable[[Any], Body]]] = {
-    Fill: _fill,
+    FillEvent: _fill,
     OrderChanged: _order,
     Triggered: _trigger,
     GuardianMoved: _guardian,
@@ -228,7 +228,7 @@ _VIEWS: Final[dict[type, Callable[[Any], Body]]] = {
 }
 
 _TYPES: Final[dict[type, str]] = {
-    Fill: "fill",
+    FillEvent: "fill",
     OrderChanged: "order",
     Triggered: "trigger",
     GuardianMoved: "guardian",

@@ -27,7 +27,7 @@ CONFLICTS: Final[dict[str, tuple[int, bool]]] = {
 NUMBERS: Final = frozenset({"usdAmount", "fraction", "maxExposureUsd", "maxDailyNotionalUsd"})
 
 
-class Answer(NamedTuple):
+class ServiceAnswer(NamedTuple):
     """A response. `body` is bytes, so that a replay is identical."""
 
     status: int
@@ -35,11 +35,11 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
 
     @staticmethod
-    def ok(body: Any) -> Answer:
-        return Answer(200, dumps(body))
+    def ok(body: Any) -> ServiceAnswer:
+        return ServiceAnswer(200, dumps(body))
 
 
-class Refused(Exception):
+class OperationRefused(Exception):
     """Carries a refusal out of an operation. `status` replaces the status of the code."""
 
     def __init__(self, refusal: Refusal, status: int | None = None, headers: Mapping[str, str] | None = None) -> None:
@@ -69,7 +69,7 @@ def refuse(
     is_order: bool,
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Answer:
+) -> ServiceAnswer:
     """The error object. On order routes it says whether an order was submitted."""
     own, retryable = status_of(refusal)
     error: dict[str, Any] = {
@@ -85,7 +85,7 @@ def refuse(
         error["details"] = refusal.details
     if refusal.fix is not None:
         error["fix"] = _as_sent(refusal.fix)
-    return Answer(own if status is None else status, dumps({"error": error}), headers or {})
+    return ServiceAnswer(own if status is None else status, dumps({"error": error}), headers or {})
 
 
 def _as_sent(fix: Mapping[str, Any]) -> Mapping[str, Any]:

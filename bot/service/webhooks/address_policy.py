@@ -60,7 +60,7 @@ class TargetRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """The parts of a webhook's URL."""
 
     scheme: str
@@ -77,7 +77,7 @@ class Target:
         return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
 
 
-def target_of(url: str, *, private: bool) -> Target:
+def target_of(url: str, *, private: bool) -> WebhookTarget:
     """The target of a valid URL. `private`: the service is on loopback, so http and any port are allowed."""
     try:
         parts = urlsplit(url)
@@ -96,7 +96,7 @@ def target_of(url: str, *, private: bool) -> Target:
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if is_metadata(host):
         raise TargetRefused("is where a cloud keeps the credentials of its machines")
-    target = Target(parts.scheme, host, port, path)
+    target = WebhookTarget(parts.scheme, host, port, path)
     for address in literals(host):
         judge(address, private=private)
     if not private and (host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")):
@@ -132,7 +132,7 @@ async def system_resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
-async def addresses_of(target: Target, resolve: Resolve, *, private: bool) -> list[str]:
+async def addresses_of(target: WebhookTarget, resolve: Resolve, *, private: bool) -> list[str]:
     """The addresses to connect to, resolved on each call.
 
     TargetRefused if any address is not allowed; OSError if there is none.

@@ -25,7 +25,7 @@ from bot.venue.model.commands import DisableWebhook
 from bot.wire import signing
 
 if TYPE_CHECKING:
-    from bot.service.webhooks.http_delivery import Outcome
+    from bot.service.webhooks.http_delivery import DeliveryOutcome
 
 SCHEDULE_MS: Final = tuple(
     1000 * seconds for seconds in (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
@@ -44,7 +44,7 @@ GONE: Final = 410
 class Post(Protocol):
     """The function that sends one delivery."""
 
-    async def post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome: ...
+    async def post(self, url: str, headers: dict[str, str], body: bytes) -> DeliveryOutcome: ...
 
     async def aclose(self) -> None: ...
 
@@ -168,7 +168,7 @@ class WebhookDispatcher:
             signing.SIGNATURE_HEADER: signing.signature(key, delivery.event, timestamp, delivery.body),
         }
 
-    def _note(self, endpoint: Endpoint, delivery: Delivery, outcome: Outcome) -> None:
+    def _note(self, endpoint: Endpoint, delivery: Delivery, outcome: DeliveryOutcome) -> None:
         now, shown = self._clock.now_ms(), self._machine.clock.now_ms()
         hook = endpoint.hook
         if outcome.is_done:
@@ -194,13 +194,13 @@ class WebhookDispatcher:
         elif due is None and (endpoint.good_ms is None or endpoint.good_ms < delivery.first_ms):
             self._disable(hook.id, "failing")
 
-    def _next_ms(self, delivery: Delivery, outcome: Outcome, now_ms: int) -> int | None:
+    def _next_ms(self, delivery: Delivery, outcome: DeliveryOutcome, now_ms: int) -> int | None:
         if delivery.attempts >= len(SCHEDULE_MS) or outcome.status == GONE:
             return None
         wait = SCHEDULE_MS[delivery.attempts] * (1 + self._chance.uniform(-JITTER, JITTER))
         return now_ms + max(int(wait), outcome.retry_after_ms)
 
-    def _rest(self, endpoint: Endpoint, outcome: Outcome, now_ms: int) -> None:
+    def _rest(self, endpoint: Endpoint, outcome: DeliveryOutcome, now_ms: int) -> None:
         """Pause an endpoint that keeps failing, or sent Retry-After, so that a long queue does not become many
         requests.
         """

@@ -16,7 +16,14 @@ import httpx
 
 from bot.clock import Clock
 from bot.http_limits import tls_context
-from bot.service.webhooks.address_policy import Resolve, Target, TargetRefused, addresses_of, system_resolve, target_of
+from bot.service.webhooks.address_policy import (
+    Resolve,
+    TargetRefused,
+    WebhookTarget,
+    addresses_of,
+    system_resolve,
+    target_of,
+)
 from bot.wire.dates import parse_date
 
 # time for one delivery: name, connection, TLS, request, answer
@@ -28,7 +35,7 @@ RETRY_AFTER_MAX_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """The result of an attempt. `status` None: no response came. `problem` is for the log; empty after a success."""
 
     status: int | None
@@ -72,7 +79,7 @@ class HttpDelivery:
             trust_env=False,
         )
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> DeliveryOutcome:
         """Make one attempt. Every failure is an Outcome."""
         try:
             async with asyncio.timeout(self._total):
@@ -80,13 +87,15 @@ class HttpDelivery:
                 addresses = await addresses_of(target, self._resolve, private=self.private)
                 return await self._first(target, addresses, headers, body)
         except TimeoutError:
-            return Outcome(None, "timeout")
+            return DeliveryOutcome(None, "timeout")
         except TargetRefused as no:
-            return Outcome(None, f"refused: {no}")
+            return DeliveryOutcome(None, f"refused: {no}")
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
-            return Outcome(None, f"{type(error).__name__}: {error}"[:200])
+            return DeliveryOutcome(None, f"{type(error).__name__}: {error}"[:200])
 
-    async def _first(self, target: Target, addresses: list[str], headers: Mapping[str, str], body: bytes) -> Outcome:
+    async def _first(
+        self, target: WebhookTarget, addresses: list[str], headers: Mapping[str, str], body: bytes
+    ) -> DeliveryOutcome:
         """Send to the first address that accepts a connection."""
         for address in addresses[:-1]:
             try:
@@ -95,7 +104,9 @@ class HttpDelivery:
                 continue
         return await self._to(target, addresses[-1], headers, body)
 
-    async def _to(self, target: Target, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
+    async def _to(
+        self, target: WebhookTarget, address: str, headers: Mapping[str, str], body: bytes
+    ) -> DeliveryOutcome:
         host = f"[{address}]" if ":" in address else address
         sent = {"Host": target.authority, "Accept-Encoding": "identity", **headers}
         request = httpx.Request(
@@ -114,16 +125,16 @@ class HttpDelivery:
             async for part in answer.aiter_raw():
                 size += len(part)
                 if size > REPLY_BYTES_MAX:
-                    return Outcome(answer.status_code, "the answer is too long")
+                    return DeliveryOutcome(answer.status_code, "the answer is too long")
             return self._judge(answer)
         finally:
             await answer.aclose()
 
-    def _judge(self, answer: httpx.Response) -> Outcome:
+    def _judge(self, answer: httpx.Response) -> DeliveryOutcome:
         status = answer.status_code
         if 200 <= status < 300:
-            return Outcome(status)
-        return Outcome(status, f"HTTP {status}", _retry_after_ms(answer.headers, self._clock.now_ms()))
+            return DeliveryOutcome(status)
+        return DeliveryOutcome(status, f"HTTP {status}", _retry_after_ms(answer.headers, self._clock.now_ms()))
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -18,7 +18,7 @@ from bot.model.events import Event
 from bot.service.state_machine.command_log import CommandLog, Statement
 from bot.service.views import event_views
 from bot.service.views.strict_json import dumps
-from bot.venue.model.state import State, Webhook, event_id
+from bot.venue.model.state import State, VenueWebhook, event_id
 
 # pending deliveries of one endpoint; an endpoint with more is disabled
 BACKLOG_MAX: Final = 10_000
@@ -57,7 +57,7 @@ class Endpoint:
     `rest_ms`.
     """
 
-    hook: Webhook
+    hook: VenueWebhook
     wanted: frozenset[str] | None
     last_ms: int | None = None
     last_status: int | None = None
@@ -139,7 +139,7 @@ class Outbox:
             if hook.encrypted_secret not in self._others:
                 self.add(hook)
 
-    def add(self, hook: Webhook) -> None:
+    def add(self, hook: VenueWebhook) -> None:
         """Serve a webhook of the state."""
         endpoint = Endpoint(hook, None if hook.types is None else frozenset(hook.types))
         if hook.disabled is not None:

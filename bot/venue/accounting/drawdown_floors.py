@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import Final
 
 from bot.venue.model.numbers import E8, div_up
-from bot.venue.model.state import DAY_MS, Account, Guardian, Market, Position, State
+from bot.venue.model.state import DAY_MS, State, VenueAccount, VenueGuardian, VenueMarket, VenuePosition
 from bot.venue.prices import index
 
 TYPE: Final = "account_drawdown"
 PERCENT: Final = 100 * E8
 
 
-def begin_day(account: Account, now_ms: int, value: int) -> None:
+def begin_day(account: VenueAccount, now_ms: int, value: int) -> None:
     """Store the account's value at the start of its day. Does nothing if the day has started already."""
     if account.value_day != now_ms // DAY_MS:
         account.value_day, account.day_value = now_ms // DAY_MS, value
@@ -33,7 +33,7 @@ def is_rolling(state: State) -> bool:
     return 0 < state.next_day_ms <= state.now_ms
 
 
-def armed(account: Account) -> list[Guardian]:
+def armed(account: VenueAccount) -> list[VenueGuardian]:
     """The drawdown guardians that watch the account now.
 
     An account whose value was zero at the start of the day has none.
@@ -43,28 +43,28 @@ def armed(account: Account) -> list[Guardian]:
     return [g for g in account.guardians.values() if g.spec.type == TYPE and g.status == "armed"]
 
 
-def is_due(guardian: Guardian) -> bool:
+def is_due(guardian: VenueGuardian) -> bool:
     """True if a fill has taken the account to this floor. The drawdown then acts at the same instant."""
     return guardian.spec.type == TYPE and guardian.status == "armed" and guardian.deadline_ms is not None
 
 
-def is_watched(account: Account) -> bool:
+def is_watched(account: VenueAccount) -> bool:
     return any(g.spec.type == TYPE for g in account.guardians.values())
 
 
-def floor_of(account: Account, guardian: Guardian) -> int:
+def floor_of(account: VenueAccount, guardian: VenueGuardian) -> int:
     """The account value, to the unit, at which the loss since the start of the day reaches the maximum."""
     assert guardian.spec.max_loss_pct is not None
     return account.day_value - div_up(max(0, account.day_value) * guardian.spec.max_loss_pct, PERCENT)
 
 
-def breached(account: Account, value: int) -> list[Guardian]:
+def breached(account: VenueAccount, value: int) -> list[VenueGuardian]:
     """Armed guardians whose floor `value` has reached, the highest floor first."""
     found = [g for g in armed(account) if value <= floor_of(account, g)]
     return sorted(found, key=lambda g: (-floor_of(account, g), g.number))
 
 
-def level_of(market: Market, position: Position, slack: int) -> int | None:
+def level_of(market: VenueMarket, position: VenuePosition, slack: int) -> int | None:
     """The first price against the position at which it has lost `slack` USD compared with the mark.
 
     None if there is no such price.
@@ -76,7 +76,7 @@ def level_of(market: Market, position: Position, slack: int) -> int | None:
     return px if px > 0 else None
 
 
-def rewatch(state: State, account: Account, value: int) -> None:
+def rewatch(state: State, account: VenueAccount, value: int) -> None:
     """Place the price levels of the floor for an account worth `value`.
 
     At or below the floor, the guardian is due at once.
@@ -97,7 +97,7 @@ def rewatch(state: State, account: Account, value: int) -> None:
         index.move_floor(market, position, level_of(market, position, share))
 
 
-def widen(state: State, account: Account, market: Market, value: int) -> None:
+def widen(state: State, account: VenueAccount, market: VenueMarket, value: int) -> None:
     """The position in this market has used up its share: while this price is applied, it has the whole slack."""
     slack = value - max(floor_of(account, g) for g in armed(account))
     assert slack > 0

@@ -11,7 +11,7 @@ from bot.model.events import FundingPaid
 from bot.venue.accounting import ledger
 from bot.venue.model.numbers import E8, E12, toward_zero
 from bot.venue.model.record import emit, next_seq
-from bot.venue.model.state import HOUR_MS, Market, State, side_name
+from bot.venue.model.state import HOUR_MS, State, VenueMarket, side_name
 from bot.venue.prices.book import walk
 from bot.venue.prices.index import schedule_funding
 
@@ -34,7 +34,7 @@ def rate_of(premium: int) -> int:
     return max(-CAP, min(CAP, toward_zero(premium + lean, 8)))
 
 
-def rate_now(market: Market) -> int:
+def rate_now(market: VenueMarket) -> int:
     """The rate of the next payment: a recorded rate if a command has set it; otherwise from the book's premium over
     the oracle, or the baseline without one.
 
@@ -48,23 +48,23 @@ def rate_now(market: Market) -> int:
     return toward_zero(rate_of(premium) * spec.funding_factor, E8) if premium else market.funding_rate
 
 
-def pays_at(market: Market, hour_ms: int) -> bool:
+def pays_at(market: VenueMarket, hour_ms: int) -> bool:
     """Whether funding is paid at this full hour."""
     return market.funding_hours == 1 or (hour_ms - market.funding_ms) % (market.funding_hours * HOUR_MS) == 0
 
 
-def hourly_rate_now(market: Market) -> int:
+def hourly_rate_now(market: VenueMarket) -> int:
     """The rate of this hour, of a rate for several hours the hour's part, as a measure beside other markets."""
     return toward_zero(rate_now(market), market.funding_hours)
 
 
-def next_payment_ms(market: Market, now_ms: int) -> int:
+def next_payment_ms(market: VenueMarket, now_ms: int) -> int:
     """The next full hour at which funding is paid."""
     hour_ms = now_ms // HOUR_MS * HOUR_MS + HOUR_MS
     return next(at for hour in range(market.funding_hours) if pays_at(market, at := hour_ms + hour * HOUR_MS))
 
 
-def premium_of(market: Market, oracle: int, mid: int) -> int:
+def premium_of(market: VenueMarket, oracle: int, mid: int) -> int:
     """(max(impact bid - oracle, 0) - max(oracle - impact ask, 0)) / oracle as a fraction scaled 1e12 (venue.md 2.6)."""
     usd = IMPACT_USD_MAJOR if market.spec.coin in MAJORS else IMPACT_USD
     size = max(market.lot, usd * E8 // oracle)
@@ -72,7 +72,7 @@ def premium_of(market: Market, oracle: int, mid: int) -> int:
     return toward_zero((max(0, bid - oracle) - max(0, oracle - ask)) * E12, oracle)
 
 
-def _impact_px(market: Market, mid: int, buy: int, size: int) -> int:
+def _impact_px(market: VenueMarket, mid: int, buy: int, size: int) -> int:
     """Average price of this amount; if the book has less, of all that it has."""
     fills = walk(market, mid, buy, size)
     got = sum(part for _, part in fills)
@@ -88,7 +88,7 @@ def pay_due(state: State, opens: Mapping[str, int]) -> None:
             pay(state, market, market.oracle if market.external == "closed" else opens.get(coin, market.oracle))
 
 
-def pay(state: State, market: Market, oracle: int) -> None:
+def pay(state: State, market: VenueMarket, oracle: int) -> None:
     """Pay the funding of the hour that is due to every holder: signed size * oracle * rate. Longs pay shorts if the
     rate is positive.
     """

@@ -13,14 +13,14 @@ from bot.venue.model.numbers import E8, div_up, fee_of
 from bot.venue.model.record import emit, next_seq
 from bot.venue.model.state import (
     DAY_MS,
-    Account,
-    Key,
-    Market,
     MarketSpec,
-    Order,
-    Position,
     State,
-    Trade,
+    VenueAccount,
+    VenueKey,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
+    VenueTrade,
     oid_text,
     side_name,
 )
@@ -29,17 +29,17 @@ from bot.venue.prices import index
 # ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def unrealized(state: State, account: Account) -> int:
+def unrealized(state: State, account: VenueAccount) -> int:
     """Sum of unrealised PnL of all positions at mark."""
     return sum(p.pnl(state.markets[coin].mark) for coin, p in account.positions.items())
 
 
-def account_value(state: State, account: Account) -> int:
+def account_value(state: State, account: VenueAccount) -> int:
     """Balance, isolated margins and unrealised PnL at mark."""
     return account.balance + sum(p.margin + p.pnl(state.markets[coin].mark) for coin, p in account.positions.items())
 
 
-def cross_value(state: State, account: Account) -> int:
+def cross_value(state: State, account: VenueAccount) -> int:
     """Equity of the cross positions: the balance and their PnL."""
     markets = state.markets
     value = account.balance
@@ -49,17 +49,17 @@ def cross_value(state: State, account: Account) -> int:
     return value
 
 
-def initial_margin(market: Market, position: Position) -> int:
+def initial_margin(market: VenueMarket, position: VenuePosition) -> int:
     return div_up(market.mark * position.size // E8, position.leverage)
 
 
-def at_market(account: Account, market: Market) -> list[Order]:
+def at_market(account: VenueAccount, market: VenueMarket) -> list[VenueOrder]:
     """Market orders that wait for the next point, in order. Limit orders are left out, because they may not fill."""
     waiting = [account.orders[number] for owner, number in market.pending if owner == account.id]
     return [order for order in waiting if order.limit_px is None]
 
 
-def leaving(account: Account, market: Market) -> int:
+def leaving(account: VenueAccount, market: VenueMarket) -> int:
     """The size of the position that waiting exits will close."""
     position = account.positions.get(market.spec.coin)
     if position is None or not market.pending:
@@ -67,7 +67,7 @@ def leaving(account: Account, market: Market) -> int:
     return min(position.size, sum(order.size for order in at_market(account, market) if order.reduce_only))
 
 
-def coming_back(state: State, account: Account, beside: Market) -> int:
+def coming_back(state: State, account: VenueAccount, beside: VenueMarket) -> int:
     """Initial margin of cross positions that waiting exits in other markets will free at the same instant's open."""
     back = 0
     for coin, position in account.positions.items():
@@ -78,7 +78,7 @@ def coming_back(state: State, account: Account, beside: Market) -> int:
     return back
 
 
-def margin_used(state: State, account: Account) -> int:
+def margin_used(state: State, account: VenueAccount) -> int:
     """Initial margin of cross positions, own margin of isolated ones, and what resting entries reserve."""
     used = account.reserved
     for coin, position in account.positions.items():
@@ -86,7 +86,7 @@ def margin_used(state: State, account: Account) -> int:
     return used
 
 
-def free_margin(state: State, account: Account, freed: int = 0) -> int:
+def free_margin(state: State, account: VenueAccount, freed: int = 0) -> int:
     """Margin for a new position. `freed`: margin of the part that the same order closes. Never negative."""
     free = account.balance - account.reserved + freed
     for coin, position in account.positions.items():
@@ -96,7 +96,7 @@ def free_margin(state: State, account: Account, freed: int = 0) -> int:
     return max(0, free)
 
 
-def maintenance(market: Market, notional: int) -> int:
+def maintenance(market: VenueMarket, notional: int) -> int:
     """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. The chosen leverage does
     not matter. A fully paid position needs none.
     """
@@ -106,7 +106,7 @@ def maintenance(market: Market, notional: int) -> int:
     return div_up(notional, 2 * tier.max_leverage) - tier.deduction
 
 
-def margin_ratio(state: State, account: Account) -> tuple[int, int]:
+def margin_ratio(state: State, account: VenueAccount) -> tuple[int, int]:
     """(maintenance, account value) of the worst among the cross account and each isolated position.
 
     At a ratio of 1 it is liquidated.
@@ -130,7 +130,7 @@ def _worse(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return b if b[0] * a[1] > a[0] * b[1] else a
 
 
-def slack_of(state: State, account: Account, position: Position) -> int:
+def slack_of(state: State, account: VenueAccount, position: VenuePosition) -> int:
     """Equity above maintenance behind this position: its own if isolated, that of the cross account otherwise."""
     if position.isolated:
         market = state.markets[position.coin]
@@ -144,7 +144,7 @@ def slack_of(state: State, account: Account, position: Position) -> int:
     return slack
 
 
-def level_of_slack(market: Market, position: Position, slack: int) -> int | None:
+def level_of_slack(market: VenueMarket, position: VenuePosition, slack: int) -> int | None:
     """Price at which this position has used up `slack` USD of its equity above maintenance, if nothing else changes.
     None if there is no such price.
 
@@ -157,7 +157,7 @@ def level_of_slack(market: Market, position: Position, slack: int) -> int | None
     return _level(market, position, slack, value, maintenance(market, value))
 
 
-def _level(market: Market, position: Position, slack: int, value: int, mm: int) -> int | None:
+def _level(market: VenueMarket, position: VenuePosition, slack: int, value: int, mm: int) -> int | None:
     """The same, given the position's value and maintenance margin at mark."""
     side, size = position.side, position.size
     base = side * value - slack - mm
@@ -181,7 +181,7 @@ def _level(market: Market, position: Position, slack: int, value: int, mm: int) 
     return None
 
 
-def liquidation_px(state: State, position: Position) -> int | None:
+def liquidation_px(state: State, position: VenuePosition) -> int | None:
     """Mark price at which this position alone brings its account to maintenance; None if no price does."""
     account = state.accounts[position.account]
     return level_of_slack(state.markets[position.coin], position, slack_of(state, account, position))
@@ -190,7 +190,7 @@ def liquidation_px(state: State, position: Position) -> int | None:
 # ── Watches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rewatch(state: State, account: Account, position: Position | None = None) -> None:
+def rewatch(state: State, account: VenueAccount, position: VenuePosition | None = None) -> None:
     """Place the margin levels. The positions of a cross account share its slack: the account cannot be below
     maintenance before one position has used up its share; then the slack is divided again.
     """
@@ -216,7 +216,7 @@ def rewatch(state: State, account: Account, position: Position | None = None) ->
         index.move_watch(market, p, _level(market, p, share, value, mm))
 
 
-def rewatch_floor(state: State, account: Account) -> None:
+def rewatch_floor(state: State, account: VenueAccount) -> None:
     """Place the levels of drawdown floors. An account without positions may be at its floor too."""
     if account.guardians:
         drawdown_floors.rewatch(state, account, account_value(state, account))
@@ -235,27 +235,35 @@ def fee_on(spec: MarketSpec, px: int, size: int, *, maker: bool) -> int:
 # ── Fills ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def roll_day(account: Account, now_ms: int) -> None:
+def roll_day(account: VenueAccount, now_ms: int) -> None:
     """Daily sums restart at 00:00 UTC."""
     day = now_ms // DAY_MS
     if account.day != day:
         account.day, account.day_notional, account.day_realized = day, 0, 0
 
 
-def realize_today(account: Account, now_ms: int, amount: int) -> None:
+def realize_today(account: VenueAccount, now_ms: int, amount: int) -> None:
     """Add to the day's realised PnL what an exit did to the balance, without its fee."""
     roll_day(account, now_ms)
     account.day_realized += amount
 
 
-def roll_key_day(key: Key, now_ms: int) -> None:
+def roll_key_day(key: VenueKey, now_ms: int) -> None:
     day = now_ms // DAY_MS
     if key.day != day:
         key.day, key.day_notional = day, 0
 
 
 def fill(
-    state: State, account: Account, market: Market, trade: Trade, order: Order, px: int, size: int, *, maker: bool
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    trade: VenueTrade,
+    order: VenueOrder,
+    px: int,
+    size: int,
+    *,
+    maker: bool,
 ) -> None:
     """Book one execution of `size` at `px`.
 
@@ -270,12 +278,12 @@ def fill(
         _fill_open(state, account, market, trade, order, px, size, maker=maker)
 
 
-def _new_position(state: State, account: Account, market: Market, order: Order) -> Position:
+def _new_position(state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder) -> VenuePosition:
     """An empty position for the first fill of an order, known to the market and to the deadlines."""
     spec = market.spec
     if not account.positions:
         drawdown_floors.begin_day(account, state.now_ms, account.balance)
-    position = Position(
+    position = VenuePosition(
         account=account.id,
         coin=spec.coin,
         side=order.buy,
@@ -293,14 +301,20 @@ def _new_position(state: State, account: Account, market: Market, order: Order) 
 
 
 def _fill_open(
-    state: State, account: Account, market: Market, trade: Trade, order: Order, px: int, size: int, *, maker: bool
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    trade: VenueTrade,
+    order: VenueOrder,
+    px: int,
+    size: int,
+    *,
+    maker: bool,
 ) -> None:
     spec = market.spec
     notional = px * size // E8
     fee = fee_on(spec, px, size, maker=maker)
-    position = account.positions.get(spec.coin)
-    if position is None:
-        position = _new_position(state, account, market, order)
+    position = account.positions.get(spec.coin) or _new_position(state, account, market, order)
     position.size += size
     position.entry_notional += notional
     if spec.margin_mode == "full":
@@ -361,11 +375,11 @@ def _fill_open(
 
 def _fill_close(
     state: State,
-    account: Account,
-    market: Market,
-    position: Position,
-    trade: Trade,
-    order: Order,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition,
+    trade: VenueTrade,
+    order: VenueOrder,
     px: int,
     size: int,
     *,
@@ -421,7 +435,7 @@ def _fill_close(
     )
 
 
-def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, realized: int | None) -> None:
+def _book_trade(state: State, trade: VenueTrade, notional: int, size: int, fee: int, realized: int | None) -> None:
     trade.filled += size
     trade.filled_notional += notional
     trade.fee += fee
@@ -431,7 +445,14 @@ def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, 
 
 
 def take(
-    account: Account, position: Position, *, size: int, entry_part: int, realized: int, fee: int, full: bool = False
+    account: VenueAccount,
+    position: VenuePosition,
+    *,
+    size: int,
+    entry_part: int,
+    realized: int,
+    fee: int,
+    full: bool = False,
 ) -> None:
     """Reduce a position by `size`: its PnL and its share of isolated margin go to the balance.
 
@@ -458,7 +479,7 @@ def take(
     position.entry_notional -= entry_part
 
 
-def leave(state: State, account: Account, market: Market, position: Position) -> None:
+def leave(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition) -> None:
     """Remove a closed position and its price levels.
 
     If a cross account without positions has a debt, the venue pays it.

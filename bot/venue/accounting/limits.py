@@ -17,15 +17,15 @@ from bot.venue.model.state import (
     DAY_MS,
     GUARDIANS_MAX,
     OPEN_ORDERS_MAX,
-    Account,
-    Guardian,
-    Key,
-    Market,
     MarketSpec,
-    Order,
     OrderSpec,
-    Position,
     State,
+    VenueAccount,
+    VenueGuardian,
+    VenueKey,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
     guardian_id,
 )
 
@@ -44,12 +44,12 @@ SAME_REACH: Final = "a key disarms only what it could have armed with the same r
 Largest = Callable[[int], dict[str, Any] | None]
 
 
-def blocking_guardians(account: Account) -> list[str]:
+def blocking_guardians(account: VenueAccount) -> list[str]:
     """Ids of the guardians that refuse openings now."""
     return [guardian_id(account, g.number) for g in account.guardians.values() if g.blocks_opens]
 
 
-def has_scope(key: Key, spec: MarketSpec) -> bool:
+def has_scope(key: VenueKey, spec: MarketSpec) -> bool:
     """True if the key's scopes allow closing in this market: outcomes for an event market, otherwise trade or
     trade:close_only.
     """
@@ -58,7 +58,7 @@ def has_scope(key: Key, spec: MarketSpec) -> bool:
     return "trade" in key.scopes or "trade:close_only" in key.scopes
 
 
-def reaches(state: State, guardian: Guardian, coin: str) -> bool:
+def reaches(state: State, guardian: VenueGuardian, coin: str) -> bool:
     """True if this guardian acts in this market. A bounded one acts where the key that armed it may close."""
     if not guardian.spec.bounded or guardian.key is None:
         return True
@@ -66,12 +66,12 @@ def reaches(state: State, guardian: Guardian, coin: str) -> bool:
     return (key.allowed_coins is None or coin in key.allowed_coins) and has_scope(key, state.markets[coin].spec)
 
 
-def covers(state: State, guardian: Guardian, other: Guardian) -> bool:
+def covers(state: State, guardian: VenueGuardian, other: VenueGuardian) -> bool:
     """True if this guardian acts in every market where the other one acts."""
     return all(reaches(state, guardian, coin) for coin in state.markets if reaches(state, other, coin))
 
 
-def beyond_reach(state: State, key: Key, guardian: Guardian) -> Refusal | None:
+def beyond_reach(state: State, key: VenueKey, guardian: VenueGuardian) -> Refusal | None:
     """Refuse a key that could not have armed this guardian with the same reach: its markets, and for a scheduled order
     its caps.
 
@@ -95,7 +95,7 @@ def beyond_reach(state: State, key: Key, guardian: Guardian) -> Refusal | None:
     return None
 
 
-def _tighter_caps(key: Key, armed_by: Key | None) -> Refusal | None:
+def _tighter_caps(key: VenueKey, armed_by: VenueKey | None) -> Refusal | None:
     """Refuse a key whose own caps would hold back the orders of a schedule that this key or session has armed."""
     for field, name in CAPS:
         own, theirs = getattr(key, name), None if armed_by is None else getattr(armed_by, name)
@@ -105,7 +105,7 @@ def _tighter_caps(key: Key, armed_by: Key | None) -> Refusal | None:
     return None
 
 
-def blocker(state: State, account: Account, coin: str) -> Guardian | None:
+def blocker(state: State, account: VenueAccount, coin: str) -> VenueGuardian | None:
     """The first guardian that refuses openings in this market now, if any."""
     for guardian in account.guardians.values():
         if guardian.blocks_opens and (guardian.spec.type in BRAKES or reaches(state, guardian, coin)):
@@ -113,7 +113,7 @@ def blocker(state: State, account: Account, coin: str) -> Guardian | None:
     return None
 
 
-def is_blocked(state: State, account: Account, coin: str) -> bool:
+def is_blocked(state: State, account: VenueAccount, coin: str) -> bool:
     """True if a guardian blocks openings here now.
 
     A drawdown at its floor blocks them even before it acts at the end of this instant.
@@ -129,64 +129,64 @@ def resets_at_ms(now_ms: int) -> int:
     return now_ms // DAY_MS * DAY_MS + DAY_MS
 
 
-def used_today(owner: Account | Key, now_ms: int) -> int:
+def used_today(owner: VenueAccount | VenueKey, now_ms: int) -> int:
     """Opening notional filled since 00:00 UTC. Only reads: the stored sums restart at the day's first fill."""
     return owner.day_notional if owner.day == now_ms // DAY_MS else 0
 
 
-def worth(state: State, position: Position, *, leaving: int = 0) -> int:
+def worth(state: State, position: VenuePosition, *, leaving: int = 0) -> int:
     """|Notional| of a position at mark, without `leaving` of its size. A No share is worth 1 USD less the price."""
     market = state.markets[position.coin]
     return outcome.worth(market.spec, position.side, market.mark, position.size - leaving)
 
 
-def _staying(state: State, account: Account, position: Position) -> int:
+def _staying(state: State, account: VenueAccount, position: VenuePosition) -> int:
     """|Notional| of a position at mark, without the part that waiting exits will close."""
     return worth(state, position, leaving=ledger.leaving(account, state.markets[position.coin]))
 
 
-def waiting(state: State, account: Account, key: Key | None = None) -> int:
+def waiting(state: State, account: VenueAccount, key: VenueKey | None = None) -> int:
     """Notional of resting entries, which may fill at any moment. With a key: only of its own entries."""
     resting = [account.orders[number] for number in account.resting]
     return sum(opening_notional(state, order) for order in resting if key is None or order.key == key.id)
 
 
-def spoken_for_today(state: State, account: Account, key: Key | None = None) -> int:
+def spoken_for_today(state: State, account: VenueAccount, key: VenueKey | None = None) -> int:
     """The used part of a daily cap of the account or the key: openings filled today and resting entries."""
     return used_today(account if key is None else key, state.now_ms) + waiting(state, account, key)
 
 
-def exposure(state: State, account: Account) -> int:
+def exposure(state: State, account: VenueAccount) -> int:
     """|Notional| at mark of positions and of the unfilled part of resting entries."""
     return sum(_staying(state, account, position) for position in account.positions.values()) + waiting(state, account)
 
 
-def exposure_beside(state: State, account: Account, market: Market, side: int) -> int:
+def exposure_beside(state: State, account: VenueAccount, market: VenueMarket, side: int) -> int:
     """Exposure without the opposite position of this market, which an opening on `side` closes first."""
     position = account.positions.get(market.spec.coin)
     closed = 0 if position is None or position.side == side else _staying(state, account, position)
     return exposure(state, account) - closed
 
 
-def opening_notional(state: State, order: Order) -> int:
+def opening_notional(state: State, order: VenueOrder) -> int:
     market = state.markets[order.coin]
     px = order.limit_px if order.limit_px is not None else market.mark
     return outcome.worth(market.spec, order.buy, px, order.left_to_open())
 
 
-def busy_markets(state: State, account: Account) -> set[str]:
+def busy_markets(state: State, account: VenueAccount) -> set[str]:
     """Markets with a resting entry, or with a position that no waiting exit closes."""
     stay = {coin for coin, one in account.positions.items() if one.size > ledger.leaving(account, state.markets[coin])}
     return stay | {account.orders[n].coin for n in account.resting if not account.orders[n].reduce_only}
 
 
-def guardians_there(account: Account) -> int:
+def guardians_there(account: VenueAccount) -> int:
     """Number of guardians that are armed, or that resting orders will arm at their first fill."""
     waiting = [account.orders[number] for number in account.resting]
     return len(account.guardians) + sum(len(order.guardians) for order in waiting if not order.armed)
 
 
-def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
+def refuse_coin(market: VenueMarket, key: VenueKey | None) -> Refusal | None:
     """Refuse a market outside the key's allowedCoins. This applies to exits too."""
     coin = market.spec.coin
     if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
@@ -198,7 +198,7 @@ def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
     return None
 
 
-def refuse_orders(account: Account, more: int = 1) -> Refusal | None:
+def refuse_orders(account: VenueAccount, more: int = 1) -> Refusal | None:
     """Refuse orders beyond the limit of open orders; reduce-only orders count too."""
     if len(account.orders) + more <= OPEN_ORDERS_MAX:
         return None
@@ -210,7 +210,13 @@ def refuse_orders(account: Account, more: int = 1) -> Refusal | None:
 
 
 def refuse_opening(
-    state: State, account: Account, key: Key | None, market: Market, order: OrderSpec, notional: int, largest: Largest
+    state: State,
+    account: VenueAccount,
+    key: VenueKey | None,
+    market: VenueMarket,
+    order: OrderSpec,
+    notional: int,
+    largest: Largest,
 ) -> Refusal | None:
     """The first rule that forbids opening `notional` USD in this market, if any. The bracket and the guardians of the
     order count too.
@@ -252,7 +258,7 @@ def refuse_opening(
 
 
 def refuse_key(
-    state: State, account: Account, key: Key, market: Market, side: int, notional: int, largest: Largest
+    state: State, account: VenueAccount, key: VenueKey, market: VenueMarket, side: int, notional: int, largest: Largest
 ) -> Refusal | None:
     """The key's own caps."""
     if (
@@ -287,7 +293,7 @@ def refuse_key(
     return None
 
 
-def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
+def exceeds_leverage(state: State, order: VenueOrder, leverage: int) -> bool:
     """True if this is more leverage than the order's key allows.
 
     An entry that waited gets the leverage of the present position.
@@ -297,7 +303,7 @@ def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
 
 
 def _way_out(
-    state: State, account: Account, key: Key | None, market: Market, side: int, largest: Largest
+    state: State, account: VenueAccount, key: VenueKey | None, market: VenueMarket, side: int, largest: Largest
 ) -> dict[str, Any]:
     """The fix for a cap: the largest order that every cap allows.
 
@@ -318,7 +324,7 @@ def _way_out(
     return largest(left) or otherwise
 
 
-def is_full(state: State, account: Account, key: Key, market: Market) -> bool:
+def is_full(state: State, account: VenueAccount, key: VenueKey, market: VenueMarket) -> bool:
     """True if this market would exceed the key's maxOpenPositions."""
     if key.max_open_positions is None:
         return False

@@ -11,7 +11,7 @@ from typing import Final
 
 from bot.model.events import AccountChanged, Event, GuardianMoved, OrderChanged, Triggered
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import DAY_MS, HOUR_MS, Account, Stand, State
+from bot.venue.model.state import DAY_MS, HOUR_MS, Stand, State, VenueAccount
 
 # the shortest step of the interface's ranges
 STEP_MS: Final = 300_000
@@ -34,7 +34,7 @@ def note(state: State, events: list[Event]) -> None:
             write(state.accounts[moved], state)
 
 
-def write(account: Account, state: State) -> None:
+def write(account: VenueAccount, state: State) -> None:
     """Write the account's present holdings. Replaces an earlier entry of the same step."""
     now = state.now_ms
     stand = stand_of(account, state)
@@ -51,7 +51,7 @@ def write(account: Account, state: State) -> None:
         account.history = thinned(history, now)
 
 
-def stand_of(account: Account, state: State) -> Stand:
+def stand_of(account: VenueAccount, state: State) -> Stand:
     """Cash and sizes now: value = cash + sum of signed size * mark, exactly `ledger.account_value`."""
     cash = account.balance
     held = []

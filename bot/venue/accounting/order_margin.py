@@ -10,14 +10,14 @@ from bot.venue.accounting import ledger
 from bot.venue.accounting.order_sizes import cost_of_opening, invalid, sizing_px
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, div_up, fee_of, text_of
-from bot.venue.model.state import Account, Key, Market, Order, OrderSpec, Position, State
+from bot.venue.model.state import OrderSpec, State, VenueAccount, VenueKey, VenueMarket, VenueOrder, VenuePosition
 
 # 1e-5 USD for rounding over the fills of one order
 MARGIN_SLACK: Final = 1_000
 
 
 def leverage_of(
-    market: Market, position: Position | None, against: bool, order: OrderSpec, key: Key | None
+    market: VenueMarket, position: VenuePosition | None, against: bool, order: OrderSpec, key: VenueKey | None
 ) -> tuple[int, bool] | Refusal:
     held = position.leverage if position is not None and not against else None
     # An order without leverage uses the position's, which a key's maximum limits too.
@@ -51,7 +51,7 @@ def leverage_of(
 
 
 def freed_by_closing(
-    market: Market, position: Position | None, fills: list[tuple[int, int]], rest: tuple[int, int]
+    market: VenueMarket, position: VenuePosition | None, fills: list[tuple[int, int]], rest: tuple[int, int]
 ) -> int:
     """Margin that an order frees by closing the opposite position: the proceeds of its shares, or its margin; for an
     isolated position including the PnL and fees of these fills and of the rest at its limit.
@@ -74,7 +74,9 @@ def freed_by_closing(
     return 0 if left else max(0, position.margin + position.side * (got - position.entry_notional) - fees)
 
 
-def margin_needed(market: Market, position: Position | None, reduce: int, margin: int, fee: int, leverage: int) -> int:
+def margin_needed(
+    market: VenueMarket, position: VenuePosition | None, reduce: int, margin: int, fee: int, leverage: int
+) -> int:
     """Margin, fee, and the amount that a change of leverage needs."""
     needed = margin if market.spec.margin_mode == "isolated" else margin + fee
     if position is not None and not reduce and leverage != position.leverage:
@@ -82,7 +84,7 @@ def margin_needed(market: Market, position: Position | None, reduce: int, margin
     return needed
 
 
-def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], limit_px: int | None) -> int:
+def highest_unit_cost(market: VenueMarket, buy: int, fills: list[tuple[int, int]], limit_px: int | None) -> int:
     """The highest cost of one unit: the last price of a buy, the first of a sale; for a No share 1 USD less the
     price.
     """
@@ -91,7 +93,7 @@ def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], li
 
 
 def largest_order(
-    market: Market, order: OrderSpec, fills: list[tuple[int, int]], limit_px: int | None, reduce: int, left: int
+    market: VenueMarket, order: OrderSpec, fills: list[tuple[int, int]], limit_px: int | None, reduce: int, left: int
 ) -> dict[str, Any] | None:
     """The largest order that opens at most `left` USD, in the caller's unit.
 
@@ -114,7 +116,7 @@ def largest_order(
 
 
 def refuse_margin(
-    market: Market,
+    market: VenueMarket,
     buy: int,
     reduce: int,
     needed: int,
@@ -149,7 +151,7 @@ def refuse_margin(
     )
 
 
-def leverage_margin(market: Market, position: Position, leverage: int) -> int:
+def leverage_margin(market: VenueMarket, position: VenuePosition, leverage: int) -> int:
     """USD that a change of the position's leverage takes from free margin. Negative: gives back."""
     if position.isolated:
         delta = div_up(position.entry_notional, leverage) - div_up(position.entry_notional, position.leverage)
@@ -162,7 +164,7 @@ def leverage_margin(market: Market, position: Position, leverage: int) -> int:
     return div_up(value, leverage) - div_up(value, position.leverage)
 
 
-def position_at_its_turn(account: Account, market: Market) -> tuple[Position | None, int]:
+def position_at_its_turn(account: VenueAccount, market: VenueMarket) -> tuple[VenuePosition | None, int]:
     """The position that an order will find at the next point, after the waiting market orders before it have filled at
     the mid; and the margin that those orders free by closing.
     """
@@ -184,7 +186,7 @@ def position_at_its_turn(account: Account, market: Market) -> tuple[Position | N
     return position, back
 
 
-def _grown(market: Market, position: Position | None, order: Order, opened: int) -> Position:
+def _grown(market: VenueMarket, position: VenuePosition | None, order: VenueOrder, opened: int) -> VenuePosition:
     """The position after an order opens or adds to it at the mid."""
     leverage = order.leverage if position is None else position.leverage
     notional = market.mid * opened // E8
@@ -202,13 +204,13 @@ def _grown(market: Market, position: Position | None, order: Order, opened: int)
 
 
 def position_after(
-    market: Market, position: Position | None, buy: int, opening: int, notional: int, leverage: int
-) -> Position | None:
+    market: VenueMarket, position: VenuePosition | None, buy: int, opening: int, notional: int, leverage: int
+) -> VenuePosition | None:
     """The position that the order would leave, without the margin of the opening; None if the order opens nothing."""
     if not opening:
         return None
     same = position if position is not None and position.side == buy else None
-    return Position(
+    return VenuePosition(
         account="",
         coin=market.spec.coin,
         side=buy,
@@ -222,8 +224,8 @@ def position_after(
 
 
 def position_left(
-    position: Position, fills: list[tuple[int, int]], rest: tuple[int, int], fee: int
-) -> tuple[Position | None, int]:
+    position: VenuePosition, fills: list[tuple[int, int]], rest: tuple[int, int], fee: int
+) -> tuple[VenuePosition | None, int]:
     """The rest of a position after a reducing order, None if nothing is left; and the order's realised PnL."""
     closed = rest[1] + sum(size for _, size in fills)
     part = position.entry_notional * closed // position.size
@@ -236,7 +238,7 @@ def position_left(
     ), realized
 
 
-def liquidation_at_leverage(market: Market, position: Position, leverage: int) -> int | None:
+def liquidation_at_leverage(market: VenueMarket, position: VenuePosition, leverage: int) -> int | None:
     """The liquidation price of an isolated position at this leverage."""
     moved = replace(position, margin=position.margin + leverage_margin(market, position, leverage))
     mm = ledger.maintenance(market, market.mark * moved.size // E8)
@@ -245,8 +247,8 @@ def liquidation_at_leverage(market: Market, position: Position, leverage: int) -
 
 def liquidation_of_fills(
     state: State,
-    account: Account,
-    market: Market,
+    account: VenueAccount,
+    market: VenueMarket,
     buy: int,
     fills: list[tuple[int, int]],
     reduce: int,
@@ -268,10 +270,10 @@ def liquidation_of_fills(
 
 def liquidation_after(
     state: State,
-    account: Account,
-    market: Market,
-    position: Position | None,
-    after: Position,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition | None,
+    after: VenuePosition,
     margin: int,
     fee: int,
     fee_opening: int,

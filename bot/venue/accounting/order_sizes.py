@@ -8,7 +8,7 @@ from bot.errors import Refusal
 from bot.venue.accounting import ledger
 from bot.venue.model import outcome
 from bot.venue.model.numbers import BPS, E8, div_up, round_figures, text_of
-from bot.venue.model.state import Market, MarketSpec, Order, Position
+from bot.venue.model.state import MarketSpec, VenueMarket, VenueOrder, VenuePosition
 from bot.venue.prices.book import level_px, walk
 
 CLOSE_SLIPPAGE_BPS: Final = 500
@@ -16,7 +16,7 @@ CLOSE_SLIPPAGE_BPS: Final = 500
 TRIGGER_SLIPPAGE_BPS: Final = 1000
 
 
-def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
+def bound_of(market: VenueMarket, mid: int, buy: int, bps: int) -> int:
     """Worst price of a market order: mid * (1 ± bps), rounded to five figures and the market's decimals like the
     venue's own client.
     """
@@ -32,12 +32,12 @@ def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
     )
 
 
-def least_size(market: Market, px: int) -> int:
+def least_size(market: VenueMarket, px: int) -> int:
     """Smallest size worth the minimum notional at `px`: 10 USD of BTC at 103,457 are 0.0001."""
     return div_up(div_up(market.spec.min_notional * E8, px), market.lot) * market.lot
 
 
-def sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:
+def sizing_px(market: VenueMarket, mid: int, buy: int, bound: int, *, limit: bool) -> int:
     """The price that converts USD to size: of the order's first unit; for a sale that crosses its limit, the book's
     better price.
     """
@@ -47,7 +47,7 @@ def sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) ->
     return bound if buy > 0 or outcome.is_paid(market.spec) else max(bound, first_px)
 
 
-def size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, limit: bool) -> int:
+def size_of_usd(market: VenueMarket, mid: int, buy: int, usd: int, bound: int, *, limit: bool) -> int:
     """Largest size in lots that costs at most `usd`: at the limit, or along the book for a market order."""
     lot = market.lot
     px = sizing_px(market, mid, buy, bound, limit=limit)
@@ -60,7 +60,9 @@ def size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, lim
     return size
 
 
-def shares_of_usd(market: Market, position: Position | None, buy: int, usd: int, bound: int, *, limit: bool) -> int:
+def shares_of_usd(
+    market: VenueMarket, position: VenuePosition | None, buy: int, usd: int, bound: int, *, limit: bool
+) -> int:
     """The most shares that `usd` buys: first those that close an opposite position, then new ones at their cost."""
     spec, lot = market.spec, market.lot
     px = bound if limit else level_px(market, market.mid, buy, 0)
@@ -77,7 +79,7 @@ def shares_of_usd(market: Market, position: Position | None, buy: int, usd: int,
     return size
 
 
-def size_at_fill(market: Market, order: Order, bound: int) -> int:
+def size_at_fill(market: VenueMarket, order: VenueOrder, bound: int) -> int:
     """Size of an entry that waited for this price. Sizes an entry in USD now; never below the minimum order."""
     if order.usd is None:
         return order.size
@@ -88,7 +90,7 @@ def size_at_fill(market: Market, order: Order, bound: int) -> int:
     return max(size, least_size(market, outcome.share_px(market.spec, order.buy, market.mid)))
 
 
-def spread_bps(market: Market, mid: int, side: int) -> int:
+def spread_bps(market: VenueMarket, mid: int, side: int) -> int:
     """Spread between the best prices, in bps scaled 1e8 of the value of one unit of this side at the mid."""
     spec = market.spec
     # The configured spread, before rounding to the grid.
@@ -98,12 +100,12 @@ def spread_bps(market: Market, mid: int, side: int) -> int:
     return between * BPS * E8 // outcome.share_px(spec, side, mid)
 
 
-def bps_from_mid(market: Market, px: int, mid: int) -> int:
+def bps_from_mid(market: VenueMarket, px: int, mid: int) -> int:
     """Distance from the mid in bps scaled 1e8: relative to the mid, or in an event market to the payout."""
     return abs(px - mid) * BPS * E8 // (outcome.PAYOUT if outcome.is_paid(market.spec) else mid)
 
 
-def shallow_text(market: Market, buy: int, bps: int, found: int, wanted: int) -> str:
+def shallow_text(market: VenueMarket, buy: int, bps: int, found: int, wanted: int) -> str:
     """Why a taker found less than it wanted. A tick that is larger than the slippage is the cause if nothing was
     found.
     """
@@ -156,7 +158,7 @@ def entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
     return notional * E8 // size if size else None
 
 
-def refuse_off_grid(market: Market, name: str, px: int) -> Refusal | None:
+def refuse_off_grid(market: VenueMarket, name: str, px: int) -> Refusal | None:
     tick = market.tick(px)
     if px != outcome.clamp(market.spec, px):
         down, up = outcome.PX_MIN, outcome.PX_MAX

@@ -21,7 +21,7 @@ from bot.venue.model.commands import (
     SignIn,
     StartGrant,
 )
-from bot.venue.model.state import DAY_MS, Account, Grant, Key, Otp, Session, State
+from bot.venue.model.state import DAY_MS, Grant, Otp, Session, State, VenueAccount, VenueKey
 
 # per account; a new session removes the oldest
 SESSIONS_MAX: Final = 50
@@ -37,7 +37,7 @@ GRANT_KEPT_MS: Final = DAY_MS
 class SignedIn:
     """The account of the number, and whether it is new."""
 
-    account: Account
+    account: VenueAccount
     is_new: bool
 
 
@@ -53,7 +53,9 @@ def send_otp(state: State, command: SendOtp) -> Otp:
     return otp
 
 
-def sign_in(state: State, command: SignIn, open_account: Callable[[State, OpenAccount], Account]) -> SignedIn | Refusal:
+def sign_in(
+    state: State, command: SignIn, open_account: Callable[[State, OpenAccount], VenueAccount]
+) -> SignedIn | Refusal:
     """A right code is used up and opens a session. A wrong one costs a try."""
     otp = state.otps.get(command.phone)
     if otp is None or otp.expires_ms <= command.real_ms:
@@ -142,13 +144,13 @@ def decide_grant(state: State, command: DecideGrant) -> Grant | Refusal:
 
 
 def redeem_grant(
-    state: State, command: RedeemGrant, create_key: Callable[[State, CreateKey], Key | Refusal]
-) -> Key | Refusal:
+    state: State, command: RedeemGrant, create_key: Callable[[State, CreateKey], VenueKey | Refusal]
+) -> VenueKey | Refusal:
     """The one key of an approved grant; if the account has its maximum of keys, the grant stays approved."""
     grant = state.grants[command.device]
     assert grant.status == "approved"
     assert grant.account == command.key.account
     made = create_key(state, CreateKey(command.key))
-    if isinstance(made, Key):
+    if isinstance(made, VenueKey):
         grant.status = "used"
     return made

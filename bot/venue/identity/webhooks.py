@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bot.errors import Refusal
 from bot.venue.model import commands as c
-from bot.venue.model.state import WEBHOOKS_MAX, State, Webhook
+from bot.venue.model.state import WEBHOOKS_MAX, State, VenueWebhook
 
 
-def add(state: State, command: c.AddWebhook) -> Webhook | Refusal:
+def add(state: State, command: c.AddWebhook) -> VenueWebhook | Refusal:
     """Add a webhook. Disabled ones count toward the limit until their owner removes them."""
     count = sum(hook.account == command.account for hook in state.webhooks.values())
     if count >= WEBHOOKS_MAX:
@@ -15,7 +15,7 @@ def add(state: State, command: c.AddWebhook) -> Webhook | Refusal:
         fix = {"action": "delete_webhook", "path": "/v1/webhooks/{id}"}
         return Refusal("limit_exceeded", f"an account has at most {WEBHOOKS_MAX} webhooks", fix, details)
     state.webhook_seq += 1
-    hook = Webhook(
+    hook = VenueWebhook(
         f"whk_{state.webhook_seq:08d}",
         command.account,
         command.url,
@@ -27,7 +27,7 @@ def add(state: State, command: c.AddWebhook) -> Webhook | Refusal:
     return hook
 
 
-def remove(state: State, command: c.RemoveWebhook) -> Webhook | Refusal:
+def remove(state: State, command: c.RemoveWebhook) -> VenueWebhook | Refusal:
     """Remove a webhook. One of another account is answered "not found"."""
     hook = state.webhooks.get(command.webhook)
     if hook is None or hook.account != command.account:
@@ -36,7 +36,7 @@ def remove(state: State, command: c.RemoveWebhook) -> Webhook | Refusal:
     return hook
 
 
-def disable(state: State, command: c.DisableWebhook) -> Webhook | None:
+def disable(state: State, command: c.DisableWebhook) -> VenueWebhook | None:
     """Disable a webhook; None if it was removed meanwhile."""
     hook = state.webhooks.get(command.webhook)
     if hook is not None and hook.disabled is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bot.venue.model.state import Grant, GuardianSpec, Key, MarketSpec, OrderSpec, Otp, Rules, Session
+from bot.venue.model.state import Grant, GuardianSpec, MarketSpec, OrderSpec, Otp, Rules, Session, VenueKey
 
 # ── The venue itself ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,12 +189,12 @@ class OpenAccount:
     address: str
     name: str | None
     balance: int
-    key: Key | None = None
+    key: VenueKey | None = None
 
 
 @dataclass(slots=True)
 class CreateKey:
-    key: Key
+    key: VenueKey
 
 
 @dataclass(slots=True)
@@ -307,7 +307,7 @@ class RedeemGrant:
     """The device collects its key, once."""
 
     device: str
-    key: Key
+    key: VenueKey
 
 
 # ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────────

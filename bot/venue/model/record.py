@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bot.model.events import Event, OrderChanged, order_changed
-from bot.venue.model.state import EVENTS_KEPT, Account, Order, State, Trade, oid_text, trade_id
+from bot.venue.model.state import EVENTS_KEPT, State, VenueAccount, VenueOrder, VenueTrade, oid_text, trade_id
 
 
-def next_seq(account: Account) -> int:
+def next_seq(account: VenueAccount) -> int:
     account.event_seq += 1
     return account.event_seq
 
 
-def emit(state: State, account: Account, event: Event) -> None:
+def emit(state: State, account: VenueAccount, event: Event) -> None:
     """Append an event to its account's log, without a gap in the numbers."""
     seq = event.seq
     assert seq == account.event_seq, event
@@ -21,7 +21,7 @@ def emit(state: State, account: Account, event: Event) -> None:
         forget_oldest(account)
 
 
-def forget_oldest(account: Account) -> None:
+def forget_oldest(account: VenueAccount) -> None:
     """Remove the oldest event from the log. A page goes when all its events are removed."""
     account.events_first += 1
     if not account.pages:
@@ -30,7 +30,9 @@ def forget_oldest(account: Account) -> None:
         del account.pages[0]
 
 
-def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:
+def emit_order(
+    state: State, account: VenueAccount, order: VenueOrder, subtype: str, *, reason: str | None = None
+) -> None:
     """`emit` for the state of an order, with the next number: most events of a session come through here."""
     account.event_seq += 1
     event = order_as_event(state, account, order, subtype, reason)
@@ -41,7 +43,7 @@ def emit_order(state: State, account: Account, order: Order, subtype: str, *, re
 
 
 def order_as_event(
-    state: State, account: Account, order: Order, subtype: str, reason: str | None = None
+    state: State, account: VenueAccount, order: VenueOrder, subtype: str, reason: str | None = None
 ) -> OrderChanged:
     """The event that shows an order's present state, with the number of the account's newest event."""
     is_long = order.side > 0
@@ -68,15 +70,15 @@ def order_as_event(
     )
 
 
-def next_oid(account: Account) -> int:
+def next_oid(account: VenueAccount) -> int:
     account.order_seq += 1
     return account.order_seq
 
 
 def open_trade(
     state: State,
-    account: Account,
-    order: Order,
+    account: VenueAccount,
+    order: VenueOrder,
     *,
     kind: str,
     intent: str,
@@ -84,10 +86,10 @@ def open_trade(
     size: int,
     guardian: str | None = None,
     reason: str | None = None,
-) -> Trade:
+) -> VenueTrade:
     """Store the Trade of an accepted order."""
     account.trade_seq += 1
-    trade = Trade(
+    trade = VenueTrade(
         seq=account.trade_seq,
         id=trade_id(account, account.trade_seq),
         request_id=order.request_id,

@@ -125,7 +125,7 @@ def px_inside(opened: int, closed: int, since_ms: int, length_ms: int) -> int:
 
 
 @dataclass(slots=True)
-class Market:
+class VenueMarket:
     """The changing state of a market.
 
     `falling` and `rising` are level lists; the last element is the nearest to the price.
@@ -171,8 +171,8 @@ class Market:
     funding_hours: int = 1
     # the next instant at which funding is paid
     funding_ms: int = 0
-    falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
-    rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
+    falling: list[tuple[int, int, int, WaitingLevel]] = field(default_factory=list, repr=False, compare=False)
+    rising: list[tuple[int, int, int, WaitingLevel]] = field(default_factory=list, repr=False, compare=False)
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
     lot: int = field(default=0, repr=False, compare=False)
     tiers: tuple[Tier, ...] = field(default=(), repr=False, compare=False)
@@ -257,7 +257,7 @@ class Market:
         return found
 
 
-class Level(NamedTuple):
+class WaitingLevel(NamedTuple):
     """What waits at a price level: its kind, the account, and the number of the order or guardian (0 for a margin
     level).
     """
@@ -278,13 +278,13 @@ class Leg:
 
 
 @dataclass(slots=True)
-class Bracket:
+class VenueBracket:
     stop: Leg | None = None
     target: Leg | None = None
 
 
 @dataclass(slots=True)
-class Order:
+class VenueOrder:
     """An open limit, a pending market order, an armed trigger or a working exit.
 
     `buy` is +1 or -1; `side` is the position's.
@@ -378,7 +378,7 @@ class GuardianSpec:
 
 
 @dataclass(slots=True)
-class Guardian:
+class VenueGuardian:
     number: int
     account: str
     spec: GuardianSpec
@@ -404,7 +404,7 @@ class Guardian:
 
 
 @dataclass(slots=True)
-class Position:
+class VenuePosition:
     """One position.
 
     `entry_notional` is summed and entryPx derived from it. Parts are cut toward zero, so that sums stay exact.
@@ -440,7 +440,7 @@ class Position:
 
 
 @dataclass(slots=True)
-class Trade:
+class VenueTrade:
     """The record of one accepted order. Created at acceptance, updated by its fills."""
 
     seq: int
@@ -479,7 +479,7 @@ class Trade:
 
 
 @dataclass(slots=True)
-class Key:
+class VenueKey:
     """A credential. Only the digest of its secret is stored. A cap of None means no cap."""
 
     id: str
@@ -545,7 +545,7 @@ class Grant:
 
 
 @dataclass(slots=True)
-class Plan:
+class VenuePlan:
     """A stored dry run.
 
     `state` open | used | refused | armed (a schedule with its order); a used plan has its trade. `shrinks`: its quote
@@ -601,7 +601,7 @@ class Stand:
 
 
 @dataclass(slots=True)
-class Page:
+class RecordPage:
     """Packed events or trades of one account from number `first` on, for old records that are only read.
 
     See pages.py.
@@ -613,7 +613,7 @@ class Page:
 
 
 @dataclass(slots=True)
-class Account:
+class VenueAccount:
     id: str
     number: int
     address: str
@@ -627,13 +627,13 @@ class Account:
     epoch: int = 0
     # margin and fees reserved for resting entries
     reserved: int = 0
-    positions: dict[str, Position] = field(default_factory=dict)
-    orders: dict[int, Order] = field(default_factory=dict)
+    positions: dict[str, VenuePosition] = field(default_factory=dict)
+    orders: dict[int, VenueOrder] = field(default_factory=dict)
     # oids of limit entries and pending market orders
     resting: dict[int, None] = field(default_factory=dict)
-    guardians: dict[int, Guardian] = field(default_factory=dict)
+    guardians: dict[int, VenueGuardian] = field(default_factory=dict)
     # the newest trades; older ones may be packed into pages
-    trades: list[Trade] = field(default_factory=list)
+    trades: list[VenueTrade] = field(default_factory=list)
     # The keys of the trades in `trades`. Those of older trades are in `old_keys`.
     trade_by_key: dict[str, str] = field(default_factory=dict)
     # keys in snapshots of versions without `old_fenced_keys`
@@ -670,9 +670,9 @@ class Account:
     # oldest first; empty: only the starting balance
     history: list[Stand] = field(default_factory=list)
     # events before those in `events`, oldest first, without a gap
-    pages: list[Page] = field(default_factory=list)
+    pages: list[RecordPage] = field(default_factory=list)
     # pages of finished trades, as those of events
-    trade_pages: list[Page] = field(default_factory=list)
+    trade_pages: list[RecordPage] = field(default_factory=list)
     # Trades by the tokens of removed plans: day of the plan's end -> digest of the token -> trade.
     spent: dict[int, dict[str, str]] = field(default_factory=dict)
     # Idempotency keys are known for ever. Those of packed trades, and those used before a reset, as text_set.Runs.
@@ -697,7 +697,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Webhook:
+class VenueWebhook:
     """Where an account's events are sent.
 
     The service has encrypted the signing secret. `types` None means all; `disabled` is the reason.
@@ -716,14 +716,14 @@ class Webhook:
 class State:
     rules: Rules = field(default_factory=Rules)
     now_ms: int = 0
-    markets: dict[str, Market] = field(default_factory=dict)
-    accounts: dict[str, Account] = field(default_factory=dict)
-    keys: dict[str, Key] = field(default_factory=dict)
-    plans: dict[str, Plan] = field(default_factory=dict)
+    markets: dict[str, VenueMarket] = field(default_factory=dict)
+    accounts: dict[str, VenueAccount] = field(default_factory=dict)
+    keys: dict[str, VenueKey] = field(default_factory=dict)
+    plans: dict[str, VenuePlan] = field(default_factory=dict)
     account_seq: int = 0
     # 0: no account has a position or a floor, so nothing is scheduled
     next_day_ms: int = 0
-    webhooks: dict[str, Webhook] = field(default_factory=dict)
+    webhooks: dict[str, VenueWebhook] = field(default_factory=dict)
     webhook_seq: int = 0
     # Digest of a number -> account.
     phones: dict[str, str] = field(default_factory=dict)
@@ -744,11 +744,11 @@ def side_name(side: int) -> str:
     return "long" if side > 0 else "short"
 
 
-def trade_id(account: Account, seq: int) -> str:
+def trade_id(account: VenueAccount, seq: int) -> str:
     return f"trd_{account.number:05d}{seq:09d}"
 
 
-def guardian_id(account: Account, number: int) -> str:
+def guardian_id(account: VenueAccount, number: int) -> str:
     return f"grd_{account.number:05d}{number:09d}"
 
 
@@ -756,6 +756,6 @@ def guardian_id(account: Account, number: int) -> str:
 event_id: Final[Callable[[int], str]] = "evt_{:012d}".format
 
 
-def oid_text(account: Account, number: int) -> str:
+def oid_text(account: VenueAccount, number: int) -> str:
     """venueOid of the wire: digits, unique in the venue."""
     return str(account.number * 1_000_000_000 + number)

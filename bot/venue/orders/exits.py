@@ -9,7 +9,7 @@ from bot.venue.accounting.order_sizes import TRIGGER_SLIPPAGE_BPS, bound_of
 from bot.venue.model import outcome
 from bot.venue.model.numbers import BPS
 from bot.venue.model.record import emit_order, next_oid, open_trade
-from bot.venue.model.state import Account, Market, Order, Position, State, Trade
+from bot.venue.model.state import State, VenueAccount, VenueMarket, VenueOrder, VenuePosition, VenueTrade
 from bot.venue.orders import order_fills
 from bot.venue.prices.book import walk
 from bot.venue.storage import pages
@@ -17,9 +17,9 @@ from bot.venue.storage import pages
 
 def exit_order(
     state: State,
-    account: Account,
-    market: Market,
-    position: Position,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition,
     *,
     size: int,
     bound_px: int,
@@ -28,9 +28,9 @@ def exit_order(
     idempotency_key: str | None = None,
     reason: str | None = None,
     key: str | None = None,
-) -> Order:
+) -> VenueOrder:
     """A reduce-only order against the position, not yet part of the account."""
-    return Order(
+    return VenueOrder(
         number=next_oid(account),
         account=account.id,
         coin=position.coin,
@@ -53,16 +53,16 @@ def exit_order(
 
 def force_exit(
     state: State,
-    account: Account,
-    market: Market,
-    position: Position,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition,
     *,
     size: int,
     kind: str,
     reason: str,
     ref_px: int,
     guardian: str | None = None,
-) -> Trade:
+) -> VenueTrade:
     """Close `size` of the position now, at most ten per cent away from `ref_px`. The unfilled part is tried again at
     each price point. A market without a price has no book.
     """
@@ -94,7 +94,7 @@ def force_exit(
     return trade
 
 
-def bound_of_trigger(market: Market, px: int, buy: int) -> int:
+def bound_of_trigger(market: VenueMarket, px: int, buy: int) -> int:
     """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of the price, or ten cents in
     an event market.
     """
@@ -103,7 +103,7 @@ def bound_of_trigger(market: Market, px: int, buy: int) -> int:
     return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
 
 
-def settle_exit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
+def settle_exit(state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder, trade: VenueTrade) -> None:
     """Finish a filled exit; otherwise keep trying the rest."""
     position = account.positions.get(order.coin)
     if order.filled >= order.size or position is None or position.side != order.side:
@@ -122,7 +122,7 @@ def settle_exit(state: State, account: Account, market: Market, order: Order, tr
         emit_order(state, account, order, "changed")
 
 
-def work(state: State, account: Account, market: Market, order: Order) -> None:
+def work(state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder) -> None:
     """Try the rest of an exit at the current price."""
     position = account.positions.get(order.coin)
     trade = pages.trade_of(account, order.trade or "")

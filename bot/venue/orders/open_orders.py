@@ -10,7 +10,7 @@ from bot.venue.model import outcome
 from bot.venue.model.numbers import div_up
 from bot.venue.model.record import emit_order
 from bot.venue.model.refusals import no_market
-from bot.venue.model.state import Account, Market, Order, State, oid_text
+from bot.venue.model.state import State, VenueAccount, VenueMarket, VenueOrder, oid_text
 from bot.venue.prices import index
 from bot.venue.protection import protection
 from bot.venue.storage import pages
@@ -24,38 +24,40 @@ class OrderCanceled:
     unprotected: bool
 
 
-def _keep_open(account: Account, order: Order, held: int) -> None:
+def _keep_open(account: VenueAccount, order: VenueOrder, held: int) -> None:
     order.reserved = held
     account.reserved += held
     account.orders[order.number] = order
     account.resting[order.number] = None
 
 
-def keep_until_next_point(state: State, account: Account, market: Market, order: Order, held: int) -> None:
+def keep_until_next_point(
+    state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder, held: int
+) -> None:
     _keep_open(account, order, held)
     emit_order(state, account, order, "open")
 
 
-def rest_at_limit(account: Account, market: Market, order: Order) -> None:
+def rest_at_limit(account: VenueAccount, market: VenueMarket, order: VenueOrder) -> None:
     """Rest the unfilled part of a limit from the next point on, with margin and fee reserved."""
     order.born = market.point
     _keep_open(account, order, held_at_limit(market, order))
     index.watch_order(market, order)
 
 
-def held_at_limit(market: Market, order: Order) -> int:
+def held_at_limit(market: VenueMarket, order: VenueOrder) -> int:
     """Margin and fee of what a limit may still open, at its price."""
     opening = order.left_to_open()
     held = div_up(outcome.worth(market.spec, order.buy, order.bound_px, opening), order.leverage)
     return held + ledger.fee_on(market.spec, order.bound_px, opening, maker=False)
 
 
-def unreserve(account: Account, order: Order, *, keep: int = 0) -> None:
+def unreserve(account: VenueAccount, order: VenueOrder, *, keep: int = 0) -> None:
     account.reserved -= order.reserved - keep
     order.reserved = keep
 
 
-def drop_entry(state: State, account: Account, market: Market, order: Order, reason: str) -> None:
+def drop_entry(state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder, reason: str) -> None:
     """Cancel a resting entry, or an entry that waits for the next point."""
     unreserve(account, order)
     waiting = account.id, order.number
@@ -70,7 +72,7 @@ def drop_entry(state: State, account: Account, market: Market, order: Order, rea
     emit_order(state, account, order, "canceled", reason=reason)
 
 
-def drop(state: State, account: Account, order: Order, reason: str) -> None:
+def drop(state: State, account: VenueAccount, order: VenueOrder, reason: str) -> None:
     market = state.markets[order.coin]
     if order.number in account.resting:
         drop_entry(state, account, market, order, reason)
@@ -87,20 +89,20 @@ def drop(state: State, account: Account, order: Order, reason: str) -> None:
     protection.drop_child(state, account, market, position, order, reason)
 
 
-def drop_closings(state: State, account: Account, market: Market) -> None:
+def drop_closings(state: State, account: VenueAccount, market: VenueMarket) -> None:
     """Cancel reduce-only limits of a position that was closed or has changed its side."""
     for order in [account.orders[n] for n in account.resting]:
         if order.coin == market.spec.coin and order.kind == "limit" and order.reduce_only and order.filled < order.size:
             drop_entry(state, account, market, order, "reduce_only")
 
 
-def unprotected(state: State, account: Account, coin: str) -> bool:
+def unprotected(state: State, account: VenueAccount, coin: str) -> bool:
     """True for a position without a stop that could fire at the venue."""
     position = account.positions.get(coin)
     return position is not None and not protection.is_protected(state, account, position)
 
 
-def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
+def cancel(state: State, account: VenueAccount, oid: str) -> OrderCanceled | Refusal:
     number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
     order = account.orders.get(number)
     # "0123" is not an id: only the exact text is accepted.
@@ -110,12 +112,12 @@ def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
     return OrderCanceled(order.coin, (oid,), order.filled, unprotected(state, account, order.coin))
 
 
-def _is_exit_at_work(order: Order) -> bool:
+def _is_exit_at_work(order: VenueOrder) -> bool:
     """True for a guardian's working exit, which is not listed as an open order and cannot be canceled."""
     return order.kind == "close" and order.status == "working"
 
 
-def cancel_coin(state: State, account: Account, coin: str) -> OrderCanceled | Refusal:
+def cancel_coin(state: State, account: VenueAccount, coin: str) -> OrderCanceled | Refusal:
     if coin not in state.markets:
         return no_market(coin, state.markets)
     orders = [o for o in account.orders.values() if o.coin == coin and not _is_exit_at_work(o)]
@@ -129,13 +131,13 @@ def cancel_coin(state: State, account: Account, coin: str) -> OrderCanceled | Re
     )
 
 
-def entries(account: Account) -> list[Order]:
+def entries(account: VenueAccount) -> list[VenueOrder]:
     """Resting orders that could open a position; reduce-only orders are left out."""
     return [order for n in account.resting if not (order := account.orders[n]).reduce_only]
 
 
 def cancel_resting(
-    state: State, account: Account, reason: str, coin: str, *, entries_elsewhere: bool = False
+    state: State, account: VenueAccount, reason: str, coin: str, *, entries_elsewhere: bool = False
 ) -> tuple[str, ...]:
     """Cancel all resting orders of a market, and with `entries_elsewhere` the entries of other markets.
 
@@ -149,7 +151,7 @@ def cancel_resting(
     return cancel_each(state, account, canceled, reason)
 
 
-def cancel_each(state: State, account: Account, canceled: list[Order], reason: str) -> tuple[str, ...]:
+def cancel_each(state: State, account: VenueAccount, canceled: list[VenueOrder], reason: str) -> tuple[str, ...]:
     for order in canceled:
         drop_entry(state, account, state.markets[order.coin], order, reason)
     return tuple(oid_text(account, o.number) for o in canceled)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bot.venue.accounting import ledger
-from bot.venue.model.state import Account, Market, Order, Position, State, Trade
+from bot.venue.model.state import State, VenueAccount, VenueMarket, VenueOrder, VenuePosition, VenueTrade
 from bot.venue.orders import open_orders
 from bot.venue.protection import guardian_lifecycle, protection
 
 
 def take(
     state: State,
-    account: Account,
-    market: Market,
-    order: Order,
-    trade: Trade,
+    account: VenueAccount,
+    market: VenueMarket,
+    order: VenueOrder,
+    trade: VenueTrade,
     fills: Sequence[tuple[int, int]],
     *,
     maker: bool = False,
@@ -53,7 +53,14 @@ def take(
 
 
 def _arm_inline(
-    state: State, account: Account, market: Market, position: Position, order: Order, entry_px: int, *, by_limit: bool
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition,
+    order: VenueOrder,
+    entry_px: int,
+    *,
+    by_limit: bool,
 ) -> list[int]:
     numbers = []
     for spec in order.guardians:
@@ -67,7 +74,7 @@ def _arm_inline(
     return numbers
 
 
-def finish(state: State, trade: Trade, *, reason: str | None = None) -> None:
+def finish(state: State, trade: VenueTrade, *, reason: str | None = None) -> None:
     """Mark a trade as done: the order is filled, or its own rule dropped the rest."""
     trade.status, trade.updated_ms = "done", state.now_ms
     if reason is not None:

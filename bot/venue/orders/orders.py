@@ -14,9 +14,18 @@ from bot.venue.model.commands import ClosePosition, ConfirmPlan, PlaceOrder
 from bot.venue.model.numbers import E8, div_up, text_of
 from bot.venue.model.record import emit, emit_order, next_oid, next_seq, open_trade
 from bot.venue.model.refusals import no_market
-from bot.venue.model.state import Account, Key, Market, Order, OrderSpec, Position, State, Trade
+from bot.venue.model.state import (
+    OrderSpec,
+    State,
+    VenueAccount,
+    VenueKey,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
+    VenueTrade,
+)
 from bot.venue.orders import exits, open_orders, order_fills, quote
-from bot.venue.orders.quote_draft import Quote
+from bot.venue.orders.quote_draft import OrderQuote
 from bot.venue.prices.book import walk
 from bot.venue.storage import pages
 
@@ -25,7 +34,7 @@ from bot.venue.storage import pages
 class OrderPlaced:
     """An accepted order: its trade, the guardians armed with it, and warnings."""
 
-    trade: Trade
+    trade: VenueTrade
     leverage_clamped: bool = False
     warnings: tuple[tuple[str, str], ...] = ()
     guardians: tuple[int, ...] = ()
@@ -33,7 +42,7 @@ class OrderPlaced:
     protected: bool = True
 
 
-def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | ClosePosition) -> Refusal | None:
+def fenced(state: State, account: VenueAccount, command: PlaceOrder | ConfirmPlan | ClosePosition) -> Refusal | None:
     """Refuse a request that is too late, or whose idempotency key was used before."""
     key = command.idempotency_key
     if key is not None:
@@ -60,7 +69,7 @@ def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | C
     return None
 
 
-def place(state: State, account: Account, key: Key | None, command: PlaceOrder) -> OrderPlaced | Refusal:
+def place(state: State, account: VenueAccount, key: VenueKey | None, command: PlaceOrder) -> OrderPlaced | Refusal:
     """Check and execute one order."""
     if refused := fenced(state, account, command):
         return refused
@@ -72,10 +81,10 @@ def place(state: State, account: Account, key: Key | None, command: PlaceOrder) 
 
 def execute(
     state: State,
-    account: Account,
+    account: VenueAccount,
     spec: OrderSpec,
-    quoted: Quote,
-    key: Key | None,
+    quoted: OrderQuote,
+    key: VenueKey | None,
     request_id: str | None,
     idempotency_key: str | None,
 ) -> OrderPlaced:
@@ -88,7 +97,7 @@ def execute(
             change_leverage(state, account, market, held, quoted.leverage)
     # An order no larger than the opposite position was quoted as a close. It stays reduce-only even if the position
     # shrinks before it fills.
-    order = Order(
+    order = VenueOrder(
         number=next_oid(account),
         account=account.id,
         coin=spec.coin,
@@ -131,7 +140,9 @@ def execute(
     return OrderPlaced(trade, quoted.clamped, tuple(quoted.warnings), protected=quoted.protected)
 
 
-def change_leverage(state: State, account: Account, market: Market, position: Position, leverage: int) -> None:
+def change_leverage(
+    state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition, leverage: int
+) -> None:
     """Set an open position's leverage; margin of an isolated position moves to or from the balance.
 
     The quote has checked that it is affordable.
@@ -157,7 +168,7 @@ def change_leverage(state: State, account: Account, market: Market, position: Po
     ledger.rewatch(state, account, position)
 
 
-def close(state: State, account: Account, key: Key | None, command: ClosePosition) -> OrderPlaced | Refusal:
+def close(state: State, account: VenueAccount, key: VenueKey | None, command: ClosePosition) -> OrderPlaced | Refusal:
     """A caller's reduce-only exit of a part or of the whole position."""
     if refused := fenced(state, account, command):
         return refused
@@ -207,7 +218,7 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
     )
 
 
-def _size_of_close(market: Market, position: Position, command: ClosePosition) -> int | Refusal:
+def _size_of_close(market: VenueMarket, position: VenuePosition, command: ClosePosition) -> int | Refusal:
     size = position.size
     unit_px = outcome.share_px(market.spec, position.side, market.mid)
     if command.fraction is not None and command.fraction < E8:

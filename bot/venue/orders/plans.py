@@ -9,13 +9,13 @@ from itertools import islice, takewhile
 from bot.errors import Refusal
 from bot.venue.model.commands import ConfirmPlan, StorePlan
 from bot.venue.model.numbers import BPS, text_of
-from bot.venue.model.state import DAY_MS, PLAN_KEPT_MS, PLANS_KEPT, Account, Key, OrderSpec, Plan, State
+from bot.venue.model.state import DAY_MS, PLAN_KEPT_MS, PLANS_KEPT, OrderSpec, State, VenueAccount, VenueKey, VenuePlan
 from bot.venue.orders import orders, quote
-from bot.venue.orders.quote_draft import Quote
+from bot.venue.orders.quote_draft import OrderQuote
 from bot.venue.storage import pages
 
 
-def store_plan(state: State, account: Account, key: Key | None, command: StorePlan) -> Quote | Refusal:
+def store_plan(state: State, account: VenueAccount, key: VenueKey | None, command: StorePlan) -> OrderQuote | Refusal:
     """Quote a dry run, and store it as a plan for one confirm."""
     quoted = quote.quote(state, account, command.order, key)
     if isinstance(quoted, Refusal):
@@ -33,7 +33,7 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
         _keep_spent(state, over)
         plans = state.plans = dict(islice(plans.items(), len(over), None))
     assert command.token not in plans, "a confirm token is new"
-    plans[command.token] = Plan(
+    plans[command.token] = VenuePlan(
         command.token,
         account.id,
         command.key,
@@ -48,7 +48,7 @@ def store_plan(state: State, account: Account, key: Key | None, command: StorePl
     return quoted
 
 
-def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
+def _keep_spent(state: State, plans: Iterable[VenuePlan]) -> None:
     """Before plans are removed early: keep the trades of executed plans for PLAN_KEPT_MS, so that a repeated confirm
     finds them.
     """
@@ -63,7 +63,9 @@ def _keep_spent(state: State, plans: Iterable[Plan]) -> None:
             spent[day][plan.token] = plan.trade
 
 
-def confirm(state: State, account: Account, key: Key | None, command: ConfirmPlan) -> orders.OrderPlaced | Refusal:
+def confirm(
+    state: State, account: VenueAccount, key: VenueKey | None, command: ConfirmPlan
+) -> orders.OrderPlaced | Refusal:
     """Execute a plan once. The token is used up also when the confirm is refused.
 
     For PLAN_KEPT_MS a used token answers `used_token` with its trade, also after the plan was removed. A stale plan
@@ -114,7 +116,7 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
     return placed
 
 
-def shown(state: State, account: Account, token: str, order: OrderSpec | None) -> Plan | Refusal:
+def shown(state: State, account: VenueAccount, token: str, order: OrderSpec | None) -> VenuePlan | Refusal:
     """The open plan of exactly this order, for a schedule that will place it."""
     plan = state.plans.get(token)
     if plan is None or plan.account != account.id:
@@ -131,7 +133,7 @@ def shown(state: State, account: Account, token: str, order: OrderSpec | None) -
     return plan
 
 
-def _over(plan: Plan) -> Refusal | None:
+def _over(plan: VenuePlan) -> Refusal | None:
     if plan.state == "refused":
         return Refusal("plan_stale", "this plan's confirm was refused before", fix={"action": "replan"})
     if plan.state == "armed":
@@ -139,7 +141,7 @@ def _over(plan: Plan) -> Refusal | None:
     return None
 
 
-def _expired(plan: Plan) -> Refusal:
+def _expired(plan: VenuePlan) -> Refusal:
     return Refusal(
         "plan_stale", "the plan has expired", fix={"action": "replan"}, details={"expiredAt": plan.expires_ms}
     )
@@ -151,7 +153,7 @@ def _used(trade: str | None) -> Refusal:
     )
 
 
-def _quoted_just_now(state: State, plan: Plan, command: ConfirmPlan) -> Quote | None:
+def _quoted_just_now(state: State, plan: VenuePlan, command: ConfirmPlan) -> OrderQuote | None:
     """The plan's own quote if its confirm is the next command, by the same key, on the same day.
 
     A new quote would be equal.
@@ -161,5 +163,5 @@ def _quoted_just_now(state: State, plan: Plan, command: ConfirmPlan) -> Quote | 
         return None
     if state.now_ms // DAY_MS != plan.made_ms // DAY_MS:
         return None
-    quoted: Quote = last[2]
+    quoted: OrderQuote = last[2]
     return quoted

@@ -42,8 +42,8 @@ from bot.venue.accounting.order_sizes import (
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, div_up, fee_of, text_of
 from bot.venue.model.refusals import no_market
-from bot.venue.model.state import Account, Key, OrderSpec, State
-from bot.venue.orders.quote_draft import Quote
+from bot.venue.model.state import OrderSpec, State, VenueAccount, VenueKey
+from bot.venue.orders.quote_draft import OrderQuote
 from bot.venue.orders.quote_protection import set_bracket, set_guardians, set_protection
 from bot.venue.prices.book import walk
 from bot.venue.protection import guardians
@@ -52,7 +52,7 @@ WIDE_SPREAD_BPS: Final = 50
 NEAR_LIQUIDATION_PCT: Final = 2
 
 
-def quote(state: State, account: Account, order: OrderSpec, key: Key | None = None) -> Quote | Refusal:
+def quote(state: State, account: VenueAccount, order: OrderSpec, key: VenueKey | None = None) -> OrderQuote | Refusal:
     """Check an order against the present state without changing it.
 
     Returns the quote, or the refusal of the first rule that fails.
@@ -65,7 +65,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
     if refused := limits.refuse_coin(market, key):
         return refused
     position, _ = position_at_its_turn(account, market)
-    draft = Quote(
+    draft = OrderQuote(
         state, account, order, key, market, position, order.type == "limit", outcome.is_paid(market.spec), warnings=[]
     )
     refused = _set_size(draft) or _refuse_size(draft) or _set_leverage(draft) or _set_fills(draft)
@@ -86,7 +86,7 @@ def quote(state: State, account: Account, order: OrderSpec, key: Key | None = No
 # ── Size and price ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _set_size(draft: Quote) -> Refusal | None:
+def _set_size(draft: OrderQuote) -> Refusal | None:
     order, market, position = draft.order, draft.market, draft.position
     mid, buy, limit = market.mid, order.side, draft.limit
     draft.mid = mid
@@ -131,12 +131,12 @@ def _set_size(draft: Quote) -> Refusal | None:
     return None
 
 
-def _slippage_bps(draft: Quote) -> int:
+def _slippage_bps(draft: OrderQuote) -> int:
     bps = draft.order.slippage_bps
     return draft.market.spec.slippage_bps if bps is None else bps
 
 
-def _refuse_size(draft: Quote) -> Refusal | None:
+def _refuse_size(draft: OrderQuote) -> Refusal | None:
     """Refuse an order below the minimum, or an opening in a market with strict hours while its outside price is
     closed.
     """
@@ -166,7 +166,7 @@ def _refuse_size(draft: Quote) -> Refusal | None:
     return None
 
 
-def _set_leverage(draft: Quote) -> Refusal | None:
+def _set_leverage(draft: OrderQuote) -> Refusal | None:
     position = draft.position
     draft.leverage, draft.clamped = position.leverage if position is not None and not draft.opening else 1, False
     if draft.opening:
@@ -179,7 +179,7 @@ def _set_leverage(draft: Quote) -> Refusal | None:
     return None
 
 
-def _set_fills(draft: Quote) -> Refusal | None:
+def _set_fills(draft: OrderQuote) -> Refusal | None:
     """The fills that the book gives now."""
     size = draft.size
     draft.fills = walk(draft.market, draft.market.mid, draft.order.side, size, draft.bound_px)
@@ -202,7 +202,7 @@ def _set_fills(draft: Quote) -> Refusal | None:
     return None
 
 
-def _set_cost(draft: Quote) -> None:
+def _set_cost(draft: OrderQuote) -> None:
     """Notional, entry price, margin and fee."""
     spec, buy, size, reduce, leverage = draft.market.spec, draft.order.side, draft.size, draft.reduce, draft.leverage
     fills, fill_size, fill_notional = draft.fills, draft.fill_size, draft.fill_notional
@@ -235,7 +235,7 @@ def _set_cost(draft: Quote) -> None:
 # ── Limits and margin ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _refuse_limits(draft: Quote) -> Refusal | None:
+def _refuse_limits(draft: OrderQuote) -> Refusal | None:
     """Refuse an order that exceeds caps, the number of open orders, or free margin."""
     state, account, order, market = draft.state, draft.account, draft.order, draft.market
     if not draft.opening:
@@ -264,7 +264,7 @@ def _refuse_limits(draft: Quote) -> Refusal | None:
     return refuse_margin(market, order.side, reduce, needed, needed - own, free, leverage, order, unit_cost, first_px)
 
 
-def _set_liquidation(draft: Quote) -> None:
+def _set_liquidation(draft: OrderQuote) -> None:
     """Liquidation prices of the positions that the order would leave."""
     state, account, market, position = draft.state, draft.account, draft.market, draft.position
     buy, fills, leverage, fee = draft.order.side, draft.fills, draft.leverage, draft.fee
@@ -294,7 +294,7 @@ def _set_liquidation(draft: Quote) -> None:
 # ── The answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _warn(draft: Quote) -> None:
+def _warn(draft: OrderQuote) -> None:
     market, liquidation, warnings = draft.market, draft.liquidation_px, draft.warnings
     if draft.opening and market.external == "closed":
         text = "the outside price is closed: the spread is wider, the book thinner, and it may reopen elsewhere"

@@ -6,26 +6,35 @@ from dataclasses import dataclass, field
 
 from bot.venue.accounting.order_sizes import bps_from_mid
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import Account, Bracket, GuardianSpec, Key, Market, OrderSpec, Position, State
+from bot.venue.model.state import (
+    GuardianSpec,
+    OrderSpec,
+    State,
+    VenueAccount,
+    VenueBracket,
+    VenueKey,
+    VenueMarket,
+    VenuePosition,
+)
 
 Warning_ = tuple[str, str]
 
 
 # It names the whole state, so it has no repr and compares by identity.
 @dataclass(slots=True, repr=False, eq=False)
-class Quote:
+class OrderQuote:
     """The checks of an order against the present state.
 
     Each step of `quote` sets the fields that later steps and the readers use.
     """
 
     state: State
-    account: Account
+    account: VenueAccount
     order: OrderSpec
-    key: Key | None
-    market: Market
+    key: VenueKey | None
+    market: VenueMarket
     # the position that the order will find
-    position: Position | None
+    position: VenuePosition | None
     limit: bool
     # the market's positions are paid in full
     full: bool
@@ -65,14 +74,14 @@ class Quote:
     rebate: int = field(init=False)
     # _set_liquidation
     # the position, if the order adds to it
-    same: Position | None = field(init=False)
+    same: VenuePosition | None = field(init=False)
     liquidation_px: int | None = field(init=False)
     # nearest liquidation price of all positions that a limit may leave
     beyond: int | None = field(init=False)
     # liquidation price of the position at the new leverage, before the order fills
     alone: int | None = field(init=False)
     # _set_bracket, _set_guardians, _set_protection
-    bracket: Bracket | None = field(init=False)
+    bracket: VenueBracket | None = field(init=False)
     guardians: tuple[GuardianSpec, ...] = field(init=False)
     protected: bool = field(init=False)
     # store_plan

@@ -11,7 +11,7 @@ from bot.venue.accounting.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, bps_f
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, div_up, text_of
 from bot.venue.model.refusals import no_market
-from bot.venue.model.state import Account, Key, Market, State
+from bot.venue.model.state import State, VenueAccount, VenueKey, VenueMarket
 from bot.venue.prices.book import book, walk
 
 Warning_ = tuple[str, str]
@@ -42,7 +42,7 @@ class Suggestion:
     warnings: list[Warning_] = field(default_factory=list)
 
 
-def _refused(state: State, account: Account, coin: str, *, closing: bool) -> Refusal | None:
+def _refused(state: State, account: VenueAccount, coin: str, *, closing: bool) -> Refusal | None:
     market = state.markets.get(coin)
     if market is None:
         return no_market(coin, state.markets)
@@ -55,8 +55,8 @@ def _refused(state: State, account: Account, coin: str, *, closing: bool) -> Ref
 
 def suggest(
     state: State,
-    account: Account,
-    key: Key | None,
+    account: VenueAccount,
+    key: VenueKey | None,
     *,
     coin: str,
     intent: str = "open",
@@ -132,9 +132,9 @@ def suggest(
 
 def _most_opened(
     state: State,
-    account: Account,
-    key: Key | None,
-    market: Market,
+    account: VenueAccount,
+    key: VenueKey | None,
+    market: VenueMarket,
     side: int,
     leverage: int | None,
     warnings: list[Warning_],
@@ -157,7 +157,7 @@ def _most_opened(
 
 def _set_cost(
     suggestion: Suggestion,
-    market: Market,
+    market: VenueMarket,
     fills: list[tuple[int, int]],
     size: int,
     buy: int,
@@ -176,7 +176,7 @@ def _set_cost(
     suggestion.margin = 0 if reduces else div_up(notional, leverage)
 
 
-def extra_margin(account: Account, market: Market, leverage: int, buy: int) -> int | None:
+def extra_margin(account: VenueAccount, market: VenueMarket, leverage: int, buy: int) -> int | None:
     """Margin that a change of leverage takes when an order grows an open position; None if the leverage stays."""
     position = account.positions.get(market.spec.coin)
     if position is None or position.side != buy or position.leverage == leverage:
@@ -184,7 +184,9 @@ def extra_margin(account: Account, market: Market, leverage: int, buy: int) -> i
     return leverage_margin(market, position, leverage)
 
 
-def affordable_size(state: State, account: Account, key: Key | None, market: Market, leverage: int, buy: int) -> int:
+def affordable_size(
+    state: State, account: VenueAccount, key: VenueKey | None, market: VenueMarket, leverage: int, buy: int
+) -> int:
     """Largest opening size in lots that margin and caps allow."""
     free = ledger.free_margin(state, account) - max(0, extra_margin(account, market, leverage, buy) or 0)
     usd = free * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bot.venue.model.numbers import E8
 from bot.venue.model.outcome import clamp
-from bot.venue.model.state import CLOSED_DEPTH, Market
+from bot.venue.model.state import CLOSED_DEPTH, VenueMarket
 
 
-def level_px(market: Market, mid: int, buy: int, index: int) -> int:
+def level_px(market: VenueMarket, mid: int, buy: int, index: int) -> int:
     """Price of a level on the grid. Asks round up and bids round down, never in the taker's favour."""
     spec = market.spec
     off = spec.half_spread + index * spec.level_step
@@ -28,7 +28,7 @@ def level_px(market: Market, mid: int, buy: int, index: int) -> int:
     return market.grid_up(px) if buy > 0 else market.grid_down(px)
 
 
-def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = None) -> list[tuple[int, int]]:
+def walk(market: VenueMarket, mid: int, buy: int, size: int, bound_px: int | None = None) -> list[tuple[int, int]]:
     """Fills of a taker of `size` as [(px, size)], best first, at no price beyond `bound_px`.
 
     In total less than `size` if depth ends.
@@ -56,7 +56,7 @@ def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = N
     return fills
 
 
-def book(market: Market) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def book(market: VenueMarket) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Bids and asks as [(px, size)], best first, at most 20 per side.
 
     A book without cost shows one level of a million USD per side.

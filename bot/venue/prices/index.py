@@ -13,9 +13,19 @@ from heapq import heappop, heappush
 from typing import Final
 
 from bot.venue.model.outcome import clamp
-from bot.venue.model.state import DAY_MS, HOUR_MS, Account, Guardian, Level, Market, Order, Position, State
+from bot.venue.model.state import (
+    DAY_MS,
+    HOUR_MS,
+    State,
+    VenueAccount,
+    VenueGuardian,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
+    WaitingLevel,
+)
 
-LevelEntry = tuple[int, int, int, Level]
+LevelEntry = tuple[int, int, int, WaitingLevel]
 
 # Order of actions at one price level.
 RANKS: Final = {
@@ -36,18 +46,18 @@ DAY_RANK: Final = 1
 CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
 
 
-_level: Final = partial(tuple.__new__, Level)
+_level: Final = partial(tuple.__new__, WaitingLevel)
 
 
 def _entry(px: int, kind: str, account: str, number: int, *, falls: bool) -> LevelEntry:
     return (px if falls else -px, -RANKS[kind], -number, _level((kind, account, number)))
 
 
-def _add(market: Market, entry: LevelEntry, *, falls: bool) -> None:
+def _add(market: VenueMarket, entry: LevelEntry, *, falls: bool) -> None:
     insort(market.falling if falls else market.rising, entry)
 
 
-def _drop(market: Market, entry: LevelEntry, *, falls: bool) -> None:
+def _drop(market: VenueMarket, entry: LevelEntry, *, falls: bool) -> None:
     levels = market.falling if falls else market.rising
     at = bisect_left(levels, entry)
     assert levels[at] == entry, entry
@@ -57,14 +67,14 @@ def _drop(market: Market, entry: LevelEntry, *, falls: bool) -> None:
 # ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def order_falls(order: Order) -> bool:
+def order_falls(order: VenueOrder) -> bool:
     """True if the order waits for a price at or below its level."""
     if order.kind == "limit":
         return order.buy > 0
     return (order.side > 0) == (order.kind == "stop_loss")
 
 
-def order_level(market: Market, order: Order) -> int:
+def order_level(market: VenueMarket, order: VenueOrder) -> int:
     """The price at which the order acts: its trigger, or for a limit one tick beyond its price (the price itself if a
     touch fills, and at the ends of an event market, where no price lies beyond).
     """
@@ -79,24 +89,24 @@ def order_level(market: Market, order: Order) -> int:
     return clamp(market.spec, through)
 
 
-def _order_entry(market: Market, order: Order) -> tuple[LevelEntry, bool]:
+def _order_entry(market: VenueMarket, order: VenueOrder) -> tuple[LevelEntry, bool]:
     falls, px = order_falls(order), order.trigger_px
     if px is None:
         px = order_level(market, order)
     return _entry(px, order.kind, order.account, order.number, falls=falls), falls
 
 
-def watch_order(market: Market, order: Order) -> None:
+def watch_order(market: VenueMarket, order: VenueOrder) -> None:
     entry, falls = _order_entry(market, order)
     insort(market.falling if falls else market.rising, entry)
 
 
-def unwatch_order(market: Market, order: Order) -> None:
+def unwatch_order(market: VenueMarket, order: VenueOrder) -> None:
     entry, falls = _order_entry(market, order)
     _drop(market, entry, falls=falls)
 
 
-def is_watched(market: Market, order: Order) -> bool:
+def is_watched(market: VenueMarket, order: VenueOrder) -> bool:
     """True if the order waits at a level. A limit that waits for the next point does not yet."""
     if order.status == "armed":
         return True
@@ -106,7 +116,7 @@ def is_watched(market: Market, order: Order) -> bool:
 # ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _trail_entries(guardian: Guardian) -> list[tuple[LevelEntry, bool]]:
+def _trail_entries(guardian: VenueGuardian) -> list[tuple[LevelEntry, bool]]:
     """A trailing stop has two levels: its stop, and one unit beyond its extreme (or its activation price)."""
     assert guardian.extreme is not None
     falls = guardian.side > 0
@@ -121,12 +131,12 @@ def _trail_entries(guardian: Guardian) -> list[tuple[LevelEntry, bool]]:
     return entries
 
 
-def watch_trail(market: Market, guardian: Guardian) -> None:
+def watch_trail(market: VenueMarket, guardian: VenueGuardian) -> None:
     for entry, falls in _trail_entries(guardian):
         _add(market, entry, falls=falls)
 
 
-def unwatch_trail(market: Market, guardian: Guardian) -> None:
+def unwatch_trail(market: VenueMarket, guardian: VenueGuardian) -> None:
     for entry, falls in _trail_entries(guardian):
         _drop(market, entry, falls=falls)
 
@@ -134,21 +144,21 @@ def unwatch_trail(market: Market, guardian: Guardian) -> None:
 # ── Margin watches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def move_watch(market: Market, position: Position, level: int | None) -> None:
+def move_watch(market: VenueMarket, position: VenuePosition, level: int | None) -> None:
     """Set the position's margin level to `level`. None: no price can liquidate it."""
     if position.liquidation_level != level:
         _move(market, position, position.liquidation_level, level, "liquidation")
         position.liquidation_level = level
 
 
-def move_floor(market: Market, position: Position, level: int | None) -> None:
+def move_floor(market: VenueMarket, position: VenuePosition, level: int | None) -> None:
     """Set the position's drawdown level to `level`. None: the position has none."""
     if position.floor_level != level:
         _move(market, position, position.floor_level, level, "drawdown")
         position.floor_level = level
 
 
-def _move(market: Market, position: Position, old: int | None, level: int | None, kind: str) -> None:
+def _move(market: VenueMarket, position: VenuePosition, old: int | None, level: int | None, kind: str) -> None:
     falls = position.side > 0
     if old is not None:
         _drop(market, _entry(old, kind, position.account, 0, falls=falls), falls=falls)
@@ -160,14 +170,14 @@ def _move(market: Market, position: Position, old: int | None, level: int | None
 # ── Deadlines ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def schedule_funding(state: State, market: Market) -> None:
+def schedule_funding(state: State, market: VenueMarket) -> None:
     """Called when the first position opens: the next full hour pays funding."""
     if market.next_funding_ms == 0 and market.spec.margin_mode != "full":
         market.next_funding_ms = state.now_ms // HOUR_MS * HOUR_MS + HOUR_MS
         heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
 
 
-def schedule_expiry(state: State, market: Market) -> None:
+def schedule_expiry(state: State, market: VenueMarket) -> None:
     """Called when a market is listed: an event market is settled at its end."""
     if market.spec.expires_ms is not None and market.status != "settled":
         heappush(state.deadlines, (market.spec.expires_ms, EXPIRY_RANK, 0, "expiry", market.spec.coin))
@@ -180,7 +190,7 @@ def schedule_day(state: State) -> None:
         heappush(state.deadlines, (state.next_day_ms, DAY_RANK, 0, "day", ""))
 
 
-def schedule_guardian(state: State, account: Account, guardian: Guardian) -> None:
+def schedule_guardian(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     assert guardian.deadline_ms is not None
     heappush(
         state.deadlines,
@@ -264,13 +274,13 @@ def rebuild(state: State) -> None:
         market.rising.sort()
 
 
-def forget(state: State, account: Account) -> None:
+def forget(state: State, account: VenueAccount) -> None:
     """Remove every level of an account. Its deadlines in the heap are ignored once its guardians are removed."""
     for market, entry, falls in _entries(state, account):
         _drop(market, entry, falls=falls)
 
 
-def _entries(state: State, account: Account) -> Iterator[tuple[Market, LevelEntry, bool]]:
+def _entries(state: State, account: VenueAccount) -> Iterator[tuple[VenueMarket, LevelEntry, bool]]:
     """All levels of an account: (market, entry, True if it waits for a falling price)."""
     markets = state.markets
     for order in account.orders.values():

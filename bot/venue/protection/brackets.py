@@ -8,21 +8,28 @@ from bot.errors import Refusal
 from bot.venue.accounting.order_sizes import invalid, refuse_off_grid
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, text_of
-from bot.venue.model.state import Bracket, Leg, LegSpec, Market, side_name
+from bot.venue.model.state import Leg, LegSpec, VenueBracket, VenueMarket, side_name
 
 PERCENT: Final = 100 * E8
 
 
 def resolve_bracket(
-    market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None, *, mark: int, resting: bool
-) -> Bracket | Refusal:
+    market: VenueMarket,
+    side: int,
+    entry_px: int,
+    stop: LegSpec | None,
+    target: LegSpec | None,
+    *,
+    mark: int,
+    resting: bool,
+) -> VenueBracket | Refusal:
     """Stop and target prices on the grid. pct is a percentage of the entry; r is a multiple of |entry - stop|.
 
     Both round to the safer side.
     """
     if refused := refuse_r(stop, target):
         return refused
-    resolved = Bracket()
+    resolved = VenueBracket()
     if stop is not None:
         if stop.px is not None:
             if refused := refuse_off_grid(market, "bracket.stopLoss.px", stop.px):
@@ -88,7 +95,7 @@ def refuse_r(stop: LegSpec | None, target: LegSpec | None, at: str = "") -> Refu
     return None
 
 
-def off_entry(market: Market, entry_px: int, way: int, distance: int, *, safer: int) -> int:
+def off_entry(market: VenueMarket, entry_px: int, way: int, distance: int, *, safer: int) -> int:
     """entry + way * distance on the grid: rounded up if `safer` is +1, down if -1.
 
     Returns 0 if the price would not be positive.

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from bot import cron
 from bot.venue.accounting import drawdown_floors, ledger, limits
-from bot.venue.model.state import Account, Guardian, GuardianSpec, Position, State
+from bot.venue.model.state import GuardianSpec, State, VenueAccount, VenueGuardian, VenuePosition
 from bot.venue.prices import index
 from bot.venue.protection import protection
 from bot.venue.protection.protection import emit_guardian
 
 
 def arm_inline(
-    state: State, account: Account, position: Position, spec: GuardianSpec, *, trade: str | None, key: str | None
-) -> Guardian:
+    state: State,
+    account: VenueAccount,
+    position: VenuePosition,
+    spec: GuardianSpec,
+    *,
+    trade: str | None,
+    key: str | None,
+) -> VenueGuardian:
     """Arm an inline guardian of an order.
 
     A trailing stop starts at the entry price instead: see `protection.arm_trail`.
@@ -23,14 +29,14 @@ def arm_inline(
 
 
 def arm_account_guardian(
-    state: State, account: Account, spec: GuardianSpec, *, trade: str | None = None, key: str | None = None
-) -> Guardian:
+    state: State, account: VenueAccount, spec: GuardianSpec, *, trade: str | None = None, key: str | None = None
+) -> VenueGuardian:
     """Arm a guardian of the whole account.
 
     A new dead-man switch lifts the block of a fired one if it covers all markets of that one.
     """
     account.guardian_seq += 1
-    guardian = Guardian(
+    guardian = VenueGuardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade, key=key
     )
     if spec.type == "dead_man_switch":
@@ -61,7 +67,9 @@ def arm_account_guardian(
     return guardian
 
 
-def release(state: State, account: Account, guardian: Guardian, reason: str, *, subtype: str = "released") -> None:
+def release(
+    state: State, account: VenueAccount, guardian: VenueGuardian, reason: str, *, subtype: str = "released"
+) -> None:
     """End a guardian, its block of openings and its price levels."""
     del account.guardians[guardian.number]
     guardian.blocks_opens = False

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from bot import cron
 from bot.errors import Refusal
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import Account, Guardian, GuardianSpec, Position
+from bot.venue.model.state import GuardianSpec, VenueAccount, VenueGuardian, VenuePosition
 
 ALL_TYPES: Final = ("trailing_stop", "max_hold", "account_drawdown", "dead_man_switch", "schedule", "kill_switch")
 ACTIONS: Final = ("flatten", "block_opens", "cancel_orders")
@@ -168,7 +168,7 @@ def nearest(side: int, *prices: int | None) -> int | None:
     return max((px for px in prices if px is not None), key=lambda px: px * side, default=None)
 
 
-def held_trail(account: Account, coin: str, side: int) -> int | None:
+def held_trail(account: VenueAccount, coin: str, side: int) -> int | None:
     """The nearest active trailing stop of this market's position."""
     return nearest(side, *[g.stop_px for g in account.guardians.values() if g.spec.coin == coin])
 
@@ -181,7 +181,7 @@ def coming_trail(specs: tuple[GuardianSpec, ...], side: int, entry_px: int, r_px
     )
 
 
-def held_stop(account: Account, position: Position) -> int | None:
+def held_stop(account: VenueAccount, position: VenuePosition) -> int | None:
     """The nearest stop of a position: of its bracket, or a trailing stop."""
     own = None if position.stop_oid is None else account.orders[position.stop_oid].trigger_px
     return nearest(position.side, own, held_trail(account, position.coin, position.side))
@@ -190,7 +190,7 @@ def held_stop(account: Account, position: Position) -> int | None:
 # ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def trail_stop(guardian: Guardian) -> int:
+def trail_stop(guardian: VenueGuardian) -> int:
     """The stop behind the extreme: extreme * (1 - s*pct/100) or extreme - s*trailR*R, rounded toward the extreme."""
     assert guardian.extreme is not None
     return trail_px(guardian.spec, guardian.side, guardian.extreme, guardian.r_px)
@@ -206,7 +206,7 @@ def trail_px(spec: GuardianSpec, side: int, extreme: int, r_px: int | None) -> i
     return max(1, extreme - side * distance)
 
 
-def activation_px(guardian: Guardian, entry_px: int) -> int:
+def activation_px(guardian: VenueGuardian, entry_px: int) -> int:
     """Price at which a trailing stop with activateAtR starts: entry + s * activateAtR * R."""
     assert guardian.spec.activate_at_r is not None
     assert guardian.r_px is not None

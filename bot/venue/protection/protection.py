@@ -10,15 +10,15 @@ from bot.venue.model import outcome
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, emit_order, next_oid, next_seq
 from bot.venue.model.state import (
-    Account,
-    Guardian,
     GuardianSpec,
     Leg,
     LegSpec,
-    Market,
-    Order,
-    Position,
     State,
+    VenueAccount,
+    VenueGuardian,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
     guardian_id,
 )
 from bot.venue.prices import index
@@ -28,7 +28,7 @@ from bot.venue.storage import pages
 
 
 def levels_of(
-    market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None
+    market: VenueMarket, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None
 ) -> tuple[int | None, int | None]:
     """Stop and target of a filled entry on the grid, rounded to the safer side.
 
@@ -55,7 +55,14 @@ def levels_of(
 
 
 def arm_bracket(
-    state: State, account: Account, market: Market, position: Position, entry: Order, entry_px: int, *, by_limit: bool
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition,
+    entry: VenueOrder,
+    entry_px: int,
+    *,
+    by_limit: bool,
 ) -> None:
     """Arm the entry's stop and target for the whole position. They replace an older bracket."""
     stop_px, target_px = levels_of(market, position.side, entry_px, entry.stop_leg, entry.target_leg)
@@ -77,17 +84,17 @@ def arm_bracket(
 
 def _arm(
     state: State,
-    account: Account,
-    market: Market,
-    position: Position,
-    entry: Order,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition,
+    entry: VenueOrder,
     kind: str,
     px: int,
     leg: LegSpec,
     *,
     by_limit: bool,
 ) -> int:
-    child = Order(
+    child = VenueOrder(
         number=next_oid(account),
         account=account.id,
         coin=market.spec.coin,
@@ -119,18 +126,18 @@ def _arm(
 
 def arm_trail(
     state: State,
-    account: Account,
-    market: Market,
-    position: Position,
+    account: VenueAccount,
+    market: VenueMarket,
+    position: VenuePosition,
     spec: GuardianSpec,
     *,
     extreme: int,
     trade: str | None = None,
     by_limit: bool = False,
-) -> Guardian:
+) -> VenueGuardian:
     """Start a trailing stop on an open position. `extreme` is its first extreme."""
     account.guardian_seq += 1
-    guardian = Guardian(
+    guardian = VenueGuardian(
         number=account.guardian_seq,
         account=account.id,
         spec=spec,
@@ -159,8 +166,8 @@ def arm_trail(
 
 def emit_guardian(
     state: State,
-    account: Account,
-    guardian: Guardian,
+    account: VenueAccount,
+    guardian: VenueGuardian,
     subtype: str,
     *,
     reason: str | None = None,
@@ -198,7 +205,9 @@ def emit_guardian(
     )
 
 
-def drop_child(state: State, account: Account, market: Market, position: Position, child: Order, reason: str) -> None:
+def drop_child(
+    state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition, child: VenueOrder, reason: str
+) -> None:
     """Cancel a stop or target with this reason."""
     if child.status == "working":
         market.working.remove((account.id, child.number))
@@ -214,7 +223,7 @@ def drop_child(state: State, account: Account, market: Market, position: Positio
     emit_order(state, account, child, "canceled", reason=reason)
 
 
-def drop_trails(state: State, account: Account, market: Market, reason: str) -> None:
+def drop_trails(state: State, account: VenueAccount, market: VenueMarket, reason: str) -> None:
     """Release every trailing stop of this market."""
     for guardian in [
         g for g in account.guardians.values() if g.spec.type == "trailing_stop" and g.spec.coin == market.spec.coin
@@ -225,11 +234,11 @@ def drop_trails(state: State, account: Account, market: Market, reason: str) -> 
 
 
 def arm_hold(
-    state: State, account: Account, position: Position, spec: GuardianSpec, *, trade: str | None = None
-) -> Guardian:
+    state: State, account: VenueAccount, position: VenuePosition, spec: GuardianSpec, *, trade: str | None = None
+) -> VenueGuardian:
     """Start a max_hold on an open position. Its time counts from the first opening fill."""
     account.guardian_seq += 1
-    guardian = Guardian(
+    guardian = VenueGuardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade
     )
     account.guardians[guardian.number] = guardian
@@ -237,14 +246,14 @@ def arm_hold(
     return guardian
 
 
-def _time_hold(state: State, account: Account, position: Position, guardian: Guardian) -> None:
+def _time_hold(state: State, account: VenueAccount, position: VenuePosition, guardian: VenueGuardian) -> None:
     assert guardian.spec.seconds is not None
     guardian.deadline_ms = position.opened_ms + guardian.spec.seconds * 1000
     index.schedule_guardian(state, account, guardian)
     emit_guardian(state, account, guardian, "armed")
 
 
-def _follow_holds(state: State, account: Account, market: Market, position: Position | None) -> None:
+def _follow_holds(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition | None) -> None:
     """End the max_hold of a closed position; restart it if the position has changed its side."""
     for guardian in [
         g for g in account.guardians.values() if g.spec.type == "max_hold" and g.spec.coin == market.spec.coin
@@ -257,12 +266,12 @@ def _follow_holds(state: State, account: Account, market: Market, position: Posi
         emit_guardian(state, account, guardian, "released", reason="position_closed")
 
 
-def working_exits(account: Account, market: Market) -> list[Order]:
+def working_exits(account: VenueAccount, market: VenueMarket) -> list[VenueOrder]:
     """Exits of this account that are tried again at each point."""
     return [account.orders[number] for owner, number in market.working if owner == account.id]
 
 
-def is_protected(state: State, account: Account, position: Position) -> bool:
+def is_protected(state: State, account: VenueAccount, position: VenuePosition) -> bool:
     """True if a stop at the venue fires before the liquidation price: of the bracket, or a trailing stop."""
     stop_px = guardians.held_stop(account, position)
     return stop_px is not None and guardians.can_fire(stop_px, position.side, ledger.liquidation_px(state, position))
@@ -270,9 +279,9 @@ def is_protected(state: State, account: Account, position: Position) -> bool:
 
 def lacks_stop(
     state: State,
-    account: Account,
-    market: Market,
-    order: Order,
+    account: VenueAccount,
+    market: VenueMarket,
+    order: VenueOrder,
     fills: list[tuple[int, int]],
     against: int,
     leverage: int,
@@ -318,7 +327,7 @@ def lacks_stop(
 
 
 def _entry_after(
-    account: Account, order: Order, held: Position | None, fills: list[tuple[int, int]], against: int
+    account: VenueAccount, order: VenueOrder, held: VenuePosition | None, fills: list[tuple[int, int]], against: int
 ) -> int:
     """The price that the bracket is measured from after these fills: the new position's entry, or the order's
     average.
@@ -333,7 +342,12 @@ def _entry_after(
 
 
 def follow(
-    state: State, account: Account, market: Market, before: Position | None, *, reason: str = "position_closed"
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    before: VenuePosition | None,
+    *,
+    reason: str = "position_closed",
 ) -> None:
     """After fills: cancel the stops and targets of a closed position, resize those of a changed one, and move the
     liquidation levels.

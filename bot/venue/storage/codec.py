@@ -21,6 +21,21 @@ from typing import Any, Final
 from bot.model import events
 from bot.venue.model import commands, state
 
+# Renamed classes keep the name that records written earlier have.
+_STORED_NAMES: Final = {
+    "FillEvent": "Fill",
+    "RecordPage": "Page",
+    "VenueAccount": "Account",
+    "VenueBracket": "Bracket",
+    "VenueGuardian": "Guardian",
+    "VenueKey": "Key",
+    "VenueMarket": "Market",
+    "VenueOrder": "Order",
+    "VenuePlan": "Plan",
+    "VenuePosition": "Position",
+    "VenueTrade": "Trade",
+    "VenueWebhook": "Webhook",
+}
 _DERIVED: Final = {
     "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
     "State": {"deadlines", "fresh", "quoted"},
@@ -31,12 +46,17 @@ _PLAIN: Final = frozenset({"int", "str", "bool", "None"})
 PACKING: Final = 1
 
 
+def stored_name(cls: type) -> str:
+    """The kind under which values of this class are written."""
+    return _STORED_NAMES.get(cls.__name__, cls.__name__)
+
+
 def _classes() -> dict[str, type]:
-    found: dict[str, type] = {cls.__name__: cls for cls in events.CLASSES}
+    found: dict[str, type] = {stored_name(cls): cls for cls in events.CLASSES}
     for module in (state, commands):
-        for name, value in vars(module).items():
+        for value in vars(module).values():
             if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__:
-                found[name] = value
+                found[stored_name(value)] = value
     return found
 
 
@@ -68,7 +88,7 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 _SHAPES: Final = {cls: _fields(name, cls) for name, cls in CLASSES.items()}
 # class -> (its name, a getter of all fields, the positions of fields that are not plain values)
-_ROWS: Final = {cls: (cls.__name__, _getter(names), deep) for cls, (names, deep) in _SHAPES.items()}
+_ROWS: Final = {cls: (stored_name(cls), _getter(names), deep) for cls, (names, deep) in _SHAPES.items()}
 _SIMPLE: Final = frozenset({type(None), int, str, bool})
 
 
@@ -162,7 +182,7 @@ def encode_as_before(event: events.Event) -> Any:
     return plain[: 1 + _FIELDS_BEFORE.get(plain[0], len(plain))]
 
 
-def pack(records: Iterable[events.Event | state.Trade]) -> bytes:
+def pack(records: Iterable[events.Event | state.VenueTrade]) -> bytes:
     """Pack a page of events or trades."""
     return zlib.compress(_to_json([encode(record) for record in records]).encode(), PACKING)
 
@@ -172,7 +192,7 @@ def unpack(packed: bytes) -> list[Any]:
     return [decode(plain) for plain in json.loads(zlib.decompress(packed))]
 
 
-def opened(account: state.Account) -> state.Account:
+def opened(account: state.VenueAccount) -> state.VenueAccount:
     """The same account with all events and trades unpacked."""
     if not account.pages and not account.trade_pages:
         return account

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bot.model.events import Event
 from bot.venue.model import text_set
-from bot.venue.model.state import Account, Page, Trade
+from bot.venue.model.state import RecordPage, VenueAccount, VenueTrade
 from bot.venue.storage import codec
 
 # small enough to unpack on a read, large enough to pack well
@@ -23,7 +23,7 @@ PAGE: Final = 64
 PAGES_OPEN: Final = 32
 
 
-def fold(account: Account, *, but_newest: int = 0) -> None:
+def fold(account: VenueAccount, *, but_newest: int = 0) -> None:
     """Pack events and trades into whole pages, except the `but_newest` newest ones and the trades from the oldest open
     one on. Fills an incomplete last page (snapshots write one) first.
     """
@@ -35,11 +35,11 @@ def fold(account: Account, *, but_newest: int = 0) -> None:
             events.popleft()
     while len(events) >= PAGE + but_newest:
         happened = [events.popleft() for _ in range(PAGE)]
-        pages.append(Page(happened[0].seq, PAGE, codec.pack(happened)))
+        pages.append(RecordPage(happened[0].seq, PAGE, codec.pack(happened)))
     fold_trades(account, but_newest=but_newest)
 
 
-def fold_trades(account: Account, *, but_newest: int = 0) -> None:
+def fold_trades(account: VenueAccount, *, but_newest: int = 0) -> None:
     """Pack trades only, up to the oldest open one."""
     done, trades = 0, account.trades
     if account.trade_pages and account.trade_pages[-1].count < PAGE and trades:
@@ -47,14 +47,14 @@ def fold_trades(account: Account, *, but_newest: int = 0) -> None:
     while len(trades) - done >= PAGE + but_newest and all(
         trade.status != "open" for trade in trades[done : done + PAGE]
     ):
-        account.trade_pages.append(Page(trades[done].seq, PAGE, codec.pack(trades[done : done + PAGE])))
+        account.trade_pages.append(RecordPage(trades[done].seq, PAGE, codec.pack(trades[done : done + PAGE])))
         done += PAGE
     del trades[:done]
     if account.trade_by_key:
         _fold_keys(account)
 
 
-def _fold_keys(account: Account) -> None:
+def _fold_keys(account: VenueAccount) -> None:
     """Move the idempotency keys of packed trades into the compact set.
 
     A key must be known for ever and is rarely looked up.
@@ -67,15 +67,15 @@ def _fold_keys(account: Account) -> None:
             del by_key[key]
 
 
-def tail(account: Account) -> Page | None:
+def tail(account: VenueAccount) -> RecordPage | None:
     """The events after the last whole page, as a page."""
     if account.events:
-        return Page(account.events[0].seq, len(account.events), codec.pack(account.events))
+        return RecordPage(account.events[0].seq, len(account.events), codec.pack(account.events))
     last = account.pages[-1] if account.pages else None
     return last if last is not None and last.count < PAGE else None
 
 
-def trade_tail(account: Account) -> tuple[Page | None, list[Trade]]:
+def trade_tail(account: VenueAccount) -> tuple[RecordPage | None, list[VenueTrade]]:
     """The trades after the last whole page: the finished ones as a page, and the rest from the oldest unfinished one
     on.
     """
@@ -84,10 +84,10 @@ def trade_tail(account: Account) -> tuple[Page | None, list[Trade]]:
         assert not trades, "fold has run"
         return last, []
     over = next((at for at, trade in enumerate(trades) if trade.status == "open"), len(trades))
-    return Page(trades[0].seq, over, codec.pack(trades[:over])) if over else None, trades[over:]
+    return RecordPage(trades[0].seq, over, codec.pack(trades[:over])) if over else None, trades[over:]
 
 
-def after(account: Account, seq: int) -> Iterator[Event]:
+def after(account: VenueAccount, seq: int) -> Iterator[Event]:
     """The events after number `seq`, oldest first."""
     events = account.events
     at = max(seq + 1, account.events_first)
@@ -106,7 +106,7 @@ def after(account: Account, seq: int) -> Iterator[Event]:
         yield from list(islice(reversed(events), behind))[::-1]
 
 
-def trades_before(account: Account, seq: int | None = None) -> Iterator[Trade]:
+def trades_before(account: VenueAccount, seq: int | None = None) -> Iterator[VenueTrade]:
     """The trades with numbers below `seq` (None: all), newest first."""
     trades = account.trades
     first = account.trade_seq - len(trades) + 1
@@ -121,7 +121,7 @@ def trades_before(account: Account, seq: int | None = None) -> Iterator[Trade]:
         yield from reversed(whole if seq is None else whole[: max(0, seq - page.first)])
 
 
-def trade_of(account: Account, trade_id: str) -> Trade:
+def trade_of(account: VenueAccount, trade_id: str) -> VenueTrade:
     """The trade of the account with this id."""
     # counted from the end: -1 is the newest
     at = int(trade_id[-9:]) - 1 - account.trade_seq
@@ -130,7 +130,7 @@ def trade_of(account: Account, trade_id: str) -> Trade:
     return next(trades_before(account, at + account.trade_seq + 2))
 
 
-def trade_of_key(account: Account, key: str) -> str | None:
+def trade_of_key(account: VenueAccount, key: str) -> str | None:
     """The id of the trade of this idempotency key in this epoch, however old."""
     found = account.trade_by_key.get(key)
     if found is not None or not text_set.has(account.old_keys, key):
@@ -138,12 +138,12 @@ def trade_of_key(account: Account, key: str) -> str | None:
     return next((trade.id for trade in trades_before(account) if trade.idempotency_key == key), None)
 
 
-def oldest(account: Account) -> Event | None:
+def oldest(account: VenueAccount) -> Event | None:
     """The oldest event that is still stored."""
     return next(after(account, 0), None)
 
 
-def _first(page: Page) -> int:
+def _first(page: RecordPage) -> int:
     return page.first
 
 

@@ -7,7 +7,17 @@ from typing import Final
 
 from bot.venue.accounting import drawdown_floors, ledger, limits
 from bot.venue.model import outcome
-from bot.venue.model.state import DAY_MS, Account, Guardian, Market, Position, State, guardian_id, oid_text, trade_id
+from bot.venue.model.state import (
+    DAY_MS,
+    State,
+    VenueAccount,
+    VenueGuardian,
+    VenueMarket,
+    VenuePosition,
+    guardian_id,
+    oid_text,
+    trade_id,
+)
 from bot.venue.orders import exits, open_orders
 from bot.venue.prices import index
 from bot.venue.protection import guardians, protection
@@ -17,20 +27,20 @@ BLOCKING: Final = ("flatten", "block_opens")
 
 
 @dataclass(slots=True)
-class Killed:
+class KillEffects:
     """The guardian of a kill, and the orders and trades of it."""
 
-    guardian: Guardian
+    guardian: VenueGuardian
     canceled: tuple[str, ...]
     trades: tuple[str, ...]
 
 
-def count_fire(state: State, guardian: Guardian) -> None:
+def count_fire(state: State, guardian: VenueGuardian) -> None:
     guardian.fired_ms, guardian.fire_count = state.now_ms, guardian.fire_count + 1
 
 
 def act(
-    state: State, account: Account, guardian: Guardian, action: str, reason: str, *, kind: str = "guardian"
+    state: State, account: VenueAccount, guardian: VenueGuardian, action: str, reason: str, *, kind: str = "guardian"
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Emit the `fired` event, then cancel entries and close positions as `action` says.
 
@@ -73,21 +83,21 @@ def act(
     return gone, trades
 
 
-def _staying(state: State, account: Account, guardian: Guardian) -> list[tuple[Position, int]]:
+def _staying(state: State, account: VenueAccount, guardian: VenueGuardian) -> list[tuple[VenuePosition, int]]:
     """Positions that the guardian may close, each without the size that a working exit closes already."""
     held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
     found = [(position, _left(state, account, position)) for position in held]
     return [(position, size) for position, size in found if size]
 
 
-def _left(state: State, account: Account, position: Position) -> int:
+def _left(state: State, account: VenueAccount, position: VenuePosition) -> int:
     """The part of a position that no working exit closes: what was added after those exits started."""
     at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
     return max(0, position.size - sum(order.size - order.filled for order in at_work))
 
 
 def close_position(
-    state: State, account: Account, market: Market, guardian: Guardian, ref_px: int, reason: str
+    state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, ref_px: int, reason: str
 ) -> None:
     """Close the guardian's position, reduce-only around `ref_px`. Its bracket and the guardian end."""
     del account.guardians[guardian.number]
@@ -135,13 +145,13 @@ def close_position(
     )
 
 
-def fire_trail(state: State, account: Account, market: Market, guardian: Guardian, ref_px: int) -> None:
+def fire_trail(state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, ref_px: int) -> None:
     """The price reached the trailing stop: close reduce-only around `ref_px`."""
     index.unwatch_trail(market, guardian)
     close_position(state, account, market, guardian, ref_px, "trail")
 
 
-def move_trail(state: State, account: Account, market: Market, guardian: Guardian, px: int) -> None:
+def move_trail(state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, px: int) -> None:
     """Move the stop after a new extreme or the activation. It never loosens."""
     index.unwatch_trail(market, guardian)
     woke = not guardian.active
@@ -155,7 +165,7 @@ def move_trail(state: State, account: Account, market: Market, guardian: Guardia
         emit_guardian(state, account, guardian, "activated", mark=px)
 
 
-def fire_drawdown(state: State, account: Account, guardian: Guardian) -> None:
+def fire_drawdown(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """The day's loss reached its maximum: do the action, and block openings until 00:00 UTC."""
     guardian.status, guardian.blocks_opens = "latched", True
     count_fire(state, guardian)
@@ -165,7 +175,7 @@ def fire_drawdown(state: State, account: Account, guardian: Guardian) -> None:
     ledger.rewatch_floor(state, account)
 
 
-def touch_floor(state: State, account: Account, market: Market) -> None:
+def touch_floor(state: State, account: VenueAccount, market: VenueMarket) -> None:
     """A position has used up its share of the slack above the floor: check the account's value at this price."""
     value = ledger.account_value(state, account)
     if drawdown_floors.is_rolling(state) or not drawdown_floors.armed(account):
@@ -193,9 +203,9 @@ def begin_day(state: State) -> None:
         index.schedule_day(state)
 
 
-def kill(state: State, account: Account, guardian: Guardian) -> Killed:
+def kill(state: State, account: VenueAccount, guardian: VenueGuardian) -> KillEffects:
     """Act now and block openings until a caller disarms the guardian."""
     guardian.status, guardian.blocks_opens, guardian.deadline_ms = "latched", True, None
     count_fire(state, guardian)
     canceled, trades = act(state, account, guardian, guardian.spec.action or "cancel_orders", "manual", kind="kill")
-    return Killed(guardian, canceled, trades)
+    return KillEffects(guardian, canceled, trades)

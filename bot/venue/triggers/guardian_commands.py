@@ -6,14 +6,14 @@ from bot.errors import Refusal
 from bot.venue.accounting import limits
 from bot.venue.model.commands import Kill
 from bot.venue.model.refusals import no_market
-from bot.venue.model.state import GUARDIANS_MAX, Account, Guardian, GuardianSpec, State, guardian_id
+from bot.venue.model.state import GUARDIANS_MAX, GuardianSpec, State, VenueAccount, VenueGuardian, guardian_id
 from bot.venue.prices import index
 from bot.venue.protection import guardian_lifecycle, guardians, protection
 from bot.venue.protection.protection import emit_guardian
 from bot.venue.triggers import guardian_actions
 
 
-def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None = None) -> Guardian | Refusal:
+def arm(state: State, account: VenueAccount, spec: GuardianSpec, *, key: str | None = None) -> VenueGuardian | Refusal:
     """Arm the guardian of a caller's request."""
     whole = guardians.normalise(spec)
     if isinstance(whole, Refusal):
@@ -47,7 +47,7 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
     return protection.arm_trail(state, account, market, position, whole, extreme=market.mark)
 
 
-def kill(state: State, account: Account, command: Kill) -> guardian_actions.Killed | Refusal:
+def kill(state: State, account: VenueAccount, command: Kill) -> guardian_actions.KillEffects | Refusal:
     """POST /v1/account/kill."""
     if command.idempotency_key is not None and account.is_fenced(command.idempotency_key):
         return Refusal(
@@ -64,7 +64,7 @@ def kill(state: State, account: Account, command: Kill) -> guardian_actions.Kill
     return _kill(state, account, GuardianSpec("kill_switch", "account", action=action, bounded=True), command.key)
 
 
-def _kill(state: State, account: Account, spec: GuardianSpec, key: str | None) -> guardian_actions.Killed:
+def _kill(state: State, account: VenueAccount, spec: GuardianSpec, key: str | None) -> guardian_actions.KillEffects:
     """A kill is never refused.
 
     A second kill acts again through the same guardian, so that one DELETE lifts the block.
@@ -74,7 +74,7 @@ def _kill(state: State, account: Account, spec: GuardianSpec, key: str | None) -
             guardian.spec, guardian.key = spec, key
             return guardian_actions.kill(state, account, guardian)
     account.guardian_seq += 1
-    guardian = Guardian(
+    guardian = VenueGuardian(
         number=account.guardian_seq,
         account=account.id,
         spec=spec,
@@ -88,7 +88,7 @@ def _kill(state: State, account: Account, spec: GuardianSpec, key: str | None) -
     return guardian_actions.kill(state, account, guardian)
 
 
-def disarm(state: State, account: Account, guardian_ref: str) -> Guardian | Refusal:
+def disarm(state: State, account: VenueAccount, guardian_ref: str) -> VenueGuardian | Refusal:
     for guardian in account.guardians.values():
         if guardian_id(account, guardian.number) == guardian_ref:
             if guardian.spec.type == "trailing_stop" and guardian.spec.coin is not None:
@@ -98,7 +98,7 @@ def disarm(state: State, account: Account, guardian_ref: str) -> Guardian | Refu
     return Refusal("not_found", f"no guardian {guardian_ref}")
 
 
-def beat(state: State, account: Account, ahead_ms: int = 0) -> tuple[Guardian, ...]:
+def beat(state: State, account: VenueAccount, ahead_ms: int = 0) -> tuple[VenueGuardian, ...]:
     """A heartbeat: every armed dead-man switch gets its whole interval again. A fired one stays latched."""
     beaten = []
     for guardian in account.guardians.values():

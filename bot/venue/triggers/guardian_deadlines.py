@@ -9,14 +9,14 @@ from typing import Final
 from bot import cron
 from bot.errors import Refusal
 from bot.venue.accounting import ledger, limits
-from bot.venue.model.state import Account, Guardian, Key, OrderSpec, State, guardian_id, trade_id
+from bot.venue.model.state import OrderSpec, State, VenueAccount, VenueGuardian, VenueKey, guardian_id, trade_id
 from bot.venue.orders import orders, quote
 from bot.venue.prices import index
 from bot.venue.protection.protection import emit_guardian
 from bot.venue.triggers import guardian_actions, matching
 
 
-def fire_clock(state: State, account: Account, guardian: Guardian) -> None:
+def fire_clock(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """Act on the deadline of a guardian."""
     BY_CLOCK[guardian.spec.type](state, account, guardian)
 
@@ -38,7 +38,7 @@ def _prices_of_now(state: State) -> Iterator[None]:
         market.mark, market.mid = mark, mid
 
 
-def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
+def _fire_dead_man(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """A dead-man switch had no heartbeat in time: do its `onMiss` action once."""
     action = guardian.spec.on_miss or "cancel_orders"
     guardian.status = "latched"
@@ -51,14 +51,14 @@ def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
         del account.guardians[guardian.number]
 
 
-def _fire_hold(state: State, account: Account, guardian: Guardian) -> None:
+def _fire_hold(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """A position reached its maximum holding time."""
     market = state.markets[guardian.spec.coin or ""]
     with _prices_of_now(state):
         guardian_actions.close_position(state, account, market, guardian, market.mid, "time")
 
 
-def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
+def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """Run a schedule: do its action, or place its order as a caller would."""
     spec = guardian.spec
     assert spec.cron is not None
@@ -91,7 +91,7 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
     matching.sweep(state, state.markets[spec.order.coin])
 
 
-def _end_of(state: State, key: Key | None) -> Refusal | None:
+def _end_of(state: State, key: VenueKey | None) -> Refusal | None:
     """The refusal of a schedule whose key was revoked or has expired; None otherwise."""
     if key is None:
         return None
@@ -102,7 +102,7 @@ def _end_of(state: State, key: Key | None) -> Refusal | None:
     return None
 
 
-def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal | None:
+def _refuse_caller(state: State, order: OrderSpec, key: VenueKey | None) -> Refusal | None:
     """Refuse a scheduled order that its key could not place itself."""
     if key is None:
         return None
@@ -115,7 +115,7 @@ def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal |
     return None
 
 
-def _clock_of_drawdown(state: State, account: Account, guardian: Guardian) -> None:
+def _clock_of_drawdown(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """A fill or fee reached the floor; or, if latched, the day that the guardian blocked has ended."""
     if guardian.status == "armed":
         guardian_actions.fire_drawdown(state, account, guardian)
@@ -126,12 +126,12 @@ def _clock_of_drawdown(state: State, account: Account, guardian: Guardian) -> No
     ledger.rewatch_floor(state, account)
 
 
-def _fire_kill(state: State, account: Account, guardian: Guardian) -> None:
+def _fire_kill(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """An order's inline kill_switch acts just after the fill that armed it, at the same instant."""
     guardian_actions.kill(state, account, guardian)
 
 
-BY_CLOCK: Final[dict[str, Callable[[State, Account, Guardian], None]]] = {
+BY_CLOCK: Final[dict[str, Callable[[State, VenueAccount, VenueGuardian], None]]] = {
     "dead_man_switch": _fire_dead_man,
     "max_hold": _fire_hold,
     "schedule": _fire_schedule,

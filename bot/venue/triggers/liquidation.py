@@ -11,7 +11,7 @@ from bot.model.events import Liquidated
 from bot.venue.accounting import ledger
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, next_seq, open_trade
-from bot.venue.model.state import Account, Market, Position, State, Trade, side_name
+from bot.venue.model.state import State, VenueAccount, VenueMarket, VenuePosition, VenueTrade, side_name
 from bot.venue.orders import exits, open_orders, order_fills
 from bot.venue.prices.book import walk
 from bot.venue.protection import protection
@@ -21,7 +21,7 @@ PARTIAL_FROM: Final = 100_000 * E8
 COOLDOWN_MS: Final = 30_000
 
 
-def standing(state: State, account: Account, position: Position) -> tuple[int, int]:
+def standing(state: State, account: VenueAccount, position: VenuePosition) -> tuple[int, int]:
     """(equity, maintenance) of the isolated position or the cross account, at mark."""
     if position.isolated:
         market = state.markets[position.coin]
@@ -36,7 +36,7 @@ def standing(state: State, account: Account, position: Position) -> tuple[int, i
     return ledger.cross_value(state, account), need
 
 
-def liquidate(state: State, account: Account, position: Position, ref_px: int) -> None:
+def liquidate(state: State, account: VenueAccount, position: VenuePosition, ref_px: int) -> None:
     """Close a position whose equity is below maintenance, around `ref_px`, the mark of its market.
 
     Then, if necessary, the account's other positions.
@@ -54,7 +54,7 @@ def liquidate(state: State, account: Account, position: Position, ref_px: int) -
         _one(state, account, market, worst, market.mark)
 
 
-def _one(state: State, account: Account, market: Market, position: Position, ref_px: int) -> None:
+def _one(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition, ref_px: int) -> None:
     equity, need = standing(state, account, position)
     size = position.size
     notional = ref_px * size // E8
@@ -82,7 +82,7 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
         ledger.rewatch(state, account, position)
 
 
-def _backstop(state: State, account: Account, position: Position) -> None:
+def _backstop(state: State, account: VenueAccount, position: VenuePosition) -> None:
     """The liquidator takes position and margin at mark: an isolated position alone; of a cross account all cross
     positions and the balance.
     """
@@ -117,14 +117,14 @@ def _backstop(state: State, account: Account, position: Position) -> None:
         protection.follow(state, account, market, p, reason="liquidated")
 
 
-def _cancel_resting(state: State, account: Account, position: Position) -> None:
+def _cancel_resting(state: State, account: VenueAccount, position: VenuePosition) -> None:
     """Cancel resting orders in this market; for a cross account also entries in other markets, because they reserve
     margin. Closing orders there stay.
     """
     open_orders.cancel_resting(state, account, "liquidated", position.coin, entries_elsewhere=not position.isolated)
 
 
-def _drop_protection(state: State, account: Account, market: Market, position: Position) -> None:
+def _drop_protection(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition) -> None:
     for oid in (position.stop_oid, position.target_oid):
         if oid is not None:
             protection.drop_child(state, account, market, position, account.orders[oid], "liquidated")
@@ -132,7 +132,9 @@ def _drop_protection(state: State, account: Account, market: Market, position: P
         open_orders.drop(state, account, order, "liquidated")
 
 
-def _emit(state: State, account: Account, market: Market, trade: Trade, subtype: str, *, px: int) -> None:
+def _emit(
+    state: State, account: VenueAccount, market: VenueMarket, trade: VenueTrade, subtype: str, *, px: int
+) -> None:
     emit(
         state,
         account,

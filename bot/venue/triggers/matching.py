@@ -17,7 +17,17 @@ from bot.venue.model import outcome
 from bot.venue.model.commands import PassBar, PricePoint, QuotePoint
 from bot.venue.model.numbers import E8, div_up
 from bot.venue.model.record import emit, emit_order, next_seq, open_trade
-from bot.venue.model.state import Account, Level, Market, Order, Position, State, Trade, oid_text, side_name
+from bot.venue.model.state import (
+    State,
+    VenueAccount,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
+    VenueTrade,
+    WaitingLevel,
+    oid_text,
+    side_name,
+)
 from bot.venue.orders import exits, open_orders, order_fills
 from bot.venue.prices import index
 from bot.venue.prices.book import level_px, walk
@@ -34,7 +44,7 @@ Ahead = tuple[int, int]
 
 def point(
     state: State,
-    market: Market,
+    market: VenueMarket,
     px: int,
     *,
     step: int = 0,
@@ -109,14 +119,14 @@ def quote_point(state: State, command: QuotePoint) -> None:
     _meet(state, market, last, command.mark, step=0, jump=True, ahead=None)
 
 
-def sweep(state: State, market: Market) -> None:
+def sweep(state: State, market: VenueMarket) -> None:
     """Fire stops and targets that a command armed beyond their triggers, at the current price."""
     mark, falling, rising = market.mark, market.falling, market.rising
     if (falling and falling[-1][0] >= mark) or (rising and -rising[-1][0] <= mark) or market.is_quoted:
         _meet(state, market, mark, mark, step=0, jump=True, ahead=None)
 
 
-def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
+def _meet(state: State, market: VenueMarket, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
     """Act on every level between `last` and `px` that this point may reach, until none is left."""
     falling, rising = market.falling, market.rising
     low, high = _reach(market, px) if market.is_quoted else (px, px)
@@ -181,23 +191,23 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
 _URGENT: Final = frozenset({"liquidation", "drawdown"})
 
 
-def _stand_at(market: Market, px: int) -> None:
+def _stand_at(market: VenueMarket, px: int) -> None:
     """Set mark and mid to the price of an action. A quote has set both already."""
     if not market.is_quoted:
         market.mark = market.mid = px
 
 
-def _reach(market: Market, px: int) -> tuple[int, int]:
+def _reach(market: VenueMarket, px: int) -> tuple[int, int]:
     """The lowest and the highest price at which a quote with the mark `px` may meet a level."""
     return min(px, level_px(market, market.mid, 1, 0)), max(px, level_px(market, market.mid, -1, 0))
 
 
-def _limits_meet(market: Market, order: Order, px: int) -> int:
+def _limits_meet(market: VenueMarket, order: VenueOrder, px: int) -> int:
     """The price that a resting limit meets: of a quote the ask or the bid."""
     return level_px(market, market.mid, order.buy, 0) if market.is_quoted else px
 
 
-def _is_met(market: Market, level: Level, stored_px: int, *, falls: bool) -> bool:
+def _is_met(market: VenueMarket, level: WaitingLevel, stored_px: int, *, falls: bool) -> bool:
     """Whether a quote has reached this level: a limit meets ask or bid, every other level the mark."""
     px = level_px(market, market.mid, 1 if falls else -1, 0) if level.kind == "limit" else market.mark
     return stored_px >= px if falls else stored_px <= px
@@ -211,12 +221,12 @@ def _nearer(level_px: int, px: int, last: int) -> int:
 
 
 def _next(
-    state: State, market: Market, last: int, px: int, *, step: int, urgent: bool, ahead: Ahead | None
-) -> tuple[int, Level] | None:
+    state: State, market: VenueMarket, last: int, px: int, *, step: int, urgent: bool, ahead: Ahead | None
+) -> tuple[int, WaitingLevel] | None:
     """The level that acts next: if `urgent`, liquidations first and then drawdowns; otherwise the one nearest to the
     start of the path.
     """
-    first: tuple[int, Level] | None = None
+    first: tuple[int, WaitingLevel] | None = None
     low, high = _reach(market, px) if market.is_quoted else (px, px)
     for falls in (True, False) if px <= last else (False, True):
         levels, reach = (market.falling, low) if falls else (market.rising, -high)
@@ -236,7 +246,7 @@ def _next(
     return first
 
 
-def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ahead | None) -> bool:
+def _may_act(state: State, market: VenueMarket, level: WaitingLevel, *, step: int, ahead: Ahead | None) -> bool:
     """True if this point may reach the level.
 
     It must be older than the point. With sl_first a target waits if the bar still reaches the stop.
@@ -268,7 +278,7 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
     return True
 
 
-def _is_shut(state: State, account: Account, market: Market, order: Order) -> bool:
+def _is_shut(state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder) -> bool:
     """True if this fill would open a position while strict hours or a guardian block openings.
 
     The order then waits until the block ends.
@@ -280,7 +290,7 @@ def _is_shut(state: State, account: Account, market: Market, order: Order) -> bo
     return position is None or position.side == order.buy or order.size - order.filled > position.size
 
 
-def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
+def _adverse_ahead(account: VenueAccount, position: VenuePosition, ahead: Ahead) -> bool:
     """True if this bar will still reach a stop, a trailing stop or the liquidation of this position.
 
     Drawdown floors are left out: whether a floor is reached depends on the account's other markets, and each market's
@@ -299,7 +309,9 @@ def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
 # ── What acts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fire_trigger(state: State, account: Account, market: Market, order: Order, ref_px: int, *, gapped: bool) -> None:
+def fire_trigger(
+    state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder, ref_px: int, *, gapped: bool
+) -> None:
     """A stop or target fires: exit the whole position around `ref_px`, cancel the other of the two, and keep trying
     an unfilled rest.
     """
@@ -345,7 +357,9 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
     exits.settle_exit(state, account, market, order, trade)
 
 
-def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
+def _fill_limit(
+    state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder, begin: int, *, by_limit: bool
+) -> None:
     """Fill a resting limit at its price, or at the better price where the path starts (a bar's open, later the book's
     price), within its part of the bar's volume.
     """
@@ -409,7 +423,7 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
         open_orders.drop_entry(state, account, market, order, "position_closed")
 
 
-def _fill_pending(state: State, market: Market) -> None:
+def _fill_pending(state: State, market: VenueMarket) -> None:
     """Fill orders that waited for this point: market orders within their slippage of its price, limits within their
     limit. The unfilled rest of a limit keeps waiting.
     """
@@ -468,10 +482,10 @@ def _fill_pending(state: State, market: Market) -> None:
 
 def _why_not_opened(
     state: State,
-    account: Account,
-    market: Market,
-    order: Order,
-    position: Position | None,
+    account: VenueAccount,
+    market: VenueMarket,
+    order: VenueOrder,
+    position: VenuePosition | None,
     fills: list[tuple[int, int]],
     against: int,
     leverage: int,
@@ -492,7 +506,7 @@ def _why_not_opened(
     return "insufficient_funds" if margin > ledger.free_margin(state, account, back) else None
 
 
-def _behind(account: Account, market: Market, order: Order) -> int:
+def _behind(account: VenueAccount, market: VenueMarket, order: VenueOrder) -> int:
     """Margin reserved by later orders.
 
     It does not count against this order, because they are checked again when they fill.
@@ -506,7 +520,9 @@ def _behind(account: Account, market: Market, order: Order) -> int:
     )
 
 
-def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
+def _rest_at_limit(
+    state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder, trade: VenueTrade
+) -> None:
     """Rest a limit at its price.
 
     Cancels it if margin does not suffice, because the limit price may cost more than the book's price.
@@ -517,12 +533,12 @@ def _rest_at_limit(state: State, account: Account, market: Market, order: Order,
         open_orders.rest_at_limit(account, market, order)
 
 
-def _give_up(state: State, account: Account, order: Order, trade: Trade, reason: str) -> None:
+def _give_up(state: State, account: VenueAccount, order: VenueOrder, trade: VenueTrade, reason: str) -> None:
     trade.status, trade.reason, trade.updated_ms = "canceled", reason, state.now_ms
     emit_order(state, account, order, "canceled", reason=reason)
 
 
-def _bound_of_pending(market: Market, order: Order) -> int:
+def _bound_of_pending(market: VenueMarket, order: VenueOrder) -> int:
     if order.limit_px is not None:
         return order.limit_px
     bps = order.slippage_bps
@@ -531,7 +547,9 @@ def _bound_of_pending(market: Market, order: Order) -> int:
     return bound_of(market, market.mid, order.buy, bps)
 
 
-def _liquidated(state: State, account: Account, market: Market, position: Position, ref: int, px: int) -> bool:
+def _liquidated(
+    state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition, ref: int, px: int
+) -> bool:
     """Liquidate if the account is below maintenance on the way to `px`.
 
     False if only this market's share of the slack was used up.
@@ -572,7 +590,7 @@ def path_of(bar: PassBar, policy: str) -> tuple[int, int, int, int]:
     return bar.open, bar.low, bar.high, bar.close
 
 
-def is_calm(state: State, market: Market, low: int, high: int) -> bool:
+def is_calm(state: State, market: VenueMarket, low: int, high: int) -> bool:
     """True if no order or level lies between low and high, and no order waits that any price may fill."""
     falling, rising = market.falling, market.rising
     return (

@@ -7,12 +7,12 @@ from bot.venue.accounting import ledger
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, next_seq, open_trade
-from bot.venue.model.state import Account, Market, Position, State, side_name
+from bot.venue.model.state import State, VenueAccount, VenueMarket, VenuePosition, side_name
 from bot.venue.orders import exits, open_orders, order_fills
 from bot.venue.protection import protection
 
 
-def settle(state: State, market: Market) -> None:
+def settle(state: State, market: VenueMarket) -> None:
     """Settle at the outcome that a command has set, or that the last mark implies."""
     assert market.status != "settled", market.spec.coin
     market.outcome_px = outcome.outcome_of(market.mark) if market.resolution is None else market.resolution
@@ -31,7 +31,7 @@ def settle(state: State, market: Market) -> None:
     assert not market.rising, market.rising
 
 
-def _pay(state: State, account: Account, market: Market, position: Position) -> None:
+def _pay(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition) -> None:
     """End one position: pay its outcome into the balance, and end its stops and guardians."""
     coin, side, size = position.coin, position.side, position.size
     assert market.outcome_px is not None

@@ -14,7 +14,7 @@ import pytest
 
 from bot.backtest.data import column_files
 from bot.backtest.data.candles import COLUMNS, Candles, _read_cells, interval_in, join, load, market_name
-from bot.backtest.data.importers import Mapped, read_foreign
+from bot.backtest.data.importers import ColumnMap, read_foreign
 from bot.backtest.data.resampling import drivers, resample
 from bot.backtest.data.store import Store, write_file
 from bot.errors import ConfigError
@@ -85,7 +85,7 @@ def test_lines_that_end_with_cr_alone_are_read_as_those_with_lf(tmp_path: Path, 
     old = tmp_path / "BTC_old.csv"
     old.write_bytes(plain.read_bytes().replace(b"\n", b"\r"))
     (read,) = load([old])
-    foreign = read_foreign(old, "BTC", Mapped(interval="1m"))
+    foreign = read_foreign(old, "BTC", ColumnMap(interval="1m"))
     assert len(read) == count
     assert read.digest() == foreign.digest() == expected.digest()
     assert read.where(count - 1) == foreign.where(count - 1) == (old, count + 1)
@@ -356,7 +356,7 @@ def test_a_parquet_file_that_is_damaged_inside_is_named(tmp_path: Path) -> None:
     frame.write_parquet(path, compression="snappy")
     whole = path.read_bytes()
     path.write_bytes(whole[:60] + bytes(0xFF ^ byte for byte in whole[60:600]) + whole[600:])
-    for read in (lambda: load([path]), lambda: read_foreign(path, "BTC", Mapped())):
+    for read in (lambda: load([path]), lambda: read_foreign(path, "BTC", ColumnMap())):
         with pytest.raises(ConfigError, match=r"BTC\.parquet: cannot be read, it is damaged: "):
             read()
 

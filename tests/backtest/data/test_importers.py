@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bot.backtest.data import column_files
-from bot.backtest.data.importers import Mapped, columns_of, ordered, read_foreign, read_markets
+from bot.backtest.data.importers import ColumnMap, columns_of, ordered, read_foreign, read_markets
 from bot.backtest.data.quality import audit, checked
 from bot.cli.app import call
 from bot.errors import ConfigError
@@ -44,62 +44,72 @@ def stamps(count: int = 5) -> list[int]:
     return [MS + n * MINUTE for n in range(count)]
 
 
-FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
-    "milliseconds": ("ts,open,high,low,close,volume", [str(at) for at in stamps()], ",", Mapped()),
+FORMS: dict[str, tuple[str | None, list[str], str, ColumnMap]] = {
+    "milliseconds": ("ts,open,high,low,close,volume", [str(at) for at in stamps()], ",", ColumnMap()),
     "text that says its zone by name": (
         "Gmt time,open,high,low,close,volume",
         [f"2025-06-16 00:0{n}:00 {'UTC' if n % 2 else 'GMT'}" for n in range(5)],
         ",",
-        Mapped(tz="America/New_York"),
+        ColumnMap(tz="America/New_York"),
     ),
-    "seconds": ("Unix,Open,High,Low,Close,Volume", [str(at // 1000) for at in stamps()], ",", Mapped()),
-    "seconds with a fraction": ("time,o,h,l,c,v", [f"{at // 1000}.0" for at in stamps()], ",", Mapped()),
-    "microseconds": ("open_time,open,high,low,close,volume", [f"{at}000" for at in stamps()], ",", Mapped(unit="us")),
-    "nanoseconds": ("timestamp,open,high,low,close,vol", [f"{at}000000" for at in stamps()], ";", Mapped()),
-    "without a header": (None, [str(at) for at in stamps()], ",", Mapped()),
-    "text of UTC": ("Date,Open,High,Low,Close,Volume", [f"2025-06-16 00:0{n}:00" for n in range(5)], "\t", Mapped()),
+    "seconds": ("Unix,Open,High,Low,Close,Volume", [str(at // 1000) for at in stamps()], ",", ColumnMap()),
+    "seconds with a fraction": ("time,o,h,l,c,v", [f"{at // 1000}.0" for at in stamps()], ",", ColumnMap()),
+    "microseconds": (
+        "open_time,open,high,low,close,volume",
+        [f"{at}000" for at in stamps()],
+        ",",
+        ColumnMap(unit="us"),
+    ),
+    "nanoseconds": ("timestamp,open,high,low,close,vol", [f"{at}000000" for at in stamps()], ";", ColumnMap()),
+    "without a header": (None, [str(at) for at in stamps()], ",", ColumnMap()),
+    "text of UTC": ("Date,Open,High,Low,Close,Volume", [f"2025-06-16 00:0{n}:00" for n in range(5)], "\t", ColumnMap()),
     "text with an offset": (
         "Date,Open,High,Low,Close,Volume",
         [f"2025-06-16T02:0{n}:00+02:00" for n in range(5)],
         ",",
-        Mapped(),
+        ColumnMap(),
     ),
-    "text with a Z": ("datetime,open,high,low,close,volume", [f"2025-06-16T00:0{n}Z" for n in range(5)], "|", Mapped()),
+    "text with a Z": (
+        "datetime,open,high,low,close,volume",
+        [f"2025-06-16T00:0{n}Z" for n in range(5)],
+        "|",
+        ColumnMap(),
+    ),
     "New York's clock": (
         "time,open,high,low,close,volume",
         [f"2025-06-15 20:0{n}" for n in range(5)],
         ",",
-        Mapped(tz="America/New_York"),
+        ColumnMap(tz="America/New_York"),
     ),
     "a form of its own": (
         "t,open,high,low,close,volume",
         [f"16/06/2025 00:0{n}" for n in range(5)],
         ",",
-        Mapped(unit="%d/%m/%Y %H:%M"),
+        ColumnMap(unit="%d/%m/%Y %H:%M"),
     ),
     "a terminal's two columns": (
         "<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>",
         [f"2025.06.16\t00:0{n}:00" for n in range(5)],
         "\t",
-        Mapped(),
+        ColumnMap(),
     ),
     "the index of a frame": (
         ",Open,High,Low,Close,Volume",
         [f"2025-06-16 00:0{n}:00" for n in range(5)],
         ",",
-        Mapped(),
+        ColumnMap(),
     ),
     "names that are given": (
         "Zeit,A,H,T,S,U",
         [str(at) for at in stamps()],
         ",",
-        Mapped(columns_of("ts=Zeit,open=A,high=h,low=T,close=S,volume=6")),
+        ColumnMap(columns_of("ts=Zeit,open=A,high=h,low=T,close=S,volume=6")),
     ),
     "stamped at the close": (
         "time,open,high,low,close,volume",
         [str(at + MINUTE) for at in stamps()],
         ",",
-        Mapped(stamp="close"),
+        ColumnMap(stamp="close"),
     ),
 }
 
@@ -108,7 +118,7 @@ FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
 def test_a_separator_at_the_end_of_rows_adds_no_column(tmp_path: Path, quote: str) -> None:
     lines = [",".join([f"{quote}{at}{quote}", *cells(n)]) + ("," if n % 2 else ", ") for n, at in enumerate(stamps())]
     (tmp_path / "x.csv").write_text("\n".join(["ts,open,high,low,close,volume", *lines]) + "\n")
-    assert list(read_foreign(tmp_path / "x.csv", "BTC", Mapped()).at_ms) == stamps()
+    assert list(read_foreign(tmp_path / "x.csv", "BTC", ColumnMap()).at_ms) == stamps()
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -129,7 +139,7 @@ def test_decimal_commas_a_preamble_and_no_volume_are_read(tmp_path: Path) -> Non
         *(f"{at};1,5;2,5;1,25;{n},75" for n, at in enumerate(stamps(), 1)),
     ]
     path.write_text("\n".join(lines))
-    read = read_foreign(path, "BTC", Mapped({"volume": "none"}, decimal=",", skip=1))
+    read = read_foreign(path, "BTC", ColumnMap({"volume": "none"}, decimal=",", skip=1))
     assert [column[0] for column in read.columns] == [MS, 1.5, 2.5, 1.25, 1.75, 0.0]
     assert read.where(0)[1] == 3
 
@@ -138,7 +148,7 @@ def test_decimal_commas_in_quotes_and_empty_lines_before_the_header_are_read(tmp
     path = tmp_path / "x.csv"
     lines = [f'{at},"1,5","2,5","1,25","{n},75",{n}' for n, at in enumerate(stamps(), 1)]
     path.write_text("\n".join(["", "  ", "ts,open,high,low,close,volume", *lines]))
-    read = read_foreign(path, "BTC", Mapped(decimal=","))
+    read = read_foreign(path, "BTC", ColumnMap(decimal=","))
     assert [column[1] for column in read.columns] == [MS + MINUTE, 1.5, 2.5, 1.25, 2.75, 2.0]
     assert read.where(0)[1] == 4
 
@@ -146,11 +156,11 @@ def test_decimal_commas_in_quotes_and_empty_lines_before_the_header_are_read(tmp
 def test_times_with_an_exponent_are_read_when_no_digit_is_lost(tmp_path: Path) -> None:
     header = "ts,open,high,low,close,volume"
     for form in ("{:.12e}", "{:.18e}"):
-        read = read_foreign(foreign(tmp_path, header, [form.format(at) for at in stamps()]), "BTC", Mapped())
+        read = read_foreign(foreign(tmp_path, header, [form.format(at) for at in stamps()]), "BTC", ColumnMap())
         assert list(read.at_ms) == stamps()
     for times, row in (([f"{at:.5E}" for at in stamps()], 2), ([f"{MS:.12e}", f"{MS:.5e}"], 3)):
         with pytest.raises(ConfigError, match=rf"x\.csv: row {row}: time 1.75003[Ee]\+12 has lost its last digits"):
-            read_foreign(foreign(tmp_path, header, times), "BTC", Mapped())
+            read_foreign(foreign(tmp_path, header, times), "BTC", ColumnMap())
 
 
 @pytest.mark.parametrize(
@@ -192,7 +202,7 @@ def test_a_cell_in_another_notation_is_named_with_the_option_to_use(
     path = tmp_path / "x.csv"
     path.write_text("\n".join(["ts,open,high,low,close,volume", *lines]) + "\n")
     with pytest.raises(ConfigError) as refused:
-        read_foreign(path, "BTC", Mapped(decimal=decimal))
+        read_foreign(path, "BTC", ColumnMap(decimal=decimal))
     assert f"{path}: {says}" in str(refused.value)
 
 
@@ -201,25 +211,25 @@ def test_the_first_unreadable_row_is_named_for_any_column(tmp_path: Path, second
     path = tmp_path / "BTC.csv"
     path.write_text(f"ts,open,high,low,close,volume\n{MS},100,x,99,100,1\n{second}\n")
     with pytest.raises(ConfigError, match="row 2: high 'x' is not a number"):
-        read_foreign(path, "BTC", Mapped())
+        read_foreign(path, "BTC", ColumnMap())
 
 
 def test_a_column_that_is_there_twice_is_chosen_by_its_number(tmp_path: Path) -> None:
     lines = ["ts,open,high,low,close,volume,Close", *(f"{at},1,3,1,2,1,3" for at in stamps())]
     (tmp_path / "x.csv").write_text("\n".join(lines))
     with pytest.raises(ConfigError, match="row 1: 'close' is there twice; say which it is by its number"):
-        read_foreign(tmp_path / "x.csv", "BTC", Mapped())
-    assert read_foreign(tmp_path / "x.csv", "BTC", Mapped({"close": "7"})).close[0] == 3.0
+        read_foreign(tmp_path / "x.csv", "BTC", ColumnMap())
+    assert read_foreign(tmp_path / "x.csv", "BTC", ColumnMap({"close": "7"})).close[0] == 3.0
 
 
 def test_only_candles_that_are_newest_first_are_reversed(tmp_path: Path) -> None:
-    backward = read_foreign(foreign(tmp_path, HEAD, [str(at) for at in reversed(stamps())]), "BTC", Mapped())
+    backward = read_foreign(foreign(tmp_path, HEAD, [str(at) for at in reversed(stamps())]), "BTC", ColumnMap())
     turned = ordered(backward)
     assert list(turned.at_ms) == stamps()
     assert turned.where(0) == (tmp_path / "x.csv", 6)
     hours = foreign(tmp_path, HEAD, [str(MS - n * 3_600_000) for n in range(4)])
-    assert read_foreign(hours, "BTC", Mapped()).interval == "1h"
-    mixed = read_foreign(foreign(tmp_path, None, [str(MS + n * MINUTE) for n in (0, 2, 1, 3, 4)]), "BTC", Mapped())
+    assert read_foreign(hours, "BTC", ColumnMap()).interval == "1h"
+    mixed = read_foreign(foreign(tmp_path, None, [str(MS + n * MINUTE) for n in (0, 2, 1, 3, 4)]), "BTC", ColumnMap())
     assert ordered(mixed) is mixed
     assert audit(mixed).faults[0].kind == "unsorted"
 
@@ -227,7 +237,7 @@ def test_only_candles_that_are_newest_first_are_reversed(tmp_path: Path) -> None
 def test_a_date_is_a_utc_day_in_any_time_zone(tmp_path: Path) -> None:
     days = [f"2025-06-{day}" for day in (16, 17, 18, 20, 23)]
     read = read_foreign(
-        foreign(tmp_path, "Date,Open,High,Low,Close,Volume", days), "SPY", Mapped(tz="America/New_York")
+        foreign(tmp_path, "Date,Open,High,Low,Close,Volume", days), "SPY", ColumnMap(tz="America/New_York")
     )
     assert read.interval == "1d"
     assert all(at % 86_400_000 == 0 for at in read.at_ms)
@@ -236,21 +246,21 @@ def test_a_date_is_a_utc_day_in_any_time_zone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("times", "mapped", "opens", "faults"),
     [
-        ([str(at + 59_999) for at in stamps()], Mapped(), stamps(), []),
-        ([str(at // 1_000 + 59) for at in stamps()], Mapped(), stamps(), []),
-        ([str(at + (60_000, 59_500)[n % 2]) for n, at in enumerate(stamps())], Mapped(interval="1m"), stamps(), []),
-        ([f"2025-06-{day} 23:59" for day in range(16, 21)], Mapped(), [MS + n * DAY for n in range(5)], []),
-        ([str(at + 58_999) for at in stamps()], Mapped(), stamps(), ["off_grid"]),
+        ([str(at + 59_999) for at in stamps()], ColumnMap(), stamps(), []),
+        ([str(at // 1_000 + 59) for at in stamps()], ColumnMap(), stamps(), []),
+        ([str(at + (60_000, 59_500)[n % 2]) for n, at in enumerate(stamps())], ColumnMap(interval="1m"), stamps(), []),
+        ([f"2025-06-{day} 23:59" for day in range(16, 21)], ColumnMap(), [MS + n * DAY for n in range(5)], []),
+        ([str(at + 58_999) for at in stamps()], ColumnMap(), stamps(), ["off_grid"]),
         (
             [f"2025-06-{day} 16:00" for day in range(16, 21)],
-            Mapped(tz="America/New_York"),
+            ColumnMap(tz="America/New_York"),
             [MS + n * DAY for n in range(5)],
             ["off_grid"],
         ),
     ],
 )
 def test_a_close_off_the_grid_never_moves_a_candle_to_an_earlier_close(
-    tmp_path: Path, times: list[str], mapped: Mapped, opens: list[int], faults: list[str]
+    tmp_path: Path, times: list[str], mapped: ColumnMap, opens: list[int], faults: list[str]
 ) -> None:
     read = read_foreign(foreign(tmp_path, None, times), "BTC", replace(mapped, stamp="close"))
     assert [fault.kind for fault in audit(read, hours="continuous").faults] == faults
@@ -263,10 +273,10 @@ def test_the_repeated_hour_of_a_clock_change_follows_the_order_of_the_rows(tmp_p
     moments = [datetime(2025, 11, 2, 4, tzinfo=UTC) + timedelta(minutes=15 * n) for n in range(16)]
     wall = [one.astimezone(NEW_YORK).strftime("%Y-%m-%d %H:%M") for one in moments]
     assert len(set(wall)) == 12
-    read = read_foreign(foreign(tmp_path, None, wall), "SPY", Mapped(tz="America/New_York"))
+    read = read_foreign(foreign(tmp_path, None, wall), "SPY", ColumnMap(tz="America/New_York"))
     instants = [int(one.timestamp()) * 1000 for one in moments]
     assert list(read.at_ms) == instants
-    newest_first = read_foreign(foreign(tmp_path, HEAD, wall[::-1]), "SPY", Mapped(tz="America/New_York"))
+    newest_first = read_foreign(foreign(tmp_path, HEAD, wall[::-1]), "SPY", ColumnMap(tz="America/New_York"))
     assert list(ordered(newest_first).at_ms) == instants
     both = samples(tmp_path, [f"{at},{name},0.5,1" for at in wall for name in ("a", "b")])
     for one in read_markets(both, replace(SAMPLES, interval=None, tz="America/New_York")):
@@ -275,86 +285,91 @@ def test_the_repeated_hour_of_a_clock_change_follows_the_order_of_the_rows(tmp_p
 
 def test_a_time_with_an_hour_is_not_read_as_a_date(tmp_path: Path) -> None:
     hours = foreign(tmp_path, None, ["2025060113", "2025060114", "2025060115"])
-    read = read_foreign(hours, "SPY", Mapped(tz="America/New_York", unit="%Y%m%d%H"))
+    read = read_foreign(hours, "SPY", ColumnMap(tz="America/New_York", unit="%Y%m%d%H"))
     assert datetime.fromtimestamp(read.at_ms[0] / 1000, UTC) == datetime(2025, 6, 1, 17, tzinfo=UTC)
     days = foreign(tmp_path, None, ["June 02 2025", "June 03 2025", "June 04 2025"])
-    read = read_foreign(days, "SPY", Mapped(tz="America/New_York", unit="%B %d %Y"))
+    read = read_foreign(days, "SPY", ColumnMap(tz="America/New_York", unit="%B %d %Y"))
     assert all(at % 86_400_000 == 0 for at in read.at_ms)
 
 
 @pytest.mark.parametrize(
     ("header", "times", "mapped", "says"),
     [
-        ("Zeit,open,high,low,close,volume", ["1", "2"], Mapped(), "row 1: no column for 'ts' among 'Zeit,open"),
-        ("ts,open,high,low,close,x", ["1", "2"], Mapped(), "volume=none when there is none"),
-        ("ts,open,high,low,close,volume", ["1"], Mapped({"ts": "tss"}), "there is no column 'tss'; did you mean 'ts'?"),
-        ("ts,open,high,low,close,volume", ["1"], Mapped({"ts": "9"}), "there is no column '9'"),
+        ("Zeit,open,high,low,close,volume", ["1", "2"], ColumnMap(), "row 1: no column for 'ts' among 'Zeit,open"),
+        ("ts,open,high,low,close,x", ["1", "2"], ColumnMap(), "volume=none when there is none"),
+        (
+            "ts,open,high,low,close,volume",
+            ["1"],
+            ColumnMap({"ts": "tss"}),
+            "there is no column 'tss'; did you mean 'ts'?",
+        ),
+        ("ts,open,high,low,close,volume", ["1"], ColumnMap({"ts": "9"}), "there is no column '9'"),
         (
             "ts,open,high,low,close,volume",
             [str(MS), str(MS // 1000 + 60)],
-            Mapped(),
+            ColumnMap(),
             "row 3: time 1750032060 looks like seconds, not milliseconds",
         ),
         (
             "ts,open,high,low,close,volume",
             [str(MS)],
-            Mapped(unit="s"),
+            ColumnMap(unit="s"),
             "row 2: time 1750032000000 looks like milliseconds, not seconds",
         ),
         (
             "ts,open,high,low,close,volume",
             [str(MS), "soon"],
-            Mapped(),
+            ColumnMap(),
             "row 3: time 'soon' is no number of milliseconds",
         ),
         (
             "ts,open,high,low,close,volume",
             ["1973-03-05", "1973-03-02", "1960-01-04"],
-            Mapped(),
+            ColumnMap(),
             "row 3: its time is 1973-03-02, and candles are taken from 1973-03-04 to the year 5138 alone",
         ),
-        ("ts,open,high,low,close,volume", ["1960-01-04", "1960-01-05"], Mapped(), "row 2: its time is 1960-01-04"),
-        ("ts,open,high,low,close,volume", ["45717", "45718"], Mapped(), "row 2: its time is 1970-01-01, and"),
-        ("ts,open,high,low,close,volume", [str(MS)], Mapped(tz="Europe/Rome"), "leave --tz out"),
+        ("ts,open,high,low,close,volume", ["1960-01-04", "1960-01-05"], ColumnMap(), "row 2: its time is 1960-01-04"),
+        ("ts,open,high,low,close,volume", ["45717", "45718"], ColumnMap(), "row 2: its time is 1970-01-01, and"),
+        ("ts,open,high,low,close,volume", [str(MS)], ColumnMap(tz="Europe/Rome"), "leave --tz out"),
         (
             "ts,open,high,low,close,volume",
             ["2025-06-16 00:00", "16.6. 00:01"],
-            Mapped(),
+            ColumnMap(),
             "row 3: '16.6. 00:01' is no time like 2025-06-01T00:00:00Z",
         ),
         (
             "ts,open,high,low,close,volume",
             ["2025-06-16 00:00"],
-            Mapped(unit="%H:%M"),
+            ColumnMap(unit="%H:%M"),
             "row 2: '2025-06-16 00:00' is no time of the form '%H:%M'",
         ),
         (
             "ts,open,high,low,close,volume",
             ["2025-03-09 01:59", "2025-03-09 02:30"],
-            Mapped(tz="America/New_York"),
+            ColumnMap(tz="America/New_York"),
             "row 3: 2025-03-09 02:30:00 does not exist in America/New_York",
         ),
         (
             "ts,open,high,low,close,volume",
             [str(MS + n * 1_800_000) for n in range(4)],
-            Mapped(),
+            ColumnMap(),
             "30 min apart, which is none of",
         ),
         (
             "ts,open,high,low,close,volume",
             [str(at) for at in stamps()],
-            Mapped(interval="1h"),
+            ColumnMap(interval="1h"),
             "most of its rows are 1m apart, not 1h; import them as 1m",
         ),
         (
             "ts,open,high,low,close,volume",
             [str(MS + n * 3_600_000) for n in range(4)],
-            Mapped(interval="1m"),
+            ColumnMap(interval="1m"),
             "finer candles cannot be made",
         ),
     ],
 )
-def test_errors_name_file_and_row(tmp_path: Path, header: str, times: list[str], mapped: Mapped, says: str) -> None:
+def test_errors_name_file_and_row(tmp_path: Path, header: str, times: list[str], mapped: ColumnMap, says: str) -> None:
     path = foreign(tmp_path, header, times)
     with pytest.raises(ConfigError) as refused:
         read_foreign(path, "BTC", mapped)
@@ -390,7 +405,7 @@ def test_a_wrong_column_mapping_is_refused(text: str, says: str) -> None:
 )
 def test_an_unknown_option_value_is_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Mapped(**given)  # type: ignore[arg-type]
+        ColumnMap(**given)  # type: ignore[arg-type]
     assert says in str(refused.value)
 
 
@@ -416,12 +431,12 @@ def test_an_unknown_option_value_is_refused(given: dict[str, str], says: str) ->
 def test_a_file_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(ConfigError) as refused:
-        read_foreign(tmp_path / "x.csv", "BTC", Mapped())
+        read_foreign(tmp_path / "x.csv", "BTC", ColumnMap())
     assert says in str(refused.value)
     assert "x.csv" in str(refused.value)
 
 
-SAMPLES = Mapped(columns_of("price=yes"), interval="1d", market="event:{id}")
+SAMPLES = ColumnMap(columns_of("price=yes"), interval="1d", market="event:{id}")
 
 
 def samples(folder: Path, rows: list[str]) -> Path:
@@ -460,7 +475,7 @@ def test_a_file_of_many_markets_and_of_samples_of_a_price_is_read_market_by_mark
     ],
 )
 def test_errors_in_a_file_of_many_markets_name_the_cause(
-    tmp_path: Path, rows: list[str], mapped: Mapped, says: str
+    tmp_path: Path, rows: list[str], mapped: ColumnMap, says: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         read_markets(samples(tmp_path, rows), mapped)
@@ -517,17 +532,17 @@ def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
         for at, name in enumerate(("open", "high", "low", "close", "volume"))
     }
     forms = {
-        "naive": (pl.Series("date", moments), Mapped()),
+        "naive": (pl.Series("date", moments), ColumnMap()),
         "aware": (
             pl.Series("date", moments).dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo"),
-            Mapped(tz="Europe/Rome"),
+            ColumnMap(tz="Europe/Rome"),
         ),
-        "wall": (pl.Series("date", [one - timedelta(hours=4) for one in moments]), Mapped(tz="America/New_York")),
-        "numbers": (pl.Series("date", [at // 1000 for at in stamps()]), Mapped()),
-        "texts": (pl.Series("date", [one.isoformat() for one in moments]), Mapped()),
-        "floats": (pl.Series("date", [at / 1000 for at in stamps()]), Mapped()),
-        "categories": (pl.Series("date", [one.isoformat() for one in moments]).cast(pl.Categorical), Mapped()),
-        "an index of pandas": (pl.Series("__index_level_0__", moments), Mapped()),
+        "wall": (pl.Series("date", [one - timedelta(hours=4) for one in moments]), ColumnMap(tz="America/New_York")),
+        "numbers": (pl.Series("date", [at // 1000 for at in stamps()]), ColumnMap()),
+        "texts": (pl.Series("date", [one.isoformat() for one in moments]), ColumnMap()),
+        "floats": (pl.Series("date", [at / 1000 for at in stamps()]), ColumnMap()),
+        "categories": (pl.Series("date", [one.isoformat() for one in moments]).cast(pl.Categorical), ColumnMap()),
+        "an index of pandas": (pl.Series("__index_level_0__", moments), ColumnMap()),
     }
     for name, (times, mapped) in forms.items():
         pl.DataFrame({times.name: times, **figures}).write_parquet(tmp_path / "x.parquet")
@@ -536,13 +551,13 @@ def test_frames_of_parquet_are_read_by_their_types(tmp_path: Path) -> None:
         assert list(read.close) == figures["close"]
     days = pl.Series("date", [(moments[0] + timedelta(days=n)).date() for n in range(5)])
     pl.DataFrame({"date": days, **figures}).write_parquet(tmp_path / "x.parquet")
-    read = read_foreign(tmp_path / "x.parquet", "SPY", Mapped(tz="America/New_York"))
+    read = read_foreign(tmp_path / "x.parquet", "SPY", ColumnMap(tz="America/New_York"))
     assert all(at % 86_400_000 == 0 for at in read.at_ms), "a date is a day of UTC, as in text"
     pl.DataFrame({"date": [True, False], **{key: column[:2] for key, column in figures.items()}}).write_parquet(
         tmp_path / "y.parquet"
     )
     with pytest.raises(ConfigError, match="column 'date' holds Boolean, which is no time"):
-        read_foreign(tmp_path / "y.parquet", "BTC", Mapped())
+        read_foreign(tmp_path / "y.parquet", "BTC", ColumnMap())
 
 
 @research
@@ -560,14 +575,14 @@ def test_prices_of_parquet_may_be_text_decimals_or_whole_numbers(tmp_path: Path)
         pl.DataFrame({"__index_level_0__": [9, 8, 7, 6, 5], "ts": times, **columns}).write_parquet(
             tmp_path / "x.parquet"
         )
-        assert list(read_foreign(tmp_path / "x.parquet", "BTC", Mapped()).close) == [1.5, 2.0, 3.0, 4.0, 5.25]
+        assert list(read_foreign(tmp_path / "x.parquet", "BTC", ColumnMap()).close) == [1.5, 2.0, 3.0, 4.0, 5.25]
     commas = {name: pl.Series(name, ["1,5", "2", "3", "4", "5"]) for name in texts}
     pl.DataFrame({"ts": times, **commas}).write_parquet(tmp_path / "x.parquet")
     with pytest.raises(
         ConfigError, match=r"x\.parquet: row 1: open '1,5' is not a number; when the comma is its decimal point"
     ):
-        read_foreign(tmp_path / "x.parquet", "BTC", Mapped())
-    assert read_foreign(tmp_path / "x.parquet", "BTC", Mapped(decimal=",")).close[0] == 1.5
+        read_foreign(tmp_path / "x.parquet", "BTC", ColumnMap())
+    assert read_foreign(tmp_path / "x.parquet", "BTC", ColumnMap(decimal=",")).close[0] == 1.5
 
 
 @research
@@ -598,6 +613,6 @@ def test_parquet_that_cannot_be_read_is_named(
         kept = {name: [] for name in kept}
     column_files.research().DataFrame(kept).write_parquet(tmp_path / "x.parquet")
     with pytest.raises(ConfigError) as refused:
-        read_foreign(tmp_path / "x.parquet", "BTC", Mapped())
+        read_foreign(tmp_path / "x.parquet", "BTC", ColumnMap())
     assert f"{tmp_path / 'x.parquet'}: " in str(refused.value)
     assert says in str(refused.value)

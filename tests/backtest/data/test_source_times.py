@@ -13,18 +13,18 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bot.backtest.data.candles import Candles
-from bot.backtest.data.history import Pull, Target, Wanted
-from bot.backtest.data.importers import Mapped, closed, read_foreign
+from bot.backtest.data.history import Pull, PullTarget, WantedCandles
+from bot.backtest.data.importers import ColumnMap, closed, read_foreign
 from bot.backtest.data.quality import FaultyData, checked
 from bot.backtest.data.store import Store
 from bot.cli.app import call
 from bot.clock import DAY_MS, HOUR_MS, ManualClock, iso
 from bot.market_data import symbols
-from bot.market_data.paging import Answer, Pager
+from bot.market_data.paging import PageAnswer, Pager
 from bot.market_data.source import Row
 from bot.market_data.yfinance_source import YfinanceSource
 from bot.service.market_data.price_feed import RecordedSource
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.wire import INTERVAL_MS
 from tests.backtest.builders import START_MS, config, minutes, research, write
 
@@ -64,32 +64,32 @@ def ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def text_file(folder: Path, own: Own) -> tuple[Path, Mapped]:
+def text_file(folder: Path, own: Own) -> tuple[Path, ColumnMap]:
     lines = [f"{at.strftime(own[2])},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
     (folder / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
-    return folder / "x.csv", Mapped(interval=own[0])
+    return folder / "x.csv", ColumnMap(interval=own[0])
 
 
-def stamped_at_the_close(folder: Path, own: Own) -> tuple[Path, Mapped]:
+def stamped_at_the_close(folder: Path, own: Own) -> tuple[Path, ColumnMap]:
     step = timedelta(milliseconds=INTERVAL_MS[own[0]])
     lines = [f"{(at + step).strftime(own[2])},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
     (folder / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
-    return folder / "x.csv", Mapped(interval=own[0], stamp="close")
+    return folder / "x.csv", ColumnMap(interval=own[0], stamp="close")
 
 
-def numbers(folder: Path, own: Own) -> tuple[Path, Mapped]:
+def numbers(folder: Path, own: Own) -> tuple[Path, ColumnMap]:
     lines = [f"{ms(at)},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
     (folder / "x.csv").write_text("\n".join(["ts,open,high,low,close,volume", *lines]) + "\n")
-    return folder / "x.csv", Mapped(interval=own[0])
+    return folder / "x.csv", ColumnMap(interval=own[0])
 
 
-def wall_clock(folder: Path, own: Own) -> tuple[Path, Mapped]:
+def wall_clock(folder: Path, own: Own) -> tuple[Path, ColumnMap]:
     lines = [f"{at.strftime('%Y-%m-%d %H:%M:%S')},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
     (folder / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
-    return folder / "x.csv", Mapped(interval=own[0], tz=str(own[1].tzinfo))
+    return folder / "x.csv", ColumnMap(interval=own[0], tz=str(own[1].tzinfo))
 
 
-def parquet(folder: Path, own: Own) -> tuple[Path, Mapped]:
+def parquet(folder: Path, own: Own) -> tuple[Path, ColumnMap]:
     import polars as pl
 
     at = pl.Series("Date", [ms(one) for one in own_opens(own)]).cast(pl.Datetime("ms", "UTC"))
@@ -105,10 +105,10 @@ def parquet(folder: Path, own: Own) -> tuple[Path, Mapped]:
         }
     )
     frame.write_parquet(folder / "x.parquet")
-    return folder / "x.parquet", Mapped(interval=own[0])
+    return folder / "x.parquet", ColumnMap(interval=own[0])
 
 
-FORMS: dict[str, Callable[[Path, Own], tuple[Path, Mapped]]] = {
+FORMS: dict[str, Callable[[Path, Own], tuple[Path, ColumnMap]]] = {
     "text with an offset": text_file,
     "text stamped at the close": stamped_at_the_close,
     "numbers": numbers,
@@ -162,7 +162,7 @@ def test_days_of_new_york_without_weekends_keep_their_date_under_any_name(tmp_pa
     days = [datetime(2025, 3, 3, tzinfo=zone("America/New_York")) + timedelta(days=n) for n in range(14)]
     lines = [f"{at.strftime(ISO)},100,102,99,101,1" for at in days if at.weekday() < 5]
     (tmp_path / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
-    read = read_foreign(tmp_path / "x.csv", "BTC", Mapped())
+    read = read_foreign(tmp_path / "x.csv", "BTC", ColumnMap())
     assert [iso(at)[:10] for at in read.at_ms] == [f"{at:%Y-%m-%d}" for at in days if at.weekday() < 5]
 
 
@@ -189,9 +189,9 @@ async def test_a_pull_leaves_out_what_has_not_ended_by_the_exchanges_own_times(l
     opens = [START_MS + late_ms + n * DAY_MS for n in range(4)]
     for now_ms in (opens[2] + 60_000, opens[3] - 60_000, opens[3] + 10_000, opens[3] + DAY_MS - 60_000):
 
-        async def fetch(_interval: str, since_ms: int, limit: int, now_ms: int = now_ms) -> Answer:
+        async def fetch(_interval: str, since_ms: int, limit: int, now_ms: int = now_ms) -> PageAnswer:
             rows = [Row(at, 1, 1, 1, 1, 1) for at in opens if since_ms <= at <= now_ms]
-            return Answer(rows[:limit], now_ms)
+            return PageAnswer(rows[:limit], now_ms)
 
         pages = [page async for page in Pager(fetch, "1d", DAY_MS, now_ms, has_days=True).pages(START_MS)]
         got = [row.at_ms for page in pages for row in page.rows]
@@ -240,7 +240,7 @@ async def test_yahoo_candles_are_stored_only_after_they_end_and_never_moved_back
 @pytest.mark.parametrize("interval", ["1h", "4h", "1d"])
 def test_the_history_of_recorded_prices_has_only_what_has_ended(interval: str, late_ms: int) -> None:
     step = INTERVAL_MS[interval]
-    hours = [Candle(START_MS + late_ms + n * HOUR_MS, 1, 1, 1, 1, n + 1) for n in range(72)]
+    hours = [GridCandle(START_MS + late_ms + n * HOUR_MS, 1, 1, 1, 1, n + 1) for n in range(72)]
     for until_ms in (START_MS + 30 * HOUR_MS, START_MS + 48 * HOUR_MS + 1):
         found = RecordedSource(hours, HOUR_MS).closed(interval, until_ms, 100)
         assert all(one.ts + step <= until_ms for one in found)
@@ -306,7 +306,7 @@ def test_candles_that_end_later_than_at_their_source_are_marked_in_every_source(
     assert taken.is_moved == (later and not is_session)
 
 
-def _with(file: tuple[Path, Mapped], market: str) -> tuple[Path, str, Mapped]:
+def _with(file: tuple[Path, ColumnMap], market: str) -> tuple[Path, str, ColumnMap]:
     return file[0], market, file[1]
 
 
@@ -315,7 +315,7 @@ def test_half_hours_that_are_joined_across_the_grid_are_marked(tmp_path: Path, f
     at = datetime.fromisoformat(f"2025-04-01T{first}:00+00:00")
     rows = [f"{at + n * timedelta(minutes=30):%Y-%m-%d %H:%M},100,102,99,101,1" for n in range(12)]
     (tmp_path / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *rows]) + "\n")
-    assert read_foreign(tmp_path / "x.csv", "BTC", Mapped(interval="1h")).is_moved == is_moved
+    assert read_foreign(tmp_path / "x.csv", "BTC", ColumnMap(interval="1h")).is_moved == is_moved
 
 
 @pytest.mark.parametrize(("minute", "is_moved"), [(0, False), (30, True)])
@@ -324,8 +324,8 @@ async def test_a_pull_of_half_hours_marks_the_store(tmp_path: Path, minute: int,
     clock = ManualClock(ms(own[2]) + DAY_MS)
     ticker = SimpleNamespace(history=lambda **_wanted: _Frame(own))
     async with YfinanceSource(ticker=lambda _symbol: ticker, clock=clock) as source:
-        wanted = Wanted(symbols.Mapped("SPY", "SPY", None), "1h", START_MS, clock.now_ms())
-        target = Target(Store(tmp_path), clock, accept=("gaps", "hours"))
+        wanted = WantedCandles(symbols.MappedCoin("SPY", "SPY", None), "1h", START_MS, clock.now_ms())
+        target = PullTarget(Store(tmp_path), clock, accept=("gaps", "hours"))
         await Pull(source, wanted, target).run(str, lambda _progress: None)
     read = Store(tmp_path).read("SPY", "1h")
     assert read is not None

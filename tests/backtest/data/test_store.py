@@ -21,7 +21,7 @@ from bot.backtest.data.candles import load
 from bot.backtest.data.quality import audit
 from bot.backtest.data.resampling import resample
 from bot.backtest.data.store import Conflict, Store, merge, write_file
-from bot.backtest.data.synthetic import Wanted, generate
+from bot.backtest.data.synthetic import SyntheticOptions, generate
 from bot.errors import BotError, ConfigError
 from bot.service.market_data.recorded import read_candles
 from tests.backtest.builders import research
@@ -191,19 +191,19 @@ def test_merging_counts_new_and_known_candles() -> None:
 @pytest.mark.parametrize(
     ("wanted", "count"),
     [
-        (Wanted("BTC", "1m", START, 3), 3 * 1_440),
-        (Wanted("SOL", "1h", START, 4, regimes="crash:1,recovery:2"), 96),
+        (SyntheticOptions("BTC", "1m", START, 3), 3 * 1_440),
+        (SyntheticOptions("SOL", "1h", START, 4, regimes="crash:1,recovery:2"), 96),
         # New Year's Day is not a trading day
-        (Wanted("AAPL", "1m", START, 3), 2 * 390),
-        (Wanted("AAPL", "15m", START, 3, hours="extended"), 2 * 64),
-        (Wanted("TLT", "1d", START, 31), 20),
-        (Wanted("event:RATE-CUT", "5m", START, 2), 576),
-        (Wanted("MYCOIN", "4h", START, 3, asset_class="crypto"), 18),
-        (Wanted("ETH", "1m", START, 2, gaps=3), None),
+        (SyntheticOptions("AAPL", "1m", START, 3), 2 * 390),
+        (SyntheticOptions("AAPL", "15m", START, 3, hours="extended"), 2 * 64),
+        (SyntheticOptions("TLT", "1d", START, 31), 20),
+        (SyntheticOptions("event:RATE-CUT", "5m", START, 2), 576),
+        (SyntheticOptions("MYCOIN", "4h", START, 3, asset_class="crypto"), 18),
+        (SyntheticOptions("ETH", "1m", START, 2, gaps=3), None),
     ],
-    ids=lambda one: f"{one.market} {one.interval}" if isinstance(one, Wanted) else "",
+    ids=lambda one: f"{one.market} {one.interval}" if isinstance(one, SyntheticOptions) else "",
 )
-def test_generated_candles_are_valid_and_reproducible(wanted: Wanted, count: int | None) -> None:
+def test_generated_candles_are_valid_and_reproducible(wanted: SyntheticOptions, count: int | None) -> None:
     made = generate(wanted)
     assert made.digest() == generate(wanted).digest()
     report = audit(made, hours="equity" if wanted.market in ("AAPL", "TLT") else "continuous")
@@ -217,22 +217,23 @@ def test_generated_candles_are_valid_and_reproducible(wanted: Wanted, count: int
 def test_a_half_day_of_an_exchange_ends_early() -> None:
     # 25 November 2024; on the 29th the exchange closes at 13:00
     at = START - 37 * 1_440 * MINUTE
-    a, b = (generate(Wanted("AAPL", "1m", at, 9, hours=hours)) for hours in ("regular", "extended"))
+    a, b = (generate(SyntheticOptions("AAPL", "1m", at, 9, hours=hours)) for hours in ("regular", "extended"))
     assert [len(a), len(b)] == [5 * 390 + 210, 5 * 960 + 780]
     assert audit(a).findings == audit(b).findings == ()
 
 
 def test_another_seed_is_another_market_and_intervals_of_one_seed_agree() -> None:
-    minutes = generate(Wanted("BTC", "1m", START, 2))
-    assert generate(Wanted("BTC", "1m", START, 2, seed=2)).digest() != minutes.digest()
-    assert generate(Wanted("ETH", "1m", START, 2)).close != minutes.close
-    assert generate(Wanted("BTC", "1h", START, 2)) == resample(minutes, "1h")
+    minutes = generate(SyntheticOptions("BTC", "1m", START, 2))
+    assert generate(SyntheticOptions("BTC", "1m", START, 2, seed=2)).digest() != minutes.digest()
+    assert generate(SyntheticOptions("ETH", "1m", START, 2)).close != minutes.close
+    assert generate(SyntheticOptions("BTC", "1h", START, 2)) == resample(minutes, "1h")
 
 
 def test_regimes_have_their_drift_and_volatility_clusters() -> None:
     def moves(regime: str) -> list[float]:
         return [
-            math.log(b / a) for a, b in pairwise(generate(Wanted("BTC", "1m", START, 6, regimes=f"{regime}:6")).close)
+            math.log(b / a)
+            for a, b in pairwise(generate(SyntheticOptions("BTC", "1m", START, 6, regimes=f"{regime}:6")).close)
         ]
 
     calm, wild, crash = moves("calm"), moves("wild"), moves("crash")
@@ -246,7 +247,7 @@ def test_regimes_have_their_drift_and_volatility_clusters() -> None:
 
 
 def test_generated_files_run_in_the_demo(tmp_path: Path) -> None:
-    made = generate(Wanted("KPEPE", "5m", START, 1))
+    made = generate(SyntheticOptions("KPEPE", "5m", START, 1))
     write_file(tmp_path / "KPEPE.csv.gz", made)
     read = read_candles(tmp_path / "KPEPE.csv.gz", sz_decimals=0)
     assert [one.ts for one in read] == list(made.at_ms)
@@ -276,5 +277,5 @@ def test_generated_files_run_in_the_demo(tmp_path: Path) -> None:
 def test_impossible_generator_arguments_are_refused(given: dict[str, object], says: str) -> None:
     wanted = {"market": "BTC", "interval": "1m", "start_ms": START, "days": 1} | given
     with pytest.raises(ConfigError) as refused:
-        generate(Wanted(**wanted))  # type: ignore[arg-type]
+        generate(SyntheticOptions(**wanted))  # type: ignore[arg-type]
     assert says in str(refused.value)

@@ -18,7 +18,7 @@ from bot.cli.app import call
 from bot.clock import DAY_MS, HOUR_MS
 from bot.service.market_data.instruments import CATALOGUE
 from bot.service.market_data.price_feed import PriceFeed, RecordedSource
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.service.market_data.trading_hours import is_trading_day
 from bot.wire import INTERVAL_MS
 from tests.backtest.builders import START_MS, config, minutes
@@ -90,7 +90,7 @@ def test_each_trading_day_is_one_bar_with_all_of_its_candles(feed: str, week: st
 def test_a_service_on_recorded_prices_has_the_same_days(feed: str, week: str, interval: str) -> None:
     series, _, _ = candles_of(feed, week, interval)
     made = resample(series, "1d")
-    candles = [Candle(at, 100, 100, 100, 100, 1) for at in series.at_ms]
+    candles = [GridCandle(at, 100, 100, 100, 100, 1) for at in series.at_ms]
     kind = CATALOGUE[series.market].spec.hours
     # Before, amid and after the history.
     for begun in (0, len(candles) // 2, len(candles) - 1):

@@ -24,7 +24,7 @@ from bot.backtest.engine.options import PATHS, MarketRules, Outage, SessionOptio
 from bot.backtest.results.assumptions import assumptions_of
 from bot.clock import HOUR_MS
 from bot.errors import ConfigError
-from bot.runtime.passes.bar_feed import Series
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.service.market_data.instruments import CATALOGUE
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, TrailingStop, View, sma
 from bot.strategy.indicators import Columns, Indicators, ema
@@ -99,7 +99,7 @@ def test_a_longer_bar_that_closes_in_a_gap_is_decided_at_its_close(others: list[
 
 
 def test_a_warm_up_uses_its_own_series_and_its_part_in_the_range_is_reported():
-    fine, coarse = Series("BTC", "1m"), Series("BTC", "1h")
+    fine, coarse = BarSeries("BTC", "1m"), BarSeries("BTC", "1h")
     options = SessionOptions(start_ms=START_MS + 30 * MINUTE_MS)
     found = timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 2})
     assert found.cold == (

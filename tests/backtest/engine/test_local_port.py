@@ -17,7 +17,7 @@ from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.backtest.engine.timeline import series_of, timeline_of
 from bot.backtest.results.event_lines import line_of, line_of_body
 from bot.errors import ApiError
-from bot.model.events import Fill, FundingPaid, GuardianMoved, OrderChanged, Triggered
+from bot.model.events import FillEvent, FundingPaid, GuardianMoved, OrderChanged, Triggered
 from bot.service.views import event_views
 from bot.wire import BracketRequest, CloseRequest, Event, LegRequest, OrderRequest, PlanResult
 from bot.wire.events import model_event
@@ -41,7 +41,7 @@ def test_a_line_of_any_event_equals_the_wire_form_as_json():
         "bool": lambda: chance.random() < 0.5,
         "tuple[str, ...]": lambda: ("trd_1", '"'),
     }
-    for kind in (Fill, OrderChanged, Triggered, FundingPaid, GuardianMoved):
+    for kind in (FillEvent, OrderChanged, Triggered, FundingPaid, GuardianMoved):
         for _ in range(200):
             types = {name: of.__forward_arg__ for name, of in kind.__annotations__.items()}
             given = {

@@ -20,7 +20,7 @@ import uvicorn
 
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles, load
-from bot.backtest.engine.driver import Session
+from bot.backtest.engine.driver import BacktestSession
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import SessionOptions
@@ -181,7 +181,7 @@ def over_a_wire(
     timeline = timeline_of([candles], series_of(place(config)), options)
     exchange = Remote(client, control, wait, account, timeline.cursors)
     wait(client.account())
-    session = Session(
+    session = BacktestSession(
         config,
         timeline,
         options,

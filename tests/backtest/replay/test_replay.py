@@ -31,7 +31,7 @@ from bot.clock import iso
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.assembly import place_strategies, source_digests, wanted_guardians
 from bot.runtime.kernel.kernel import Kernel
-from bot.runtime.kernel.kernel import Settings as LoopSettings
+from bot.runtime.kernel.kernel import KernelSettings as LoopSettings
 from bot.runtime.strategy_host import fingerprints
 from bot.service.host import HostOptions, build
 from tests.backtest.builders import MINUTE_MS, START_MS, minutes, write

@@ -9,7 +9,7 @@ import pytest
 
 from bot.backtest.report.trade_statistics import (
     Excursion,
-    Group,
+    TradeGroup,
     bins,
     by_hour,
     by_weekday,
@@ -61,8 +61,8 @@ def test_a_trade_of_an_older_run_has_no_excursion() -> None:
 
 def test_results_are_grouped_by_the_hour_and_the_weekday_of_the_entry() -> None:
     hours, weekdays = by_hour(finished(TRADES)), by_weekday(finished(TRADES))
-    assert [one for one in hours if one.trades] == [Group("01", 2, 1, 10.0), Group("02", 1, 0, -5.0)]
-    assert [one for one in weekdays if one.trades] == [Group("Mon", 2, 1, 15.0), Group("Tue", 1, 0, -10.0)]
+    assert [one for one in hours if one.trades] == [TradeGroup("01", 2, 1, 10.0), TradeGroup("02", 1, 0, -5.0)]
+    assert [one for one in weekdays if one.trades] == [TradeGroup("Mon", 2, 1, 15.0), TradeGroup("Tue", 1, 0, -10.0)]
     assert (len(hours), len(weekdays)) == (24, 7)
 
 

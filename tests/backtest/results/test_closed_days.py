@@ -26,7 +26,7 @@ from bot.backtest.report.risk_statistics import (
     rolling,
     value_at_risk,
 )
-from bot.backtest.results.statistics import ANNUAL, Trade, daily_returns, statistics
+from bot.backtest.results.statistics import ANNUAL, FinishedTrade, daily_returns, statistics
 from bot.cli.app import call
 from bot.research.overfitting import overfitting_probability
 from bot.research.trials import Task, bundle_of, evaluate
@@ -54,7 +54,7 @@ def curves() -> dict[str, Curve]:
 def figures(curve: Curve) -> dict[str, Any]:
     """Every figure of a run, of its report and of a sweep, from its equity."""
     at_ms, usd = curve
-    trades = [Trade(MONDAY_MS + n * DAY, MONDAY_MS + n * DAY + HOUR, (-1) ** n * 5.0 + n) for n in range(10)]
+    trades = [FinishedTrade(MONDAY_MS + n * DAY, MONDAY_MS + n * DAY + HOUR, (-1) ** n * 5.0 + n) for n in range(10)]
     found = statistics(at_ms, usd, trades, start_ms=MONDAY_MS, start_usd=START_USD, prices={"SPY": (100, 110)})
     days = daily_returns(at_ms, usd, start_ms=MONDAY_MS, start_usd=START_USD, only_with_prices=True)
     every = daily_returns(at_ms, usd, start_ms=MONDAY_MS, start_usd=START_USD)

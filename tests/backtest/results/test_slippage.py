@@ -11,7 +11,7 @@ from typing import Any
 
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import MarketRules
-from bot.backtest.results.slippage import Prices
+from bot.backtest.results.slippage import PriceHistory
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from tests.backtest.builders import MINUTE_MS, START_MS, Ran, ran
 
@@ -137,7 +137,7 @@ def test_the_price_of_an_instant_is_that_of_the_newest_point():
 
     cursor = MarketCursor(candles((100.0, 103.0, 98.0, 101.0)), start_ms=START_MS, end_ms=START_MS + MINUTE_MS)
     times = (-1, 0, 19_999, 20_000, 39_999, 40_000, 59_998, 59_999, 500_000)
-    low_first = [Prices([cursor], "adaptive").at("BTC", START_MS + ms) for ms in times]
+    low_first = [PriceHistory([cursor], "adaptive").at("BTC", START_MS + ms) for ms in times]
     assert low_first == [None, *(px * 10**8 for px in (100, 100, 98, 98, 103, 103, 101, 101))]
-    high_first = [Prices([cursor], "ohlc").at("BTC", START_MS + ms) for ms in times]
+    high_first = [PriceHistory([cursor], "ohlc").at("BTC", START_MS + ms) for ms in times]
     assert high_first == [None, *(px * 10**8 for px in (100, 100, 103, 103, 98, 98, 101, 101))]

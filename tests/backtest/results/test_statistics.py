@@ -16,7 +16,7 @@ import pytest
 from bot.backtest.data.candles import Candles
 from bot.backtest.report import price_chart
 from bot.backtest.results import statistics as stats
-from bot.backtest.results.statistics import Drawdown, Trade
+from bot.backtest.results.statistics import Drawdown, FinishedTrade
 from bot.money import format_e8
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, ran
@@ -34,8 +34,8 @@ def days(*values: float) -> tuple[list[int], list[float]]:
 
 def trade(
     pnl: float, *, hours: tuple[int, int] = (0, 1), fees: float = 0.0, funding: float = 0.0, risk: float | None = None
-) -> Trade:
-    return Trade(START + hours[0] * HOUR, START + hours[1] * HOUR, pnl, fees, funding, risk)
+) -> FinishedTrade:
+    return FinishedTrade(START + hours[0] * HOUR, START + hours[1] * HOUR, pnl, fees, funding, risk)
 
 
 def test_a_run_of_four_days_has_the_figures_computed_by_hand() -> None:

@@ -16,14 +16,14 @@ import pytest
 
 from bot.cli.app import call
 from bot.cli.run.dashboard_process import Served, dashboard_process, port_or_free, served_line
-from bot.config import Dashboard
+from bot.config import DashboardSettings
 from bot.dashboard.server import key_of, left_by_run, link, running_in
 from bot.errors import Exit
 from tests.cli.operate.daemon_process import Ran, made
 from tests.dashboard.browsing import WAIT_S, enter
 
 
-async def told_by(section: Dashboard | None, folder: Path) -> tuple[Served | str, str]:
+async def told_by(section: DashboardSettings | None, folder: Path) -> tuple[Served | str, str]:
     """What the daemon is told, and the page of backtests while the block lasts."""
     told: asyncio.Queue[Served | str] = asyncio.Queue()
     async with dashboard_process(section, folder, told.put_nowait, lambda: True) as start:
@@ -44,7 +44,7 @@ async def test_it_serves_while_the_daemon_runs_and_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    served, page = await told_by(Dashboard(port=0), tmp_path)
+    served, page = await told_by(DashboardSettings(port=0), tmp_path)
     assert isinstance(served, Served)
     assert str(tmp_path / "runs") in page, "the folder of backtests is the one beside the daemon"
     assert "Start a backtest" not in page, "without control it only reads"
@@ -58,7 +58,7 @@ async def test_a_port_in_use_is_told_in_a_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        said, _ = await told_by(Dashboard(port=port), tmp_path)
+        said, _ = await told_by(DashboardSettings(port=port), tmp_path)
         assert port_or_free(port) == 0
     assert isinstance(said, str)
     assert f"port {port} on 127.0.0.1 cannot be used" in said
@@ -78,7 +78,7 @@ async def test_after_an_error_of_the_daemon_it_goes_on_and_the_next_run_takes_it
 ) -> None:
     monkeypatch.chdir(tmp_path)
     told: asyncio.Queue[Served | str] = asyncio.Queue()
-    async with dashboard_process(Dashboard(port=0), tmp_path, told.put_nowait, lambda: False) as start:
+    async with dashboard_process(DashboardSettings(port=0), tmp_path, told.put_nowait, lambda: False) as start:
         start()
         first = await asyncio.wait_for(told.get(), WAIT_S)
     pid = left_by_run(tmp_path)
@@ -86,7 +86,7 @@ async def test_after_an_error_of_the_daemon_it_goes_on_and_the_next_run_takes_it
     assert isinstance(first, Served)
     with contextlib.closing(enter(first.link)) as client:
         assert (await asyncio.to_thread(client.get, "/")).status_code == 200
-    served, _ = await told_by(Dashboard(port=0), tmp_path)
+    served, _ = await told_by(DashboardSettings(port=0), tmp_path)
     assert isinstance(served, Served)
     assert left_by_run(tmp_path) is None
     with pytest.raises(ProcessLookupError):

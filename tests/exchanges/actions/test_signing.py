@@ -23,7 +23,7 @@ from bot.exchanges.hyperliquid.actions.sender import ActionSender, sender_of
 from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.requests import Requests
 from bot.exchanges.link.client import ExchangeLink
-from bot.exchanges.protocol import NoAnswer
+from bot.exchanges.protocol import NoExchangeAnswer
 from bot.money import parse_e8
 from bot.testing.hyperliquid import LocalExchange
 
@@ -124,7 +124,7 @@ async def test_an_action_without_an_answer_is_in_doubt_and_its_copy_places_nothi
         first = SystemClock().now_ms()
         assert (await link.act(entry(first))).outcome == "done"
         hyperliquid.fault(point, kind, path="/exchange")
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoExchangeAnswer):
             await link.act(entry(first + 1))
         again = await link.act(entry(first + 1))
         assert again.outcome == ("duplicate" if is_placed else "done")
@@ -153,7 +153,7 @@ class Answers:
 
     async def info(self, query: Any) -> Any:
         if not self.is_there:
-            raise NoAnswer("no answer in time")
+            raise NoExchangeAnswer("no answer in time")
         market = {"name": "BTC", "szDecimals": 5, "maxLeverage": 40}
         found: dict[str, Any] = {
             "perpDexs": [None],

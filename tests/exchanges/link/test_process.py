@@ -16,7 +16,7 @@ from bot.errors import ConfigError
 from bot.exchanges.link import client
 from bot.exchanges.link.client import ExchangeLink
 from bot.exchanges.link.frames import BYTES_MAX, VERSION, frame_bytes, read_frame
-from bot.exchanges.protocol import NoAnswer
+from bot.exchanges.protocol import NoExchangeAnswer
 from bot.exchanges.registry import open_exchange
 from bot.market_data.source import NotOffered, Quote
 from bot.testing.hyperliquid import LocalExchange
@@ -65,9 +65,9 @@ async def test_a_killed_link_ends_every_operation_with_one_sentence(hyperliquid:
         stream = link.stream("quotes", symbols=["BTC"])
         await first_quote(stream)
         os.kill(link.pid, signal.SIGKILL)
-        with pytest.raises(NoAnswer, match="the link has ended; its log says why"):
+        with pytest.raises(NoExchangeAnswer, match="the link has ended; its log says why"):
             await drain(link.stream("quotes", symbols=["BTC"]))
-        with pytest.raises(NoAnswer, match="the link has ended"):
+        with pytest.raises(NoExchangeAnswer, match="the link has ended"):
             await link.ask("health")
 
 
@@ -144,7 +144,7 @@ async def test_the_link_gets_no_secret_of_the_environment(hyperliquid: LocalExch
 
 async def test_an_operation_that_is_not_known_is_refused_and_the_link_lives_on(hyperliquid: LocalExchange) -> None:
     async with link_to(hyperliquid) as link:
-        with pytest.raises(NoAnswer, match="the link failed at fly: KeyError; its log has more"):
+        with pytest.raises(NoExchangeAnswer, match="the link failed at fly: KeyError; its log has more"):
             await link.ask("fly")
         with pytest.raises(NotOffered, match="has no candles of 7m; it has 1m, 5m"):
             await link.ask("history", symbol="BTC", interval="7m", since_ms=0, until_ms=1)
@@ -162,7 +162,7 @@ async def test_an_operation_that_is_not_known_is_refused_and_the_link_lives_on(h
 async def test_bytes_that_are_no_frame_are_refused(data: bytes, message: str) -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(data)
-    with pytest.raises(NoAnswer, match=message):
+    with pytest.raises(NoExchangeAnswer, match=message):
         await read_frame(reader)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bot.clock import ManualClock
 from bot.exchanges.hyperliquid import form
-from bot.exchanges.hyperliquid.account import Account
+from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from bot.exchanges.hyperliquid.fill_order import gaps, in_order
 from bot.exchanges.hyperliquid.live.account_feed import AGAIN_MS, STANDING_MAX_MS
 from bot.exchanges.hyperliquid.live.account_reader import AccountReader
@@ -18,12 +18,12 @@ from bot.exchanges.hyperliquid.live.connections import Counters, Down, Event, Li
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage
 from bot.exchanges.protocol import (
     AccountReport,
+    AccountStanding,
     ExecutionReport,
     FillCursor,
     LinkState,
-    NoAnswer,
+    NoExchangeAnswer,
     OpenOrders,
-    Standing,
     UnknownForm,
 )
 from bot.local_exchange.engine.state import Exchange
@@ -44,7 +44,7 @@ class Unreliable(InProcess):
 
     async def info(self, query: Any) -> Any:
         if self.random.random() < self.share:
-            raise NoAnswer(f"{query['type']}: the exchange answers HTTP 502; try again later")
+            raise NoExchangeAnswer(f"{query['type']}: the exchange answers HTTP 502; try again later")
         return await super().info(query)
 
 
@@ -57,7 +57,7 @@ class Follower:
         self.ahead_ms = random.randrange(-20_000, 20_000)
         self.clock = ManualClock(self.now_ms)
         self.source = Unreliable(venue, random)
-        self.reader = AccountReader(Account(self.source, user), self.clock, cursor)
+        self.reader = AccountReader(HyperliquidAccount(self.source, user), self.clock, cursor)
         self.socket = LiveSocket("", [], self.clock, random, Counters())
         self.reports: list[AccountReport] = []
         self.on_the_way: list[ChannelMessage] = []
@@ -262,7 +262,7 @@ async def test_open_orders_and_standings_are_reported_by_margin_group() -> None:
     await one.take(one.message("allDexsClearinghouseState"))
     orders = {report.group: report.orders for report in one.reports if isinstance(report, OpenOrders)}
     assert [order.market for order in orders[""]] == ["BTC"] and orders["xyz"] == ()
-    assert {report.group for report in one.reports if isinstance(report, Standing)} == {"", "xyz"}
+    assert {report.group for report in one.reports if isinstance(report, AccountStanding)} == {"", "xyz"}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from bot.clock import SystemClock
 from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.live import exchange as live
 from bot.exchanges.hyperliquid.live.connections import Counters, Down, LiveSocket, Up
-from bot.exchanges.protocol import AccountReport, ExecutionReport, LinkState, NoAnswer
+from bot.exchanges.protocol import AccountReport, ExecutionReport, LinkState, NoExchangeAnswer
 from bot.market_data.source import Depth, Quote, Update
 from bot.testing.hyperliquid import LocalExchange
 
@@ -163,7 +163,7 @@ async def test_no_socket_at_all_is_said_with_its_reason_and_tried_again(free_por
     exchange = live.open_exchange(str(free_port))
     async with exchange:
         for stream in (exchange.account(ADDRESS, None), exchange.quotes(["BTC"])):
-            with pytest.raises(NoAnswer, match=f"127.0.0.1:{free_port}"):
+            with pytest.raises(NoExchangeAnswer, match=f"127.0.0.1:{free_port}"):
                 await all_of(stream)
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from bot.model.events import CLASSES
-from bot.runtime.account.account import Account
+from bot.runtime.account.account import DaemonAccount
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.diff import diff
 from bot.runtime.account.fold import FOLD, fold_event
@@ -25,7 +25,7 @@ STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)), take_profit=LegReque
 
 def test_every_class_of_event_has_a_fold() -> None:
     assert set(FOLD) == set(CLASSES)
-    account = Account(open_journal(None, address=ADDRESS), {}, BarFeed([]), lambda: 0)
+    account = DaemonAccount(open_journal(None, address=ADDRESS), {}, BarFeed([]), lambda: 0)
     assert set(account.folds) == set(CLASSES)
 
 

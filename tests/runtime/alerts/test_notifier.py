@@ -23,7 +23,7 @@ from bot.runtime.alerts.messages import Message, notice
 from bot.runtime.control_plane import reporting
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.journal.retention import Held, Kept, trim_rest
+from bot.runtime.journal.retention import HeldKeys, RowsKept, trim_rest
 from bot.wire import Event
 from tests.runtime.alerts.notification_receiver import postbox
 
@@ -67,9 +67,9 @@ def journal() -> Iterator[Journal]:
     one.close()
 
 
-def delivery_to(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Delivery:
+def delivery_to(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.NoticeDelivery:
     words = notify.Wording("b", **wording)  # type: ignore[arg-type]
-    return notify.Delivery(inbox, "a", journal=journal, wording=words, now_ms=now_ms)
+    return notify.NoticeDelivery(inbox, "a", journal=journal, wording=words, now_ms=now_ms)
 
 
 def lost(ref: str, *, market: str = "BTC", message: str = "gone") -> messages.Notice:
@@ -237,7 +237,7 @@ async def test_notices_trimmed_while_a_target_was_down_are_counted_in_a_message(
     journal.notify([lost(str(n), market=f"M{n}") for n in range(9)], now_ms=0)
     again_ms = await delivery.step(0)
     with journal.together():
-        trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=2))
+        trim_rest(journal.db.execute, HeldKeys(), RowsKept(intents=9, events=9, refusals=9, notices=2))
     inbox.down = False
     await delivery.step(again_ms)
     assert inbox.titles == ["[b] 7 older notices were dropped", "[b] M7 is without a stop", "[b] M8 is without a stop"]
@@ -420,7 +420,7 @@ async def test_an_error_written_during_the_search_for_errors_is_sent_with_the_wa
 async def test_notices_trimmed_while_a_digest_is_made_are_counted_in_a_message(journal: Journal) -> None:
     async def trim() -> None:
         with journal.together():
-            trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=50))
+            trim_rest(journal.db.execute, HeldKeys(), RowsKept(intents=9, events=9, refusals=9, notices=50))
 
     inbox = Inbox()
     delivery = delivery_to(journal, inbox, per_hour=60)
@@ -491,7 +491,7 @@ class Slow(Inbox):
 
 
 @contextlib.asynccontextmanager
-async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Delivery]:
+async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.NoticeDelivery]:
     """A run with notices that is stopped at the end of the block, where the newest notice is written."""
     delivery, stop = delivery_to(journal, inbox), asyncio.Event()
     notifier = notify.Notifier([delivery], mono_ms=lambda: 0)
@@ -553,7 +553,7 @@ async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
     pytest.importorskip("apprise")
     with postbox() as box:
         target = notify.AppriseTarget(SecretStr(box.url), 0)
-        delivery = notify.Delivery(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
+        delivery = notify.NoticeDelivery(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
         journal.notify([lost("1")], now_ms=0)
         await delivery.step(0)
     assert [(one["title"], one["type"]) for one in box.bodies] == [("[b] BTC is without a stop", "failure")]

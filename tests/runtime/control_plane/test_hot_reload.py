@@ -23,7 +23,7 @@ from bot.runtime.control_plane.commands import Commands
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.assembly import place_strategies, wanted_guardians
 from bot.runtime.kernel.kernel import Hooks, Kernel
-from bot.runtime.kernel.kernel import Settings as LoopSettings
+from bot.runtime.kernel.kernel import KernelSettings as LoopSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 from bot.runtime.strategy_host import fingerprints, worker
 from bot.runtime.strategy_host.instance import StrategyInstance

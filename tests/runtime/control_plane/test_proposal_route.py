@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 from bot.runtime.control_plane import proposal_route
 from bot.runtime.control_plane.order_commands import decide
 from bot.runtime.control_plane.proposal_route import HOUR_MAX, ProposalRoute
-from bot.runtime.control_plane.server import Problem, Question
+from bot.runtime.control_plane.server import ControlRequest, RequestProblem
 from bot.runtime.journal import order_trace, queries
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
@@ -50,7 +50,7 @@ async def propose(kernel: Kernel, key: str = "one", **changed: Any) -> Any:
         return await work()
 
     access: Any = SimpleNamespace(require_kernel=lambda: kernel, mailbox=SimpleNamespace(ask=ask))
-    return await ProposalRoute(access).propose(Question({**LONG, "key": key, **changed}))
+    return await ProposalRoute(access).propose(ControlRequest({**LONG, "key": key, **changed}))
 
 
 def waiting(kernel: Kernel) -> list[str]:
@@ -121,7 +121,7 @@ def test_whatever_an_assistant_sends_is_answered_and_nothing_is_sent(calls: list
         venue = FakeVenue()
         kernel = await begun(venue, idle)
         for n, changed in enumerate(calls):
-            with contextlib.suppress(Problem):
+            with contextlib.suppress(RequestProblem):
                 answer = await propose(kernel, **({"key": f"k{n}"} | changed))
                 assert answer["state"] in ("waiting", "refused"), answer
         await kernel.cycle()

@@ -24,12 +24,12 @@ from bot.errors import ApiError, BotError, ConfigError, Exit, JournalError
 from bot.runtime.control_plane import control_address, server
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.mailbox import WAITING_MAX, Mailbox
-from bot.runtime.control_plane.server import BODY_BYTES_MAX, HEAD_BYTES_MAX, Data, Problem, Question
+from bot.runtime.control_plane.server import BODY_BYTES_MAX, HEAD_BYTES_MAX, ControlRequest, Data, RequestProblem
 
 NOBODY = 65_534
 
 
-async def echo(question: Question) -> Data:
+async def echo(question: ControlRequest) -> Data:
     found = {
         "word": question.text("word"),
         "count": question.number("count", 3, at_most=9),
@@ -39,31 +39,31 @@ async def echo(question: Question) -> Data:
     return found
 
 
-async def refuses(_: Question) -> Data:
+async def refuses(_: ControlRequest) -> Data:
     raise BotError("not now")
 
 
-async def misreads(_: Question) -> Data:
+async def misreads(_: ControlRequest) -> Data:
     raise ConfigError("line 3: no")
 
 
-async def waits(_: Question) -> Data:
+async def waits(_: ControlRequest) -> Data:
     raise CommandTimeout("the service is away")
 
 
-async def is_declined(_: Question) -> Data:
+async def is_declined(_: ControlRequest) -> Data:
     raise ApiError.of("forbidden", "not with this key")
 
 
-async def is_away(_: Question) -> Data:
+async def is_away(_: ControlRequest) -> Data:
     raise ApiError.of("service_unavailable", "later", reads=True)
 
 
-async def is_full(_: Question) -> Data:
+async def is_full(_: ControlRequest) -> Data:
     raise JournalError("no space left")
 
 
-async def breaks(_: Question) -> Data:
+async def breaks(_: ControlRequest) -> Data:
     raise KeyError("a fault of ours")
 
 
@@ -235,7 +235,7 @@ async def test_a_request_that_warms_up_strategies_has_an_hour(monkeypatch: pytes
     monkeypatch.setattr(control_address, "ANSWER_S", 0.05)
     is_warm = asyncio.Event()
 
-    async def warms(_question: Question) -> dict[str, Any]:
+    async def warms(_question: ControlRequest) -> dict[str, Any]:
         await is_warm.wait()
         return {"applied": ["one"]}
 
@@ -372,11 +372,11 @@ async def test_the_number_of_waiting_requests_is_limited() -> None:
 
     asked = [asyncio.create_task(mailbox.ask(work)) for _ in range(WAITING_MAX)]
     await asyncio.sleep(0)
-    with pytest.raises(Problem, match="ask again"):
+    with pytest.raises(RequestProblem, match="ask again"):
         await mailbox.ask(work)
     mailbox.refuse_all()
     for one in asked:
-        with pytest.raises(Problem, match="stopping"):
+        with pytest.raises(RequestProblem, match="stopping"):
             await one
 
 

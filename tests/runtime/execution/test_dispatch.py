@@ -18,9 +18,9 @@ from bot.runtime.execution.dispatch import ABREAST, entries_max, next_batch, one
 from bot.runtime.execution.execution_engine import SLOW_MS
 from bot.runtime.execution.order_sender import UNSETTLED_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import Hooks, Kernel, Settings
+from bot.runtime.kernel.kernel import Hooks, Kernel, KernelSettings
 from bot.runtime.model.intents import Intent
-from bot.runtime.passes.bar_feed import Closed
+from bot.runtime.passes.bar_feed import ClosedBar
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View
@@ -97,8 +97,8 @@ def test_intents_in_flight_are_bounded_and_slots_are_kept_for_exits() -> None:
 
 
 def test_bars_of_one_instant_are_decided_together_and_each_strategy_gets_one() -> None:
-    def due(*pairs: tuple[int, str]) -> list[Closed]:
-        return [Closed(at, coin, "1m", Bar(coin, at, 1, 1, 1, 1, 1)) for at, coin in pairs]
+    def due(*pairs: tuple[int, str]) -> list[ClosedBar]:
+        return [ClosedBar(at, coin, "1m", Bar(coin, at, 1, 1, 1, 1, 1)) for at, coin in pairs]
 
     names = {"BTC": frozenset("ab"), "ETH": frozenset("c"), "SOL": frozenset("cd")}
     assert side_by_side(due((1, "BTC"), (1, "ETH"), (1, "SOL")), names) == 2, "strategy c gets both ETH and SOL"
@@ -152,7 +152,7 @@ def three(path: Path, script: Any, kind: type[Busy] = Busy) -> tuple[Kernel, Bus
         journal=journal,
         specs=specs,
         pacer=FakePacer(),
-        settings=Settings(guardians=(DEAD_MAN_60,)),
+        settings=KernelSettings(guardians=(DEAD_MAN_60,)),
         abreast=ABREAST,
     )
     return kernel, venue
@@ -460,7 +460,7 @@ async def test_at_the_end_every_close_is_sent_before_a_strategy_gets_the_first_e
         journal=open_journal(None, address=ADDRESS),
         specs=[StrategySpec(one, "1m", limits(one.name, one.markets))],
         pacer=FakePacer(),
-        settings=Settings(guardians=(DEAD_MAN_60,)),
+        settings=KernelSettings(guardians=(DEAD_MAN_60,)),
         hooks=Hooks(run=run),
         abreast=ABREAST,
     )

@@ -12,7 +12,7 @@ from bot.runtime.journal import database
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, Held
+from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, HeldKeys
 from bot.runtime.journal.state_store import Arm
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
@@ -83,7 +83,7 @@ def test_open_positions_and_resting_orders_keep_their_keys_and_entry_events(jour
     journal.take(fills, fills[-1].id, epoch=0)
     for n in range(2, 20):
         lived(journal, n)
-    journal.trim(lambda: Held(frozenset({entry, resting}), {"BTC": 3}), now_ms=LATE_MS)
+    journal.trim(lambda: HeldKeys(frozenset({entry, resting}), {"BTC": 3}), now_ms=LATE_MS)
     assert known(journal) >= {entry, resting}
     assert journal.events.entry_keys("BTC", epoch=0, since_ms=3)[0] == entry
     assert set(journal.events.entry_keys("BTC", epoch=0, since_ms=0)) == {
@@ -102,7 +102,7 @@ def test_the_newest_accepted_entry_of_each_market_stays_and_so_do_the_repairs_of
     repair = lived(journal, 1, market="SOL", strategy="@runtime", action="close", state="rejected")
     for n in range(2, 20):
         lived(journal, n)
-    journal.trim(lambda: Held(positions={"SOL": 5}), now_ms=LATE_MS)
+    journal.trim(lambda: HeldKeys(positions={"SOL": 5}), now_ms=LATE_MS)
     assert known(journal) >= {last_eth, repair}
     journal.trim(now_ms=LATE_MS)
     assert last_eth in known(journal)
@@ -113,7 +113,7 @@ def test_the_target_orders_of_an_open_position_stay_so_that_a_start_makes_none_a
     target = lived(journal, 0, market="SOL", action="close", leg="target")
     for n in range(1, 20):
         lived(journal, n)
-    journal.trim(lambda: Held(positions={"SOL": 5}), now_ms=LATE_MS)
+    journal.trim(lambda: HeldKeys(positions={"SOL": 5}), now_ms=LATE_MS)
     assert target in known(journal)
     journal.trim(now_ms=LATE_MS)
     assert target not in known(journal)
@@ -135,7 +135,7 @@ def test_rows_of_guardians_that_are_gone_are_removed(journal: Journal) -> None:
     journal.state.write_arm(Arm("lost:0:1:cap", 1, None, ""))
     # to be taken back yet
     journal.state.write_arm(Arm("lost:0:2:cap", 2, None, "{}"))
-    journal.trim(lambda: Held(positions={"BTC": 9}), now_ms=0)
+    journal.trim(lambda: HeldKeys(positions={"BTC": 9}), now_ms=0)
     assert {arm.name for arm in journal.state.arms()} == {"dead_man", "old:grd_2", "lost:0:2:cap", "cover:BTC:9"}
 
 

@@ -18,7 +18,7 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.clock_watch import ClockWatch, expire_held, note_wall
 from bot.runtime.pass_runner import PassRunner
 from bot.runtime.passes import pass_scheduler
-from bot.runtime.passes.bar_feed import BarFeed, Closed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import ADDRESS, START_MS, FakeVenue
 from tests.runtime.builders import in_state, intent, make_kernel
@@ -214,12 +214,12 @@ async def test_strategies_get_bars_after_the_clock_went_back() -> None:
     kernel = make_kernel(venue)
     await kernel.recover()
     await kernel.cycle()
-    series = Series("BTC", "1m")
+    series = BarSeries("BTC", "1m")
     assert kernel.feed.due(venue.clock.now_ms()) == []
     behind_ms = venue.clock.now_ms() - HOUR_MS
     assert kernel.feed.due(behind_ms) == [series]
     venue.minute(BTC="101")
-    found: list[Closed] = await kernel.feed.poll(venue, kernel.journal.state.done_until, behind_ms)
+    found: list[ClosedBar] = await kernel.feed.poll(venue, kernel.journal.state.done_until, behind_ms)
     assert [one.bar.close for one in found] == [101]
 
 
@@ -314,7 +314,7 @@ class Waits:
 async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_asked_for_at_once(
     began: int, ended: int, look: int
 ) -> None:
-    venue, series = FakeVenue(), Series("BTC", "1m")
+    venue, series = FakeVenue(), BarSeries("BTC", "1m")
     venue.minute(BTC="100")
     feed = BarFeed({series: 1})
     await feed.warm_up(venue, lambda _market, _interval: None, venue.clock.now_ms())

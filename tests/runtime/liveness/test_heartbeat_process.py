@@ -16,7 +16,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from bot.client.http import Exchange
+from bot.client.http import HttpExchange
 from bot.clock import boot_ns
 from bot.errors import ConfigError
 from bot.runtime.liveness import heartbeat, heartbeat_process
@@ -456,7 +456,7 @@ def test_over_https_it_trusts_the_same_certificates_as_the_client(
     ],
 )
 async def test_it_uses_the_same_address_and_path_as_the_client(base_url: str) -> None:
-    orders, exchange = heartbeat._orders(base_url, KEY), Exchange(base_url)
+    orders, exchange = heartbeat._orders(base_url, KEY), HttpExchange(base_url)
     assert exchange._connections is not None
     host, port, context = exchange._connections._address
     assert (orders.host, orders.port, orders.tls) == (host, port, context is not None)

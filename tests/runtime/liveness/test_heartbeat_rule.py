@@ -14,15 +14,15 @@ import pytest
 from bot.clock import monotonic_ns
 from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
-from bot.runtime.liveness.heartbeat_process import LeaseFile, Record, classify, first_heart
-from bot.runtime.liveness.heartbeat_rule import SECOND, Answer, Heart
+from bot.runtime.liveness.heartbeat_process import LeaseFile, LeaseRecord, classify, first_heart
+from bot.runtime.liveness.heartbeat_rule import SECOND, Heart, HeartbeatAnswer
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.liveness.progress_stamp import STARTING, ProgressReader, ProgressWriter, Stamp
 
 S = SECOND
 R60 = heartbeat_rule.beat_timing(60)
 WELL = Stamp(1, 5, 100 * S, -1)
-OK = Answer("ok", "", 1, 160_000, 100_000)
+OK = HeartbeatAnswer("ok", "", 1, 160_000, 100_000)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_failed_starts_share_three_heartbeats_and_then_the_switch_acts(
             fence += 1
             stamp = Stamp(fence, 0, 0, -1)
             orders: Any = SimpleNamespace(fence=fence)
-            heart = first_heart(Record(fence - 1, 0, heart), orders)
+            heart = first_heart(LeaseRecord(fence - 1, 0, heart), orders)
         now_ns = (100 + at) * S
         if any(start + warms_after <= at < end for start, end in lives):
             stamp = Stamp(fence, stamp.cycles + 1, now_ns, STARTING)
@@ -110,7 +110,7 @@ def test_failed_starts_share_three_heartbeats_and_then_the_switch_acts(
             heart = heartbeat_rule.sending(heart, stamp=stamp, fence=fence)
             beats.append(at)
             deadline = at + 60
-            answer = Answer("ok", "", 1, deadline * 1000, at * 1000)
+            answer = HeartbeatAnswer("ok", "", 1, deadline * 1000, at * 1000)
             heart = heartbeat_rule.answered(R60, heart, answer, sent_ns=now_ns, now_ns=now_ns, chance=0.5)
         at += 1
         assert at < 500, "the switch never fires"
@@ -161,7 +161,9 @@ def test_a_process_that_tries_and_fails_does_not_count_as_stuck() -> None:
 def test_failures_are_retried_after_a_quarter_a_half_and_then_each_second() -> None:
     heart, waits = Heart(), []
     for _ in range(6):
-        heart = heartbeat_rule.answered(R60, heart, Answer("retry", "timeout"), sent_ns=0, now_ns=0, chance=0.5)
+        heart = heartbeat_rule.answered(
+            R60, heart, HeartbeatAnswer("retry", "timeout"), sent_ns=0, now_ns=0, chance=0.5
+        )
         waits.append(heart.next_ns / S)
     assert waits == [0.25, 0.5, 1, 1, 1, 1]
     assert heart.failures == 6
@@ -170,7 +172,7 @@ def test_failures_are_retried_after_a_quarter_a_half_and_then_each_second() -> N
 def test_retry_after_is_honoured_unless_the_switch_would_fire_meanwhile() -> None:
     def wait(after_s: int, sent_s: int) -> float:
         heart = Heart(sent_ns=sent_s * S, guardians=1 if sent_s else 0)
-        answer = Answer("retry", "rate_limited", after_ns=after_s * S)
+        answer = HeartbeatAnswer("retry", "rate_limited", after_ns=after_s * S)
         return (
             heartbeat_rule.answered(R60, heart, answer, sent_ns=100 * S, now_ns=100 * S, chance=0.5).next_ns / S - 100
         )
@@ -188,7 +190,7 @@ def test_retry_after_is_honoured_unless_the_switch_would_fire_meanwhile() -> Non
 def test_a_heartbeat_sent_after_the_margin_is_a_lapse_although_its_answer_is_good() -> None:
     heart = Heart(sent_ns=100 * S, guardians=1, deadline_ms=160_000, server_ms=100_000)
     late = heartbeat_rule.answered(
-        R60, heart, Answer("ok", "", 1, 216_000, 156_000), sent_ns=156 * S, now_ns=156 * S, chance=0.5
+        R60, heart, HeartbeatAnswer("ok", "", 1, 216_000, 156_000), sent_ns=156 * S, now_ns=156 * S, chance=0.5
     )
     assert late.lapses == 1
     assert not heartbeat_rule.may_open(R60, late, now_ns=157 * S, acknowledged=0)
@@ -196,7 +198,7 @@ def test_a_heartbeat_sent_after_the_margin_is_a_lapse_although_its_answer_is_goo
 
 
 def test_a_missing_switch_is_a_lapse_if_one_was_armed_before() -> None:
-    empty = Answer("ok", server_ms=101_000)
+    empty = HeartbeatAnswer("ok", server_ms=101_000)
     fresh = heartbeat_rule.answered(R60, Heart(), empty, sent_ns=100 * S, now_ns=100 * S, chance=0.5)
     assert (fresh.lapses, fresh.error, fresh.next_ns) == (0, "nothing_armed", 102 * S)
     gone = heartbeat_rule.answered(
@@ -220,10 +222,14 @@ def test_boot_time_ahead_of_monotonic_time_is_a_suspend() -> None:
 
 
 def test_a_lost_credential_stops_for_good_and_a_refusal_waits_a_period() -> None:
-    lost = heartbeat_rule.answered(R60, Heart(), Answer("lost", "unauthorized"), sent_ns=0, now_ns=0, chance=0.5)
+    lost = heartbeat_rule.answered(
+        R60, Heart(), HeartbeatAnswer("lost", "unauthorized"), sent_ns=0, now_ns=0, chance=0.5
+    )
     assert heartbeat_rule.judge(R60, lost, now_ns=10**18, stamp=WELL, fence=1) == "stopped"
     assert (
-        heartbeat_rule.answered(R60, Heart(), Answer("refused", "http_404"), sent_ns=0, now_ns=0, chance=0.5).next_ns
+        heartbeat_rule.answered(
+            R60, Heart(), HeartbeatAnswer("refused", "http_404"), sent_ns=0, now_ns=0, chance=0.5
+        ).next_ns
         == 10 * S
     )
 
@@ -378,7 +384,7 @@ def test_a_nearer_deadline_after_a_reload_counts_at_once_and_causes_no_second_re
     """The new process continues with the old one's record, and the earlier deadline is far ahead."""
     lengths, path = heartbeat_rule.beat_timing(600), str(tmp_path / "belief")
     far = heartbeat_rule.answered(
-        lengths, Heart(lapses=2), Answer("ok", "", 1, 1_600_000, 1_000_000), sent_ns=S, now_ns=S, chance=0.5
+        lengths, Heart(lapses=2), HeartbeatAnswer("ok", "", 1, 1_600_000, 1_000_000), sent_ns=S, now_ns=S, chance=0.5
     )
     writer = LeaseFile(path, write=True)
     writer.write(7, S, far)
@@ -398,7 +404,7 @@ def test_a_nearer_deadline_after_a_reload_counts_at_once_and_causes_no_second_re
     assert not run.process.lease().lapsed
     heart = first_heart(writer.read(), run.process._orders)
     near = heartbeat_rule.answered(
-        R60, heart, Answer("ok", "", 1, 1_062_000, 1_002_000), sent_ns=3 * S, now_ns=3 * S, chance=0.5
+        R60, heart, HeartbeatAnswer("ok", "", 1, 1_062_000, 1_002_000), sent_ns=3 * S, now_ns=3 * S, chance=0.5
     )
     assert (near.error, near.sent_ns, near.lapses) == ("", 3 * S, 2)
     run.process.close()

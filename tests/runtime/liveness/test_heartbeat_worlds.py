@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from bot.runtime.liveness import heartbeat_rule
-from bot.runtime.liveness.heartbeat_rule import SECOND, Answer, BeatTiming, Heart, Verdict
+from bot.runtime.liveness.heartbeat_rule import SECOND, BeatTiming, Heart, HeartbeatAnswer, Verdict
 from bot.runtime.liveness.progress_stamp import Stamp
 
 T = 7_200.0
@@ -140,7 +140,7 @@ class World:
             return Stamp(FENCE + 1, 0, 0, -1)
         return Stamp(FENCE, 1, self.rules.clock(self, self.progress(t)), -1)
 
-    def attempt(self, t: float) -> tuple[float, Answer]:
+    def attempt(self, t: float) -> tuple[float, HeartbeatAnswer]:
         """The time and the content of the attempt's answer. The second connection gives a second chance to arrive."""
         for start in (t, t + heartbeat_rule.HEDGE_NS / SECOND):
             latency = self.r.uniform(*LATENCY_S) if self.r.random() < 0.8 else self.r.uniform(0.4, 0.9)
@@ -166,10 +166,10 @@ class World:
                 # The answer waits in the socket until the host wakes.
                 back = asleep[1]
             if not armed:
-                return back, Answer("ok", server_ms=int(arrives * 1000))
+                return back, HeartbeatAnswer("ok", server_ms=int(arrives * 1000))
             assert self.deadline is not None
-            return back, Answer("ok", "", 1, int(self.deadline * 1000), int(arrives * 1000))
-        return t + heartbeat_rule.ATTEMPT_NS / SECOND, Answer("retry", "timeout")
+            return back, HeartbeatAnswer("ok", "", 1, int(self.deadline * 1000), int(arrives * 1000))
+        return t + heartbeat_rule.ATTEMPT_NS / SECOND, HeartbeatAnswer("retry", "timeout")
 
     def look(self, t: float) -> None:
         """Between heartbeats: the clocks, and the daemon's check of its lease."""
@@ -310,7 +310,7 @@ def monotonic(world: World, t: float) -> int:
 
 
 def from_receipt(
-    lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
+    lengths: BeatTiming, heart: Heart, answer: HeartbeatAnswer, *, sent_ns: int, now_ns: int, chance: float
 ) -> Heart:
     return heartbeat_rule.answered(lengths, heart, answer, sent_ns=now_ns, now_ns=now_ns, chance=chance)
 
@@ -320,7 +320,7 @@ def ungated(lengths: BeatTiming, heart: Heart, *, now_ns: int, stamp: Stamp, fen
 
 
 def no_fast_retry(
-    lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
+    lengths: BeatTiming, heart: Heart, answer: HeartbeatAnswer, *, sent_ns: int, now_ns: int, chance: float
 ) -> Heart:
     heart = heartbeat_rule.answered(lengths, heart, answer, sent_ns=sent_ns, now_ns=now_ns, chance=chance)
     return heart._replace(next_ns=now_ns + int(lengths.period_ns * (0.9 + 0.2 * chance)))
@@ -331,7 +331,7 @@ def boot_beats_without_end(lengths: BeatTiming, heart: Heart, *, now_ns: int, st
 
 
 def accepts_any_success(
-    lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
+    lengths: BeatTiming, heart: Heart, answer: HeartbeatAnswer, *, sent_ns: int, now_ns: int, chance: float
 ) -> Heart:
     if answer.kind == "ok" and not answer.guardians:
         answer = answer._replace(guardians=1, deadline_ms=answer.server_ms + 60_000)

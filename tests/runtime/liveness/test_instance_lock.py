@@ -19,7 +19,7 @@ import pytest
 
 from bot.cli.operate import systemd_unit
 from bot.cli.run import run
-from bot.cli.run.embedded_service import Embedded, Minted, Running, ServiceFailed
+from bot.cli.run.embedded_service import Embedded, EmbeddedKey, RunningService, ServiceFailed
 from bot.client.http import TIMEOUTS
 from bot.config import load
 from bot.errors import BotError, ConfigError, Exit, JournalError, OutcomeUnknown, TryLater
@@ -429,7 +429,7 @@ async def test_a_start_that_waits_for_its_embedded_service_asks_for_time(
     seen: list[str] = []
     asked = 0
 
-    async def mint(_: Embedded) -> Minted:
+    async def mint(_: Embedded) -> EmbeddedKey:
         nonlocal asked
         asked += 1
         if asked < 3:
@@ -441,7 +441,7 @@ async def test_a_start_that_waits_for_its_embedded_service_asks_for_time(
         raise TryLater("connect_error", "nobody is there any more")
 
     monkeypatch.setattr(Embedded, "is_alive", lambda _: asked < 3)
-    monkeypatch.setattr(Embedded, "ensure", lambda _: Running("http://127.0.0.1:9", 1, is_new=True))
+    monkeypatch.setattr(Embedded, "ensure", lambda _: RunningService("http://127.0.0.1:9", 1, is_new=True))
     monkeypatch.setattr(Embedded, "mint", mint)
     config = repository / "configs" / "paper.yaml"
     settings = load(config, {"HOME": str(tmp_path)})

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bot.runtime.kernel.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, KernelSettings
 from bot.runtime.shutdown import wind_down
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from bot.wire import BracketRequest, CloseRequest, GuardianRequest, LegRequest, OrderRequest
@@ -23,9 +23,9 @@ STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
 SIDES = ("long", "short")
 
 
-def policy(pct: float | None = None, positions: str = "adopt") -> Settings:
+def policy(pct: float | None = None, positions: str = "adopt") -> KernelSettings:
     distance = None if pct is None else Decimal(str(pct))
-    return Settings(guardians=(DEAD_MAN_60,), foreign_positions=positions, adopted_stop_pct=distance)
+    return KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions=positions, adopted_stop_pct=distance)
 
 
 def adds(view: View, bar: Bar) -> Iterable[Intent]:
@@ -415,7 +415,7 @@ async def test_a_position_that_our_strategy_has_added_to_is_ours_and_is_closed_l
 
 @pytest.mark.parametrize("settings", [policy(), policy(5)], ids=["no distance", "5 %"])
 async def test_a_kill_at_any_moment_of_an_adoption_sells_nothing_and_arms_one_stop(
-    settings: Settings, tmp_path: Path
+    settings: KernelSettings, tmp_path: Path
 ) -> None:
     points = 1
     at = 0

@@ -18,7 +18,7 @@ from bot.errors import ApiError, OutcomeUnknown
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, KernelSettings
 from bot.runtime.model.positions import Drift, DriftKind
 from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.reconciliation.guardians import WantedGuardian
@@ -267,7 +267,7 @@ async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before()
     drawdown = WantedGuardian(
         "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
     )
-    kernel = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, drawdown)))
+    kernel = await opened(venue, settings=KernelSettings(guardians=(DEAD_MAN_60, drawdown)))
     assert {g.type for g in venue.guards.values()} == {"dead_man_switch", "account_drawdown"}
     first = next(g.id for g in venue.guards.values() if g.type == "dead_man_switch")
     venue.guards.clear()
@@ -289,7 +289,7 @@ async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_accou
         await kernel.reconciliation.reconcile()
     venue.guards.clear()
     wanted = WantedGuardian(DEAD_MAN_60.name, DEAD_MAN_60.request.model_copy(update={"heartbeat_seconds": seconds}))
-    other = make_kernel(venue, settings=Settings(guardians=(wanted,)))
+    other = make_kernel(venue, settings=KernelSettings(guardians=(wanted,)))
     await other.recover()
     assert [(g.type, g.heartbeat_seconds) for g in venue.guards.values()] == [("dead_man_switch", seconds)]
     assert other.conditions.entries_stopped(other.now_ms()) is None
@@ -445,7 +445,7 @@ async def test_an_arm_of_a_lost_journal_that_comes_late_leaves_one_dead_man(
             venue.guards.clear()
         else:
             guardians = (DEAD_MAN_60,) if what == "armed" else ()
-            kernel = make_kernel(venue, path=tmp_path / "j.db", settings=Settings(guardians=guardians))
+            kernel = make_kernel(venue, path=tmp_path / "j.db", settings=KernelSettings(guardians=guardians))
             await kernel.recover()
             kill(kernel)
     assert venue.guards == {}
@@ -500,7 +500,7 @@ def ordered(venue: FakeVenue) -> list[tuple[str, float]]:
 
 async def test_two_schedules_of_the_same_instants_are_two_when_they_order_something_else() -> None:
     venue = FakeVenue()
-    settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC"), ordering("ETH")))
+    settings = KernelSettings(guardians=(DEAD_MAN_60, ordering("BTC"), ordering("ETH")))
     kernel = await opened(venue, settings=settings)
     await kernel.reconciliation.reconcile()
     assert ordered(venue) == [("BTC", 15.5), ("ETH", 15.5)]
@@ -508,7 +508,7 @@ async def test_two_schedules_of_the_same_instants_are_two_when_they_order_someth
 
 async def test_a_schedule_whose_order_has_changed_is_armed_anew_and_the_old_one_goes() -> None:
     venue = FakeVenue()
-    kernel = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, ordering("BTC"))))
+    kernel = await opened(venue, settings=KernelSettings(guardians=(DEAD_MAN_60, ordering("BTC"))))
     await kernel.guardians.change((DEAD_MAN_60, ordering("BTC", 20)), epoch=0)
     await kernel.guardians.retire()
     assert ordered(venue) == [("BTC", 20)]
@@ -529,7 +529,7 @@ class Rewrites(FakeVenue):
 
 async def test_a_schedule_that_the_service_writes_otherwise_is_armed_once(path: Path) -> None:
     venue = Rewrites()
-    settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC")))
+    settings = KernelSettings(guardians=(DEAD_MAN_60, ordering("BTC")))
     kernel = await opened(venue, settings=settings, path=path)
     kill(kernel)
     kernel = await begun_again(venue, path, settings=settings)
@@ -546,7 +546,7 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
     venue.minute(BTC="100")
     await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300), bracket=STOP), key="a person")
     kernel = make_kernel(
-        venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy), markets=("BTC", "ETH")
+        venue, settings=KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions=policy), markets=("BTC", "ETH")
     )
     await kernel.recover()
     await kernel.cycle()
@@ -567,7 +567,7 @@ async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes()
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=20, bracket=Bracket(stop_pct=2))
 
-    settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
+    settings = KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
     kernel = make_kernel(venue, each, settings=settings, markets=coins, pacer=venue.pacer)
     venue.minute()
     await kernel.recover()
@@ -654,7 +654,7 @@ async def test_a_question_that_is_lost_puts_off_what_is_found_by_ten_seconds_and
     question: str,
 ) -> None:
     venue = FakeVenue()
-    settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
+    settings = KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
     kernel = await opened(venue, settings=settings, markets=("BTC", "ETH"))
     await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(300)), key="a person")
     venue.faults = [Fault(question, "drop")]
@@ -678,7 +678,7 @@ async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_
 
 async def test_a_repair_that_is_not_answered_keeps_no_other_from_its_own() -> None:
     venue = FakeVenue()
-    settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
+    settings = KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
     kernel = await opened(venue, settings=settings, markets=("BTC", "ETH"))
     limit = OrderRequest(market="ETH", side="long", usd_amount=Decimal(300), type="limit", limit_px="90")
     for key in ("a person", "a person again"):

@@ -18,10 +18,10 @@ from bot.runtime.account.fold import with_our_keys
 from bot.runtime.alerts.messages import of_event
 from bot.runtime.decisions import event_consumer
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import Kernel, Settings
+from bot.runtime.kernel.kernel import Kernel, KernelSettings
 from bot.runtime.model.shares import FOREIGN
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
-from bot.wire import CloseRequest, OrderResult, Trade
+from bot.wire import CloseRequest, OrderResult, TradeResource
 from tests.fakes import ADDRESS, Crash, FakeVenue, Fault, refused
 from tests.runtime.builders import (
     AWAY,
@@ -59,7 +59,7 @@ class Keyless(FakeVenue):
 class KeysOnTrades(Keyless):
     """As the interface has it: the trade shows its key, and nothing is said of events."""
 
-    def _trade(self, *args: Any, **named: Any) -> Trade:
+    def _trade(self, *args: Any, **named: Any) -> TradeResource:
         self.shows_keys = True
         try:
             return super()._trade(*args, **named)
@@ -67,8 +67,8 @@ class KeysOnTrades(Keyless):
             self.shows_keys = False
 
 
-def policy(name: str) -> Settings:
-    return Settings(guardians=(DEAD_MAN_60,), foreign_positions=name)
+def policy(name: str) -> KernelSettings:
+    return KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions=name)
 
 
 def by_hand(venue: FakeVenue, coin: str = "BTC", side: str = "long", size: int = 1) -> None:

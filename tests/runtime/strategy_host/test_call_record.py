@@ -34,7 +34,7 @@ def noted(tmp_path: Path) -> Iterator[CallRecord]:
     made.close()
 
 
-def blocked(folder: Path) -> list[call_record.Asked]:
+def blocked(folder: Path) -> list[call_record.UnfinishedCall]:
     return [one for one in call_record.asked(folder)[1] if one.blocked_daemon]
 
 

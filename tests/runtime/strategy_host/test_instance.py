@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from bot import logs
 from bot.errors import StrategyError
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.passes.bar_feed import BarFeed, Series
+from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.strategy import Bar, Intent, Strategy, View
 
@@ -35,7 +35,7 @@ class Unspeakable(Exception):
 
 
 def make_instance() -> StrategyInstance:
-    feed = BarFeed({Series("BTC", "1m"): 1})
+    feed = BarFeed({BarSeries("BTC", "1m"): 1})
     strategy = Talker(name="talker", markets=["BTC"], params={})
     return StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.service.docs.nav_chart import BOTTOM, TOP, Point, chart
+from bot.service.docs.nav_chart import BOTTOM, TOP, ValuePoint, chart
 from bot.service.docs.wallet_page import RANGES, TRADES_SHOWN
 from tests.service import serving
 from tests.service.conftest import Box, Caller
@@ -113,7 +113,7 @@ async def test_a_wrong_range_is_refused_and_a_new_account_has_no_chart(box: Box)
 
 @given(st.lists(st.integers(0, 10**7), min_size=2, max_size=30), st.integers(0, 10**7))
 def test_the_chart_keeps_every_value_inside_its_lines(cents: list[int], start: int) -> None:
-    points = [Point(1_767_225_600_000 + n * HOUR_MS, Decimal(one) / 100) for n, one in enumerate(cents)]
+    points = [ValuePoint(1_767_225_600_000 + n * HOUR_MS, Decimal(one) / 100) for n, one in enumerate(cents)]
     drawn = chart(points, Decimal(start) / 100, "value")
     spots = [
         tuple(map(float, one.split(","))) for one in re.findall(r'class="line" points="([^"]+)"', drawn)[0].split()

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from bot.client import Client
-from bot.client.stream import Message, Parser
+from bot.client.stream import Parser, StreamMessage
 from bot.clock import SystemClock
 from bot.errors import AccessLost, Refused
 from bot.service.http.event_stream import LOOK_SECONDS, STREAMS_MAX
@@ -103,14 +103,14 @@ class Trader:
         async with self.http.stream("GET", "/v1/events/stream", params=asked, headers=headers) as answer:
             yield answer
 
-    async def take(self, count: int, began: asyncio.Event | None = None, **where: Any) -> list[Message]:
+    async def take(self, count: int, began: asyncio.Event | None = None, **where: Any) -> list[StreamMessage]:
         """The first messages of a stream, up to the given number; then the stream is closed.
 
         `began` is set when it is open.
         """
         if count == 0:
             return []
-        found: list[Message] = []
+        found: list[StreamMessage] = []
         parser = Parser()
         async with asyncio.timeout(PATIENCE_S), self.stream(**where) as answer:
             assert answer.status_code == 200
@@ -151,7 +151,7 @@ async def test_pages_filters_and_resumes_give_the_same_sequence(start: Start, wo
                 and (wanted is None or {event["type"], f"{event['type']}.{event['subtype']}"} & wanted)
             ]
             assert await trader.pages(since, types, chance) == expected, seed
-            got: list[Message] = []
+            got: list[StreamMessage] = []
             last: str | None = None
             while len(got) < len(expected):
                 count = min(chance.randrange(1, 60), len(expected) - len(got))
@@ -227,11 +227,11 @@ async def test_a_connected_reader_continues_over_a_reset_and_a_later_cursor_is_v
             assert answer.status_code == 410
 
 
-async def ended(answer: Any) -> tuple[list[Message], float]:
+async def ended(answer: Any) -> tuple[list[StreamMessage], float]:
     """All messages until the server ends the stream, and the time until then."""
     began = time.monotonic()
     parser = Parser()
-    found: list[Message] = []
+    found: list[StreamMessage] = []
     async with asyncio.timeout(PATIENCE_S):
         async for part in answer.aiter_bytes():
             found += parser.feed(part)

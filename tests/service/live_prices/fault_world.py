@@ -28,11 +28,11 @@ from bot.clock import SystemClock
 from bot.errors import Refusal
 from bot.market_data.ccxt_source import CcxtSource
 from bot.market_data.source import LiveSource
-from bot.model.events import Fill
+from bot.model.events import FillEvent
 from bot.service.live_prices.listings import live_options
 from bot.service.live_prices.live_market import AGE_MAX_MS
 from bot.service.live_prices.live_prices import SAVED_AGE_MS, LivePrices
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.service.state_machine import machine as machine_module
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
@@ -67,7 +67,7 @@ class Seen:
     heard_ms: int = 0
     # quotes before it are too old to be applied
     next_shown: int = 0
-    bars: dict[str, dict[int, Candle]] = field(default_factory=dict)
+    bars: dict[str, dict[int, GridCandle]] = field(default_factory=dict)
 
 
 class World:
@@ -217,11 +217,11 @@ class World:
         self.watch.judge(command, applied.answer, list(applied.events), was_calm=False)
         for event in applied.events:
             self.count(f"{type(event).__name__}.{getattr(event, 'subtype', '')}")
-            if isinstance(event, Fill):
+            if isinstance(event, FillEvent):
                 self.check_fill(state, command, event, before[event.coin])
         return applied
 
-    def check_fill(self, state: State, command: c.Command, fill: Fill, last: int) -> None:
+    def check_fill(self, state: State, command: c.Command, fill: FillEvent, last: int) -> None:
         """A fill is made at a price of the source. A taker pays the half spread beside it; a maker gets its limit or
         better.
 
@@ -263,7 +263,7 @@ class World:
             self.check_stops(coin, mark)
             return at
 
-        def checked_candle(coin: str, candle: Candle) -> None:
+        def checked_candle(coin: str, candle: GridCandle) -> None:
             self.check_missed(coin, candle)
             self.in_gap = True
             missed_candle(coin, candle)
@@ -298,7 +298,7 @@ class World:
         seen.lived_ms, seen.heard_ms = max(seen.lived_ms, at_ms), self.exchange.now_ms()
         self.count("quotes")
 
-    def check_missed(self, coin: str, candle: Candle) -> None:
+    def check_missed(self, coin: str, candle: GridCandle) -> None:
         seen = self.seen[coin]
         true = seen.truth.minute(candle.ts)
         assert true is not None, f"there is no candle {candle.ts}"

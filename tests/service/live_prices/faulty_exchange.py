@@ -17,7 +17,7 @@ from bot.clock import SystemClock
 from bot.market_data.feeder_client import Failure
 from bot.market_data.source import NoAnswer, SourceError
 from bot.service.market_data.candles import merge
-from bot.service.market_data.simulator import Candle
+from bot.service.market_data.simulator import GridCandle
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE: Final = 60_000
@@ -87,16 +87,16 @@ class Truth:
         slot = (at_ms - self.listed_ms) // SLOT
         return self.path[slot] if 0 <= slot < len(self.path) else None
 
-    def minute(self, ts: int, until_ms: int | None = None) -> Candle | None:
+    def minute(self, ts: int, until_ms: int | None = None) -> GridCandle | None:
         """The candle of the minute from its trades before `until_ms`. None without a trade."""
         slot = (ts - self.listed_ms) // SLOT
         count = SLOTS if until_ms is None else max(0, min(SLOTS, (until_ms - ts) // SLOT))
         pxs = [px for px in self.path[max(0, slot) : max(0, slot + count)] if px is not None]
         if not pxs:
             return None
-        return Candle(ts, pxs[0], max(pxs), min(pxs), pxs[-1], (len(pxs) * 7 + pxs[0] // self.tick % 97) * 10**5)
+        return GridCandle(ts, pxs[0], max(pxs), min(pxs), pxs[-1], (len(pxs) * 7 + pxs[0] // self.tick % 97) * 10**5)
 
-    def candle(self, interval: str, ts: int, until_ms: int | None = None) -> Candle | None:
+    def candle(self, interval: str, ts: int, until_ms: int | None = None) -> GridCandle | None:
         """The candle of any interval. `until_ms`: of an unfinished one."""
         end_ms = ts + INTERVAL_MS[interval]
         first = max(ts, self.listed_ms)

@@ -8,15 +8,15 @@ from bot.market_data.source import Depth
 from bot.service.live_prices.depth import book_of
 from bot.venue.model.commands import ListMarket, QuotePoint, SetBook
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import Market, MarketSpec, State
+from bot.venue.model.state import MarketSpec, State, VenueMarket
 from bot.venue.prices.book import walk
 from tests.builders import e8
 
 SPEC = MarketSpec("BTC", sz_decimals=3, sig_figs=None, px_decimals=1)
 
 
-def market() -> Market:
-    return Market(SPEC, e8("1000"), e8("1000"), e8("1000"))
+def market() -> VenueMarket:
+    return VenueMarket(SPEC, e8("1000"), e8("1000"), e8("1000"))
 
 
 def side(best: float, buy: int, *sizes: float, step: float = 1.0) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ import pytest
 from bot.errors import ConfigError, Refusal
 from bot.market_data.quote_filter import scaled
 from bot.market_data.source import NoAnswer, NotOffered, Page
-from bot.model.events import Fill
+from bot.model.events import FillEvent
 from bot.service.live_prices.listings import live_options
 from bot.service.live_prices.live_market import AGE_MAX_MS, candle_of
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
@@ -121,7 +121,7 @@ async def test_a_stop_inside_a_gap_fills_at_the_price_of_the_gap(source: FakeSou
     assert live.machine.state.accounts["me"].positions, "the gap is not known yet"
     await live.wait_for_minute(94_100.0)
     assert not live.machine.state.accounts["me"].positions
-    fills = [event for event in live.machine.state.accounts["me"].events if isinstance(event, Fill)]
+    fills = [event for event in live.machine.state.accounts["me"].events if isinstance(event, FillEvent)]
     assert scaled(93_400.0) < fills[-1].px <= scaled(93_500.0)
     assert live.market().closed_reason is None
     live.machine.show_marks()

@@ -6,10 +6,10 @@ import pytest
 
 from bot.market_data.quote_filter import scaled
 from bot.market_data.source import Connection, Depth, FundingRate, Mark, Missing, Quote
-from bot.model.events import Fill
+from bot.model.events import FillEvent
 from bot.service.live_prices.live_market import AGE_MAX_MS, QUIET_MS
 from bot.venue.model.commands import OpenAccount, PlaceOrder
-from bot.venue.model.state import HOUR_MS, Market, OrderSpec
+from bot.venue.model.state import HOUR_MS, OrderSpec, VenueMarket
 from tests.service.live_prices.source import BTC, FakeSource, Live, quote
 
 
@@ -20,7 +20,7 @@ async def live() -> Live:
     return made
 
 
-def listed(live: Live) -> Market:
+def listed(live: Live) -> VenueMarket:
     live.machine.show_marks()
     return live.machine.state.markets["BTC"]
 
@@ -36,7 +36,7 @@ async def test_the_mark_of_the_source_is_the_mark_and_the_quote_is_bid_and_ask(l
     assert (listed(live).mark, listed(live).mid) == (scaled(94_100.0), scaled(94_010.0))
     live.machine.run(OpenAccount("me", "0x0", None, 10_000 * 10**8))
     live.machine.run(PlaceOrder("me", OrderSpec("BTC", 1, size=1_000_000, leverage=1)))
-    (fill,) = [event for event in live.machine.state.accounts["me"].events if isinstance(event, Fill)]
+    (fill,) = [event for event in live.machine.state.accounts["me"].events if isinstance(event, FillEvent)]
     assert fill.px == scaled(94_010.5)
 
 
@@ -77,7 +77,7 @@ async def test_the_depth_of_the_source_bounds_an_order(live: Live) -> None:
     live.market().take(quote(94_000.0, half=0.1))
     live.machine.run(OpenAccount("me", "0x0", None, 10_000_000 * 10**8))
     live.machine.run(PlaceOrder("me", OrderSpec("BTC", 1, size=scaled(1.2), leverage=1)))
-    found = [(e.px, e.size) for e in live.machine.state.accounts["me"].events if isinstance(e, Fill)]
+    found = [(e.px, e.size) for e in live.machine.state.accounts["me"].events if isinstance(e, FillEvent)]
     assert [size for _, size in found] == [scaled(0.5), scaled(0.5), scaled(0.2)]
     assert [px for px, _ in found] == [scaled(94_000.1), scaled(94_001.1), scaled(94_002.1)]
 

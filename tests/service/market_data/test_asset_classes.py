@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.event_odds import EventOdds
 from bot.service.market_data.instruments import CATALOGUE, starting_at
 from bot.service.market_data.simulator import SimulatedMarket
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import Market
+from bot.venue.model.state import VenueMarket
 from tests.service.conftest import OpenBox
 
 HOUR_MS = 3_600_000
@@ -28,8 +28,8 @@ EVENT = "event:BTC-UP-6H"
 PAST: dict[str, Any] = {"hold_prices": False}
 
 
-def event(seed: int, *, hours: int = 48, prior: float = 0.4, pace: float = 1.0) -> EventMarket:
-    return EventMarket(
+def event(seed: int, *, hours: int = 48, prior: float = 0.4, pace: float = 1.0) -> EventOdds:
+    return EventOdds(
         coin="event:X",
         seed=seed,
         prior=round(prior * E8),
@@ -70,7 +70,7 @@ def test_an_event_ends_at_its_outcome_and_has_no_price_after() -> None:
 
 def test_a_stock_is_nearly_still_while_its_outside_price_is_closed_and_reopens_with_a_gap() -> None:
     listing = CATALOGUE["TSLA"]
-    grid = Market(listing.spec, listing.px, listing.px, listing.px)
+    grid = VenueMarket(listing.spec, listing.px, listing.px, listing.px)
     week: list[float] = []
     weekend: list[float] = []
     gaps: list[float] = []

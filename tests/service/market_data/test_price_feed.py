@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from bot.service.market_data.candles import CandleStore, merge
-from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.event_odds import EventOdds
 from bot.service.market_data.instruments import CATALOGUE, starting_at
 from bot.service.market_data.price_feed import HISTORY_BARS, PriceFeed, RecordedSource, SimulatedSource, points_of
-from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
+from bot.service.market_data.simulator import GridCandle, SimulatedMarket, path_of
 from bot.venue.model.commands import Heartbeat
-from bot.venue.model.state import Market
+from bot.venue.model.state import VenueMarket
 from bot.wire.vocabulary import INTERVAL_MS
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
@@ -35,7 +35,7 @@ def test_the_sample_has_every_class() -> None:
 def simulated(coin: str, seed: int = 1, start_ms: int = START_MS) -> SimulatedSource:
     listing = starting_at(CATALOGUE[coin], start_ms)
     if listing.spec.expires_ms is not None:
-        event = EventMarket(
+        event = EventOdds(
             coin=coin,
             seed=seed,
             prior=listing.px,
@@ -45,7 +45,7 @@ def simulated(coin: str, seed: int = 1, start_ms: int = START_MS) -> SimulatedSo
             day_usd=listing.day_usd,
         )
         return SimulatedSource(event, start_ms)
-    grid = Market(listing.spec, listing.px, listing.px, listing.px)
+    grid = VenueMarket(listing.spec, listing.px, listing.px, listing.px)
     market = SimulatedMarket(
         grid, seed=seed, px=listing.px, start_ms=start_ms, daily_vol=listing.daily_vol, day_usd=listing.day_usd
     )
@@ -80,7 +80,7 @@ def test_fine_candles_make_up_the_coarse_ones(coin: str) -> None:
 
 @pytest.mark.parametrize("coin", SAMPLE)
 def test_every_candle_lies_on_the_grid_and_is_whole(coin: str) -> None:
-    market = Market(CATALOGUE[coin].spec, 1, 1, 1)
+    market = VenueMarket(CATALOGUE[coin].spec, 1, 1, 1)
     feed = feed_at((coin,), START_MS)
     for name in INTERVAL_MS:
         page = feed.store(coin).page(name, 5000, START_MS)
@@ -130,7 +130,7 @@ def test_prices_depend_on_the_seed_and_not_on_the_order_of_requests() -> None:
 
 
 def test_a_candle_is_four_points_in_the_adaptive_order() -> None:
-    candle = Candle(0, 100, 110, 95, 105, 10)
+    candle = GridCandle(0, 100, 110, 95, 105, 10)
     # The low is nearer to the open.
     assert path_of(candle) == (100, 95, 110, 105)
     assert path_of(candle._replace(high=102)) == (100, 102, 95, 105)
@@ -143,11 +143,11 @@ def test_a_store_shows_the_running_bar_and_closes_it_by_the_clock() -> None:
     store = CandleStore()
     store.point(0, 100, 1)
     store.point(20_000, 120, 1)
-    assert store.page("1m", 10, 59_999) == [(Candle(0, 100, 120, 100, 120, 2), False)]
+    assert store.page("1m", 10, 59_999) == [(GridCandle(0, 100, 120, 100, 120, 2), False)]
     assert store.page("1m", 10, 60_000)[-1][1] is True
     store.point(60_000, 90, 1)
     assert [c.ts for c, _ in store.page("1m", 10, 60_000)] == [0, 60_000]
-    assert store.page("5m", 10, 60_000) == [(Candle(0, 100, 120, 90, 90, 3), False)]
+    assert store.page("5m", 10, 60_000) == [(GridCandle(0, 100, 120, 90, 90, 3), False)]
     assert store.page("1m", 1, 60_000)[0][0].ts == 60_000
 
 
@@ -355,7 +355,7 @@ async def test_a_command_in_the_middle_of_a_bar_does_not_change_resting_orders_f
 
 
 def test_a_recorded_source_reports_its_gaps() -> None:
-    source = RecordedSource([Candle(0, 1, 1, 1, 1, 0), Candle(120_000, 1, 1, 1, 1, 0)], 60_000)
+    source = RecordedSource([GridCandle(0, 1, 1, 1, 1, 0), GridCandle(120_000, 1, 1, 1, 1, 0)], 60_000)
     assert source.bar_at(59_999) is not None
     assert source.bar_at(60_000) is None
     after = source.next_bar(0)

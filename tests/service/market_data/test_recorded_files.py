@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.cli.common.param_types import CandleFile, Candles
+from bot.cli.common.param_types import CandleFile, CandlesFile
 from bot.errors import ConfigError
 from bot.service.host import HostOptions, build
 from bot.service.market_data.file_names import coin_of
@@ -176,7 +176,7 @@ def test_a_file_is_played_for_its_given_market(given: str, tmp_path: Path) -> No
     path.write_text(f"{HEADER}\n1750000020000,0.4,0.6,0.3,0.5,10\n1750000080000,0.5,0.5,0.4,0.4,10\n")
     candles = CandleFile().convert(f"{given}={path}", None, None)
     coin = "BTC" if given.lower().endswith("btc") else "event:RATE-CUT"
-    assert candles == Candles(coin, path)
+    assert candles == CandlesFile(coin, path)
     machine = build(HostOptions(clock="manual", data=((given, path),))).machine
     assert (list(machine.state.markets), machine.feed.last_px(coin)) == ([coin], 0.5 * E8)
 

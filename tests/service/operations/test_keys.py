@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.service.operations.keys import wider_than
-from bot.venue.model.state import Key
+from bot.venue.model.state import VenueKey
 from tests.service.builders import assert_refused, make, order, owner
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
@@ -132,8 +132,8 @@ async def test_a_key_expires_by_the_services_clock(box: Box, caller: Caller) -> 
 
 
 def test_a_key_is_never_wider_than_the_one_that_makes_it() -> None:
-    def key(*scopes: str, **caps: Any) -> Key:
-        return Key("k", "a", "k", "p", "d", scopes, 0, "key", **caps)
+    def key(*scopes: str, **caps: Any) -> VenueKey:
+        return VenueKey("k", "a", "k", "p", "d", scopes, 0, "key", **caps)
 
     assert wider_than(key("read", "trade"), key("trade:close_only")) is None
     assert wider_than(key("read"), key("read", "trade")) == ("scopes", ["read"])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bot.service.operations.phone_numbers import countries, countries_of, parse_phone
-from bot.service.views.responses import Refused
+from bot.service.views.responses import OperationRefused
 
 UK = "+447911123456"
 
@@ -93,7 +93,7 @@ def test_local_numbers_find_their_country(number: str, country: str | None, expe
 def test_the_refusal_of_an_invalid_number_names_its_field(
     number: str, country: str | None, code: str | None, field: str
 ) -> None:
-    with pytest.raises(Refused) as no:
+    with pytest.raises(OperationRefused) as no:
         parse_phone(number, country, code)
     assert no.value.refusal.code == "invalid_input"
     assert (no.value.refusal.details or {})["fields"][0]["field"] == field

@@ -12,7 +12,7 @@ from bot.errors import Refusal
 from bot.service.operations import webhooks
 from bot.service.security.auth import OWNER_SCOPES, Principal, authenticate, mint, refuse_access
 from bot.venue.model.commands import RevokeKey
-from bot.venue.model.state import Key, State
+from bot.venue.model.state import State, VenueKey
 from bot.wire.interface import Access
 from tests.service.builders import ENTRY, assert_refused, owner, scoped
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
@@ -25,7 +25,7 @@ def test_a_key_has_its_form_and_only_its_digest_is_stored() -> None:
     assert minted.key_id == "key_00000042"
     assert mint(42).secret != minted.secret
     state = State()
-    state.keys[minted.key_id] = Key(
+    state.keys[minted.key_id] = VenueKey(
         minted.key_id, "a", "k", minted.prefix, minted.digest, ("read",), 0, "key", expires_ms=10
     )
     known = authenticate(state, f"Bearer {minted.secret}", 9)

@@ -8,7 +8,7 @@ import pytest
 
 from bot.errors import ConfigError
 from bot.service.security import rate_limits
-from bot.service.state_machine.clock import ServiceClock, parse_clock
+from bot.service.state_machine.clock import MachineClock, parse_clock
 
 
 def test_a_burst_passes_and_then_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_other_texts_are_refused_as_clock_options(text: str) -> None:
 
 
 def test_a_clock_continues_from_its_instant_when_its_speed_changes() -> None:
-    clock = ServiceClock.start(0, 5_000)
+    clock = MachineClock.start(0, 5_000)
     assert (clock.now_ms(), clock.mode, clock.is_real) == (5_000, "manual", False)
     clock.move_to(6_000)
     clock.set_speed(3600)
@@ -61,8 +61,8 @@ def test_a_clock_continues_from_its_instant_when_its_speed_changes() -> None:
     clock.set_speed(0)
     assert clock.now_ms() == clock.now_ms()
     assert clock.real_seconds_until(1 << 50) is None
-    assert ServiceClock.start(1).is_real
-    assert not ServiceClock.start(1, 5_000).is_real
+    assert MachineClock.start(1).is_real
+    assert not MachineClock.start(1, 5_000).is_real
 
 
 @pytest.mark.parametrize(

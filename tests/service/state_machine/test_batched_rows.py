@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bot.service.state_machine.command_log import CommandLog, Row, Statement, _gathered
+from bot.service.state_machine.command_log import CommandLog, LogRow, Statement, _gathered
 
 COMMAND = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
 REPLY = (
@@ -28,7 +28,7 @@ def test_a_batch_stores_the_same_rows_as_single_statements(tmp_path: Path, base_
     chance = Random(base_seed)
     batch: list[Statement] = []
     for seq in range(1, 400):
-        batch.append((COMMAND, Row(seq, seq * 10, f"[{seq}]", bytes([seq % 251]))))
+        batch.append((COMMAND, LogRow(seq, seq * 10, f"[{seq}]", bytes([seq % 251]))))
         if chance.random() < 0.4:
             batch.append((REPLY, ("a", f"k{seq}", 0, "f", f"req_{seq}", 200, b"{}", seq)))
         if chance.random() < 0.03:

@@ -28,10 +28,10 @@ from bot.service.state_machine.command_log import (
     SCHEMA_VERSION,
     CommandLog,
     DatabaseAway,
+    LogRow,
     Recovered,
-    Reply,
-    Row,
     Snapshot,
+    StoredReply,
 )
 from bot.service.state_machine.replay import ReplayError, replay
 from bot.venue.model.commands import Pulse
@@ -244,7 +244,7 @@ def test_a_log_that_was_written_before_events_and_commands_had_new_fields_still_
     """
     written = [json.loads(line) for line in OLD_LOG.read_text().splitlines()]
     rows = [
-        Row(seq, row["at_ms"], json.dumps(row["command"]), bytes.fromhex(row["chain"]))
+        LogRow(seq, row["at_ms"], json.dumps(row["command"]), bytes.fromhex(row["chain"]))
         for seq, row in enumerate(written, 1)
     ]
     replayed = replay(Recovered({}, None, None, rows, [], [], []), "old")
@@ -378,19 +378,19 @@ async def test_an_exception_in_a_command_leaves_nothing_applied_or_stored(
     "row",
     [
         # The same number again.
-        Row(1, 0, "{}", b""),
+        LogRow(1, 0, "{}", b""),
         # Larger than an integer of the file.
-        Row(2, 2**63, "{}", b""),
+        LogRow(2, 2**63, "{}", b""),
         # Half of a surrogate pair, which the file cannot store.
-        Row(2, 0, "\ud800", b""),
+        LogRow(2, 0, "\ud800", b""),
     ],
 )
-async def test_a_failed_commit_is_reported_once_and_fails_every_waiting_request(tmp_path: Path, row: Row) -> None:
+async def test_a_failed_commit_is_reported_once_and_fails_every_waiting_request(tmp_path: Path, row: LogRow) -> None:
     failures: list[BaseException] = []
     command_log = CommandLog(tmp_path / "s.db", failures.append)
     command_log.open()
     command_log.start()
-    command_log.append(Row(1, 0, "{}", b""))
+    command_log.append(LogRow(1, 0, "{}", b""))
     await command_log.settle()
     command_log.append(row)
     async with asyncio.timeout(60):
@@ -404,7 +404,7 @@ async def test_a_failed_commit_is_reported_once_and_fails_every_waiting_request(
 
 async def test_deleted_rows_give_their_space_back_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "PAGES_FREE", 16)
-    db, reply = tmp_path / "s.db", Reply(0, "f", "req_1", 200, b"x" * 3_000)
+    db, reply = tmp_path / "s.db", StoredReply(0, "f", "req_1", 200, b"x" * 3_000)
     command_log = CommandLog(db)
     command_log.open()
     command_log.start()

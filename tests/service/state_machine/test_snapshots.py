@@ -13,7 +13,7 @@ from bot.service.state_machine import snapshot_schedule
 from bot.service.state_machine.snapshot_schedule import SNAPSHOT_EVERY
 from bot.service.state_machine.snapshots import SnapshotWriter, tracked
 from bot.service.views.read_access import peek_all
-from bot.venue.model.state import Account
+from bot.venue.model.state import VenueAccount
 from bot.venue.storage import codec
 from tests.service.conftest import Box, Caller, OpenBox
 
@@ -29,11 +29,11 @@ async def busy(open_box: OpenBox, db: Path, accounts: int) -> tuple[Box, list[Ca
     return box, callers
 
 
-def accounts_of(box: Box) -> dict[str, Account]:
+def accounts_of(box: Box) -> dict[str, VenueAccount]:
     return dict(tracked(box.service.machine.state))
 
 
-def plain(account: Account) -> str:
+def plain(account: VenueAccount) -> str:
     return codec.digest(codec.opened(account))
 
 
@@ -60,8 +60,8 @@ async def test_a_snapshot_in_pieces_keeps_the_instant_at_which_it_was_begun(open
     await machine.settle()
 
 
-def _read(body: str, pages: list[tuple[str, Any]]) -> Account:
-    account: Account = codec.loads(body)
+def _read(body: str, pages: list[tuple[str, Any]]) -> VenueAccount:
+    account: VenueAccount = codec.loads(body)
     account.pages = [page for kind, page in pages if kind == "event"]
     account.trade_pages = [page for kind, page in pages if kind == "trade"]
     return account

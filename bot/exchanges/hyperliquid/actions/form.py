@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, OrderAnswer, OrderName, OrderPlacement
-from bot.exchanges.hyperliquid.json_rows import Row, unknown
+from bot.exchanges.hyperliquid.json_rows import JsonRow, unknown
 from bot.exchanges.protocol import UnknownForm
 from bot.money import format_e8
 
@@ -93,7 +93,7 @@ def action_answer(action: ExchangeAction, body: Any) -> ActionAnswer:
 
     WrongSigner if it names an address that is not the signer's; UnknownForm for any other form.
     """
-    row = Row(body, "exchange")
+    row = JsonRow(body, "exchange")
     if row.choice("status", {"ok": True, "err": False}):
         return ActionAnswer(action.action_nonce, "done", _orders(action, row.row("response")))
     text = row.text("response")
@@ -107,7 +107,7 @@ def action_answer(action: ExchangeAction, body: Any) -> ActionAnswer:
     return ActionAnswer(action.action_nonce, outcome, text=text)  # type: ignore[arg-type]
 
 
-def _orders(action: ExchangeAction, response: Row) -> tuple[OrderAnswer, ...]:
+def _orders(action: ExchangeAction, response: JsonRow) -> tuple[OrderAnswer, ...]:
     """One answer for each order or cancel. A fault of the whole batch has one status for all."""
     count = len(action.orders) or len(action.cancels)
     if not count:
@@ -126,7 +126,7 @@ def _status(status: Any) -> OrderAnswer:
         return OrderAnswer("canceled")
     if isinstance(status, str) and status in ORDERS_WAIT:
         return OrderAnswer("waiting")
-    row = Row(status, "exchange.response.data.statuses")
+    row = JsonRow(status, "exchange.response.data.statuses")
     if row.has("error"):
         return OrderAnswer("refused", text=row.text("error"))
     if row.has("resting"):

@@ -15,7 +15,7 @@ from bot.exchanges.hyperliquid.actions.budget import ActionBudget
 from bot.exchanges.hyperliquid.actions.form import WrongSigner, action_answer, wire_action
 from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.requests import Requests
-from bot.exchanges.protocol import ActionMalformed, NoAnswer
+from bot.exchanges.protocol import ActionMalformed, NoExchangeAnswer
 
 # Asset numbers of a dex of its own begin here, and are so far apart.
 DEX_ASSETS: Final = 100_000
@@ -52,7 +52,7 @@ class ActionSender:
         """Send an action once. NoAnswer if it is in doubt whether the exchange has performed it."""
         try:
             refusal = self._fault or await self._refusal(action)
-        except NoAnswer as error:
+        except NoExchangeAnswer as error:
             # A read that the action needs has failed; the action itself was not sent.
             refusal = str(error)
         if refusal is not None:

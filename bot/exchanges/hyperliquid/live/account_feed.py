@@ -12,16 +12,16 @@ from typing import Final
 from bot.clock import SECOND_MS
 from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.fill_record import FillRecord
-from bot.exchanges.hyperliquid.json_rows import Row, unknown
+from bot.exchanges.hyperliquid.json_rows import JsonRow, unknown
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage, Subscription
 from bot.exchanges.protocol import (
     AccountReport,
+    AccountStanding,
     ExecutionReport,
     FillCursor,
     LinkPhase,
     LinkState,
     OpenOrders,
-    Standing,
 )
 from bot.money import format_e8
 
@@ -97,20 +97,20 @@ class AccountFeed:
     def take(self, message: ChannelMessage, now_ms: int) -> list[AccountReport]:
         """Take a message of a channel. UnknownForm if it is in no known form, or tells a fill with two contents."""
         if message.channel == "userFills":
-            row = Row(message.data, "userFills")
+            row = JsonRow(message.data, "userFills")
             self._check_user(row)
             return self._fills(form.fills(row.items("fills"), "userFills.fills"), now_ms)
         if message.channel == "allDexsClearinghouseState":
-            row = Row(message.data, "allDexsClearinghouseState")
+            row = JsonRow(message.data, "allDexsClearinghouseState")
             self._check_user(row)
             return list(self._standings(row, now_ms).values())
         if message.channel == "openOrders":
-            row = Row(message.data, "openOrders")
+            row = JsonRow(message.data, "openOrders")
             self._check_user(row)
             return [OpenOrders(row.text("dex"), tuple(form.open_orders(row.items("orders"))))]
         return []
 
-    def _check_user(self, row: Row) -> None:
+    def _check_user(self, row: JsonRow) -> None:
         if row.text("user").lower() != self.address:
             raise unknown(f"{row.where}.user", self.address, row.text("user"))
 
@@ -121,7 +121,7 @@ class AccountFeed:
         at_ms = self.exchange_ms(now_ms)
         return [booked for one in fills for booked in self.record.hear(one, at_ms)]
 
-    def _standings(self, row: Row, now_ms: int) -> dict[str, Standing]:
+    def _standings(self, row: JsonRow, now_ms: int) -> dict[str, AccountStanding]:
         found = {}
         for pair in row.items("clearinghouseStates"):
             if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
@@ -130,7 +130,7 @@ class AccountFeed:
         self.hear_standings(found, now_ms)
         return found
 
-    def hear_standings(self, standings: Mapping[str, Standing], now_ms: int) -> None:
+    def hear_standings(self, standings: Mapping[str, AccountStanding], now_ms: int) -> None:
         """Take standings. Those of a late message say nothing about the exchange's clock."""
         self._standing_ms = now_ms
         at_ms = max(one.at_ms for one in standings.values())
@@ -139,7 +139,7 @@ class AccountFeed:
 
     # ── Repair ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, standings: Mapping[str, Standing], now_ms: int) -> list[AccountReport]:
+    def begin(self, standings: Mapping[str, AccountStanding], now_ms: int) -> list[AccountReport]:
         """Begin the record at these standings, if it has not begun. The early messages are heard then."""
         self.hear_standings(standings, now_ms)
         if self.record is not None:
@@ -150,7 +150,7 @@ class AccountFeed:
         return self._fills(early, now_ms)
 
     def repaired(
-        self, fills: Sequence[ExecutionReport], read_ms: int, standings: Mapping[str, Standing], now_ms: int
+        self, fills: Sequence[ExecutionReport], read_ms: int, standings: Mapping[str, AccountStanding], now_ms: int
     ) -> list[AccountReport]:
         """Take all fills until `read_ms` of the exchange's clock, and the standings that were read after them."""
         assert self.record is not None
@@ -170,7 +170,7 @@ class AccountFeed:
         self._repair_ms = now_ms + AGAIN_MS
         return self._enter("behind", now_ms, reason)
 
-    def _difference(self, standings: Mapping[str, Standing]) -> str | None:
+    def _difference(self, standings: Mapping[str, AccountStanding]) -> str | None:
         """What the exchange's positions have otherwise than the booked fills; None if nothing."""
         assert self.record is not None
         told = {one.market: one.signed_size for standing in standings.values() for one in standing.positions}

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bot.clock import DAY_MS, SECOND_MS, Clock
-from bot.exchanges.hyperliquid.account import MAIN_DEX, Account
+from bot.exchanges.hyperliquid.account import MAIN_DEX, HyperliquidAccount
 from bot.exchanges.hyperliquid.live.account_feed import STANDING_MAX_MS, AccountFeed, subscriptions_of
 from bot.exchanges.hyperliquid.live.connections import Down, Event, LiveSocket, Tick, Up
 from bot.exchanges.hyperliquid.live.subscriptions import Subscription
-from bot.exchanges.protocol import AccountReport, FillCursor, NoAnswer, Standing
+from bot.exchanges.protocol import AccountReport, AccountStanding, FillCursor, NoExchangeAnswer
 
 
 class AccountReader:
     """One account."""
 
-    def __init__(self, account: Account, clock: Clock, cursor: FillCursor | None) -> None:
+    def __init__(self, account: HyperliquidAccount, clock: Clock, cursor: FillCursor | None) -> None:
         self.feed = AccountFeed(account.address, cursor, clock.now_ms())
         self.subscriptions: Sequence[Subscription] = ()
         self._account = account
@@ -56,9 +56,9 @@ class AccountReader:
             found = await self._account.fills(min(feed.record.read_from_ms, read_ms), read_ms + DAY_MS)
             standings = await self._standings()
             feed.hear_standings(standings, self._clock.now_ms())
-        except NoAnswer as error:
+        except NoExchangeAnswer as error:
             return [*reports, *feed.failed(str(error), self._clock.now_ms())]
         return [*reports, *feed.repaired(found.reports, read_ms, standings, self._clock.now_ms())]
 
-    async def _standings(self) -> dict[str, Standing]:
+    async def _standings(self) -> dict[str, AccountStanding]:
         return {dex: await self._account.standing(dex) for dex in self._dexes}

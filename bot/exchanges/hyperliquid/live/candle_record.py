@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bot.clock import MINUTE_MS, SECOND_MS
-from bot.exchanges.hyperliquid.json_rows import Row as Fields
+from bot.exchanges.hyperliquid.json_rows import JsonRow as Fields
 from bot.market_data.source import Row
 
 # The exchange may count a trade to a minute so long after its end.

@@ -19,7 +19,7 @@ from bot.exchanges.hyperliquid.live.subscriptions import (
     Subscription,
     pause_ms,
 )
-from bot.exchanges.protocol import NoAnswer, UnknownForm
+from bot.exchanges.protocol import NoExchangeAnswer, UnknownForm
 from bot.exchanges.websocket import WebSocket
 
 # Messages that nobody has taken. Beyond it the socket is given up, because its messages would be old.
@@ -107,7 +107,7 @@ class _Session:
             now_ms = self._owner.clock.now_ms()
             trouble, self._owner.end_reason = self._owner.end_reason or protocol.trouble(now_ms), None
             if trouble is not None:
-                raise NoAnswer(f"{self._owner.url}: {trouble}")
+                raise NoExchangeAnswer(f"{self._owner.url}: {trouble}")
             if protocol.is_old(now_ms):
                 self.aged.set()
             if (text := protocol.due_text(now_ms)) is not None:
@@ -119,7 +119,7 @@ class _Session:
         self.task.cancel()
         try:
             await self.task
-        except (NoAnswer, UnknownForm) as error:
+        except (NoExchangeAnswer, UnknownForm) as error:
             return str(error)
         except asyncio.CancelledError:
             return "given up"
@@ -160,7 +160,9 @@ class LiveSocket:
         try:
             self._queue.put_nowait(event)
         except asyncio.QueueFull:
-            raise NoAnswer(f"{self.url}: {QUEUE_MAX:,} messages wait to be read; the socket is opened anew") from None
+            raise NoExchangeAnswer(
+                f"{self.url}: {QUEUE_MAX:,} messages wait to be read; the socket is opened anew"
+            ) from None
 
     async def events(self) -> AsyncIterator[Event]:
         """Messages, and what happens to the socket, for ever."""

@@ -12,7 +12,7 @@ from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS, Clock, SystemClock
 from bot.errors import ConfigError
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
 from bot.exchanges.hyperliquid import form
-from bot.exchanges.hyperliquid.account import MAIN_DEX, Account
+from bot.exchanges.hyperliquid.account import MAIN_DEX, HyperliquidAccount
 from bot.exchanges.hyperliquid.actions.sender import ActionSender, sender_of
 from bot.exchanges.hyperliquid.json_rows import rows_of
 from bot.exchanges.hyperliquid.live import market_feed
@@ -23,8 +23,8 @@ from bot.exchanges.hyperliquid.live.market_feed import MarketFeed
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage
 from bot.exchanges.hyperliquid.requests import RankedSource, Requests
 from bot.exchanges.hyperliquid.transport import Transport
-from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoAnswer
-from bot.market_data.paging import Answer, Pager
+from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer
+from bot.market_data.paging import PageAnswer, Pager
 from bot.market_data.source import Action, Connection, Instrument, NotOffered, Page, Rate, Row, Say, Update
 
 INTERVALS: Final[Mapping[str, int]] = {
@@ -140,7 +140,7 @@ class Hyperliquid:
                 feed.up(now_ms)
             elif isinstance(event, Down):
                 feed.down()
-                raise NoAnswer(event.reason)
+                raise NoExchangeAnswer(event.reason)
 
     async def minutes(self, symbol: str, since_ms: int, say: Say) -> Page:
         """Closed minutes: from the socket those that it has told whole, the others by one request."""
@@ -166,9 +166,9 @@ class Hyperliquid:
         if step_ms is None:
             raise NotOffered(f"{self.name} has no candles of {interval}; it has {', '.join(INTERVALS)}")
 
-        async def fetch(interval: str, since_ms: int, limit: int) -> Answer:
+        async def fetch(interval: str, since_ms: int, limit: int) -> PageAnswer:
             end_ms = since_ms + limit * INTERVALS[interval]
-            return Answer(await self._candles(symbol, interval, since_ms, end_ms), await self._exchange_ms(symbol))
+            return PageAnswer(await self._candles(symbol, interval, since_ms, end_ms), await self._exchange_ms(symbol))
 
         async for page in Pager(fetch, interval, step_ms, until_ms, has_days=True).pages(since_ms):
             yield page
@@ -205,7 +205,7 @@ class Hyperliquid:
 
     async def account(self, address: str, cursor: FillCursor | None) -> AsyncIterator[list[AccountReport]]:
         """Reports of an account for ever."""
-        account = Account(RankedSource(self._requests, Rank.REPAIR), address)
+        account = HyperliquidAccount(RankedSource(self._requests, Rank.REPAIR), address)
         reader = AccountReader(account, self._clock, cursor)
         await reader.prepare()
         socket = self._socket(reader.subscriptions)

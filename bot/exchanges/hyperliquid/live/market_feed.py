@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bot.exchanges.hyperliquid.json_rows import Row, rows_of, unknown
+from bot.exchanges.hyperliquid.json_rows import JsonRow, rows_of, unknown
 from bot.exchanges.hyperliquid.live.candle_record import MinuteCandles
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage, Subscription
 from bot.market_data.source import Depth, FundingRate, Mark, Quote, Update
@@ -64,36 +64,36 @@ class MarketFeed:
     def take(self, message: ChannelMessage, now_ms: int) -> list[Update]:
         """Take a message of a channel. UnknownForm if it is in no known form."""
         if message.channel == "bbo":
-            return self._quote(Row(message.data, "bbo"), now_ms)
+            return self._quote(JsonRow(message.data, "bbo"), now_ms)
         if message.channel == "l2Book":
-            return self._depth(Row(message.data, "l2Book"), now_ms)
+            return self._depth(JsonRow(message.data, "l2Book"), now_ms)
         if message.channel == "activeAssetCtx":
-            return self._context(Row(message.data, "activeAssetCtx"))
+            return self._context(JsonRow(message.data, "activeAssetCtx"))
         if message.channel == "candle":
             return self._candle(message.data)
         return []
 
-    def _hear_time(self, row: Row, now_ms: int) -> int:
+    def _hear_time(self, row: JsonRow, now_ms: int) -> int:
         at_ms = row.instant("time")
         self._differences.append(at_ms - now_ms)
         self._begin(now_ms)
         return at_ms
 
-    def _quote(self, row: Row, now_ms: int) -> list[Update]:
+    def _quote(self, row: JsonRow, now_ms: int) -> list[Update]:
         sides = row.items("bbo")
         if len(sides) != 2:
             raise unknown("bbo.bbo", "two sides", sides)
-        bid, ask = (None if side is None else float(Row(side, "bbo.bbo").positive("px")) for side in sides)
+        bid, ask = (None if side is None else float(JsonRow(side, "bbo.bbo").positive("px")) for side in sides)
         return [Quote(row.text("coin"), self._hear_time(row, now_ms), bid, ask, None)]
 
-    def _depth(self, row: Row, now_ms: int) -> list[Update]:
+    def _depth(self, row: JsonRow, now_ms: int) -> list[Update]:
         sides = row.items("levels")
         if len(sides) != 2:
             raise unknown("l2Book.levels", "two sides", sides)
         self._hear_time(row, now_ms)
         return [Depth(row.text("coin"), *(_levels(side) for side in sides))]
 
-    def _context(self, row: Row) -> list[Update]:
+    def _context(self, row: JsonRow) -> list[Update]:
         market, context = row.text("coin"), row.row("ctx")
         rate = float(context.decimal("funding"))
         return [Mark(market, None, float(context.positive("markPx"))), FundingRate(market, rate, FUNDING_HOURS, 0)]
@@ -101,7 +101,7 @@ class MarketFeed:
     def _candle(self, data: Any) -> list[Update]:
         if data is None:
             return []
-        row = Row(data, "candle")
+        row = JsonRow(data, "candle")
         kept = self.candles.get(row.text("s"))
         if kept is not None and row.text("i") == "1m":
             kept.take(data)

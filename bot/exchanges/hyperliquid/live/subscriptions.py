@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.clock import HOUR_MS, MINUTE_MS, SECOND_MS
-from bot.exchanges.hyperliquid.json_rows import Row, unknown
+from bot.exchanges.hyperliquid.json_rows import JsonRow, unknown
 
 GREETING: Final = "Websocket connection established."
 PING: Final = '{"method":"ping"}'
@@ -77,7 +77,7 @@ class SocketProtocol:
             values = json.loads(text)
         except (ValueError, RecursionError):
             raise unknown("a message of the socket", "JSON", text) from None
-        row = Row(values, "a message of the socket")
+        row = JsonRow(values, "a message of the socket")
         channel = row.text("channel")
         if channel == "pong":
             return None
