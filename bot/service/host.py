@@ -476,7 +476,7 @@ def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str],
     )
     text = (json.dumps(line) + "\n").encode()
     if options.ready_file is not None:
-        with replacing(options.ready_file, mode=0o644) as file:
+        with replacing(options.ready_file) as file:
             file.write(text)
     if options.ready_fd is not None:
         # The reader has gone; the ready file tells the next one.
