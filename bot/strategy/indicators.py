@@ -363,7 +363,7 @@ class Indicators:
 
     def update(self, bar: Bar) -> None:
         """Take one closed bar, before on_bar is called with it."""
-        self.updates(bar.market)(bar)
+        self._precomputed.get(bar.market, self._update_live)(bar)
 
     def updates(self, market: str) -> Callable[[Bar], object]:
         """`update` for the bars of one market, until the end of a chunk or the next `precompute`."""

@@ -15,7 +15,7 @@ The declared indicators are computed bar by bar in all three, from the first bar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -204,6 +204,9 @@ class SignalRows(Indicators):
             self._newest[market] = (codes[-1], signals, self.lookback - 1)
         else:
             self._newest[market] = (0, None, 0)
+
+    def updates(self, market: str) -> Callable[[Bar], object]:
+        return self.update
 
     def precompute(self, market: str, columns: Columns) -> None:
         made = self.columns(market, columns)
