@@ -94,7 +94,9 @@ def run_config(config: Path, *, keep_service: bool = False, observer: Observer |
     from bot.cli.common import crash_report
     from bot.client.names import run_unheld
     from bot.runtime.control_plane.log_tail import FILE, Tail
-    from bot.runtime.liveness.instance_lock import harden, hold_state, keep_heap_whole, private_dir
+    from bot.runtime.liveness.instance_lock import hold_state, private_dir
+    from bot.runtime.liveness.memory import keep_heap_whole
+    from bot.runtime.liveness.process_hardening import harden
 
     harden()
     keep_heap_whole()

@@ -23,7 +23,8 @@ from bot.errors import Exit
 from bot.logs import log
 from bot.runtime import daemon
 from bot.runtime.control_plane.log_tail import Tail
-from bot.runtime.liveness.instance_lock import HeldDirectory, collect_at_rest
+from bot.runtime.liveness.instance_lock import HeldDirectory
+from bot.runtime.liveness.memory import collect_at_rest
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd
 

@@ -1,4 +1,4 @@
-"""Locks of one daemon: its state directory and, on this machine, its account. Also hardening of its process.
+"""Locks of one daemon: its state directory and, on this machine, its account.
 
 The operating system releases a lock when the process ends. Nothing here reads a config or knows a service.
 """
@@ -6,16 +6,12 @@ The operating system releases a lock when the process ends. Nothing here reads a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
-import gc
 import hashlib
 import json
 import os
 import re
-import resource
 import stat
-import sys
 import tempfile
 import time
 import weakref
@@ -41,12 +37,6 @@ LOOK_S: Final = 0.001
 HOLDER_BYTES_MAX: Final = 4_096
 # in /proc/PID/fdinfo
 LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)
-PR_GET_DUMPABLE: Final = 3
-PR_SET_DUMPABLE: Final = 4
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGE_BYTES: Final = 64 * 1024
-# young collections before `collect_at_rest` runs a full one; Python itself runs one after more than 10
-LOOKS_MAX: Final = 5
 
 
 class Lock:
@@ -168,41 +158,6 @@ def private_dir(path: Path) -> Path:
 def _is_for_something_else(folder: Path) -> bool:
     found = {one.name for one in folder.iterdir()} - UNUSED
     return bool(found) and not found & OWN
-
-
-def harden() -> None:
-    """Make the process private: files for the owner only, no core file, no debugger, because its memory contains a
-    key.
-    """
-    os.umask(0o077)
-    # A service manager may have set a limit that cannot be changed.
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def keep_heap_whole() -> None:
-    """Return large, short-lived memory to the system at once. Otherwise glibc's heap fragments and grows by megabytes
-    in weeks.
-
-    See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD.
-    """
-    # Another C library does not have this function.
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            libc.mallopt(option, LARGE_BYTES)
-
-
-def collect_at_rest() -> None:
-    """Run a full garbage collection now, while nothing is due.
-
-    Otherwise it may run amid orders and delay them (65 ms with 200 strategies).
-    """
-    if gc.get_count()[2] >= LOOKS_MAX:
-        gc.collect()
 
 
 @contextlib.contextmanager

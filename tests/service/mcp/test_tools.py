@@ -515,7 +515,7 @@ def test_bot_mcp_reports_at_its_start_a_refused_key_or_an_absent_service(
 ) -> None:
     from bot.cli.app import call
     from bot.cli.assistants.service_tools import _check_key
-    from bot.runtime.liveness import instance_lock
+    from bot.runtime.liveness import process_hardening
 
     with httpx.Client(base_url=served.base_url) as http:
         owner = http.post("/v1/sandbox/accounts", json={}).json()["apiKey"]
@@ -524,7 +524,7 @@ def test_bot_mcp_reports_at_its_start_a_refused_key_or_an_absent_service(
         asyncio.run(_check_key(served.base_url, trades["apiKey"]))
         assert capfd.readouterr() == ("", ""), "a key without the right to read is a key"
         assert http.delete(f"/v1/keys/{trades['id']}").is_success
-    monkeypatch.setattr(instance_lock, "harden", lambda: None)
+    monkeypatch.setattr(process_hardening, "harden", lambda: None)
     monkeypatch.setenv("BOT_API_KEY", trades["apiKey"])
     assert call(["mcp", "--base-url", served.base_url]) == 7
     out, err = capfd.readouterr()
@@ -549,14 +549,14 @@ def test_bot_mcp_takes_no_key_from_the_command_line(capfd: pytest.CaptureFixture
 def test_bot_mcp_makes_its_process_private_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     from bot.cli.app import call
     from bot.cli.assistants import service_tools
-    from bot.runtime.liveness import instance_lock
+    from bot.runtime.liveness import process_hardening
 
     done: list[str] = []
 
     async def serve(*_given: str) -> None:
         done.append("serve")
 
-    monkeypatch.setattr(instance_lock, "harden", lambda: done.append("harden"))
+    monkeypatch.setattr(process_hardening, "harden", lambda: done.append("harden"))
     monkeypatch.setattr(service_tools, "serve", serve)
     monkeypatch.setenv("BOT_API_KEY", "bbk_test_secret")
     assert call(["mcp"]) == 0
