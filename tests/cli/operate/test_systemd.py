@@ -336,7 +336,7 @@ def test_without_write_access_install_prints_the_command_for_root(
 def test_doctor_reports_an_outdated_unit_and_a_secret_that_others_can_read(
     tmp_path: Path, repository: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.cli.start.doctor.ASK_S", 0.5)
+    monkeypatch.setattr("bot.cli.start.doctor_checks.service_checks.ASK_S", 0.5)
     config = write(tmp_path, repository)
     config.write_text(config.read_text().replace("https://trading.example", "http://127.0.0.1:9"))
     call(["systemd", str(config), "--user", "--install"])

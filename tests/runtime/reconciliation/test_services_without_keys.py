@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bot.backtest.engine.memory_journal import MemoryJournal
-from bot.cli.start.doctor import _keys_proven
+from bot.cli.start.doctor_checks.service_checks import check_idempotency
 from bot.runtime.account.fold import with_our_keys
 from bot.runtime.alerts.messages import of_event
 from bot.runtime.decisions import event_consumer
@@ -514,14 +514,11 @@ async def test_another_agent_is_known_by_the_key_of_its_trade_where_events_show_
 async def test_the_doctor_says_what_the_ids_of_trades_are_good_for() -> None:
     venue = Keyless()
     await begun(venue)
-    said: list[Any] = []
-    patient: Any = SimpleNamespace(say=lambda *line: said.append(line))
     client: Any = venue
     settings: Any = SimpleNamespace(orders=SimpleNamespace(path="plan"))
-    await _keys_proven(patient, client, settings)
-    ((name, how, text),) = said
-    assert (name, how) == ("idempotency", "ok")
-    assert "a plan's single-use token settles orders in doubt" in text
+    (finding,) = [finding async for finding in check_idempotency(client, settings)]
+    assert (finding.check, finding.level) == ("idempotency", "ok")
+    assert "a plan's single-use token settles orders in doubt" in finding.message
 
 
 async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
