@@ -18,7 +18,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.limits import RiskRequest, StrategyLimits
-from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+from bot.runtime.model.positions import AccountOrder, AccountPosition
 from bot.runtime.model.shares import Share
 from bot.runtime.passes.bar_feed import BarFeed
 from bot.runtime.risk.order_builder import exact, notional_usd
@@ -77,16 +77,16 @@ class CheckedAccount:
     def __init__(
         self, strategy: Strategy, interval: str, limits: StrategyLimits, feed: BarFeed, equity_usd: Decimal
     ) -> None:
-        self.mirror = AccountState(owner_of=lambda _key: strategy.name)
-        self.mirror.balance_e8 = e8_rounded(equity_usd)
+        self.account_state = AccountState(owner_of=lambda _key: strategy.name)
+        self.account_state.balance_e8 = e8_rounded(equity_usd)
         self.attribution = Attribution(
-            epoch=0, rows=(), shares=(), owner_of=self.mirror.owner_of, mark_at=lambda _market, _at_ms: None
+            epoch=0, rows=(), shares=(), owner_of=self.account_state.owner_of, mark_at=lambda _market, _at_ms: None
         )
         self.asker = NobodyAnswers()
         self.instance = StrategyInstance(
             strategy,
             interval=interval,
-            mirror=self.mirror,
+            account_state=self.account_state,
             feed=feed,
             attribution=self.attribution if limits.nets else None,
         )
@@ -102,7 +102,7 @@ class CheckedAccount:
         self.hopeless_in: Counter[str] = Counter()
         self._limits = limits
         nothing = NothingElse()
-        self._risk = RiskEngine(self.mirror, {strategy.name: limits}, nothing, nothing, self.attribution)
+        self._risk = RiskEngine(self.account_state, {strategy.name: limits}, nothing, nothing, self.attribution)
 
     def act(self, signals: Iterable[Any], *, hook: str, now_ms: int) -> list[Fill]:
         """Put the signals of one hook call through the risk checks, in order, and fill those that pass."""
@@ -115,7 +115,7 @@ class CheckedAccount:
         return fills
 
     def _answer(self, signal: Open | Close | Cancel, *, hook: str, now_ms: int) -> Fill | None:
-        mark = self.mirror.marks.get(signal.market or "")
+        mark = self.account_state.marks.get(signal.market or "")
         price = None if mark is None else exact(mark)
         answer = self._risk.judge(self.instance.name, RiskRequest(signal, now_ms, now_ms, price))
         if isinstance(signal, Open):
@@ -140,12 +140,12 @@ class CheckedAccount:
         usd = notional_usd(signal, price)
         assert usd is not None
         size = exact(signal.size) if signal.size is not None else (usd / px).quantize(EIGHT)
-        before = self.mirror.positions.get(signal.market)
+        before = self.account_state.positions.get(signal.market)
         if before is not None and before.side == signal.side:
             size += before.size
         stop_px = _stop_px(signal, px)
         stop_e8 = None if stop_px is None else e8_rounded(stop_px)
-        position = MirrorPosition(
+        position = AccountPosition(
             signal.market,
             signal.side,
             e8_rounded(size),
@@ -155,10 +155,10 @@ class CheckedAccount:
             now_ms,
             self.instance.name,
         )
-        self.mirror.positions[signal.market] = position
+        self.account_state.positions[signal.market] = position
         if stop_e8 is not None:
             side = "short" if signal.side == "long" else "long"
-            self.mirror.orders[f"stop:{signal.market}"] = MirrorOrder(
+            self.account_state.orders[f"stop:{signal.market}"] = AccountOrder(
                 f"stop:{signal.market}",
                 signal.market,
                 "stop_loss",
@@ -176,7 +176,7 @@ class CheckedAccount:
         return self._fill(position, "open", size, px, now_ms)
 
     def _close(self, signal: Close, price: Decimal, now_ms: int) -> Fill:
-        before = self.mirror.positions[signal.market]
+        before = self.account_state.positions[signal.market]
         part = before.size
         if signal.fraction is not None:
             part = before.size * exact(signal.fraction)
@@ -186,14 +186,14 @@ class CheckedAccount:
             part = min(part, exact(signal.usd) / price)
         position = before._replace(size_e8=before.size_e8 - e8_rounded(part))
         if position.size > 0:
-            self.mirror.positions[signal.market] = position
+            self.account_state.positions[signal.market] = position
         else:
-            del self.mirror.positions[signal.market]
-            self.mirror.orders.pop(f"stop:{signal.market}", None)
+            del self.account_state.positions[signal.market]
+            self.account_state.orders.pop(f"stop:{signal.market}", None)
         self._share(position)
         return self._fill(position, "close", part, price, now_ms)
 
-    def _share(self, position: MirrorPosition) -> None:
+    def _share(self, position: AccountPosition) -> None:
         """In a shared market all of the position is this strategy's."""
         if not self._limits.nets:
             return
@@ -204,7 +204,7 @@ class CheckedAccount:
             share = Share(position.market, self.instance.name, position.side, position.size_e8, cost)
             shares[self.instance.name] = share
 
-    def _fill(self, position: MirrorPosition, action: str, size: Decimal, px: Decimal, now_ms: int) -> Fill:
+    def _fill(self, position: AccountPosition, action: str, size: Decimal, px: Decimal, now_ms: int) -> Fill:
         self.fills += 1
         side: Side = "long" if position.side == "long" else "short"
         realized = 0.0 if action == "close" else None

@@ -143,7 +143,7 @@ class StrategyCheck:
         end_ns = monotonic_ns() + int(CALLS_S * 1e9)
         for number, bar in enumerate(islice(self._bars(), self._bars_in_all()), 1):
             self.bars = number
-            self.account.mirror.marks[bar.market] = bar.close
+            self.account.account_state.marks[bar.market] = bar.close
             instance.source.histories[bar.market].append(bar)
             strategy.indicators.update(bar)
             self._call(f"on_bar at bar {number}", partial(strategy.on_bar, view, bar), bar.at_ms)
@@ -160,8 +160,8 @@ class StrategyCheck:
     def _call_of_stops(self, now_ms: int) -> None:
         """Touch the stop of each open position, as the service does."""
         strategy, view = self.strategy, self.account.instance.view
-        for order in list(self.account.mirror.orders.values()):
-            position = self.account.mirror.positions[order.market]
+        for order in list(self.account.account_state.orders.values()):
+            position = self.account.account_state.positions[order.market]
             px, side = float(order.trigger_px or 0), view.position(order.market)
             if side is None:
                 continue

@@ -18,7 +18,7 @@ from bot.money import format_decimal
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.fold import fold_wire_event
 from bot.runtime.journal import queries
-from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+from bot.runtime.model.positions import AccountOrder, AccountPosition
 from bot.wire import Event
 
 Data = dict[str, Any]
@@ -73,7 +73,7 @@ def last_snapshot(folder: Path, trouble: str) -> DaemonSnapshot:
     )
 
 
-def _position(one: MirrorPosition, state: AccountState) -> Data:
+def _position(one: AccountPosition, state: AccountState) -> Data:
     stop, target = state.stop_of(one.market), state.target_of(one.market)
     return {
         "market": one.market,
@@ -100,7 +100,7 @@ def _position(one: MirrorPosition, state: AccountState) -> Data:
     }
 
 
-def _order(one: MirrorOrder, state: AccountState) -> Data:
+def _order(one: AccountOrder, state: AccountState) -> Data:
     holder = state.positions.get(one.market)
     owner = state.owner_of(one.key) if one.key is not None else None if holder is None else holder.owner
     return {

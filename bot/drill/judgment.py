@@ -145,18 +145,18 @@ def instants(events: Sequence[Event]) -> list[list[Event]]:
     return found
 
 
-def belief_findings(mirror: Any, account: Mapping[str, Any]) -> list[Finding]:
+def belief_findings(account_state: Any, account: Mapping[str, Any]) -> list[Finding]:
     """What the daemon believes of the account, where the service has something else.
 
     `account` is the body of GET /v1/account.
     """
     theirs = {one["coin"]: (one["side"], Decimal(one["size"])) for one in account["positions"]}
-    ours = {one.market: (one.side, one.size) for one in mirror.positions.values()}
+    ours = {one.market: (one.side, one.size) for one in account_state.positions.values()}
     pairs: tuple[tuple[str, Any, Any], ...] = (
         ("positions", ours, theirs),
-        ("orders", set(mirror.orders), {one["oid"] for one in account["orders"]}),
-        ("guardians", set(mirror.guardians), {one["id"] for one in account["guardians"]}),
-        ("the balance", mirror.balance_usd, Decimal(account["balanceUsd"])),
+        ("orders", set(account_state.orders), {one["oid"] for one in account["orders"]}),
+        ("guardians", set(account_state.guardians), {one["id"] for one in account["guardians"]}),
+        ("the balance", account_state.balance_usd, Decimal(account["balanceUsd"])),
     )
     return [
         Finding("belief", f"{name}: the daemon has {here}, the service {there}")

@@ -256,7 +256,7 @@ class World:
         findings = [] if error is None else [error]
         if life.kernel is not None and error is None:
             account = json.loads(exchange.operations.snapshot(exchange.principal, Context("req_judge")).body)
-            findings += belief_findings(life.kernel.account.mirror, account)
+            findings += belief_findings(life.kernel.account.account_state, account)
         for one in self.lives:
             findings += [
                 Finding("strategy", f"{name} raised and was stopped: {why}") for name, why in one.quarantined.items()

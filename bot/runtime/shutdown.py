@@ -17,7 +17,7 @@ from bot.logs import log
 from bot.runtime.alerts.health import ENDING
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.intents import Intent
-from bot.runtime.model.positions import MirrorOrder
+from bot.runtime.model.positions import AccountOrder
 from bot.runtime.reconciliation import protection
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 
@@ -84,9 +84,11 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
         if on_exit == "flatten":
             complete = await _flatten(kernel) and complete
             why.append(f"positions were {'' if complete else 'not all '}closed (safety.on_exit: flatten)")
-        elif kernel.account.mirror.positions:
+        elif kernel.account.account_state.positions:
             bare = [
-                market for market in kernel.account.mirror.positions if not kernel.account.mirror.is_protected(market)
+                market
+                for market in kernel.account.account_state.positions
+                if not kernel.account.account_state.is_protected(market)
             ]
             stops = f", {', '.join(bare)} WITHOUT A STOP" if bare else " with their stops at the service"
             why.append(f"positions stay open{stops} (safety.on_exit: {on_exit})")
@@ -118,7 +120,7 @@ async def _cancel_entries(kernel: Kernel) -> bool:
     """Cancel resting entries; False if one of them still exists."""
     resting = [
         o
-        for o in kernel.account.mirror.orders.values()
+        for o in kernel.account.account_state.orders.values()
         if o.could_open and _is_ours(kernel, o.key and kernel.account.order_owners.owner_of(o.key))
     ]
     # Parallel requests share the time, because the end of a run has no time for one after another.
@@ -128,10 +130,10 @@ async def _cancel_entries(kernel: Kernel) -> bool:
         if isinstance(end, BaseException):
             raise end
     await kernel.events.drain()
-    return not any(order.oid in kernel.account.mirror.orders for order in resting)
+    return not any(order.oid in kernel.account.account_state.orders for order in resting)
 
 
-async def _cancel_each(kernel: Kernel, orders: Iterator[MirrorOrder]) -> None:
+async def _cancel_each(kernel: Kernel, orders: Iterator[AccountOrder]) -> None:
     for order in orders:
         try:
             await _tried(kernel, partial(kernel.port.cancel, order.oid))
@@ -147,7 +149,7 @@ async def _flatten(kernel: Kernel) -> bool:
     # failed reads of the events in a row
     unread = 0
     for _ in range(FLATTEN_PASSES):
-        open_now = [p for p in kernel.account.mirror.positions.values() if _is_ours(kernel, p.owner)]
+        open_now = [p for p in kernel.account.account_state.positions.values() if _is_ours(kernel, p.owner)]
         if not open_now:
             return True
         kernel.budget.begin()
@@ -163,7 +165,7 @@ async def _flatten(kernel: Kernel) -> bool:
             break
         if unread:
             await kernel.budget.pacer.sleep(AGAIN_MS)
-    return not any(_is_ours(kernel, p.owner) for p in kernel.account.mirror.positions.values())
+    return not any(_is_ours(kernel, p.owner) for p in kernel.account.account_state.positions.values())
 
 
 async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
@@ -174,11 +176,11 @@ async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
     guardian_id = kernel.guardians.ids.get(DEAD_MAN)
     if guardian_id is None:
         return "no dead-man switch was armed by this run"
-    if guardian_id not in kernel.account.mirror.guardians:
+    if guardian_id not in kernel.account.account_state.guardians:
         return "the dead-man switch was gone already"
     if kernel.state.behind:
         return "the dead-man switch stays: the events of the service could not be read to their end"
-    bare = [p.market for p in kernel.account.mirror.unprotected()]
+    bare = [p.market for p in kernel.account.account_state.unprotected()]
     if bare or doubtful:
         deadline_ms = next((g.next_deadline for g in await kernel.port.guardians() if g.id == guardian_id), None)
         when = "" if deadline_ms is None else f" and fires at {iso(deadline_ms)}"
@@ -209,16 +211,20 @@ async def _tried(kernel: Kernel, ask: Callable[[], Awaitable[object]]) -> None:
 
 
 def _left(kernel: Kernel, why: list[str], *, known: bool) -> LeftBehind:
-    mirror = kernel.account.mirror
+    account_state = kernel.account.account_state
     positions = tuple(
         f"{p.market} {p.side} {p.size:f} @ {p.entry_px or '?'}"
-        + ("" if mirror.is_protected(p.market) else " WITHOUT A STOP")
-        for p in mirror.positions.values()
+        + ("" if account_state.is_protected(p.market) else " WITHOUT A STOP")
+        for p in account_state.positions.values()
     )
     orders = tuple(
         f"{o.market} {o.kind} {o.side} {o.size:f} @ {o.trigger_px if o.trigger_px is not None else o.limit_px} (oid"
         f" {o.oid})"
-        for o in mirror.orders.values()
+        for o in account_state.orders.values()
     )
-    guardians = tuple(f"{g.type} {g.id}" + (f" on {g.market}" if g.market else "") for g in mirror.guardians.values())
-    return LeftBehind(positions, orders, guardians, tuple(why), tuple(p.market for p in mirror.unprotected()), known)
+    guardians = tuple(
+        f"{g.type} {g.id}" + (f" on {g.market}" if g.market else "") for g in account_state.guardians.values()
+    )
+    return LeftBehind(
+        positions, orders, guardians, tuple(why), tuple(p.market for p in account_state.unprotected()), known
+    )

@@ -242,8 +242,8 @@ class Supervisor:
         systemd.status(self.access.summary())
         log.info(
             "daemon.ready",
-            positions=len(self.kernel.account.mirror.positions),
-            orders=len(self.kernel.account.mirror.orders),
+            positions=len(self.kernel.account.account_state.positions),
+            orders=len(self.kernel.account.account_state.orders),
         )
         reporting.write_notice(self.kernel, "daemon.ready", self.access.summary())
         self.request.on_ready()
@@ -339,7 +339,7 @@ class Supervisor:
             note_wall(self.journal, SystemClock().now_ms())
         systemd.status(self.access.summary())
         reporting.log_heartbeat(self.heartbeats.process)
-        reporting.log_account_value(self.kernel.account.mirror)
+        reporting.log_account_value(self.kernel.account.account_state)
 
 
 async def _within(seconds: float, work: Awaitable[T]) -> T | None:

@@ -17,7 +17,7 @@ from bot.clock import iso
 from bot.logs import quiet_log
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.fold import fold_wire_event
-from bot.runtime.model.positions import MirrorPosition
+from bot.runtime.model.positions import AccountPosition
 from bot.testing.backtests import Run, Trade
 from bot.words import many
 
@@ -102,7 +102,7 @@ def assert_causal(run: Run, *, cuts: int = CUTS) -> None:
         )
 
 
-def _unprotected(run: Run) -> Iterator[tuple[int, MirrorPosition]]:
+def _unprotected(run: Run) -> Iterator[tuple[int, AccountPosition]]:
     """Each position without a stop, by the daemon's own rule, with the instant after whose events it has none."""
     state = AccountState(owner_of=lambda key: key)
     for at_ms, events in groupby(run.events, key=attrgetter("ts")):

@@ -185,7 +185,7 @@ class Session:
     def check(self, kernel: Kernel) -> None:
         (instance,) = kernel.strategy_host.instances
         assert instance.quarantined is None
-        state, equity = instance.source.state, kernel.account.mirror.equity_usd
+        state, equity = instance.source.state, kernel.account.account_state.equity_usd
         assert state["hour_asks"] <= self.params["asks_per_hour"]
         if (
             state["usd"] > self.params["usd_per_day"]

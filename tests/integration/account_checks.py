@@ -68,6 +68,6 @@ def books_are_exact(events: Sequence[Event], account: Mapping[str, Any]) -> None
     assert Decimal(account["accountValueUsd"]) == balance + Decimal(account["unrealizedPnlUsd"])
 
 
-def mirror_is_right(mirror: Any, account: Mapping[str, Any]) -> None:
+def account_state_is_right(account_state: Any, account: Mapping[str, Any]) -> None:
     """What the loop believes is what the service has."""
-    assert (found := belief_findings(mirror, account)) == [], found
+    assert (found := belief_findings(account_state, account)) == [], found

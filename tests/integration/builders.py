@@ -340,7 +340,7 @@ async def story(
     assert bot is not None
     trades = await hand.trades()
     account_checks.intents_and_trades(list(bot.kernel.journal.db["intents"].rows), trades)
-    account_checks.mirror_is_right(bot.kernel.account.mirror, await hand.ask("GET", "/v1/account"))
+    account_checks.account_state_is_right(bot.kernel.account.account_state, await hand.ask("GET", "/v1/account"))
     assert not bot.kernel.execution.with_targets
     await bot.kill()
     await hand.ask("POST", "/v1/sandbox/accounts/reset", {})

@@ -1329,7 +1329,7 @@ class World:
             return f"behind {kernel.state.behind}, fault {kernel.journal.fault}"
         if kernel.guardians.fallen():
             return f"guardians {[g.name for g in kernel.guardians.fallen()]}"
-        bare = [p.market for p in kernel.account.mirror.unprotected() if p.owner is not None]
+        bare = [p.market for p in kernel.account.account_state.unprotected() if p.owner is not None]
         if bare:
             return f"without a stop: {bare}"
         process = one.heartbeats.process
@@ -1368,14 +1368,14 @@ class World:
         epoch_of = {row["id"]: row["epoch"] for row in rows}
         for trade in here:
             is_of_now = (
-                epoch_of.get(trade["idempotencyKey"], one.kernel.account.mirror.epoch)
-                == one.kernel.account.mirror.epoch
+                epoch_of.get(trade["idempotencyKey"], one.kernel.account.account_state.epoch)
+                == one.kernel.account.account_state.epoch
             )
             assert is_of_now or trade["requestId"] in self.wire.raced_ids, f"an order of before the reset: {trade}"
         db = one.kernel.journal.db
         assert list(db.query("SELECT id FROM events GROUP BY id HAVING count(*) > 1")) == []
         account = await self._account_as_told(one)
-        account_checks.mirror_is_right(one.kernel.account.mirror, account)
+        account_checks.account_state_is_right(one.kernel.account.account_state, account)
         assert [g["type"] for g in account["guardians"]].count("dead_man_switch") == 1, account["guardians"]
         self._judge_fills(one)
 

@@ -178,7 +178,7 @@ async def test_a_position_of_another_hand_is_dealt_with_in_the_next_pass_as_the_
         assert held is None
     else:
         assert held is not None
-        assert one.bot.kernel.account.mirror.positions["BTC"].owner == ("busy" if foreign == "adopt" else None)
+        assert one.bot.kernel.account.account_state.positions["BTC"].owner == ("busy" if foreign == "adopt" else None)
 
 
 @pytest.mark.parametrize("pct", [None, 4])
@@ -190,7 +190,7 @@ async def test_a_position_of_another_hand_without_a_stop_is_adopted_with_one_or_
     await one.bot.cycle()
     await one.bot.cycle()
     assert await one.held() is not None
-    assert one.bot.kernel.account.mirror.positions["BTC"].owner == (None if pct is None else "busy")
+    assert one.bot.kernel.account.account_state.positions["BTC"].owner == (None if pct is None else "busy")
     assert [stop["trailPct"] for stop in await one.guardians("trailing_stop")] == ([] if pct is None else [4])
 
 
@@ -211,7 +211,7 @@ async def test_a_stop_that_the_price_reaches_only_after_the_liquidation_is_none_
     await one.bot.cycle()
     await one.bot.cycle()
     assert await one.held() is not None
-    assert one.bot.kernel.account.mirror.positions["BTC"].owner == ("busy" if is_adopted else None)
+    assert one.bot.kernel.account.account_state.positions["BTC"].owner == ("busy" if is_adopted else None)
     stops = [stop["trailPct"] for stop in await one.guardians("trailing_stop")]
     assert stops == [one for one in (trail_pct, pct if is_adopted else None) if one is not None]
 
@@ -263,7 +263,7 @@ async def test_a_reset_arms_the_guardians_before_anything_is_opened(box: Box) ->
     told = [(event["type"], event["subtype"]) for event in await one.hand.events()]
     assert told[0] == ("account", "reset")
     assert told.index(("guardian", "armed")) < told.index(("fill", "entry"))
-    assert one.bot.kernel.account.mirror.epoch == 1
+    assert one.bot.kernel.account.account_state.epoch == 1
 
 
 @pytest.mark.parametrize("lost", ["/v1/account", "/v1/guardians"])
@@ -284,7 +284,7 @@ async def test_a_reset_whose_resync_is_cut_off_is_not_forgotten(box: Box, lost: 
     await one.minute()
     told = [(event["type"], event["subtype"]) for event in await one.hand.events()]
     assert told.index(("guardian", "armed")) < told.index(("fill", "entry"))
-    assert one.bot.kernel.account.mirror.epoch == 1
+    assert one.bot.kernel.account.account_state.epoch == 1
     assert {row["epoch"] for row in one.rows() if row["state"] == "accepted"} == {0, 1}
 
 
@@ -554,7 +554,7 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
     (trade,) = await one.hand.trades()
     (row,) = one.rows()
     assert (row["state"], row["id"], row["trade_id"]) == ("accepted", trade["idempotencyKey"], trade["id"])
-    assert one.bot.kernel.account.mirror.positions["BTC"].owner == "busy"
+    assert one.bot.kernel.account.account_state.positions["BTC"].owner == "busy"
 
 
 async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) -> None:
@@ -575,7 +575,7 @@ async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) ->
         "its dead-man would block the owner's openings"
     )
     assert state_of(one.kernel).word == "DEGRADED"
-    assert one.kernel.account.mirror.positions["BTC"].owner == "busy", "known again by the key of its entry"
+    assert one.kernel.account.account_state.positions["BTC"].owner == "busy", "known again by the key of its entry"
     await hand.cancel_stops("BTC")
     assert await one.cycle()
     assert len(await made.guardians("trailing_stop")) == 1, "it may still protect"

@@ -39,7 +39,7 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
     async def judged(world: World, one: supervisor.Supervisor) -> None:
         await judge(world, one)
         kernel = one.kernel
-        assert not kernel.account.mirror.events_named
+        assert not kernel.account.account_state.events_named
         entries = [e for e in world.last_events if (e["type"], e["subtype"]) == ("fill", "entry")]
         for event in entries:
             key = event.get("idempotencyKey")
@@ -47,7 +47,7 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
             for row in kernel.journal.db.query("SELECT idempotency_key AS key FROM events WHERE id=?", (event["id"],)):
                 assert row["key"] == ours, event
                 seen["ours" if ours else "anothers"] += 1
-            position = kernel.account.mirror.positions.get(event["coin"])
+            position = kernel.account.account_state.positions.get(event["coin"])
             if ours and position is not None and event["ts"] >= position.opened_ms:
                 assert position.owner is not None, position
                 seen["owned"] += 1

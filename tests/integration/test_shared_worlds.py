@@ -240,7 +240,7 @@ class Shared(World):
         assert cursor is not None
         self.last_events = [event for event in told if event["id"] <= cursor.last_id]
         for market in MARKETS:
-            held = one.kernel.account.mirror.positions.get(market)
+            held = one.kernel.account.account_state.positions.get(market)
             shares = list(one.kernel.account.attribution.shares.get(market, {}).values())
             assert sum(share.size for share in shares) == (0 if held is None else held.size), (market, held, shares)
             assert {share.side for share in shares} <= ({held.side} if held else set()), (market, held, shares)

@@ -105,7 +105,7 @@ async def test_the_stop_takes_the_target_orders_with_it(box: Box) -> None:
     one = await entered(box)
     await to(one, 98_000)
     assert (await one.held(), await orders(one)) == (None, [])
-    assert one.bot.kernel.account.mirror.orders == {}
+    assert one.bot.kernel.account.account_state.orders == {}
     await to(one, 101_500)
     assert await kinds(one) == [("market", "0.01"), ("stop_loss", "0.01")]
 
@@ -209,9 +209,9 @@ async def test_an_order_left_behind_by_a_service_that_does_not_cancel_it_is_canc
     """Our service cancels it itself, so the account state is told of one that stayed."""
     one = await entered(box)
     kernel = one.bot.kernel
-    kept = next(order for order in kernel.account.mirror.orders.values() if order.kind == "limit")
+    kept = next(order for order in kernel.account.account_state.orders.values() if order.kind == "limit")
     await to(one, 98_000)
-    kernel.account.mirror.orders[kept.oid] = kept
+    kernel.account.account_state.orders[kept.oid] = kept
     await one.bot.cycle()
     (cancel,) = [row for row in one.rows() if row["action"] == "cancel"]
     assert (cancel["cause"], cancel["state"], cancel["strategy"]) == (f"left_over:{kept.oid}", "accepted", "@runtime")

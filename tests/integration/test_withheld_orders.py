@@ -52,7 +52,7 @@ async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Bo
     """A bot with an entry that found no connection; there is one again, and the strategy wants nothing more."""
     wire = PutOff()
     one = await bot_and_owner(box, nothing, fate=wire, path=path, path_of_orders=orders)
-    one.bot.kernel.account.mirror.keys_proven = True
+    one.bot.kernel.account.account_state.keys_proven = True
     wire.is_down = True
     one.wants(once_long)
     await one.minute()

@@ -15,7 +15,7 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.kernel import Hooks, Kernel, KernelSettings
 from bot.runtime.model.intents import Intent as JournalIntent
 from bot.runtime.model.limits import StrategyLimits
-from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+from bot.runtime.model.positions import AccountOrder, AccountPosition
 from bot.runtime.model.shares import Share
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted
 from bot.runtime.strategy_host.host import StrategySpec
@@ -54,9 +54,9 @@ def limits(name: str = "trend", markets: Sequence[str] = ("BTC",), **more: Any) 
 
 def held_position(
     market: str = "BTC", *, side: str = "long", size: str = "5", entry_px: str = "100", owner: str | None = "trend"
-) -> MirrorPosition:
+) -> AccountPosition:
     """A position as the account state holds it."""
-    return MirrorPosition(market, side, parse_e8(size), parse_e8(entry_px), owner=owner)
+    return AccountPosition(market, side, parse_e8(size), parse_e8(entry_px), owner=owner)
 
 
 def resting_order(
@@ -69,10 +69,10 @@ def resting_order(
     size: str = "2",
     limit_px: str | None = "90",
     **more: Any,
-) -> MirrorOrder:
+) -> AccountOrder:
     """An order of ours as the account state holds it, with nothing filled."""
     px = None if limit_px is None else parse_e8(limit_px)
-    return MirrorOrder(oid, market, kind, side, action, parse_e8(size), 0, px, None, None, "KEY", **more)
+    return AccountOrder(oid, market, kind, side, action, parse_e8(size), 0, px, None, None, "KEY", **more)
 
 
 def share_of(market: str, strategy: str, *, side: str = "long", size: str, cost_usd: str) -> Share:
@@ -266,7 +266,7 @@ async def opened(venue: FakeVenue, **more: Any) -> Kernel:
     kernel = make_kernel(venue, once, **more)
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.account.mirror.is_protected("BTC")
+    assert kernel.account.account_state.is_protected("BTC")
     return kernel
 
 

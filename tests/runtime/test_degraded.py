@@ -150,7 +150,9 @@ async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(que
     later(kernel, RECONCILE_MS)
     await minutes(kernel, venue, "100")
     assert (kernel.health.degraded, kernel.conditions.entries_stopped(kernel.now_ms())) == ({}, None)
-    assert kernel.account.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
+    assert kernel.account.account_state.is_protected("BTC") is (question != "guardians"), (
+        "bare for so long, it was closed"
+    )
 
 
 class HalfDeaf(FakeVenue):
@@ -286,7 +288,7 @@ async def test_each_loss_of_a_stop_is_counted_and_told_once() -> None:
             await venue.cancel(stop_of(venue))
         await kernel.cycle()
         await kernel.cycle()
-        assert kernel.account.mirror.is_protected("BTC")
+        assert kernel.account.account_state.is_protected("BTC")
     assert (kernel.health.counts["protection.lost"], kernel.health.counts["protection.restored"]) == (3, 3)
     assert told(kernel) == ["protection.lost", "protection.restored"] * 3
 
@@ -297,21 +299,21 @@ async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
     kernel = await opened(venue)
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     await kernel.cycle()
-    assert kernel.account.mirror.positions["BTC"].size == 8
+    assert kernel.account.account_state.positions["BTC"].size == 8
     assert trailing(venue) == [("BTC", 2.0)]
 
 
 async def test_a_stop_of_the_other_side_is_no_protection() -> None:
     kernel = make_kernel(FakeVenue())
     await kernel.recover()
-    mirror = kernel.account.mirror
-    mirror.positions["BTC"] = position = held_position(side="short", size="1")
-    mirror.orders["1"] = resting_order("1", "stop_loss", "close", side="long", size="1")
-    assert mirror.unprotected() == [position]
-    mirror.orders["1"] = resting_order("1", "stop_loss", "close", side="short", size="1")
-    assert mirror.unprotected() == []
-    mirror.orders["1"] = resting_order("1", "stop_loss", "close", side="short", size="0.5")
-    assert mirror.unprotected() == [position], "half of it has fired"
+    account_state = kernel.account.account_state
+    account_state.positions["BTC"] = position = held_position(side="short", size="1")
+    account_state.orders["1"] = resting_order("1", "stop_loss", "close", side="long", size="1")
+    assert account_state.unprotected() == [position]
+    account_state.orders["1"] = resting_order("1", "stop_loss", "close", side="short", size="1")
+    assert account_state.unprotected() == []
+    account_state.orders["1"] = resting_order("1", "stop_loss", "close", side="short", size="0.5")
+    assert account_state.unprotected() == [position], "half of it has fired"
 
 
 async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_distance() -> None:
@@ -336,7 +338,7 @@ async def test_the_distance_is_that_of_the_newest_stop() -> None:
         key="a person",
     )
     await kernel.events.drain()
-    assert lost_distance_pct(kernel.context, kernel.account.mirror.positions["BTC"]) == 5
+    assert lost_distance_pct(kernel.context, kernel.account.account_state.positions["BTC"]) == 5
 
 
 async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
@@ -368,7 +370,7 @@ async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> N
     assert venue.positions == {}, "nothing is opened"
     venue.faults = []
     await kernel.cycle()
-    assert kernel.account.mirror.positions == {}
+    assert kernel.account.account_state.positions == {}
     assert kernel.journal.intents.live() == []
 
 
@@ -521,7 +523,7 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     kernel = make_kernel(venue, always, markets=("BTC",), path=path)
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.account.mirror.keys_proven
+    assert kernel.account.account_state.keys_proven
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", source)
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await kernel.cycle()
@@ -581,7 +583,7 @@ async def test_an_order_of_another_daemon_with_our_config_is_no_decision_of_a_lo
     await second.cycle()
     await first.cycle()
     assert "was made by another daemon" in first.health.degraded["foreign_writer"]
-    assert first.account.mirror.positions["BTC"].owner is None, "its position is another hand's"
+    assert first.account.account_state.positions["BTC"].owner is None, "its position is another hand's"
 
 
 async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_another_daemons(tmp_path: Path) -> None:
@@ -653,7 +655,7 @@ async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_t
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await kernel.cycle()
-    assert kernel.account.mirror.epoch == 1
+    assert kernel.account.account_state.epoch == 1
     assert "foreign_writer" in kernel.health.degraded
 
 
@@ -704,7 +706,7 @@ async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits(
 async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_is_closed_when_it_does() -> None:
     venue, kernel = await first_bar(once)
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9)]
-    (position,) = kernel.account.mirror.positions.values()
+    (position,) = kernel.account.account_state.positions.values()
     for _ in range(1_440):
         tried = closing(kernel.context, position, "naked")
         assert isinstance(tried, Written)
@@ -906,7 +908,7 @@ async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes
     found = kernel.journal.intents.find(asked.id)
     assert found is not None
     assert (found.state, kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ("accepted", [], False)
-    assert [one.owner for one in kernel.account.mirror.positions.values()] == ["trend"]
+    assert [one.owner for one in kernel.account.account_state.positions.values()] == ["trend"]
     assert venue.calls.count("plan") == 1
 
 
@@ -926,7 +928,7 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
     kernel = make_kernel(venue, always, path=tmp_path / "journal.db")
     await kernel.recover()
     assert (kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ([], False)
-    assert [one.owner for one in kernel.account.mirror.positions.values()] == ["trend"]
+    assert [one.owner for one in kernel.account.account_state.positions.values()] == ["trend"]
 
 
 async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_stop_for_good() -> None:
@@ -934,7 +936,7 @@ async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_sto
     venue, kernel = await first_bar(once)
     lost = [Fault("close", "drop", 10**9), Fault("trades", refused("invalid_input"), 10**9)]
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), *lost]
-    await venue.cancel(next(one.oid for one in kernel.account.mirror.orders.values() if one.kind == "stop_loss"))
+    await venue.cancel(next(one.oid for one in kernel.account.account_state.orders.values() if one.kind == "stop_loss"))
     await minutes_of_real_time(kernel, venue, "100", "100", "100", "100")
     assert [one.state for one in kernel.journal.intents.live()][:1] == ["quarantined"]
     assert set(venue.positions) == {"BTC"}

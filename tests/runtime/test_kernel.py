@@ -47,9 +47,9 @@ WORK_S_MAX = 5.0
 async def test_a_bar_becomes_a_protected_position() -> None:
     venue, kernel = await first_bar(once)
     assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5.0000", "100")]
-    position = kernel.account.mirror.positions["BTC"]
+    position = kernel.account.account_state.positions["BTC"]
     assert (position.owner, position.size) == ("trend", 5)
-    assert kernel.account.mirror.is_protected("BTC")
+    assert kernel.account.account_state.is_protected("BTC")
     assert kernel.journal.intents.live() == []
     assert kernel.execution.live == {}
 
@@ -120,11 +120,11 @@ async def test_the_dead_man_stands_before_the_first_order() -> None:
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
 
 
-async def test_a_stop_that_is_hit_leaves_the_mirror_flat() -> None:
+async def test_a_stop_that_is_hit_leaves_the_account_flat() -> None:
     venue, kernel = await first_bar(once)
     await minutes(kernel, venue, "97")
-    assert kernel.account.mirror.positions == {}
-    assert kernel.account.mirror.orders == {}
+    assert kernel.account.account_state.positions == {}
+    assert kernel.account.account_state.orders == {}
     assert kernel.execution.live == {}
 
 
@@ -285,7 +285,7 @@ async def test_a_reversal_closes_then_opens_within_the_budget() -> None:
     venue, kernel = await first_bar(flip)
     await minutes(kernel, venue, "101")
     assert [fill[2:4] for fill in venue.fills] == [("long", "open"), ("long", "close"), ("short", "open")]
-    assert kernel.account.mirror.positions["BTC"].side == "short"
+    assert kernel.account.account_state.positions["BTC"].side == "short"
 
 
 async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
@@ -299,7 +299,7 @@ async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
     venue, kernel = await first_bar(half)
     venue.faults = [Fault("close", "lose_reply", count=2)]
     await minutes(kernel, venue, "101")
-    assert kernel.account.mirror.positions["BTC"].size == Decimal("2.5")
+    assert kernel.account.account_state.positions["BTC"].size == Decimal("2.5")
     (row,) = kernel.journal.db["intents"].rows_where("action='close'")
     assert b'"size":"2.5"' in row["body"]
 
@@ -549,5 +549,5 @@ async def test_a_start_after_a_thousand_trades_is_ready_after_a_few_questions(ke
     assert (kernel.state.ready, kernel.state.behind) == (True, False)
     assert kernel.journal.events.cursor is not None
     assert kernel.journal.events.cursor.last_id == venue.event_rows[-1].id
-    assert [(one.market, one.owner) for one in kernel.account.mirror.positions.values()] == [("BTC", "trend")]
-    assert set(kernel.account.mirror.orders) == set(venue.working)
+    assert [(one.market, one.owner) for one in kernel.account.account_state.positions.values()] == [("BTC", "trend")]
+    assert set(kernel.account.account_state.orders) == set(venue.working)

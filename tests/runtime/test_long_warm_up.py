@@ -93,7 +93,7 @@ async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: P
     def passed(bar_ms: int | None) -> None:
         passes.append((slow.pacer.now_ms, bar_ms))
         said.append(state_of(kernel))
-        worth.add(kernel.account.mirror.equity_usd)
+        worth.add(kernel.account.account_state.equity_usd)
 
     kernel.hooks.passed = passed
     await kernel.recover()
@@ -118,7 +118,7 @@ async def test_a_position_whose_stop_is_taken_away_meanwhile_is_covered_by_the_n
     kernel, _ = started(venue, tmp_path / "journal.db", taken_away)
 
     def passed(_bar_ms: int | None) -> None:
-        marks.add(kernel.account.mirror.marks["BTC"])
+        marks.add(kernel.account.account_state.marks["BTC"])
         stops.append(len(venue.working) + sum(one.coin == "BTC" for one in venue.guards.values()))
 
     kernel.hooks.passed = passed
@@ -365,7 +365,7 @@ async def test_the_price_of_a_market_that_nobody_listens_to_is_not_forgotten_wit
 
     kernel, _ = started(venue, path, grown(venue, "ETH", "1", 80))
     await kernel.recover()
-    assert kernel.account.mirror.equity_usd == float((await venue.account()).account_value_usd)
+    assert kernel.account.account_state.equity_usd == float((await venue.account()).account_value_usd)
 
 
 async def test_what_a_reload_keeps_for_those_that_it_builds_is_kept_when_the_account_is_read_again(

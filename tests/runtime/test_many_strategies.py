@@ -100,7 +100,7 @@ async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: Fak
     await minutes(kernel, venue, "120")
     await minutes(kernel, venue, "120")
     assert (a.holds[-1], b.holds[-1]) == (1, 3)
-    assert status_documents.position(kernel, kernel.account.mirror.positions["BTC"])["shares"] == {
+    assert status_documents.position(kernel, kernel.account.account_state.positions["BTC"])["shares"] == {
         "alpha": "1",
         "beta": "3",
     }
@@ -188,7 +188,7 @@ async def test_the_rest_of_a_share_is_closed_on_the_fill_of_the_first_part(venue
     assert kernel.account.attribution.share("BTC", "beta") is None
     later(kernel, 20_000)
     await minutes(kernel, venue, "100", "100")
-    assert (venue.positions["BTC"].size, kernel.account.mirror.closed) == (1, set())
+    assert (venue.positions["BTC"].size, kernel.account.account_state.closed) == (1, set())
 
 
 async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(venue: FakeVenue) -> None:
@@ -214,8 +214,8 @@ async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_posit
     await minutes(kernel, venue, "100")
     a.wants = [Close("BTC")]
     await minutes(kernel, venue, "100")
-    assert kernel.account.mirror.positions["BTC"].owner == "beta"
-    assert kernel.account.mirror.is_protected("BTC")
+    assert kernel.account.account_state.positions["BTC"].owner == "beta"
+    assert kernel.account.account_state.is_protected("BTC")
 
 
 @pytest.mark.parametrize("abreast", [1, 8])
@@ -233,7 +233,7 @@ async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: Fake
     )
     await minutes(kernel, venue, "100")
     assert venue.positions["BTC"].size == 1, "it was wanted before there was a position, and did not leave"
-    assert kernel.account.mirror.positions["BTC"].leverage == 5, "as was asked for, before a comparison says it"
+    assert kernel.account.account_state.positions["BTC"].leverage == 5, "as was asked for, before a comparison says it"
     b.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     assert (codes(kernel), venue.positions["BTC"].size) == ([("beta", "over_leverage")], 1)
@@ -252,7 +252,7 @@ async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: 
     await minutes(kernel, venue, "101")
     assert codes(kernel) == [("beta", "anothers_position")] * 2
     assert kernel.account.attribution.of("alpha").unrealized_usd == 1
-    assert kernel.account.mirror.is_protected("BTC")
+    assert kernel.account.account_state.is_protected("BTC")
 
 
 # -- daily losses
@@ -312,7 +312,7 @@ async def test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by
     kernel = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
     await minutes(kernel, venue, "100")
-    kernel.account.mirror.marks["BTC"] = 80.0
+    kernel.account.account_state.marks["BTC"] = 80.0
     monkeypatch.setattr(kernel.journal, "_write_notices", no_more)
     with pytest.raises(Killed):
         kernel.conditions.losses.watch(kernel.now_ms())
@@ -374,7 +374,7 @@ async def kept_back(
 ) -> tuple[Kernel, Written]:
     """The first of them wants an entry, which is kept back at that request."""
     kernel = await begun(venue, told, *others, path_of_orders="direct" if op == "place" else "plan", **more)
-    kernel.account.mirror.keys_proven = True
+    kernel.account.account_state.keys_proven = True
     venue.faults = [Fault(op, by, count=3)]
     told.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
@@ -537,12 +537,12 @@ async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue
     b.wants = [Open("ETH", "long", size=1, limit_px=90, bracket=STOP)]
     venue.minute(BTC="100", ETH="100")
     await kernel.cycle()
-    (mine,), (theirs,) = kernel.account.mirror.entries("BTC"), kernel.account.mirror.entries("ETH")
+    (mine,), (theirs,) = kernel.account.account_state.entries("BTC"), kernel.account.account_state.entries("ETH")
     await minutes(kernel, venue, "100")
     (said,) = [row["payload"] for row in kernel.journal.db["outbox"].rows if row["kind"] == "strategy.quarantined"]
     text = render("strategy.quarantined", said, bot="bot").text
     assert text.endswith(f"; its positions keep their stops; entries that rest may still fill: {mine.oid} (bot orders)")
-    assert (kernel.account.mirror.resting_of("beta"), kernel.account.mirror.resting_of(None)) == (
+    assert (kernel.account.account_state.resting_of("beta"), kernel.account.account_state.resting_of(None)) == (
         (theirs.oid,),
         (mine.oid, theirs.oid),
     )

@@ -97,5 +97,5 @@ async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monk
     assert len(venue.trade_rows) > WINDOW, "it was to have something to forget"
     _, before, after = most
     assert {name: (before[name], n) for name, n in after.items() if n > before[name]} == {}
-    assert len(run.account.mirror.trades_by_key) == KEPT
+    assert len(run.account.account_state.trades_by_key) == KEPT
     assert KEPT <= len(run.account.order_owners.by_key) <= KEPT + 12, "what came since the last trim"

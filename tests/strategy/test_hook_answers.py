@@ -70,7 +70,7 @@ def called(hook: str, answer: Callable[[], Any]) -> list[Any]:
     given.__isabstractmethod__ = False
     strategy = type("Any", (Strategy,), {"on_bar": lambda *_: None, hook: given})(name="any", markets=["BTC"])
     feed = BarFeed({BarSeries("BTC", "1m"): 1})
-    instance = StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
+    instance = StrategyInstance(strategy, interval="1m", account_state=AccountState(lambda _key: None), feed=feed)
     bound = functools.partial(getattr(strategy, hook), instance.view, *HOOKS[hook][2:])
     if hook in WANT_NOTHING:
         instance.call_without_signals(bound, now_ms=0)
@@ -114,7 +114,7 @@ def test_confirm_returns_true_or_false(answer: Any) -> None:
 
     feed = BarFeed({BarSeries("BTC", "1m"): 1})
     strategy = Asked(name="asked", markets=["BTC"])
-    instance = StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
+    instance = StrategyInstance(strategy, interval="1m", account_state=AccountState(lambda _key: None), feed=feed)
     with pytest.raises(
         StrategyError, match=r"^asked: .*confirm (returned .*; it returns True or False|is async|has a yield)"
     ):

@@ -60,7 +60,7 @@ class BarRuns:
         """`decide` for any strategies. `last_ms`: a bar that was decided before and is not marked as done yet."""
         lo, hi, until_ms = calm
         market = series.market
-        history, marks = self._host.feed.histories[series], self._host.mirror.marks
+        history, marks = self._host.feed.histories[series], self._host.account_state.marks
         instances = self._host.by_series[series]
         leaving: Bar | None = None
         for bar in bars if seen is None else chain((seen,), bars):
@@ -87,7 +87,7 @@ class BarRuns:
         """
         lo, hi, until_ms = calm
         market = series.market
-        take, marks = self._host.feed.histories[series].take, self._host.mirror.marks
+        take, marks = self._host.feed.histories[series].take, self._host.account_state.marks
         source, strategy, view, context = instance.source, instance.strategy, instance.view, instance.context
         update = instance.indicators.updates(market) if instance.indicators.names else None
         leaving: Bar | None = None

@@ -305,4 +305,6 @@ def local(
 
 
 def _open_positions(kernel: Kernel) -> tuple[str, ...]:
-    return tuple(f"{p.market} {p.side} {format_decimal(p.size)}" for p in kernel.account.mirror.positions.values())
+    return tuple(
+        f"{p.market} {p.side} {format_decimal(p.size)}" for p in kernel.account.account_state.positions.values()
+    )

@@ -49,24 +49,26 @@ class DaemonAccount:
         self.order_owners = OrderOwners(journal, live)
         self._owners_by_key = self.order_owners.by_key
         self._see_foreign: Callable[[FillEvent | OrderChanged | GuardianMoved], None] = _ignore
-        self.mirror = AccountState(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
+        self.account_state = AccountState(
+            self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of
+        )
         self.attribution = Attribution.of_journal(
             journal,
             owner_of=self.order_owners.owner_of,
             mark_at=self.mark_at,
             step_of=lambda market: rules_of(self.order_rules, market).size_step,
         )
-        self.position_owners = PositionOwners(journal, self.mirror, self.attribution, self.order_owners, now_ms)
+        self.position_owners = PositionOwners(journal, self.account_state, self.attribution, self.order_owners, now_ms)
         # One function for each class of event, as `apply` calls it.
         self.folds: Mapping[type, Callable[[Any], Mapping[str, Part] | None]] = {
             FillEvent: self._filled,
-            OrderChanged: partial(order_changed, self.mirror),
-            Triggered: partial(triggered, self.mirror),
+            OrderChanged: partial(order_changed, self.account_state),
+            Triggered: partial(triggered, self.account_state),
             GuardianMoved: self._guardian_moved,
             FundingPaid: self._money_moved,
             Liquidated: self._money_moved,
             Settled: self._money_moved,
-            AccountChanged: partial(fold_event, self.mirror),
+            AccountChanged: partial(fold_event, self.account_state),
         }
 
     def apply(self, event: Event) -> Mapping[str, Part]:
@@ -75,37 +77,37 @@ class DaemonAccount:
 
     def look_for_foreign(self, see: Callable[[FillEvent | OrderChanged | GuardianMoved], None]) -> None:
         """From now on show `see` each fill without an owner, each order that rests, and each change of a guardian."""
-        self._see_foreign = self.mirror.see_resting = see
+        self._see_foreign = self.account_state.see_resting = see
 
     def _filled(self, event: FillEvent) -> Mapping[str, Part]:
-        key, attribution, mirror = event.idempotency_key, self.attribution, self.mirror
+        key, attribution, account_state = event.idempotency_key, self.attribution, self.account_state
         owner = None
         if key is not None:
             owner = self._owners_by_key.get(key) or attribution.owner_of(key)
         if owner is None:
             self._see_foreign(event)
         parts = attribute_fill(attribution, event, owner)
-        filled(mirror, event, owner)
+        filled(account_state, event, owner)
         if event.position_size:
-            holder = mirror.positions[event.coin].owner
+            holder = account_state.positions[event.coin].owner
             if holder is not None and holder not in attribution.shares[event.coin]:
                 self.position_owners.pass_on(event.coin)
         return parts
 
     def _guardian_moved(self, event: GuardianMoved) -> None:
-        fold_event(self.mirror, event)
+        fold_event(self.account_state, event)
         self._see_foreign(event)
 
     def _money_moved(self, event: FundingPaid | Liquidated | Settled) -> None:
         attribute_event(self.attribution, event)
-        fold_event(self.mirror, event)
+        fold_event(self.account_state, event)
         self.position_owners.pass_on(event.coin)
 
     def learn_markets(self, markets: Iterable[Market]) -> None:
         """Take over the order rules and the entry terms of each market."""
         for one in markets:
             self.order_rules[bare_coin(one.coin)] = order_rules(one)
-            self.mirror.terms[bare_coin(one.coin)] = entry_terms(one)
+            self.account_state.terms[bare_coin(one.coin)] = entry_terms(one)
 
     def mark_at(self, market: str, at_ms: int | None) -> Decimal | None:
         """The close of the newest bar by that instant that the history still has; otherwise the mark price of now."""
@@ -116,7 +118,7 @@ class DaemonAccount:
                 past = history.close_at(at_ms) if series.market == market else None
                 if past is not None and past[0] > newest_ms:
                     newest_ms, close = past
-        mark = self.mirror.marks.get(market) if close is None else close
+        mark = self.account_state.marks.get(market) if close is None else close
         return None if mark is None else Decimal(repr(mark))
 
 

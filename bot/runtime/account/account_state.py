@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bot.money import E8, decimal_of_e8, e8_of_decimal
 from bot.runtime.account.entry_margin import EntryTerms
 from bot.runtime.model.intents import TradeOf
-from bot.runtime.model.positions import MirrorGuardian, MirrorOrder, MirrorPosition
+from bot.runtime.model.positions import AccountGuardian, AccountOrder, AccountPosition
 from bot.wire import bare_coin
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class AccountState:
         self.owner_of = owner_of
         self._keys_of_trades = keys_of_trades
         self.leverage_of = leverage_of
-        self.positions: dict[str, MirrorPosition] = {}
-        self.orders: dict[str, MirrorOrder] = {}
-        self.guardians: dict[str, MirrorGuardian] = {}
+        self.positions: dict[str, AccountPosition] = {}
+        self.orders: dict[str, AccountOrder] = {}
+        self.guardians: dict[str, AccountGuardian] = {}
         self.trades_by_key: dict[str, str] = {}
         # Keys of closes whose last fill has come.
         self.closed: set[str] = set()
@@ -139,17 +139,17 @@ class AccountState:
         """
         self.positions[market] = self.positions[market]._replace(owner=owner, is_adopted=is_adopted)
 
-    def date(self, market: str, opened_ms: int) -> MirrorPosition:
+    def date(self, market: str, opened_ms: int) -> AccountPosition:
         """Set when the position was opened, if the service does not say."""
         position = self.positions[market] = self.positions[market]._replace(opened_ms=opened_ms)
         return position
 
     # -- queries
 
-    def stop_of(self, market: str) -> MirrorOrder | None:
+    def stop_of(self, market: str) -> AccountOrder | None:
         return _leg(self.orders, market, "stop_loss")
 
-    def target_of(self, market: str) -> MirrorOrder | None:
+    def target_of(self, market: str) -> AccountOrder | None:
         return _leg(self.orders, market, "take_profit")
 
     def is_protected(self, market: str) -> bool:
@@ -158,7 +158,7 @@ class AccountState:
         is_stopped = self.stop_of(market) is not None if position is None else self.is_stopped(position)
         return is_stopped or self._is_trailed(market)
 
-    def unprotected(self) -> list[MirrorPosition]:
+    def unprotected(self) -> list[AccountPosition]:
         """Our own positions without a working stop.
 
         Every pass asks this, so each order is looked at once, not once a position.
@@ -175,7 +175,7 @@ class AccountState:
             return []
         return [self.positions[market] for market, left in bare.items() if left > 0 and not self._is_trailed(market)]
 
-    def is_stopped(self, position: MirrorPosition, liquidation_px: Decimal | None = None) -> bool:
+    def is_stopped(self, position: AccountPosition, liquidation_px: Decimal | None = None) -> bool:
         """True if stops cover the whole position.
 
         A stop with size 0 covers all of it. A stop of the other side, or beyond the liquidation price, covers nothing.
@@ -207,11 +207,11 @@ class AccountState:
         position = self.positions.get(market)
         return position is not None and position.first_stop_e8 is not None
 
-    def entries(self, market: str) -> list[MirrorOrder]:
+    def entries(self, market: str) -> list[AccountOrder]:
         """Resting orders of a market that could open."""
         return [o for o in self.orders.values() if o.market == market and o.could_open]
 
-    def closing(self, market: str, strategy: str | None = None) -> list[MirrorOrder]:
+    def closing(self, market: str, strategy: str | None = None) -> list[AccountOrder]:
         """Our closes that wait for the market's next open: of one strategy, or of all."""
         waiting = [o for o in self.orders.values() if o.market == market and o.kind == "close" and o.key is not None]
         if strategy is None or not waiting:
@@ -236,7 +236,7 @@ class AccountState:
         """Ids of the resting entries of one strategy (None: of all), sorted by market."""
         return tuple(oid for owner, oid in self.resting() if strategy in (None, owner))
 
-    def unrealized_usd(self, position: MirrorPosition) -> float:
+    def unrealized_usd(self, position: AccountPosition) -> float:
         mark = self.marks.get(position.market)
         if mark is None or position.entry_e8 is None:
             return 0.0
@@ -289,23 +289,23 @@ class AccountState:
             del self.trades_by_key[next(iter(self.trades_by_key))]
 
 
-def _trails(guardians: Mapping[str, MirrorGuardian], market: str) -> list[MirrorGuardian]:
+def _trails(guardians: Mapping[str, AccountGuardian], market: str) -> list[AccountGuardian]:
     return [g for g in guardians.values() if g.type == "trailing_stop" and g.market == market and not g.latched]
 
 
-def _leg(orders: Mapping[str, MirrorOrder], market: str, kind: str) -> MirrorOrder | None:
+def _leg(orders: Mapping[str, AccountOrder], market: str, kind: str) -> AccountOrder | None:
     for order in orders.values():
         if order.market == market and order.kind == kind and order.action == "close":
             return order
     return None
 
 
-def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:
+def _position_of(one: Position, known: AccountPosition | None) -> AccountPosition:
     if known is not None and known.side != one.side:
         # Another position in the same market.
         known = None
     first_stop = None if known is None else known.first_stop_e8
-    return MirrorPosition(
+    return AccountPosition(
         market=one.coin,
         side=one.side,
         size_e8=e8_of_decimal(one.size),
@@ -322,8 +322,8 @@ def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:
     )
 
 
-def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> MirrorOrder:
-    return MirrorOrder(
+def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> AccountOrder:
+    return AccountOrder(
         oid=one.oid,
         market=one.coin,
         kind=one.kind,
@@ -339,7 +339,7 @@ def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> MirrorOrder:
     )
 
 
-def _guardian_of(one: Guardian) -> MirrorGuardian:
-    return MirrorGuardian(
+def _guardian_of(one: Guardian) -> AccountGuardian:
+    return AccountGuardian(
         one.id, one.type, one.coin, latched=one.status == "latched", blocks_opens=one.blocks_opens, active=one.active
     )

@@ -23,7 +23,7 @@ from bot.model.events import Event, FillEvent, FundingPaid, Liquidated, Settled
 from bot.money import E8, e8_of_decimal
 from bot.runtime.account.allocation import Weights, cost_of, gain_of, joined, split, takes_of
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.model.positions import MirrorPosition
+from bot.runtime.model.positions import AccountPosition
 from bot.runtime.model.shares import FOREIGN, NETTING, Part, Share
 
 _share: Final = partial(tuple.__new__, Share)
@@ -78,7 +78,7 @@ def name_foreign_entries(attribution: Attribution, events: Iterable[Event], owne
         attribution.markets_changed.add(theirs.market)
 
 
-def align(attribution: Attribution, positions: Mapping[str, MirrorPosition], epoch: int, now_ms: int) -> None:
+def align(attribution: Attribution, positions: Mapping[str, AccountPosition], epoch: int, now_ms: int) -> None:
     """Make the shares fit the positions after missed events, an account reset, or a new owner of a position.
 
     A change of owner here makes no profit: for the new owner, the size counts from the present mark price.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.model.positions import PROTECTIVE, Drift, MirrorPosition
+from bot.runtime.model.positions import PROTECTIVE, AccountPosition, Drift
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot, Position
@@ -40,7 +40,7 @@ def diff(state: AccountState, snapshot: AccountSnapshot) -> list[Drift]:
     return drifts
 
 
-def _position_drift(market: str, listed: Position | None, ours: MirrorPosition | None) -> list[Drift]:
+def _position_drift(market: str, listed: Position | None, ours: AccountPosition | None) -> list[Drift]:
     if listed is None:
         return [Drift("missing_fill", market, "", f"our {market} position is closed at the service")]
     if ours is None or (ours.side, ours.size) != (listed.side, listed.size):

@@ -22,7 +22,7 @@ from bot.model.events import Event as ModelEvent
 from bot.money import E8
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.model.named_event import Named
-from bot.runtime.model.positions import PROTECTIVE, MirrorGuardian, mirror_order, mirror_position
+from bot.runtime.model.positions import PROTECTIVE, AccountGuardian, account_order, account_position
 from bot.wire.events import model_event
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def filled(state: AccountState, event: FillEvent, owner: str | None = None) -> N
         requested = None if owner is None or key is None else state.leverage_of(key)
         trade_id, old_leverage = state.turning.pop(coin, ("", 1))
         leverage = requested or (old_leverage if trade_id == trade else 1)
-        state.positions[coin] = mirror_position(
+        state.positions[coin] = account_position(
             (coin, event.side, size, event.entry_px, leverage, None, event.ts, owner, False)
         )
         return
@@ -139,7 +139,7 @@ def order_changed(state: AccountState, event: OrderChanged) -> None:
     leverage: float = 1
     if key is not None and event.intent == "open" and kind not in PROTECTIVE:
         leverage = state.leverage_of(key) or 1
-    state.orders[oid] = mirror_order(
+    state.orders[oid] = account_order(
         (
             oid,
             event.coin,
@@ -174,11 +174,11 @@ def _guardian_moved(state: AccountState, event: GuardianMoved) -> None:
     if subtype in ("armed", "activated"):
         is_known = subtype == "activated" or type_ != "trailing_stop"
         active = True if is_known else None if known is None else known.active
-        state.guardians[guardian] = MirrorGuardian(guardian, type_, coin, blocks_opens=blocks_opens, active=active)
+        state.guardians[guardian] = AccountGuardian(guardian, type_, coin, blocks_opens=blocks_opens, active=active)
     elif subtype == "fired" and blocks_opens:
-        state.guardians[guardian] = MirrorGuardian(guardian, type_, coin, latched=True, blocks_opens=True)
+        state.guardians[guardian] = AccountGuardian(guardian, type_, coin, latched=True, blocks_opens=True)
     elif subtype == "released" and type_ == "account_drawdown":
-        state.guardians[guardian] = MirrorGuardian(guardian, type_, coin)
+        state.guardians[guardian] = AccountGuardian(guardian, type_, coin)
     elif subtype == "disarmed" or subtype == "released" or type_ != "schedule":
         state.guardians.pop(guardian, None)
 

@@ -58,13 +58,13 @@ class PositionOwners:
     def __init__(
         self,
         journal: Journal,
-        mirror: AccountState,
+        account_state: AccountState,
         attribution: Attribution,
         orders: OrderOwners,
         now_ms: Callable[[], int],
     ) -> None:
         self._journal = journal
-        self._mirror = mirror
+        self._account_state = account_state
         self._attribution = attribution
         self._orders = orders
         self._now_ms = now_ms
@@ -81,20 +81,22 @@ class PositionOwners:
 
     def find_owners(self, *, events_skipped: bool = False) -> None:
         """Like `own_positions`, without the shares."""
-        mirror, journal = self._mirror, self._journal
-        for position in list(mirror.positions.values()):
+        account_state, journal = self._account_state, self._journal
+        for position in list(account_state.positions.values()):
             # Without the opening time, every earlier entry would count as an entry of this position.
             if not position.opened_ms:
-                position = mirror.date(position.market, journal.events.opened_ms(position.market, epoch=mirror.epoch))
+                position = account_state.date(
+                    position.market, journal.events.opened_ms(position.market, epoch=account_state.epoch)
+                )
             if position.owner is not None:
                 continue
-            keys = journal.events.entry_keys(position.market, epoch=mirror.epoch, since_ms=position.opened_ms)
+            keys = journal.events.entry_keys(position.market, epoch=account_state.epoch, since_ms=position.opened_ms)
             owner = next(filter(None, map(self._orders.owner_of, keys)), None)
             if owner is None and events_skipped and not keys:
-                opener = journal.intents.last_open(position.market, mirror.epoch)
+                opener = journal.intents.last_open(position.market, account_state.epoch)
                 owner = opener.strategy if opener is not None and opener.opened_ms <= position.opened_ms else None
             if owner is not None:
-                mirror.adopt(position.market, owner)
+                account_state.adopt(position.market, owner)
 
     def align_shares(self) -> None:
         """Fit the shares of the strategies to the positions.
@@ -102,14 +104,14 @@ class PositionOwners:
         Call it only when every event of the positions was read; a fill that is read later would be attributed to
         FOREIGN.
         """
-        align(self._attribution, self._mirror.positions, self._mirror.epoch, self._now_ms())
+        align(self._attribution, self._account_state.positions, self._account_state.epoch, self._now_ms())
         self.write_attribution()
-        for market in self._mirror.positions:
+        for market in self._account_state.positions:
             self.pass_on(market)
 
     def disown(self, market: str) -> None:
         """Leave a position to the hand that opened it."""
-        self._mirror.adopt(market, None)
+        self._account_state.adopt(market, None)
         give_back(self._attribution, market, self._now_ms())
         self.write_attribution()
 
@@ -126,11 +128,11 @@ class PositionOwners:
 
     def pass_on(self, market: str | None) -> None:
         """Give a shared position whose owner has closed its share to the next strategy that holds a share."""
-        position = self._mirror.positions.get(market or "")
+        position = self._account_state.positions.get(market or "")
         if position is None or position.owner is None:
             return
         shares = self._attribution.shares.get(position.market, {})
         if position.owner not in shares:
             next_owner = next((name for name in shares if not name.startswith("@")), None)
             if next_owner is not None:
-                self._mirror.adopt(position.market, next_owner, is_adopted=position.is_adopted)
+                self._account_state.adopt(position.market, next_owner, is_adopted=position.is_adopted)

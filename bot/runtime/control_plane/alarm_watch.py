@@ -125,7 +125,7 @@ class AlarmWatch:
     def _markets(self) -> Mapping[str, str]:
         """Coin -> market of our strategies and positions."""
         names = [market for one in self._kernel.strategy_host.instances for market in one.markets]
-        return {bare_coin(market): market for market in (*names, *self._kernel.account.mirror.positions)}
+        return {bare_coin(market): market for market in (*names, *self._kernel.account.account_state.positions)}
 
     def _prices_lost(self) -> Found:
         now, ours = self._prices.newest, self._markets()
@@ -167,11 +167,11 @@ class AlarmWatch:
 
     def _targets(self) -> Found:
         kernel, found = self._kernel, {}
-        for position in kernel.account.mirror.positions.values():
+        for position in kernel.account.account_state.positions.values():
             if position.owner is None or kernel.journal.fault is not None:
                 continue
             refused = kernel.journal.intents.refused_target(
-                position.market, epoch=kernel.account.mirror.epoch, since_ms=position.opened_ms
+                position.market, epoch=kernel.account.account_state.epoch, since_ms=position.opened_ms
             )
             if refused is not None:
                 why = refused.message or refused.code

@@ -132,7 +132,7 @@ class Commands:
                 message=message,
             )
             kernel.journal.notify([written], now_ms=now_ms)
-        return kernel.account.mirror.resting_of(strategy)
+        return kernel.account.account_state.resting_of(strategy)
 
     async def resume(self, strategy: str | None = None, *, by: str | None = None) -> tuple[str, ...]:
         """Allow entries again. A named strategy also leaves its quarantine: it is built again from its file, or
@@ -199,7 +199,7 @@ class Commands:
             warm = await self._warmed([one for one in plan.specs if one.strategy.name in plan.fresh])
             # ConfigError if no heartbeat could keep it from firing.
             beat_timing_of(plan.settings, self._run.client.clock.speed)
-            await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.account.mirror.epoch)
+            await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.account.account_state.epoch)
             kernel.health.keep("guardian:", kernel.guardians.refused)
         except (ConfigError, CommandTimeout) as error:
             return self._refused(plan.diff, str(error), error.exit_code)
@@ -291,7 +291,7 @@ class Commands:
             run.heartbeats.replace()
         kernel.take_settings(kernel_settings(new))
         mark = fingerprints.mark_of(new, source_digests(plan.specs))
-        fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.account.mirror.epoch)
+        fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.account.account_state.epoch)
         await self._hot_reload(plan.specs, warm, plan.gone)
         instances = {instance.name: instance for instance in kernel.strategy_host.instances}
         for name in plan.fresh:
@@ -336,7 +336,11 @@ class Commands:
             ) from error
         keep_quarantine(run.kernel.journal, name, None)
         fingerprints.note_source(
-            run.kernel.journal, settings, mine.sha256, at_ms=run.kernel.now_ms(), epoch=run.kernel.account.mirror.epoch
+            run.kernel.journal,
+            settings,
+            mine.sha256,
+            at_ms=run.kernel.now_ms(),
+            epoch=run.kernel.account.account_state.epoch,
         )
         kept = [mine if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
         await self._hot_reload(kept, warm, [name])
@@ -374,15 +378,17 @@ def _left_by(kernel: Kernel, strategy: str, markets: frozenset[str]) -> str:
     sentence.
     """
     held = [
-        p.market for p in kernel.account.mirror.positions.values() if p.owner == strategy and p.market not in markets
+        p.market
+        for p in kernel.account.account_state.positions.values()
+        if p.owner == strategy and p.market not in markets
     ]
-    bare = [market for market in held if not kernel.account.mirror.is_protected(market)]
+    bare = [market for market in held if not kernel.account.account_state.is_protected(market)]
     stop = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "with its stop"
     left = f"; its {', '.join(held)} stays {stop}" if held else ""
     resting = [
         oid
-        for oid in kernel.account.mirror.resting_of(strategy)
-        if kernel.account.mirror.orders[oid].market not in markets
+        for oid in kernel.account.account_state.resting_of(strategy)
+        if kernel.account.account_state.orders[oid].market not in markets
     ]
     return left + (f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else "")
 

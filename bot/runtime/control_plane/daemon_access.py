@@ -66,7 +66,7 @@ class DaemonAccess:
         return {
             "at_ms": self._clock.now_ms(),
             "pid": os.getpid(),
-            "epoch": None if daemon is None else daemon.kernel.account.mirror.epoch,
+            "epoch": None if daemon is None else daemon.kernel.account.account_state.epoch,
             "old_s": None if daemon is None else _age_s(daemon),
         }
 
@@ -81,12 +81,12 @@ class DaemonAccess:
         state, why = self.state()
         if self.daemon is None or state == "STARTING":
             return f"STARTING: {why or 'asking the service for the account'}"
-        mirror = self.daemon.kernel.account.mirror
-        unprotected = [p.market for p in mirror.unprotected()]
+        account_state = self.daemon.kernel.account.account_state
+        unprotected = [p.market for p in account_state.unprotected()]
         parts = [
             many(len(self.settings.strategies), "strategy", "strategies"),
-            many(len(mirror.positions), "position"),
-            many(len(mirror.orders), "order"),
+            many(len(account_state.positions), "position"),
+            many(len(account_state.orders), "order"),
         ]
         parts += [f"WITHOUT A STOP: {', '.join(unprotected)}"] if unprotected else []
         parts += [why] if why else []

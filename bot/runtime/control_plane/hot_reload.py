@@ -140,7 +140,7 @@ async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: Y
         await strategy_host.start_one(instance, now_ms=kernel.now_ms())
     for closed in warm.past:
         warm.feed.take(closed)
-        kernel.account.mirror.marks.setdefault(closed.market, closed.bar.close)
+        kernel.account.account_state.marks.setdefault(closed.market, closed.bar.close)
         instance.indicators.update(closed.bar)
         await strategy_host.warm_up_one(instance, closed)
         await yield_to_pass()

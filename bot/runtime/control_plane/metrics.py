@@ -241,12 +241,12 @@ class Figures:
 
     def _trading(self) -> Iterator[Metric]:
         kernel = self._of.kernel
-        mirror, live = kernel.account.mirror, list(kernel.execution.live.values())
-        unprotected = sum(kernel.context.requires_protection(one) for one in mirror.unprotected())
-        yield _family("account_value_usd", [((), mirror.equity_usd)])
-        yield _family("account_epoch", [((), mirror.epoch)])
-        yield _family("positions", [((), len(mirror.positions))])
-        yield _family("orders", [((), len(mirror.orders))])
+        account_state, live = kernel.account.account_state, list(kernel.execution.live.values())
+        unprotected = sum(kernel.context.requires_protection(one) for one in account_state.unprotected())
+        yield _family("account_value_usd", [((), account_state.equity_usd)])
+        yield _family("account_epoch", [((), account_state.epoch)])
+        yield _family("positions", [((), len(account_state.positions))])
+        yield _family("orders", [((), len(account_state.orders))])
         yield _family("unprotected_positions", [((), unprotected)])
         yield _family("intents_open", [((), sum(one.state not in FINAL for one in live))])
         yield _family("intents_in_doubt", [((), sum(one.state in IN_DOUBT for one in live))])

@@ -29,10 +29,10 @@ async def close_position(kernel: Kernel, market: str, *, side: str | None = None
     `side` and `opened_ms` say which position is meant. BotError if there is no position or it is another one; Declined
     if the service refuses the close. The strategy may open again: pause it first.
     """
-    position = kernel.account.mirror.positions.get(market)
+    position = kernel.account.account_state.positions.get(market)
     if position is None:
         raise BotError(
-            f"there is no position in {market}; there are {', '.join(kernel.account.mirror.positions) or 'none'}"
+            f"there is no position in {market}; there are {', '.join(kernel.account.account_state.positions) or 'none'}"
         )
     if side not in (None, position.side) or opened_ms not in (None, position.opened_ms):
         raise BotError(
@@ -47,7 +47,7 @@ async def close_position(kernel: Kernel, market: str, *, side: str | None = None
     kernel.journal.flush()
     if refused is not None:
         raise Declined(f"the {market} position was not closed: {refused}")
-    left = kernel.account.mirror.positions.get(market)
+    left = kernel.account.account_state.positions.get(market)
     return left is None or left.opened_ms != position.opened_ms
 
 
@@ -56,7 +56,7 @@ async def cancel_entry(kernel: Kernel, oid: str) -> None:
 
     BotError if no such entry rests; Declined if the service refuses; CommandTimeout without an answer.
     """
-    order = kernel.account.mirror.orders.get(oid)
+    order = kernel.account.account_state.orders.get(oid)
     if order is None or not order.could_open:
         raise BotError(f"no entry {oid} rests; stops and targets cannot be canceled, and bot orders lists all orders")
     log.warning("entry.canceled_by_operator", oid=oid, market=order.market)

@@ -116,7 +116,7 @@ async def _enter(kernel: Kernel, asked: ProposedEntry) -> Refusal | None:
             404, "not_found", f"no strategy {plain_text(asked.strategy)}; there are {', '.join(instances)}"
         )
     intents, now_ms = kernel.journal.intents, kernel.now_ms()
-    known = intents.of_trigger(asked.trigger, epoch=kernel.account.mirror.epoch)
+    known = intents.of_trigger(asked.trigger, epoch=kernel.account.account_state.epoch)
     if known is not None:
         if kernel.journal.approvals.origin_of(known).get("asked") == asked.plain:
             return None
@@ -145,7 +145,7 @@ def _answer(kernel: Kernel, asked: ProposedEntry) -> Data | None:
     for one in kernel.approvals.waiting():
         if one.intent.trigger == asked.trigger:
             return {"state": "waiting", **document(one, kernel.now_ms())}
-    intent = kernel.journal.intents.of_trigger(asked.trigger, epoch=kernel.account.mirror.epoch)
+    intent = kernel.journal.intents.of_trigger(asked.trigger, epoch=kernel.account.account_state.epoch)
     if intent is None or intent.state in ("opened", "planned"):
         return None
     if intent.state in ("rejected", "expired", "void"):

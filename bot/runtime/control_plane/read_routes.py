@@ -31,14 +31,16 @@ class ReadRoutes:
         question.nothing_else()
         kernel = self._access.require_kernel()
         return {
-            "positions": [status_documents.position(kernel, one) for one in kernel.account.mirror.positions.values()]
+            "positions": [
+                status_documents.position(kernel, one) for one in kernel.account.account_state.positions.values()
+            ]
         }
 
     async def orders(self, question: ControlRequest) -> Data:
         """Resting entries and armed stops and targets."""
         question.nothing_else()
         kernel = self._access.require_kernel()
-        return {"orders": [status_documents.order(kernel, one) for one in kernel.account.mirror.orders.values()]}
+        return {"orders": [status_documents.order(kernel, one) for one in kernel.account.account_state.orders.values()]}
 
     async def approvals(self, question: ControlRequest) -> Data:
         """The entries that wait for a person. A token is never shown."""

@@ -85,7 +85,7 @@ def notices_of(kernel: Kernel, event: Event, parts: Mapping[str, Part]) -> Itera
     strategy's.
     """
     instance = kernel.strategy_host.instance_for(event.coin or "")
-    is_owner_known = kernel.account.mirror.events_named or any(not name.startswith("@") for name in parts)
+    is_owner_known = kernel.account.account_state.events_named or any(not name.startswith("@") for name in parts)
     owner = owners_in_words(parts) if is_owner_known else None
     return of_event(event, kernel.account.order_owners.owner_of, owner or (None if instance is None else instance.name))
 
@@ -105,9 +105,9 @@ def log_heartbeat(process: HeartbeatProcess | None) -> None:
     )
 
 
-def log_account_value(mirror: AccountState) -> None:
-    usd, free_usd = round(mirror.equity_usd, 2), round(mirror.free_margin_usd, 2)
-    log.debug("account.value", usd=usd, free_usd=free_usd, positions=len(mirror.positions))
+def log_account_value(account_state: AccountState) -> None:
+    usd, free_usd = round(account_state.equity_usd, 2), round(account_state.free_margin_usd, 2)
+    log.debug("account.value", usd=usd, free_usd=free_usd, positions=len(account_state.positions))
 
 
 def failure(error: Exception) -> tuple[str, Exit]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
     from bot.runtime.control_plane.server import Data
     from bot.runtime.kernel.kernel import Kernel
-    from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+    from bot.runtime.model.positions import AccountOrder, AccountPosition
     from bot.runtime.strategy_host.instance import StrategyInstance
 
 BOOK_AMOUNTS: Final = (
@@ -55,7 +55,7 @@ def status(access: DaemonAccess) -> Data:
 
 def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
     """The part of the status that needs the account."""
-    kernel, mirror, clock = daemon.kernel, daemon.kernel.account.mirror, daemon.client.clock
+    kernel, account_state, clock = daemon.kernel, daemon.kernel.account.account_state, daemon.client.clock
     problems = unsafe(kernel, settings)
     cursor, passed_ns = kernel.journal.events.cursor, daemon.passed_ns
     return {
@@ -63,20 +63,22 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "service": {
             "now_ms": clock.now_ms(),
             "speed": clock.speed,
-            "environment": mirror.environment,
+            "environment": account_state.environment,
             # The daemon follows a sandbox's clock.
             "skew_ms": None if clock.is_sandbox else clock.skew_ms,
         },
         "account": {
-            "value_usd": round(mirror.equity_usd, 2),
-            "free_usd": round(mirror.free_margin_usd, 2),
-            "balance_usd": format_decimal(mirror.balance_usd),
+            "value_usd": round(account_state.equity_usd, 2),
+            "free_usd": round(account_state.free_margin_usd, 2),
+            "balance_usd": format_decimal(account_state.balance_usd),
         },
-        "positions": len(mirror.positions),
-        "orders": len(mirror.orders),
-        "unprotected": [p.market for p in mirror.unprotected()],
+        "positions": len(account_state.positions),
+        "orders": len(account_state.orders),
+        "unprotected": [p.market for p in account_state.unprotected()],
         "foreign_unprotected": [
-            p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)
+            p.market
+            for p in account_state.positions.values()
+            if p.owner is None and not account_state.is_protected(p.market)
         ],
         "is_safe": not problems,
         "unsafe": problems,
@@ -92,7 +94,9 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "prices": daemon.prices.document(),
         "alarms": daemon.alarms.documents(),
         "guardians": guardians(kernel),
-        "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
+        "blocked_by": [
+            {"type": one.type, "id": one.id} for one in account_state.guardians.values() if one.blocks_opens
+        ],
         "strategies": strategies(daemon, settings),
         "other_books": other_books(kernel, settings),
         "reload": newest_reload(daemon),
@@ -101,10 +105,10 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
 
 def unsafe(kernel: Kernel, settings: Settings) -> list[str]:
     """What keeps our open positions from being safe, or the daemon from ordering, a phrase each."""
-    mirror = kernel.account.mirror
-    unprotected = [p.market for p in mirror.unprotected()] if settings.safety.require_protection else []
+    account_state = kernel.account.account_state
+    unprotected = [p.market for p in account_state.unprotected()] if settings.safety.require_protection else []
     problems = [f"without a stop: {', '.join(unprotected)}"] if unprotected else []
-    has_position = any(p.owner is not None for p in mirror.positions.values())
+    has_position = any(p.owner is not None for p in account_state.positions.values())
     if has_position and kernel.guardians.lacks_dead_man():
         problems.append("the dead-man switch of the config is not armed")
     if silent := kernel.health.markets_of(ORDERS):
@@ -133,7 +137,7 @@ def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
     instances = {instance.name: instance for instance in kernel.strategy_host.instances}
     paused = daemon.commands.paused
     resting: dict[str, list[str]] = {}
-    for owner, oid in kernel.account.mirror.resting():
+    for owner, oid in kernel.account.account_state.resting():
         resting.setdefault(owner, []).append(oid)
     documents = []
     for one in settings.strategies:
@@ -250,7 +254,7 @@ def armed_guardians(kernel: Kernel) -> list[Data]:
             "blocks_opens": one.blocks_opens,
             "active": one.active,
         }
-        for one in kernel.account.mirror.guardians.values()
+        for one in kernel.account.account_state.guardians.values()
     ]
 
 
@@ -272,17 +276,17 @@ def newest_reload(daemon: RoutedDaemon) -> Data | None:
     }
 
 
-def position(kernel: Kernel, one: MirrorPosition) -> Data:
+def position(kernel: Kernel, one: AccountPosition) -> Data:
     """An open position with its stop, target and shares of strategies."""
-    mirror = kernel.account.mirror
-    stop, target = mirror.stop_of(one.market), mirror.target_of(one.market)
+    account_state = kernel.account.account_state
+    stop, target = account_state.stop_of(one.market), account_state.target_of(one.market)
     return {
         "market": one.market,
         "side": one.side,
         "size": format_decimal(one.size),
         "entry_px": _amount(one.entry_px),
-        "mark_px": mirror.marks.get(one.market),
-        "unrealized_usd": round(mirror.unrealized_usd(one), 2),
+        "mark_px": account_state.marks.get(one.market),
+        "unrealized_usd": round(account_state.unrealized_usd(one), 2),
         "notional_usd": format_decimal(one.notional_usd),
         "leverage": one.leverage,
         "strategy": one.owner,
@@ -295,16 +299,16 @@ def position(kernel: Kernel, one: MirrorPosition) -> Data:
         "first_stop_px": _amount(one.first_stop_px),
         "trailing_stops": [
             {"id": g.id, "active": g.active}
-            for g in mirror.guardians.values()
+            for g in account_state.guardians.values()
             if (g.type, g.market) == ("trailing_stop", one.market)
         ],
-        "protected": mirror.is_protected(one.market),
+        "protected": account_state.is_protected(one.market),
         "needs_stop": kernel.context.requires_protection(one),
         "opened_ms": one.opened_ms,
     }
 
 
-def order(kernel: Kernel, one: MirrorOrder) -> Data:
+def order(kernel: Kernel, one: AccountOrder) -> Data:
     """A resting entry, or an armed stop or target."""
     return {
         "oid": one.oid,
@@ -323,11 +327,11 @@ def order(kernel: Kernel, one: MirrorOrder) -> Data:
     }
 
 
-def _owner(kernel: Kernel, one: MirrorOrder) -> str | None:
+def _owner(kernel: Kernel, one: AccountOrder) -> str | None:
     """The strategy that sent the order. A stop or target that the service made belongs to the owner of the position."""
     if one.key is not None:
         return kernel.account.order_owners.owner_of(one.key)
-    its_position = kernel.account.mirror.positions.get(one.market)
+    its_position = kernel.account.account_state.positions.get(one.market)
     return None if its_position is None else its_position.owner
 
 

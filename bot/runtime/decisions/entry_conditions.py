@@ -29,7 +29,7 @@ class EntryConditions:
         self,
         state: RunState,
         journal: Journal,
-        mirror: AccountState,
+        account_state: AccountState,
         health: DaemonHealth,
         guardians: Guardians,
         losses: LossLimits,
@@ -42,7 +42,7 @@ class EntryConditions:
         self.schedule = schedule
         self._state = state
         self._journal = journal
-        self._mirror = mirror
+        self._account_state = account_state
         self._health = health
         self._guardians = guardians
 
@@ -83,7 +83,7 @@ class EntryConditions:
             if self._state.behind:
                 message = "a part of a position is not closed while the events cannot be read; all of it is"
                 return Refusal("behind", message)
-            if self._journal.fault is not None and not self._mirror.keys_proven:
+            if self._journal.fault is not None and not self._account_state.keys_proven:
                 message = "a part cannot be closed exactly once without the journal; all of it can"
                 return Refusal("journal_fault", message)
         return None

@@ -154,7 +154,7 @@ class EventConsumer:
                 folds[type(event)](event)
             source.take(fresh)
             self._look_for_foreign()
-        if self._context.execution.live or self._account.mirror.closed:
+        if self._context.execution.live or self._account.account_state.closed:
             self._context.execution.learn_from_events()
         return True
 
@@ -180,14 +180,14 @@ class EventConsumer:
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> bool:
         context, account, journal = self._context, self._account, self._context.journal
-        mirror = account.mirror
-        if not mirror.events_named:
-            fresh = with_our_keys(mirror, fresh)
+        account_state = account.account_state
+        if not account_state.events_named:
+            fresh = with_our_keys(account_state, fresh)
         made = _Followed()
         hooked = context.strategy_host.event_types
         began_ms, count = context.pacer.mono_ms() if hooked else 0, len(fresh)
         for n, event in enumerate(fresh, start=1):
-            mirror.is_named_by_us = isinstance(event, Named)
+            account_state.is_named_by_us = isinstance(event, Named)
             happened = model_event(event)
             parts = _NO_PARTS if happened is None else account.apply(happened)
             self._note(event, parts, made)
@@ -267,9 +267,9 @@ class EventConsumer:
         self._look_for_foreign()
 
     def _look_for_foreign(self) -> None:
-        mirror, foreign_activity = self._account.mirror, self._context.foreign_activity
-        for position in mirror.positions.values():
-            if position.owner is None and foreign_activity.must_judge(position, mirror):
+        account_state, foreign_activity = self._account.account_state, self._context.foreign_activity
+        for position in account_state.positions.values():
+            if position.owner is None and foreign_activity.must_judge(position, account_state):
                 # Somebody else trades on the account.
                 self._context.comparison.in_next_pass()
 

@@ -51,7 +51,7 @@ class IntentBuilder:
         # The signals of this run, refused ones included.
         self.signals = 0
         self._journal = journal
-        self._mirror = account.mirror
+        self._account_state = account.account_state
         self._order_owners = account.order_owners
         self._risk = risk
         self._conditions = conditions
@@ -119,7 +119,7 @@ class IntentBuilder:
         return intent
 
     def _price(self, market: str) -> Decimal | None:
-        mark = self._mirror.marks.get(market)
+        mark = self._account_state.marks.get(market)
         return None if mark is None else Decimal(repr(mark))
 
     def _refuse(
@@ -142,7 +142,7 @@ class IntentBuilder:
     ) -> Intent:
         if fresh_ms is None:
             fresh_ms = FRESH_INTERVALS * INTERVAL_MS[instance.interval]
-        epoch, leg = self._mirror.epoch, FIRST_LEG[approved.action]
+        epoch, leg = self._account_state.epoch, FIRST_LEG[approved.action]
         key = intent_key(
             address=self._journal.address,
             epoch=epoch,

@@ -115,7 +115,7 @@ class WarmUp:
         for instance in host.working():
             # Left by a start that failed; the journal still has it.
             host.backlogs.pop(instance.name, None)
-            backlog = EventBacklog.of_journal(context.journal, instance.name, context.mirror.epoch)
+            backlog = EventBacklog.of_journal(context.journal, instance.name, context.account_state.epoch)
             for name, why in backlog.damaged.items():
                 with context.journal.together():
                     copy = context.journal.state.set_aside(name)
@@ -136,7 +136,7 @@ class WarmUp:
 
         Returns the intents on it, and the new ones among them.
         """
-        journal, epoch = self._context.journal, self._context.mirror.epoch
+        journal, epoch = self._context.journal, self._context.account_state.epoch
         event, parts = backlog.first
         decision = Decision()
         happened = model_event(event)

@@ -61,7 +61,7 @@ class ExecutionEngine:
         live: dict[str, Intent],
         in_flight: InFlight,
         journal: Journal,
-        mirror: AccountState,
+        account_state: AccountState,
         order_owners: OrderOwners,
         budget: PassBudget,
         clock: PortClock,
@@ -73,7 +73,7 @@ class ExecutionEngine:
         self.with_targets: dict[str, Intent] = {}
         self.in_flight = in_flight
         self._journal = journal
-        self._mirror = mirror
+        self._account_state = account_state
         self._order_owners = order_owners
         self._budget = budget
         self._clock = clock
@@ -167,8 +167,8 @@ class ExecutionEngine:
                 done = self.live.pop(key)
                 if done.targets is not None and done.state == "accepted":
                     self.with_targets[key] = done
-        if self._mirror.closed:
-            self._mirror.closed &= self.live.keys()
+        if self._account_state.closed:
+            self._account_state.closed &= self.live.keys()
 
     def _accept_seen(self) -> None:
         """Accept the intents whose events came before their replies, which may never come."""
@@ -392,5 +392,5 @@ class ExecutionEngine:
         # The run before may have been killed after the event that showed an order and before the intent was accepted.
         unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
         if unsure:
-            for key, trade_id in self._journal.events.trades_by_key(unsure, epoch=self._mirror.epoch).items():
-                self._mirror.see_trade(key, trade_id)
+            for key, trade_id in self._journal.events.trades_by_key(unsure, epoch=self._account_state.epoch).items():
+                self._account_state.see_trade(key, trade_id)

@@ -41,10 +41,10 @@ class OutcomeWriter:
     """
 
     def __init__(
-        self, journal: Journal, mirror: AccountState, risk: RiskEngine, clock: PortClock, late_events: LateEvents
+        self, journal: Journal, account_state: AccountState, risk: RiskEngine, clock: PortClock, late_events: LateEvents
     ) -> None:
         self._journal = journal
-        self._mirror = mirror
+        self._account_state = account_state
         self._risk = risk
         self._now_ms = clock.now_ms
         self._late_events = late_events
@@ -52,7 +52,7 @@ class OutcomeWriter:
     def accept(self, intent: Intent, trade_id: str) -> Intent:
         """Write that the intent is an order."""
         if (
-            not self._mirror.events_named
+            not self._account_state.events_named
             # The service's events show no keys: they may have come before the reply that names the trade.
         ):
             return self.accept_all([(intent, trade_id)])[0]
@@ -63,7 +63,7 @@ class OutcomeWriter:
         with self._journal.together():
             accepted = self._journal.intents.accept_all(replies, now_ms=self._now_ms())
             for intent in accepted:
-                if not self._mirror.events_named:
+                if not self._account_state.events_named:
                     self._late_events.attach_events(intent)
         return accepted
 

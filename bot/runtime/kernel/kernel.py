@@ -136,14 +136,14 @@ class Kernel:
         self.feed = BarFeed(wanted_series(specs))
         live: dict[str, Intent] = {}
         self.account = account = DaemonAccount(journal, live, self.feed, now_ms)
-        mirror = account.mirror
+        account_state = account.account_state
         limits = {one.strategy.name: one.limits for one in specs}
         losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
         self.timers = Timers()
         self.strategy_host = StrategyHost(
             specs,
             journal=journal,
-            mirror=mirror,
+            account_state=account_state,
             feed=self.feed,
             run=hooks.run,
             attribution=account.attribution,
@@ -151,17 +151,21 @@ class Kernel:
         )
         self.bars = BarQueue(self.feed, self.strategy_host)
         self.guardians = Guardians(
-            port=port, journal=journal, mirror=mirror, wanted=settings.guardians, new_serial=hooks.new_serial
+            port=port,
+            journal=journal,
+            account_state=account_state,
+            wanted=settings.guardians,
+            new_serial=hooks.new_serial,
         )
         self.health = DaemonHealth(journal=journal, now_ms=now_ms)
         self.conditions = EntryConditions(
-            self.state, journal, mirror, self.health, self.guardians, losses, hooks.lease, hooks.schedule
+            self.state, journal, account_state, self.health, self.guardians, losses, hooks.lease, hooks.schedule
         )
         in_flight = InFlight(live, hooks.wake, SLOW_MS / 1000, abreast)
         owners = account.order_owners
-        self.execution = ExecutionEngine(live, in_flight, journal, mirror, owners, self.budget, port.clock)
+        self.execution = ExecutionEngine(live, in_flight, journal, account_state, owners, self.budget, port.clock)
         self.risk = RiskEngine(
-            mirror,
+            account_state,
             limits,
             self.execution,
             self.conditions,
@@ -176,10 +180,10 @@ class Kernel:
         self.events = EventConsumer(context, self.builder, hooks.notices_of)
         context.events = self.execution.events = self.events
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
-        search = OrderSearch(port, mirror, self.risk, in_flight)
-        outcomes = OutcomeWriter(journal, mirror, self.risk, port.clock, late_events=self.events)
+        search = OrderSearch(port, account_state, self.risk, in_flight)
+        outcomes = OutcomeWriter(journal, account_state, self.risk, port.clock, late_events=self.events)
         allowed = self.risk.strategy_limits
-        self.events.approvals = Approvals(journal, allowed, live, mirror.marks, now_ms, hooks.run_policy)
+        self.events.approvals = Approvals(journal, allowed, live, account_state.marks, now_ms, hooks.run_policy)
         self.execution.sender = OrderSender(
             port, journal, check, search, outcomes, self.budget, in_flight, self.events.approvals
         )
@@ -240,10 +244,10 @@ class Kernel:
         if not account.order_rules:
             account.learn_markets((await self.port.markets(view="all", limit=MARKETS_MAX)).markets)
         self._check_key(snapshot)
-        account.mirror.of_snapshot(snapshot)
+        account.account_state.of_snapshot(snapshot)
         self.execution.reload_live()
-        if not account.mirror.events_named and self.journal.events.has_seen_own_key():
-            account.mirror.keys_proven = account.mirror.events_named = True
+        if not account.account_state.events_named and self.journal.events.has_seen_own_key():
+            account.account_state.keys_proven = account.account_state.events_named = True
         await self.strategy_host.start(now_ms=self.now_ms())
         cursor = self.journal.events.cursor
         if cursor is None:
@@ -267,8 +271,8 @@ class Kernel:
         self.journal.flush()
         log.info(
             "kernel.recovered",
-            positions=len(account.mirror.positions),
-            orders=len(account.mirror.orders),
+            positions=len(account.account_state.positions),
+            orders=len(account.account_state.orders),
             open_intents=len(self.execution.live),
         )
 

@@ -42,16 +42,18 @@ class Upkeep:
         context.journal.trim(self.held, now_ms=context.now_ms())
         context.order_owners.forget_oldest()
         context.execution.sender.forget(context.execution.live)
-        context.guardians.forget(context.mirror.positions)
+        context.guardians.forget(context.account_state.positions)
 
     def held(self) -> HeldKeys:
         """The positions and orders of the account, which the journal must keep."""
         context = self._context
-        mirror = context.mirror
-        positions = {one.market: one.opened_ms for one in mirror.positions.values()}
-        keys = {order.key for order in mirror.orders.values() if order.key is not None} | {*context.execution.live}
+        account_state = context.account_state
+        positions = {one.market: one.opened_ms for one in account_state.positions.values()}
+        keys = {order.key for order in account_state.orders.values() if order.key is not None} | {
+            *context.execution.live
+        }
         for market, opened_ms in positions.items():
-            entries = context.journal.events.entry_keys(market, epoch=mirror.epoch, since_ms=opened_ms)
+            entries = context.journal.events.entry_keys(market, epoch=account_state.epoch, since_ms=opened_ms)
             keys.update(entries[-ENTRIES_HELD:])
         return HeldKeys(frozenset(keys), positions)
 

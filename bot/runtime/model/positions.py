@@ -35,7 +35,7 @@ def unit_px(market: str, side: str, px: Px) -> Px:
     return 1 - px if is_no(market, side) else px
 
 
-class MirrorPosition(NamedTuple):
+class AccountPosition(NamedTuple):
     """An open position.
 
     `owner` is the strategy whose order opened it, or that has adopted it; None if it is not ours.
@@ -82,7 +82,7 @@ class MirrorPosition(NamedTuple):
         return self.size * unit_px(self.market, self.side, self.entry_px)
 
 
-class MirrorOrder(NamedTuple):
+class AccountOrder(NamedTuple):
     """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`); in a market with trading
     hours also an order that waits for the next open (`market`, `close`).
     """
@@ -132,12 +132,12 @@ class MirrorOrder(NamedTuple):
         return self.action == "open" and self.kind not in PROTECTIVE
 
 
-mirror_position: Final = partial(tuple.__new__, MirrorPosition)
-mirror_order: Final = partial(tuple.__new__, MirrorOrder)
+account_position: Final = partial(tuple.__new__, AccountPosition)
+account_order: Final = partial(tuple.__new__, AccountOrder)
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorGuardian:
+class AccountGuardian:
     id: str
     type: str
     market: str | None

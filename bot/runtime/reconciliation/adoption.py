@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from decimal import Decimal
 
-    from bot.runtime.model.positions import MirrorPosition
+    from bot.runtime.model.positions import AccountPosition
     from bot.runtime.reconciliation.context import RepairContext
     from bot.wire import Guardian, Position
 
 
-async def adopt(context: RepairContext, position: MirrorPosition, strategy: str) -> None:
+async def adopt(context: RepairContext, position: AccountPosition, strategy: str) -> None:
     """Make the strategy the owner of a position without an owner, once it has a stop. Otherwise decline it."""
     market = position.market
     if context.requires_protection_of(strategy):
@@ -35,10 +35,10 @@ async def adopt(context: RepairContext, position: MirrorPosition, strategy: str)
         if why is not None:
             decline(context, market, why)
             return
-    if market not in context.mirror.positions or context.mirror.positions[market].owner is not None:
+    if market not in context.account_state.positions or context.account_state.positions[market].owner is not None:
         # The events that were read meanwhile have closed it, or have named its owner.
         return
-    context.mirror.adopt(market, strategy, is_adopted=True)
+    context.account_state.adopt(market, strategy, is_adopted=True)
     context.foreign_activity.known_markets.discard(market)
     context.foreign_activity.declined_markets.discard(market)
     log.warning("position.adopted", market=market, strategy=strategy, side=position.side, size=position.size)
@@ -46,7 +46,7 @@ async def adopt(context: RepairContext, position: MirrorPosition, strategy: str)
 
 def decline(context: RepairContext, market: str, why: str) -> None:
     """Leave the position to the hand that opened it: nothing is opened in its market, and nothing is closed."""
-    if context.mirror.positions[market].owner is not None:
+    if context.account_state.positions[market].owner is not None:
         context.position_owners.disown(market)
     context.health.forget_bare(market)
     context.foreign_activity.known_markets.add(market)
@@ -61,7 +61,7 @@ def decline(context: RepairContext, market: str, why: str) -> None:
     context.health.incident("adoption.declined", market, market=market, message=message)
 
 
-async def _why_uncovered(context: RepairContext, position: MirrorPosition, theirs: Position) -> str | None:
+async def _why_uncovered(context: RepairContext, position: AccountPosition, theirs: Position) -> str | None:
     """Why no stop can close this position, although the stop of the config's distance was asked for.
 
     None if one can.
@@ -71,21 +71,21 @@ async def _why_uncovered(context: RepairContext, position: MirrorPosition, their
     listed = await context.guardians.listed()
     trails = [one for one in listed if one.type == "trailing_stop" and one.coin == market and one.status != "latched"]
     is_trailed = any(one.active and position.can_fire(one.stop_px, liquidation_px) for one in trails)
-    if is_trailed or context.mirror.is_stopped(position, liquidation_px):
+    if is_trailed or context.account_state.is_stopped(position, liquidation_px):
         return None
     if trail_pct is None:
-        is_dead = context.mirror.is_protected(market)
+        is_dead = context.account_state.is_protected(market)
         return f"its stop lies {_beyond(theirs)}" if is_dead else "the config gives no distance for one"
     return _why_dead(position, theirs, trail_pct) or await _arm(context, position, trail_pct, listed)
 
 
-async def why_dead(context: RepairContext, position: MirrorPosition, trail_pct: Decimal) -> str | None:
+async def why_dead(context: RepairContext, position: AccountPosition, trail_pct: Decimal) -> str | None:
     """Why a trailing stop that is armed now at this distance could never close the position. None if it could."""
     theirs = next((one for one in (await context.port.account()).positions if one.coin == position.market), None)
     return None if theirs is None else _why_dead(position, theirs, trail_pct)
 
 
-def _why_dead(position: MirrorPosition, theirs: Position, trail_pct: Decimal) -> str | None:
+def _why_dead(position: AccountPosition, theirs: Position, trail_pct: Decimal) -> str | None:
     if theirs.mark_px is None:
         return None
     away = theirs.mark_px * trail_pct / 100
@@ -99,11 +99,11 @@ def _beyond(theirs: Position) -> str:
 
 
 async def _arm(
-    context: RepairContext, position: MirrorPosition, trail_pct: Decimal, listed: Sequence[Guardian]
+    context: RepairContext, position: AccountPosition, trail_pct: Decimal, listed: Sequence[Guardian]
 ) -> str | None:
     """Arm the stop of the config's distance. Returns why there is none; None if the service has taken it."""
     try:
-        await context.guardians.cover(position, trail_pct, listed, epoch=context.mirror.epoch)
+        await context.guardians.cover(position, trail_pct, listed, epoch=context.account_state.epoch)
     except Refused as error:
         log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
         return f"the service refuses one at {trail_pct} % ({error.code}: {error.message})"

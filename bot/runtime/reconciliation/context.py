@@ -12,7 +12,7 @@ from bot.runtime.alerts.health import DaemonHealth
 from bot.runtime.execution.execution_engine import EventReader, ExecutionEngine
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
-from bot.runtime.model.positions import MirrorPosition
+from bot.runtime.model.positions import AccountPosition
 from bot.runtime.model.run_state import RunState
 from bot.runtime.passes.pass_budget import PassBudget
 from bot.runtime.passes.ports import VenuePort
@@ -56,8 +56,8 @@ class RepairContext:
     events: EventReader = field(init=False)
 
     @property
-    def mirror(self) -> AccountState:
-        return self.account.mirror
+    def account_state(self) -> AccountState:
+        return self.account.account_state
 
     @property
     def order_owners(self) -> OrderOwners:
@@ -71,7 +71,7 @@ class RepairContext:
     def pacer(self) -> Pacer:
         return self.budget.pacer
 
-    def requires_protection(self, position: MirrorPosition) -> bool:
+    def requires_protection(self, position: AccountPosition) -> bool:
         """True if the config demands a stop for this position."""
         return self.requires_protection_of(position.owner)
 

@@ -14,7 +14,7 @@ from bot.runtime.reconciliation.guardians import SWITCH
 
 if TYPE_CHECKING:
     from bot.runtime.account.account_state import AccountState
-    from bot.runtime.model.positions import MirrorPosition
+    from bot.runtime.model.positions import AccountPosition
 
 # kinds of order that somebody asks for; stops fire by themselves
 BY_REQUEST: Final = frozenset({"market", "limit", "close"})
@@ -43,12 +43,12 @@ class ForeignActivity:
         self.waiting.clear()
         self.switches.clear()
 
-    def must_judge(self, position: MirrorPosition, mirror: AccountState) -> bool:
+    def must_judge(self, position: AccountPosition, account_state: AccountState) -> bool:
         """True for a position without an owner that is new, or that was declined and has a stop now."""
         if position.owner is not None:
             return False
         if position.market in self.declined_markets:
-            return mirror.is_protected(position.market)
+            return account_state.is_protected(position.market)
         return position.market not in self.known_markets
 
     def keep_open(self, markets: Collection[str]) -> None:

@@ -45,7 +45,7 @@ async def look_closer(foreign_activity: ForeignActivity, context: RepairContext)
             made_ms = at_ms if trade.ts is None else min(at_ms, trade.ts)
             # Events may show none where trades do.
             shown, key = key, key or trade.idempotency_key
-            if (key is None and not context.mirror.keys_proven) or (
+            if (key is None and not context.account_state.keys_proven) or (
                 key is not None and _is_ours(context, key, market, made_ms, was_unknown=shown is not None)
             ):
                 continue

@@ -29,7 +29,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import intent_key
-from bot.runtime.model.positions import MirrorPosition
+from bot.runtime.model.positions import AccountPosition
 from bot.runtime.passes.ports import VenuePort
 from bot.wire import Guardian, GuardianRequest
 
@@ -71,13 +71,13 @@ class Guardians:
         *,
         port: VenuePort,
         journal: Journal,
-        mirror: AccountState,
+        account_state: AccountState,
         wanted: Sequence[WantedGuardian],
         new_serial: Callable[[int], int] = counted,
     ) -> None:
         self.port = port
         self.journal = journal
-        self.mirror = mirror
+        self.account_state = account_state
         self.wanted = tuple(wanted)
         self.new_serial = new_serial
         # ids of guardians that this run has armed
@@ -118,26 +118,26 @@ class Guardians:
         return [one for one in self.wanted if not self._stands(one)] if self.wanted else []
 
     def _stands(self, one: WantedGuardian) -> bool:
-        guardian = self.mirror.guardians.get(self.ids.get(one.name, ""))
+        guardian = self.account_state.guardians.get(self.ids.get(one.name, ""))
         return guardian is not None and not (guardian.latched and guardian.type == SWITCH)
 
     def lacks_dead_man(self) -> bool:
         """True if the config wants a dead-man switch and none of ours is armed."""
         return any(one.request.type == SWITCH for one in self.fallen())
 
-    def forget(self, held: Mapping[str, MirrorPosition]) -> None:
+    def forget(self, held: Mapping[str, AccountPosition]) -> None:
         """Forget the trailing stops of positions that are closed."""
         covers = {cover_name(one.market, one.opened_ms) for one in held.values()}
         for name in [one for one in self.ids if one.startswith(COVER) and one not in covers]:
             del self.ids[name]
-        self.made &= self.mirror.guardians.keys()
+        self.made &= self.account_state.guardians.keys()
 
     async def listed(self) -> Sequence[Guardian]:
         """The guardians at the service. The account state takes them over."""
         listed = await self.port.guardians()
         if self._stood is None:
             self._stood = frozenset(one.id for one in listed)
-        self.mirror.see_guardians(listed)
+        self.account_state.see_guardians(listed)
         return listed
 
     async def arm_all(self, *, epoch: int) -> None:
@@ -211,7 +211,7 @@ class Guardians:
                 and arm.name not in names
                 and not arm.name.startswith((COVER, LOST))
             ):
-                self._set_aside(arm, epoch=self.mirror.epoch)
+                self._set_aside(arm, epoch=self.account_state.epoch)
                 self.journal.state.write_arm(arm._replace(body=""))
         arms = self.journal.state.arms()
         lost = [arm for arm in arms if arm.name.startswith(LOST) and arm.body]
@@ -247,7 +247,7 @@ class Guardians:
         self.owes = False
 
     async def cover(
-        self, position: MirrorPosition, trail_pct: Decimal, listed: Sequence[Guardian], *, epoch: int
+        self, position: AccountPosition, trail_pct: Decimal, listed: Sequence[Guardian], *, epoch: int
     ) -> None:
         """Arm the trailing stop of a position that has no stop. Raises Refused if the service does not take it."""
         request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)

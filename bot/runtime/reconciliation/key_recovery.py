@@ -21,7 +21,7 @@ from bot.runtime.strategy_host.timers import backs_of, instants, trigger_of
 from bot.wire import INTERVAL_MS, TRADES_PAGE_MAX
 
 if TYPE_CHECKING:
-    from bot.runtime.model.positions import MirrorPosition
+    from bot.runtime.model.positions import AccountPosition
     from bot.runtime.reconciliation.context import RepairContext
     from bot.runtime.strategy_host.instance import StrategyInstance
     from bot.wire import AccountSnapshot
@@ -50,19 +50,19 @@ def claim_orders(context: RepairContext, snapshot: AccountSnapshot) -> None:
 
 async def claim_positions(context: RepairContext) -> None:
     """Give every position without an owner to the strategy that made the key of its entry."""
-    for position in list(context.mirror.positions.values()):
-        if context.foreign_activity.must_judge(position, context.mirror):
+    for position in list(context.account_state.positions.values()):
+        if context.foreign_activity.must_judge(position, context.account_state):
             owner = await _owner_of(context, position)
             if owner is not None:
-                context.mirror.adopt(position.market, owner)
+                context.account_state.adopt(position.market, owner)
                 log.warning("position.claimed", market=position.market, strategy=owner)
 
 
-async def _owner_of(context: RepairContext, position: MirrorPosition) -> str | None:
+async def _owner_of(context: RepairContext, position: AccountPosition) -> str | None:
     """The owner by one page of trades since the position was opened. With more trades than that a person must look."""
     page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=position.market)
     keys = context.order_owners.keys_of(
-        (trade.id for trade in page.trades if trade.idempotency_key is None), context.mirror.epoch
+        (trade.id for trade in page.trades if trade.idempotency_key is None), context.account_state.epoch
     )
     for trade in page.trades:
         at_ms = trade.ts or position.opened_ms
@@ -97,7 +97,7 @@ def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | 
             for ordinal, leg in product(range(ORDINALS), sent):
                 made = intent_key(
                     address=context.journal.address,
-                    epoch=context.mirror.epoch,
+                    epoch=context.account_state.epoch,
                     strategy=instance.name,
                     market=market,
                     trigger=trigger,

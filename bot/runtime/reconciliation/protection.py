@@ -14,7 +14,7 @@ from typing import Final
 from bot.errors import ApiError, Refused, is_access_lost
 from bot.logs import log
 from bot.runtime.model.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
-from bot.runtime.model.positions import Drift, MirrorPosition
+from bot.runtime.model.positions import AccountPosition, Drift
 from bot.runtime.reconciliation import adoption
 from bot.runtime.reconciliation.context import RepairContext
 from bot.wire import CloseRequest
@@ -34,12 +34,12 @@ def nothing_to_do(context: RepairContext) -> bool:
     """True if `protect` and `stand` have nothing to repair. Every pass asks this, so it must be cheap."""
     if context.health.bare or context.guardians.owes or context.guardians.fallen():
         return False
-    return not context.account.mirror.unprotected() or not naked(context)
+    return not context.account.account_state.unprotected() or not naked(context)
 
 
 async def protect(context: RepairContext) -> list[Drift]:
     """Give every position of ours a stop, or close it. Runs in every pass."""
-    unsure = frozenset(filter(context.mirror.is_unsure_of, (drift.market or "" for drift in naked(context))))
+    unsure = frozenset(filter(context.account_state.is_unsure_of, (drift.market or "" for drift in naked(context))))
     drifts = await _cover_each(context, besides=unsure)
     # Last, so that no other position waits for the list of guardians.
     if unsure and context.budget.has_time():
@@ -79,7 +79,7 @@ def naked(context: RepairContext) -> list[Drift]:
     """The positions that need a stop, have none and are not being closed."""
     return [
         Drift("naked_position", p.market, "", f"the {p.market} position has no stop")
-        for p in context.mirror.unprotected()
+        for p in context.account_state.unprotected()
         if context.requires_protection(p) and not context.execution.is_closing(p.market)
     ]
 
@@ -96,7 +96,7 @@ def note_covered(context: RepairContext) -> None:
     """Report the positions that have a stop again."""
     if context.health.bare:
         context.health.covered(
-            frozenset(p.market for p in context.mirror.unprotected() if context.requires_protection(p))
+            frozenset(p.market for p in context.account_state.unprotected() if context.requires_protection(p))
         )
 
 
@@ -129,7 +129,7 @@ async def arm_all(context: RepairContext) -> None:
     if _is_refused_for_now(context):
         return
     context.guardians.rearm_at_ms = context.pacer.mono_ms() + REARM_MS
-    await context.guardians.arm_all(epoch=context.mirror.epoch)
+    await context.guardians.arm_all(epoch=context.account_state.epoch)
     context.health.keep("guardian:", context.guardians.refused)
 
 
@@ -149,8 +149,8 @@ async def cover(context: RepairContext, drift: Drift) -> None:
     If the service refuses the stop or the distance is unknown, close a position of ours, and give an adopted one back.
     An adopted one is given back too if the stop would lie beyond the liquidation price.
     """
-    position = context.mirror.positions.get(drift.market or "")
-    if position is None or context.mirror.is_protected(position.market):
+    position = context.account_state.positions.get(drift.market or "")
+    if position is None or context.account_state.is_protected(position.market):
         return
     trail_pct = _new_trail_pct(context, position.market)
     dead = None
@@ -161,7 +161,7 @@ async def cover(context: RepairContext, drift: Drift) -> None:
         # A list that cannot be read is no reason to close.
         listed = await context.guardians.listed()
         try:
-            await context.guardians.cover(position, trail_pct, listed, epoch=context.mirror.epoch)
+            await context.guardians.cover(position, trail_pct, listed, epoch=context.account_state.epoch)
         except Refused as error:
             log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
             why = f"the service refuses one at {trail_pct} % ({error.code}: {error.message})"
@@ -187,14 +187,14 @@ def postpone(error: ApiError, markets: Iterable[str]) -> None:
 
 def _new_trail_pct(context: RepairContext, market: str | None) -> Decimal | None:
     """The distance of the trailing stop that replaces the lost stop. None: close the position."""
-    position = context.mirror.positions.get(market or "")
+    position = context.account_state.positions.get(market or "")
     now_ms = context.pacer.mono_ms()
     if position is None or now_ms - context.health.bare.get(position.market, now_ms) >= COVER_MS:
         return None
     return lost_distance_pct(context, position)
 
 
-def lost_distance_pct(context: RepairContext, position: MirrorPosition) -> Decimal | None:
+def lost_distance_pct(context: RepairContext, position: AccountPosition) -> Decimal | None:
     """How far the lost stop was from the entry, in percent. None if unknown.
 
     Taken from the newest stop that was armed, else from the first one, else from the trailing stop of the entry.
@@ -203,7 +203,7 @@ def lost_distance_pct(context: RepairContext, position: MirrorPosition) -> Decim
     if position.is_adopted and context.adopted_stop_pct is not None and stop_px is None:
         return context.adopted_stop_pct
     armed = context.journal.events.last_event(
-        position.market, "order", "armed", epoch=context.mirror.epoch, kind="stop_loss"
+        position.market, "order", "armed", epoch=context.account_state.epoch, kind="stop_loss"
     )
     if armed is not None and armed["ts"] >= position.opened_ms and armed["data"].get("triggerPx"):
         stop_px = Decimal(armed["data"]["triggerPx"])
@@ -213,15 +213,15 @@ def lost_distance_pct(context: RepairContext, position: MirrorPosition) -> Decim
     return min(max(pct, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
 
 
-def _trailed_pct(context: RepairContext, position: MirrorPosition) -> Decimal | None:
-    opener = context.journal.intents.last_open(position.market, context.mirror.epoch)
+def _trailed_pct(context: RepairContext, position: AccountPosition) -> Decimal | None:
+    opener = context.journal.intents.last_open(position.market, context.account_state.epoch)
     if opener is None:
         return None
     found = next((one.trail_pct for one in opener.order().guardians if one.trail_pct is not None), None)
     return None if found is None else min(max(found, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
 
 
-async def close_all(context: RepairContext, position: MirrorPosition, why: str) -> str | None:
+async def close_all(context: RepairContext, position: AccountPosition, why: str) -> str | None:
     """Close a whole position, reduce-only.
 
     The intent is written first, like any order. Returns why the service refused it, if it did.
@@ -234,7 +234,7 @@ async def close_all(context: RepairContext, position: MirrorPosition, why: str) 
     return None if sent is None or sent.state not in ("rejected", "quarantined") else sent.message or sent.code
 
 
-def closing(context: RepairContext, position: MirrorPosition, why: str) -> Intent | str | None:
+def closing(context: RepairContext, position: AccountPosition, why: str) -> Intent | str | None:
     """The next close of a whole position.
 
     None: the close before it is not settled. A text: why the close before it was refused, when it is too soon to try
@@ -242,7 +242,7 @@ def closing(context: RepairContext, position: MirrorPosition, why: str) -> Inten
     on its way.
     """
     now_ms, trigger = context.now_ms(), f"{why}:{position.opened_ms}"
-    known = context.journal.intents.last_of(RUNTIME, position.market, trigger, epoch=context.mirror.epoch)
+    known = context.journal.intents.last_of(RUNTIME, position.market, trigger, epoch=context.account_state.epoch)
     if known is not None and known.state not in FINAL and known.state != "quarantined":
         return None
     # If the intent is far ahead of now, the service's clock has gone back since. Then there is no wait.
@@ -251,7 +251,7 @@ def closing(context: RepairContext, position: MirrorPosition, why: str) -> Inten
     ordinal = 0 if known is None else known.ordinal + 1
     key = intent_key(
         address=context.journal.address,
-        epoch=context.mirror.epoch,
+        epoch=context.account_state.epoch,
         strategy=RUNTIME,
         market=position.market,
         trigger=trigger,
@@ -267,7 +267,7 @@ def closing(context: RepairContext, position: MirrorPosition, why: str) -> Inten
         trigger=trigger,
         ordinal=ordinal,
         leg=FIRST_LEG["close"],
-        epoch=context.mirror.epoch,
+        epoch=context.account_state.epoch,
         body=CloseRequest(fraction=Decimal(1), source="agent").body(),
         not_after_ms=now_ms + context.budget.hold_ms(REPAIR_MS),
         opened_ms=now_ms,

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
     """Take over a snapshot that is as new as the events read so far, and repair the differences. Returns the drifts."""
     claim_orders(context, snapshot)
-    drifts = diff(context.mirror, snapshot)
-    context.mirror.of_snapshot(snapshot)
+    drifts = diff(context.account_state, snapshot)
+    context.account_state.of_snapshot(snapshot)
     context.position_owners.own_positions()
     await claim_positions(context)
-    context.foreign_activity.keep_open(context.mirror.positions.keys())
+    context.foreign_activity.keep_open(context.account_state.positions.keys())
     drifts += _unowned(context) + protection.found_naked(context) + _unguarded(context, snapshot)
     unanswered: ApiError | None = None
     has_repaired = False
@@ -60,7 +60,10 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
 def differences(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
     """The drifts that `reconcile` would find in this snapshot. Changes nothing."""
     return (
-        diff(context.mirror, snapshot) + _unowned(context) + protection.naked(context) + _unguarded(context, snapshot)
+        diff(context.account_state, snapshot)
+        + _unowned(context)
+        + protection.naked(context)
+        + _unguarded(context, snapshot)
     )
 
 
@@ -126,7 +129,7 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
             # With positions or orders after the reset, another writer is active again, and its events are skipped.
             if not snapshot.positions and not snapshot.orders:
                 context.health.restore(FOREIGN)
-    context.mirror.of_snapshot(snapshot)
+    context.account_state.of_snapshot(snapshot)
     context.execution.reload_live()
     context.position_owners.own_positions(events_skipped=True)
     for intent in void:
@@ -141,8 +144,8 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
 def _unowned(context: RepairContext) -> list[Drift]:
     return [
         Drift("foreign_position", p.market, "", f"the {p.market} position was not opened by us")
-        for p in context.mirror.positions.values()
-        if context.foreign_activity.must_judge(p, context.mirror)
+        for p in context.account_state.positions.values()
+        if context.foreign_activity.must_judge(p, context.account_state)
     ]
 
 
@@ -178,14 +181,14 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
     assert drift.market is not None
     policy = context.foreign_positions
     instance = context.strategy_host.instance_for(drift.market)
-    position = context.mirror.positions.get(drift.market)
+    position = context.account_state.positions.get(drift.market)
     if position is None or position.owner is not None:
         # An earlier repair found the owner.
         return
     if policy == "adopt" and instance is not None:
         await adoption.adopt(context, position, instance.name)
     elif policy == "flatten":
-        if context.mirror.events_named or not context.execution.in_doubt(
+        if context.account_state.events_named or not context.execution.in_doubt(
             drift.market
             # Otherwise the trade may be ours; the reply will show it.
         ):

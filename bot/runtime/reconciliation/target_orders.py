@@ -17,7 +17,7 @@ from typing import Final
 
 from bot.runtime.model.intents import FINAL, FIRST_LEG, RUNTIME, TARGET_LEG, CancelOrders, Intent, intent_key
 from bot.runtime.model.order_rules import whole_steps
-from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+from bot.runtime.model.positions import AccountOrder, AccountPosition
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.risk.order_builder import target_px, target_request, targets_in
 from bot.wire import OrderRequest
@@ -35,14 +35,14 @@ def find_entries(context: RepairContext) -> None:
     """After a start: find the entries whose target orders may not all be made, resting ones and those of open
     positions.
     """
-    mirror, journal, found = context.mirror, context.journal, context.execution.with_targets
+    account_state, journal, found = context.account_state, context.journal, context.execution.with_targets
     found.clear()
-    keys = [order.key for order in mirror.orders.values() if order.could_open]
-    for position in mirror.positions.values():
-        keys += journal.events.entry_keys(position.market, epoch=mirror.epoch, since_ms=position.opened_ms)
+    keys = [order.key for order in account_state.orders.values() if order.could_open]
+    for position in account_state.positions.values():
+        keys += journal.events.entry_keys(position.market, epoch=account_state.epoch, since_ms=position.opened_ms)
     for market in sorted({market for one in context.strategy_host.instances for market in one.markets}):
         # The events of the newest entry may be late.
-        newest = journal.intents.last_open(market, mirror.epoch)
+        newest = journal.intents.last_open(market, account_state.epoch)
         keys.append(None if newest is None else newest.id)
     for key in dict.fromkeys(keys):
         intent = None if key is None else journal.intents.find(key)
@@ -70,16 +70,16 @@ async def place(context: RepairContext) -> None:
 
 def _due_of(context: RepairContext, entry: Intent) -> list[Intent] | None:
     """The target orders of an entry that are to be sent now. None: nothing is left to do for this entry."""
-    mirror, market, side = context.mirror, entry.market, entry.order().side
-    if entry.epoch != mirror.epoch:
+    account_state, market, side = context.account_state, entry.market, entry.order().side
+    if entry.epoch != account_state.epoch:
         return None
-    if any(order.key == entry.id for order in mirror.entries(market)):
+    if any(order.key == entry.id for order in account_state.entries(market)):
         # A part of the entry still rests.
         return []
     fills = context.journal.events.entry_fills(entry.id, epoch=entry.epoch)
     if not fills:
         return None if context.now_ms() > entry.not_after_ms else []
-    position = mirror.positions.get(market)
+    position = account_state.positions.get(market)
     if position is None or position.side != side or fills[-1][2] < position.opened_ms:
         return None
     if context.execution.is_closing(market):
@@ -90,7 +90,7 @@ def _due_of(context: RepairContext, entry: Intent) -> list[Intent] | None:
 
 
 def _requests_of(
-    context: RepairContext, entry: Intent, position: MirrorPosition, fills: list[tuple[Decimal, Decimal, int]]
+    context: RepairContext, entry: Intent, position: AccountPosition, fills: list[tuple[Decimal, Decimal, int]]
 ) -> list[tuple[int, OrderRequest]]:
     """Number and request of each target order.
 
@@ -122,22 +122,22 @@ def _newest_try(context: RepairContext, entry: Intent, n: int, request: OrderReq
     raise AssertionError("count() does not end")
 
 
-def _orphans(context: RepairContext) -> list[MirrorOrder]:
+def _orphans(context: RepairContext) -> list[AccountOrder]:
     """Our resting closes whose position is gone or has changed its side.
 
     At a service that does not cancel them they could open a position.
     """
-    mirror, found = context.account.mirror, []
-    for order in mirror.orders.values():
+    account_state, found = context.account.account_state, []
+    for order in account_state.orders.values():
         if order.kind == "limit" and order.action == "close" and order.key is not None:
-            position = mirror.positions.get(order.market)
+            position = account_state.positions.get(order.market)
             is_orphan = position is None or position.side != order.side
-            if is_orphan and mirror.owner_of(order.key) is not None:
+            if is_orphan and account_state.owner_of(order.key) is not None:
                 found.append(order)
     return found
 
 
-def _cancel_of(context: RepairContext, order: MirrorOrder) -> Intent:
+def _cancel_of(context: RepairContext, order: AccountOrder) -> Intent:
     return _intent(context, RUNTIME, order.market, f"left_over:{order.oid}", CancelOrders((order.oid,)))
 
 
@@ -150,7 +150,7 @@ def _intent(
     *,
     ordinal: int = 0,
 ) -> Intent:
-    is_cancel, now_ms, epoch = isinstance(request, CancelOrders), context.now_ms(), context.mirror.epoch
+    is_cancel, now_ms, epoch = isinstance(request, CancelOrders), context.now_ms(), context.account_state.epoch
     leg = FIRST_LEG["cancel"] if is_cancel else TARGET_LEG
     key = intent_key(
         address=context.journal.address,

@@ -22,7 +22,7 @@ from bot.runtime.account.attribution import Attribution
 from bot.runtime.model.intents import FINAL, CancelOrders, Intent, Path
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest, StrategyLimits
 from bot.runtime.model.order_rules import SIZE_DECIMALS, OrderRules, rules_of, whole_steps
-from bot.runtime.model.positions import EVENT, PROTECTIVE, MirrorOrder, unit_px
+from bot.runtime.model.positions import EVENT, PROTECTIVE, AccountOrder, unit_px
 from bot.runtime.risk.exposure import staying_usd
 from bot.runtime.risk.order_builder import (
     EVENT_PX_DECIMALS,
@@ -71,7 +71,7 @@ class RiskEngine:
 
     def __init__(
         self,
-        mirror: AccountState,
+        account_state: AccountState,
         strategy_limits: dict[str, StrategyLimits],
         intents: OpenIntents,
         conditions: Conditions,
@@ -81,7 +81,7 @@ class RiskEngine:
         judges_freshness: bool = True,
         foreign_positions: str = "ignore",
     ) -> None:
-        self.mirror = mirror
+        self.account_state = account_state
         self.strategy_limits = strategy_limits
         self.intents = intents
         self.conditions = conditions
@@ -141,23 +141,23 @@ class RiskEngine:
         """The part of its budget that a strategy uses: open positions without what is being closed, resting entries
         and live intents.
         """
-        mirror = self.mirror
+        account_state = self.account_state
         used = Decimal(0)
         if (limits := self.strategy_limits.get(strategy)) is not None and limits.nets:
             shares = (
                 one
                 for one in self.attribution.shares_of(strategy)
-                if one.market not in closing and one.market in mirror.positions
+                if one.market not in closing and one.market in account_state.positions
             )
             for share in shares:
-                used += staying_usd(share.notional_usd, share.size, mirror.leaving(share.market, strategy))
+                used += staying_usd(share.notional_usd, share.size, account_state.leaving(share.market, strategy))
         else:
-            for p in mirror.positions.values():
+            for p in account_state.positions.values():
                 if p.owner == strategy and p.market not in closing:
-                    used += staying_usd(p.notional_usd, p.size, mirror.leaving(p.market))
-        for order in mirror.orders.values():
-            if order.action == "open" and order.key is not None and mirror.owner_of(order.key) == strategy:
-                used += order.resting_usd(mirror.marks.get(order.market))
+                    used += staying_usd(p.notional_usd, p.size, account_state.leaving(p.market))
+        for order in account_state.orders.values():
+            if order.action == "open" and order.key is not None and account_state.owner_of(order.key) == strategy:
+                used += order.resting_usd(account_state.marks.get(order.market))
         return used + sum(
             (one.notional_usd for one in self.intents.live.values() if one.strategy == strategy), Decimal(0)
         )
@@ -167,7 +167,7 @@ class RiskEngine:
 
         An order without a leverage takes that of the position, which another strategy may have chosen.
         """
-        most, position = limits.max_leverage, self.mirror.positions.get(market)
+        most, position = limits.max_leverage, self.account_state.positions.get(market)
         if leverage is not None:
             if leverage <= most:
                 return None
@@ -207,7 +207,7 @@ class RiskEngine:
         # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy
         # that wants to see the plan, the entry is planned and confirmed. With an atomic venue nothing can be lost
         # between the two.
-        is_direct = self.is_atomic or (limits.path == "direct" and self.mirror.keys_proven)
+        is_direct = self.is_atomic or (limits.path == "direct" and self.account_state.keys_proven)
         needs_plan = self.checks_plans(limits.strategy) or limits.approval is not None
         path: Path = "direct" if is_direct and not needs_plan else "plan"
         return ApprovedOrder(request, "open", signal.market, path, notional, targets_text(target_plan(signal)))
@@ -217,9 +217,9 @@ class RiskEngine:
 
         Of a shared position at most the share.
         """
-        position = self.mirror.positions[signal.market]
+        position = self.account_state.positions[signal.market]
         if not limits.nets:
-            whole = position.size - self.mirror.leaving(signal.market)
+            whole = position.size - self.account_state.leaving(signal.market)
         else:
             share = self.attribution.share(signal.market, limits.strategy)
             assert share is not None, "has_position has judged this"
@@ -248,8 +248,8 @@ class RiskEngine:
         """The size that closes of the strategy may still fill, so that two of them never close a share of another
         strategy.
         """
-        waiting = self.mirror.closing(market, strategy)
-        told = {*self.mirror.closed, *(one.key for one in waiting)}
+        waiting = self.account_state.closing(market, strategy)
+        told = {*self.account_state.closed, *(one.key for one in waiting)}
         return sum((one.size - one.filled for one in waiting), Decimal(0)) + sum(
             (
                 Decimal(one.close().size or 0)
@@ -287,35 +287,39 @@ class RiskEngine:
         if signal.market is not None:
             oids = tuple(
                 o.oid
-                for o in self.mirror.entries(signal.market)
+                for o in self.account_state.entries(signal.market)
                 if o.kind != "market" and not self._is_left_alone(o) and not self._is_anothers(o, limits)
             )
             if not oids:
                 return Refusal("nothing_to_cancel", f"no entry rests in {signal.market}")
             return ApprovedOrder(CancelOrders(oids), "cancel", signal.market, "direct")
-        order = self.mirror.orders.get(signal.oid or "")
+        order = self.account_state.orders.get(signal.oid or "")
         if order is None or order.market not in limits.markets:
             return Refusal("not_found", f"no order {signal.oid} in this strategy's markets")
         if self._is_anothers(order, limits):
             return Refusal("anothers_order", f"order {order.oid} is another strategy's of this shared market")
         if self._is_left_alone(order):
             return Refusal("foreign_order", f"order {order.oid} was not placed by us (foreign_positions: ignore)")
-        if order.kind == "stop_loss" and limits.require_protection and order.market in self.mirror.positions:
+        if order.kind == "stop_loss" and limits.require_protection and order.market in self.account_state.positions:
             return Refusal(
                 "no_protection",
                 f"order {order.oid} is the stop of the {order.market} position; close the position instead",
             )
         return ApprovedOrder(CancelOrders((order.oid,)), "cancel", order.market, "direct")
 
-    def _is_left_alone(self, order: MirrorOrder) -> bool:
+    def _is_left_alone(self, order: AccountOrder) -> bool:
         """True if the entry is foreign and the config ignores foreign orders."""
-        return self.foreign_positions == "ignore" and order.kind not in PROTECTIVE and self.mirror.is_foreign(order.key)
+        return (
+            self.foreign_positions == "ignore"
+            and order.kind not in PROTECTIVE
+            and self.account_state.is_foreign(order.key)
+        )
 
-    def _is_anothers(self, order: MirrorOrder, limits: StrategyLimits) -> bool:
+    def _is_anothers(self, order: AccountOrder, limits: StrategyLimits) -> bool:
         """True if the entry belongs to another strategy that shares this market."""
         if not limits.nets or order.kind in PROTECTIVE or order.key is None:
             return False
-        return self.mirror.owner_of(order.key) not in (None, limits.strategy)
+        return self.account_state.owner_of(order.key) not in (None, limits.strategy)
 
     def step(self, market: str) -> Decimal:
         """The smallest size in this market."""
@@ -386,7 +390,7 @@ def not_in_doubt(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> 
 
 
 def not_foreign(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    position = risk.mirror.positions.get(ask.signal.market or "")
+    position = risk.account_state.positions.get(ask.signal.market or "")
     if position is None or position.owner is not None:
         return None
     return Refusal(
@@ -401,7 +405,7 @@ def strategy_not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequ
 
 def not_anothers(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     """Refuse a signal on a position whose owner no longer runs or trades here."""
-    position = risk.mirror.positions.get(ask.signal.market or "")
+    position = risk.account_state.positions.get(ask.signal.market or "")
     if limits.nets or position is None or position.owner in (None, limits.strategy):
         return None
     return Refusal(
@@ -417,18 +421,22 @@ def not_against_others(risk: RiskEngine, limits: StrategyLimits, ask: RiskReques
     assert isinstance(signal, Open)
     if not limits.nets:
         return None
-    mirror, name = risk.mirror, limits.strategy
-    position = mirror.positions.get(signal.market)
+    account_state, name = risk.account_state, limits.strategy
+    position = account_state.positions.get(signal.market)
     if position is not None and position.side != signal.side:
         share = risk.attribution.share(signal.market, name)
-        own = Decimal(0) if share is None else share.size - mirror.leaving(signal.market, name)
-        if own < position.size - mirror.leaving(signal.market):
+        own = Decimal(0) if share is None else share.size - account_state.leaving(signal.market, name)
+        if own < position.size - account_state.leaving(signal.market):
             return Refusal(
                 "against_others",
                 f"the {signal.market} position is {position.side}, and others have a share of it; an entry"
                 f" {signal.side} would close theirs",
             )
-    waiting = {o.side for o in mirror.entries(signal.market) if o.key is not None and mirror.owner_of(o.key) != name}
+    waiting = {
+        o.side
+        for o in account_state.entries(signal.market)
+        if o.key is not None and account_state.owner_of(o.key) != name
+    }
     waiting |= {
         str(one.order().side)
         for one in risk.intents.live.values()
@@ -448,7 +456,7 @@ def protected(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Ref
         return None
     if any(isinstance(one, TrailingStop) for one in signal.guardians):
         return None
-    if signal.market in risk.mirror.positions and risk.mirror.is_protected(signal.market):
+    if signal.market in risk.account_state.positions and risk.account_state.is_protected(signal.market):
         return None
     return Refusal(
         "no_protection", "an entry needs a stop: bracket=Bracket(stop_pct=...) or guardians=(TrailingStop(...),)"
@@ -516,8 +524,8 @@ def within_budget(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) ->
 
 def has_position(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     market = ask.signal.market or ""
-    position = risk.mirror.positions.get(market)
-    if position is None or risk.mirror.leaving(market) >= position.size:
+    position = risk.account_state.positions.get(market)
+    if position is None or risk.account_state.leaving(market) >= position.size:
         return Refusal("no_position", f"there is no position in {market} to close")
     if limits.nets and risk.attribution.share(market, limits.strategy) is None:
         return Refusal("no_position", f"this strategy has no share of the {market} position")

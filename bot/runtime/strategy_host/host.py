@@ -86,7 +86,7 @@ class StrategyHost:
         specs: Sequence[StrategySpec],
         *,
         journal: Journal,
-        mirror: AccountState,
+        account_state: AccountState,
         feed: BarFeed,
         run: Run = run_inline,
         attribution: Attribution | None = None,
@@ -94,7 +94,7 @@ class StrategyHost:
     ) -> None:
         self.journal = journal
         self.asker = asker
-        self.mirror = mirror
+        self.account_state = account_state
         self.feed = feed
         self.run = run
         self.attribution = attribution
@@ -117,7 +117,7 @@ class StrategyHost:
         instance = StrategyInstance(
             one.strategy,
             interval=one.interval,
-            mirror=self.mirror,
+            account_state=self.account_state,
             feed=feed or self.feed,
             state=self.journal.state.of_strategy(name),
             version=one.version,
@@ -157,7 +157,7 @@ class StrategyHost:
         The backlogs are read from the journal, because the service sends the interrupted page again.
         """
         names = {instance.name for instance in self.instances} | self.backlogs.keys()
-        self.backlogs = {name: EventBacklog.of_journal(self.journal, name, self.mirror.epoch) for name in names}
+        self.backlogs = {name: EventBacklog.of_journal(self.journal, name, self.account_state.epoch) for name in names}
         self.set_instances(self.instances, unready=names)
 
     def clear_backlogs(self) -> None:
@@ -283,7 +283,10 @@ class StrategyHost:
 
     async def warm_up(self, closed: ClosedBar) -> None:
         """Call on_bar with a past bar and drop the signals. Markets with a position keep their mark, which is newer."""
-        self.see(closed, is_marked=closed.market in self.mirror.positions and closed.market in self.mirror.marks)
+        self.see(
+            closed,
+            is_marked=closed.market in self.account_state.positions and closed.market in self.account_state.marks,
+        )
         for instance in self.by_series[closed.series]:
             await self.warm_up_one(instance, closed)
 
@@ -311,7 +314,7 @@ class StrategyHost:
         """Add a bar to history and declared indicators, and to the marks unless there is a newer one."""
         self.feed.take(closed)
         if not is_marked:
-            self.mirror.marks[closed.market] = closed.bar.close
+            self.account_state.marks[closed.market] = closed.bar.close
         for instance in self.by_series[closed.series]:
             instance.indicators.update(closed.bar)
 
@@ -366,5 +369,5 @@ class StrategyHost:
         # A strategy's text may contain lone surrogates, which cannot be encoded.
         why = str(error).encode(errors="backslashreplace").decode()
         instance.quarantine(why)
-        resting = self.mirror.resting_of(instance.name)
+        resting = self.account_state.resting_of(instance.name)
         quarantine(self.journal, instance.name, instance.version, why, at_ms=instance.source.now_ms, resting=resting)

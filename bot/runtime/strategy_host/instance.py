@@ -24,7 +24,7 @@ from bot.model import events
 from bot.money import E8, E16
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.model.positions import MirrorOrder, MirrorPosition, unit_px
+from bot.runtime.model.positions import AccountOrder, AccountPosition, unit_px
 from bot.runtime.model.shares import EXACT, Part, Share
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.runtime.strategy_host.asker import Asker
@@ -70,9 +70,13 @@ class InstanceViewSource:
     """The data behind the View of one strategy. StrategyInstance sets `now_ms` and `state` before each hook."""
 
     def __init__(
-        self, mirror: AccountState, histories: Mapping[str, History], name: str, attribution: Attribution | None = None
+        self,
+        account_state: AccountState,
+        histories: Mapping[str, History],
+        name: str,
+        attribution: Attribution | None = None,
     ) -> None:
-        self._mirror = mirror
+        self._account_state = account_state
         # attribution of strategies that may share a market; None: positions are not split by owner
         self._attribution = attribution
         self._name = name
@@ -90,27 +94,27 @@ class InstanceViewSource:
 
     @property
     def equity_usd(self) -> float:
-        return self._mirror.equity_usd
+        return self._account_state.equity_usd
 
     @property
     def free_margin_usd(self) -> float:
         # The strategy may have set a context of low precision.
         with localcontext(EXACT):
-            return self._mirror.free_margin_usd
+            return self._account_state.free_margin_usd
 
     def all_in_usd(self, market: str, leverage: int) -> float:
         with localcontext(EXACT):
-            return self._mirror.all_in_usd(market, leverage)
+            return self._account_state.all_in_usd(market, leverage)
 
     def position(self, market: str) -> PositionView | None:
-        position = self._mirror.positions.get(market)
+        position = self._account_state.positions.get(market)
         if position is None or self._attribution is None:
-            return None if position is None else _position_view(position, self._mirror)
+            return None if position is None else _position_view(position, self._account_state)
         share = self._attribution.share(market, self._name)
-        return None if share is None else _position_view(_shared(position, share), self._mirror)
+        return None if share is None else _position_view(_shared(position, share), self._account_state)
 
     def orders(self, market: str) -> Sequence[OrderView]:
-        return [_order_view(order) for order in self._mirror.orders.values() if order.market == market]
+        return [_order_view(order) for order in self._account_state.orders.values() if order.market == market]
 
     def history(self, market: str) -> History:
         history = self.histories.get(market)
@@ -145,7 +149,7 @@ class StrategyInstance:
         strategy: Strategy,
         *,
         interval: str,
-        mirror: AccountState,
+        account_state: AccountState,
         feed: BarFeed,
         state: dict[str, Any] | None = None,
         version: str = "",
@@ -166,7 +170,7 @@ class StrategyInstance:
         self.series = [BarSeries(market, interval) for market in strategy.markets]
         self.version = version
         self.nets = attribution is not None
-        self.source = InstanceViewSource(mirror, {}, strategy.name, attribution)
+        self.source = InstanceViewSource(account_state, {}, strategy.name, attribution)
         self.use_feed(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
@@ -337,7 +341,7 @@ def _field(name: str) -> str:
 # -- values of the account state in a strategy's terms
 
 
-def _shared(position: MirrorPosition, share: Share) -> MirrorPosition:
+def _shared(position: AccountPosition, share: Share) -> AccountPosition:
     """The position as seen by a strategy with a share: its own size and entry, and the common stop and target."""
     return position._replace(size_e8=share.size_e8, entry_e8=share.entry_e8)
 
@@ -346,10 +350,10 @@ def _float(value: Decimal | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _position_view(p: MirrorPosition, mirror: AccountState) -> PositionView:
+def _position_view(p: AccountPosition, account_state: AccountState) -> PositionView:
     entry, size = (p.entry_e8 or 0) / E8, p.size_e8 / E8
-    mark = mirror.marks.get(p.market, entry)
-    stop, target = mirror.stop_of(p.market), mirror.target_of(p.market)
+    mark = account_state.marks.get(p.market, entry)
+    stop, target = account_state.stop_of(p.market), account_state.target_of(p.market)
     risk = None if p.first_stop_e8 is None else abs(entry - p.first_stop_e8 / E8) * size
     return PositionView(
         market=p.market,
@@ -359,7 +363,7 @@ def _position_view(p: MirrorPosition, mirror: AccountState) -> PositionView:
         mark_px=mark,
         stop_px=None if stop is None or stop.trigger_e8 is None else stop.trigger_e8 / E8,
         target_px=None if target is None or target.trigger_e8 is None else target.trigger_e8 / E8,
-        unrealized_usd=mirror.unrealized_usd(p),
+        unrealized_usd=account_state.unrealized_usd(p),
         notional_usd=unit_px(p.market, p.side, mark) * size,
         leverage=p.leverage,
         risk_usd=risk,
@@ -367,7 +371,7 @@ def _position_view(p: MirrorPosition, mirror: AccountState) -> PositionView:
     )
 
 
-def _order_view(o: MirrorOrder) -> OrderView:
+def _order_view(o: AccountOrder) -> OrderView:
     return OrderView(
         oid=o.oid,
         market=o.market,

@@ -207,9 +207,9 @@ def _booked(test: Backtest) -> Iterable[object]:
         yield [format_decimal(amount) for amount in amounts]
         for share in totals.shares:
             yield share.market, share.side, format_decimal(share.size), format_decimal(share.cost_usd)
-    for position in kernel.account.mirror.positions.values():
+    for position in kernel.account.account_state.positions.values():
         yield position.market, position.side, format_decimal(position.size), position.leverage, position.owner
-    yield kernel.account.mirror.equity_usd
+    yield kernel.account.account_state.equity_usd
 
 
 def _digest(text: str) -> str:

@@ -103,7 +103,7 @@ def test_a_strategys_state_and_positions_survive_an_outage():
         " nothing"
     )
     assert one.test.session.kernel is not None
-    (position,) = one.test.session.kernel.account.mirror.positions.values()
+    (position,) = one.test.session.kernel.account.account_state.positions.values()
     assert position.owner == "s0"
 
 

@@ -13,7 +13,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.diff import diff
 from bot.runtime.account.fold import FOLD, fold_event
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.model.positions import MirrorGuardian
+from bot.runtime.model.positions import AccountGuardian
 from bot.runtime.passes.bar_feed import BarFeed
 from bot.wire import BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
 from tests.builders import VenueDriver, market, order
@@ -88,8 +88,8 @@ async def test_each_difference_from_a_snapshot_is_named() -> None:
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200), bracket=STOP), key="OURS")
     await venue.place(OrderRequest(market="ETH", side="long", size="1", type="limit", limit_px="90"), key="THEIRS")
     await venue.arm(DEAD_MAN_60.request, key="arm")
-    mirror = AccountState(lambda key: "trend" if key == "OURS" else None)
-    drifts = diff(mirror, await venue.account())
+    account_state = AccountState(lambda key: "trend" if key == "OURS" else None)
+    drifts = diff(account_state, await venue.account())
     assert [(drift.kind, drift.market) for drift in drifts] == [
         ("missing_fill", "BTC"),
         ("missing_fill", "BTC"),
@@ -97,51 +97,55 @@ async def test_each_difference_from_a_snapshot_is_named() -> None:
         ("missing_fill", "ETH"),
         ("foreign_order", "ETH"),
     ]
-    mirror.of_snapshot(await venue.account())
+    account_state.of_snapshot(await venue.account())
     gone = FakeVenue()
-    kinds = {drift.kind for drift in diff(mirror, await gone.account())}
+    kinds = {drift.kind for drift in diff(account_state, await gone.account())}
     assert kinds == {"missing_fill", "order_gone", "guardian_gone"}
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_positions_without_a_stop_are_those_that_are_not_protected(seed: int) -> None:
     chance = random.Random(seed)
-    mirror = AccountState()
+    account_state = AccountState()
     for coin in ("BTC", "ETH", "SOL"):
         if chance.random() < 0.8:
             side, owner = chance.choice(["long", "short"]), chance.choice(["trend", "trend", None])
-            mirror.positions[coin] = held_position(coin, side=side, size="3", owner=owner)
+            account_state.positions[coin] = held_position(coin, side=side, size="3", owner=owner)
         for _ in range(chance.randrange(4)):
             kind = chance.choice(["stop_loss", "stop_loss", "take_profit", "limit"])
             action, side = chance.choice(["close", "close", "open"]), chance.choice(["long", "short"])
-            size, oid = chance.choice("0123"), str(len(mirror.orders))
-            mirror.orders[oid] = resting_order(oid, kind, action, market=coin, side=side, size=size)
+            size, oid = chance.choice("0123"), str(len(account_state.orders))
+            account_state.orders[oid] = resting_order(oid, kind, action, market=coin, side=side, size=size)
         if chance.random() < 0.2:
             active = chance.choice([True, False, None])
-            mirror.guardians[coin] = MirrorGuardian(coin, "trailing_stop", coin, active=active)
-    bare = [one.market for one in mirror.positions.values() if one.owner and not mirror.is_protected(one.market)]
-    assert [one.market for one in mirror.unprotected()] == bare
+            account_state.guardians[coin] = AccountGuardian(coin, "trailing_stop", coin, active=active)
+    bare = [
+        one.market
+        for one in account_state.positions.values()
+        if one.owner and not account_state.is_protected(one.market)
+    ]
+    assert [one.market for one in account_state.unprotected()] == bare
 
 
 async def test_a_position_belongs_to_the_strategy_whose_key_opened_it() -> None:
     venue = FakeVenue()
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200)), key="OURS")
     await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(200)), key="THEIRS")
-    mirror = AccountState(lambda key: "trend" if key == "OURS" else None)
+    account_state = AccountState(lambda key: "trend" if key == "OURS" else None)
     for event in venue.event_rows:
-        fold_event(mirror, folded_form(event))
-    assert {p.market: p.owner for p in mirror.positions.values()} == {"BTC": "trend", "ETH": None}
-    assert [p.market for p in mirror.unprotected()] == ["BTC"]
-    assert mirror.keys_proven
+        fold_event(account_state, folded_form(event))
+    assert {p.market: p.owner for p in account_state.positions.values()} == {"BTC": "trend", "ETH": None}
+    assert [p.market for p in account_state.unprotected()] == ["BTC"]
+    assert account_state.keys_proven
 
 
 def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> None:
-    mirror = AccountState(lambda _key: "trend")
+    account_state = AccountState(lambda _key: "trend")
 
     def value_after(type_: str, subtype: str, **data: object) -> float:
         row = {"id": "evt_1", "type": type_, "subtype": subtype, "ts": 1, "coin": "AAPL", "data": data}
-        fold_event(mirror, folded_form(Event.model_validate(row)))
-        return mirror.equity_usd
+        fold_event(account_state, folded_form(Event.model_validate(row)))
+        return account_state.equity_usd
 
     fill = {
         "tradeId": "t",
@@ -159,7 +163,7 @@ def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> No
     assert value_after("funding", "payment", **paid, balanceUsd="7000") == 9_998, "out of the margin"
     left = {**fill, "intent": "close", "size": "30", "px": "101", "feeUsd": "1.5", "realizedPnlUsd": "30"}
     assert value_after("fill", "exit", **left, positionSize="0", entryPx=None, balanceUsd="10026.5") == 10_026.5
-    assert mirror.value_offset_usd == 0
+    assert account_state.value_offset_usd == 0
     assert value_after("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7025") == 10_025
     taken = {
         "tradeId": "t",
@@ -171,7 +175,7 @@ def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> No
         "balanceUsd": "7025",
     }
     assert value_after("liquidation", "backstop", **taken, realizedPnlUsd="-2700", marginLostUsd="300") == 7_025
-    assert mirror.value_offset_usd == 0
+    assert account_state.value_offset_usd == 0
     assert (
         value_after(
             "fill",
@@ -185,23 +189,23 @@ def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> No
     )
     settled = {"tradeId": "t", "side": "long", "size": "100", "outcomePx": "1", "payoutUsd": "100", "feeUsd": "0"}
     assert value_after("settlement", "settled", **settled, realizedPnlUsd="60", balanceUsd="7083.5") == 7_083.5
-    assert (mirror.value_offset_usd, mirror.positions) == (0, {})
+    assert (account_state.value_offset_usd, account_state.positions) == (0, {})
 
 
 def state_after(venue: VenueDriver) -> AccountState:
     """The account state of a run that read every event. Every order is a strategy's, with no leverage requested."""
-    mirror = AccountState(lambda _key: "trend")
+    account_state = AccountState(lambda _key: "trend")
     for happened in venue.account.events:
-        fold_event(mirror, happened)
-    return mirror
+        fold_event(account_state, happened)
+    return account_state
 
 
 def test_a_loss_beyond_the_isolated_margin_costs_the_margin_and_no_more() -> None:
     venue = VenueDriver((market("BTC", margin_mode="isolated"), "100"))
     venue.place(order("BTC", 1, size="5", leverage=10))
     venue.jump("BTC", "50")
-    mirror = state_after(venue)
-    assert (mirror.equity_usd, mirror.value_offset_usd) == (9_950, 0)
+    account_state = state_after(venue)
+    assert (account_state.equity_usd, account_state.value_offset_usd) == (9_950, 0)
 
 
 def test_a_reversal_by_one_order_takes_over_the_leverage_of_what_it_closes() -> None:
@@ -223,12 +227,12 @@ def test_r_is_that_of_the_newest_bracket_and_an_order_dates_from_its_first_event
     first_ms = venue.now_ms
     venue.wait(60_000)
     venue.place(order("BTC", 1, size="2"))
-    mirror = state_after(venue)
-    (stop,) = mirror.orders.values()
+    account_state = state_after(venue)
+    (stop,) = account_state.orders.values()
     assert (stop.size, stop.created_ms) == (7, first_ms), "it has grown with the position"
-    assert mirror.positions["BTC"].first_stop_px == 80
+    assert account_state.positions["BTC"].first_stop_px == 80
     venue.place(order("BTC", 1, size="2", stop="5%"))
-    mirror = state_after(venue)
-    (stop,) = mirror.orders.values()
+    account_state = state_after(venue)
+    (stop,) = account_state.orders.values()
     assert (stop.size, stop.created_ms) == (9, venue.now_ms)
-    assert mirror.positions["BTC"].first_stop_px == 95
+    assert account_state.positions["BTC"].first_stop_px == 95

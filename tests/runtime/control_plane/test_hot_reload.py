@@ -189,7 +189,7 @@ async def test_removing_a_strategy_names_its_resting_entries(daemon: FakeDaemon)
     await daemon.commands.reload()
     await daemon.minute()
     await daemon.kernel.cycle()
-    (oid,) = daemon.kernel.account.mirror.resting_of("two")
+    (oid,) = daemon.kernel.account.account_state.resting_of("two")
     daemon.write(CONFIG)
     result = await daemon.commands.reload()
     assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
@@ -209,8 +209,8 @@ async def test_a_new_strategy_starts_warmed_up_and_a_removed_ones_position_keeps
     assert "one: stopped; its BTC stays with its stop" in result.applied
     assert daemon.state("one")["stops"] == 1
     await daemon.minute(BTC="101")
-    assert daemon.kernel.account.mirror.positions["BTC"].owner == "one"
-    assert daemon.kernel.account.mirror.is_protected("BTC")
+    assert daemon.kernel.account.account_state.positions["BTC"].owner == "one"
+    assert daemon.kernel.account.account_state.is_protected("BTC")
     assert [instance.name for instance in daemon.kernel.strategy_host.instances] == ["two"]
     await daemon.kernel.reconciliation.reconcile()
     assert daemon.kernel.account.attribution.of("one").unrealized_usd == 2, "the account still says what it is worth"
@@ -220,7 +220,7 @@ async def test_a_strategy_that_leaves_a_market_names_its_position_and_entries_th
     daemon.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
     await daemon.commands.reload()
     await daemon.minute()
-    assert {p.owner for p in daemon.kernel.account.mirror.positions.values()} == {"one"}
+    assert {p.owner for p in daemon.kernel.account.account_state.positions.values()} == {"one"}
     daemon.write(CONFIG)
     assert (await daemon.commands.reload()).applied == (
         "one: built again",
@@ -311,7 +311,7 @@ async def test_a_position_that_needs_no_stop_stays_when_its_strategy_is_removed(
     daemon.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
     await daemon.commands.reload()
     await daemon.minute()
-    assert daemon.kernel.account.mirror.positions["ETH"].owner == "two"
+    assert daemon.kernel.account.account_state.positions["ETH"].owner == "two"
     daemon.write(waived)
     result = await daemon.commands.reload()
     assert result.applied == ("two: stopped; its ETH stays WITHOUT A STOP: ETH",)
@@ -386,7 +386,7 @@ def _in_between(daemon: FakeDaemon, *moments: Callable[[], Awaitable[None]]) -> 
 async def test_while_a_new_strategy_warms_up_the_others_trade_and_it_decides_the_newest_bar(daemon: FakeDaemon) -> None:
     """It has many warm-up bars of a series that another strategy uses, and passes go on between them."""
     await _tells(daemon)
-    assert "BTC" in daemon.kernel.account.mirror.positions
+    assert "BTC" in daemon.kernel.account.account_state.positions
     daemon.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
     daemon.write(
         SHARED + TWO.replace("idle:Idle", "holds:Holds").replace("ETH", "BTC").replace("500}", "500, netting: allow}")
@@ -442,7 +442,7 @@ async def test_a_strategy_that_is_added_again_gets_the_events_of_its_position_fr
     await daemon.commands.reload()
     daemon.write(CONFIG.partition("  - {")[0] + TWO)
     await daemon.commands.reload()
-    assert daemon.kernel.account.mirror.positions["BTC"].owner == "one"
+    assert daemon.kernel.account.account_state.positions["BTC"].owner == "one"
     daemon.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
     _in_between(daemon, lambda: daemon.minute(BTC="79"))
     assert (await daemon.commands.reload()).applied == ("one: started",)
@@ -504,10 +504,10 @@ async def test_a_foreign_position_opened_while_its_strategy_is_being_built_is_ad
     _in_between(daemon, by_hand)
     assert (await daemon.commands.reload()).applied == ("one: built again",)
     daemon.meanwhile = _nothing
-    assert not daemon.kernel.account.mirror.is_protected("BTC")
+    assert not daemon.kernel.account.account_state.is_protected("BTC")
     await daemon.kernel.cycle()
-    assert daemon.kernel.account.mirror.is_protected("BTC")
-    assert daemon.kernel.account.mirror.positions["BTC"].owner == "one"
+    assert daemon.kernel.account.account_state.is_protected("BTC")
+    assert daemon.kernel.account.account_state.positions["BTC"].owner == "one"
 
 
 async def test_a_bar_that_the_replaced_instance_has_decided_is_not_decided_again(daemon: FakeDaemon) -> None:
@@ -850,7 +850,7 @@ async def test_resume_builds_a_quarantined_strategy_again_from_corrected_code(da
     assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
     assert (result.code, result.refused) == (Exit.CONFIG, ()), "it was taken over, and is not well"
     assert daemon.commands.state.word == "DEGRADED"
-    assert daemon.kernel.account.mirror.is_protected("BTC")
+    assert daemon.kernel.account.account_state.is_protected("BTC")
     with pytest.raises(ConfigError, match="failed again"):
         await daemon.commands.resume("one")
     daemon.code("holds", "def broken(:\n")

@@ -82,7 +82,7 @@ async def test_a_refused_close_leaves_the_position_its_stop() -> None:
     with pytest.raises(Declined, match="closed until Monday"):
         await close_position(kernel, "BTC")
     assert venue.positions["BTC"].size > 0
-    assert kernel.account.mirror.is_protected("BTC")
+    assert kernel.account.account_state.is_protected("BTC")
 
 
 def rests(_view: object, _bar: object) -> list[Open]:
@@ -92,13 +92,13 @@ def rests(_view: object, _bar: object) -> list[Open]:
 async def test_a_resting_entry_is_canceled() -> None:
     venue = FakeVenue()
     kernel = await begun(venue, rests)
-    (oid,) = kernel.account.mirror.resting_of(None)
+    (oid,) = kernel.account.account_state.resting_of(None)
     venue.faults.append(Fault("cancel", unknown()))
     with pytest.raises(CommandTimeout):
         await cancel_entry(kernel, oid)
     await cancel_entry(kernel, oid)
     assert oid not in venue.working
-    assert kernel.account.mirror.resting_of(None) == ()
+    assert kernel.account.account_state.resting_of(None) == ()
     with pytest.raises(BotError, match="no entry"):
         await cancel_entry(kernel, oid)
 
@@ -108,4 +108,4 @@ async def test_a_stop_cannot_be_canceled() -> None:
     kernel = await opened(venue)
     with pytest.raises(BotError, match="stops and targets cannot be canceled"):
         await cancel_entry(kernel, stop_of(venue))
-    assert kernel.account.mirror.is_protected("BTC")
+    assert kernel.account.account_state.is_protected("BTC")

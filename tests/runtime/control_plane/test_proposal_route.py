@@ -66,7 +66,7 @@ async def test_a_proposal_waits_for_a_person_whatever_the_config_lets_through(
     venue = FakeVenue()
     kernel = await begun(venue, idle, approval=approval, path=tmp_path / "journal.db")
     kernel.risk.strategy_limits["trend"] = replace(kernel.risk.strategy_limits["trend"], path="direct")
-    kernel.account.mirror.keys_proven = True
+    kernel.account.account_state.keys_proven = True
     answer = await propose(kernel)
     assert (answer["state"], answer["proposed_by"], answer["why"]) == ("waiting", "a model", "it rises")
     await minutes(kernel, venue, "100", "100", "100")

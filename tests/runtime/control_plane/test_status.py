@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bot.runtime.alerts.health import ENDING
 from bot.runtime.control_plane.status import WORDS, state_of
-from bot.runtime.model.positions import MirrorGuardian
+from bot.runtime.model.positions import AccountGuardian
 from tests.fakes import FakeVenue
 from tests.runtime.builders import make_kernel
 
@@ -43,7 +43,7 @@ async def test_the_state_and_its_reason() -> None:
 async def test_a_guardian_that_blocks_entries_makes_the_state_degraded_and_is_named() -> None:
     kernel = make_kernel(FakeVenue())
     await kernel.recover()
-    kernel.account.mirror.guardians["grd_9"] = MirrorGuardian(
+    kernel.account.account_state.guardians["grd_9"] = AccountGuardian(
         "grd_9", "kill_switch", None, latched=True, blocks_opens=True
     )
     assert state_of(kernel) == ("DEGRADED", "the service refuses entries: kill_switch grd_9 stands")
@@ -53,7 +53,7 @@ async def test_whatever_blocks_entries_in_every_market_makes_the_state_degraded_
     venue = FakeVenue()
     kernel = make_kernel(venue)
     await kernel.recover()
-    kernel.account.mirror.guardians.clear()
+    kernel.account.account_state.guardians.clear()
     state = state_of(kernel)
     assert state.word == "DEGRADED"
     assert "guardian dead_man of the config is not armed" in state.why

@@ -110,7 +110,7 @@ async def test_an_expired_plan_is_made_anew_without_a_second_notice_and_its_old_
 async def test_a_drifted_price_asks_again_and_the_old_id_does_not_answer() -> None:
     venue, kernel = await held()
     (old,) = kernel.approvals.waiting()
-    kernel.account.mirror.marks["BTC"] = 100.6
+    kernel.account.account_state.marks["BTC"] = 100.6
     with pytest.raises(BotError, match=r"drifted more than 0\.5%"):
         await answer(kernel)
     await kernel.cycle()

@@ -180,7 +180,7 @@ async def minute(kernel: Kernel, venue: Busy) -> None:
 async def test_orders_of_several_markets_are_in_flight_together_and_each_is_sent_once(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", in_turn)
     await kernel.recover()
-    kernel.account.mirror.keys_proven = True
+    kernel.account.account_state.keys_proven = True
     for _ in range(4):
         await minute(kernel, venue)
     assert venue.most == len(MARKETS)
@@ -195,7 +195,7 @@ async def test_orders_of_several_markets_are_in_flight_together_and_each_is_sent
 async def test_a_lost_reply_is_settled_with_the_same_key_and_delays_no_other_order(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", once)
     await kernel.recover()
-    kernel.account.mirror.keys_proven = True
+    kernel.account.account_state.keys_proven = True
     venue.lost = {"ETH"}
     await minute(kernel, venue)
     await minute(kernel, venue)
@@ -216,7 +216,7 @@ def turns(view: View, bar: Bar) -> Iterable[Signal]:
 async def test_a_reset_between_a_close_and_its_entry_ends_the_waiting_entry(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", turns)
     await kernel.recover()
-    kernel.account.mirror.keys_proven = True
+    kernel.account.account_state.keys_proven = True
     await minute(kernel, venue)
     events = venue.events
 
@@ -266,7 +266,7 @@ async def slowly(path: Path, script: Any, *, forgets: bool = False) -> tuple[Ker
     assert isinstance(venue, Slow)
     venue.free, venue.arrived, venue.forgets = asyncio.Event(), [], forgets
     await kernel.recover()
-    kernel.account.mirror.keys_proven = True
+    kernel.account.account_state.keys_proven = True
     return kernel, venue
 
 
@@ -429,7 +429,7 @@ async def test_an_exit_without_a_free_slot_is_sent_at_the_next_reply(tmp_path: P
 async def test_an_answer_that_ends_the_run_leaves_the_other_outcomes_stored(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", once)
     await kernel.recover()
-    kernel.account.mirror.keys_proven = True
+    kernel.account.account_state.keys_proven = True
     venue.refuses_key = True
     with pytest.raises(AccessLost):
         await minute(kernel, venue)

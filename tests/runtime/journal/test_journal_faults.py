@@ -484,8 +484,8 @@ async def test_an_exit_sent_during_a_fault_is_not_sent_again_after_a_crash(
     await again.recover()
     await again.cycle()
     assert str(venue.positions["BTC"].size) == "2.5000", "the same bar, decided again, has the same key"
-    assert again.account.mirror.positions["BTC"].size == venue.positions["BTC"].size
-    assert again.account.mirror.positions["BTC"].owner == "trend"
+    assert again.account.account_state.positions["BTC"].size == venue.positions["BTC"].size
+    assert again.account.account_state.positions["BTC"].owner == "trend"
 
 
 # -- damaged when it is opened

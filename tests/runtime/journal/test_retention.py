@@ -195,7 +195,7 @@ async def test_the_kernel_holds_the_keys_of_its_orders_and_positions(
     kernel = make_kernel(venue, lambda _view, _bar: [signals.pop()] if signals else (), path=tmp_path / "journal.db")
     await kernel.recover()
     await minutes(kernel, venue, "100", "101")
-    (position,) = kernel.account.mirror.positions.values()
+    (position,) = kernel.account.account_state.positions.values()
     held = kernel.upkeep.held()
     assert held.positions == {"BTC": position.opened_ms}
     assert {kernel.journal.intents.find(key).strategy for key in held.keys} == {"trend"}

@@ -192,12 +192,12 @@ CASES = (
 def judge(kernel: Kernel, venue: FakeVenue, case: Case) -> None:
     assert "BTC" in venue.positions
     assert [fill for fill in venue.fills if fill[3] == "close"] == [], "the owner's position is never sold"
-    assert kernel.account.mirror.positions["BTC"].owner == ("trend" if case.is_adopted else None)
+    assert kernel.account.account_state.positions["BTC"].owner == ("trend" if case.is_adopted else None)
     assert [pct for _, pct in trailing(venue) if pct == case.armed_pct] == [case.armed_pct] * (
         case.armed_pct is not None
     )
     if case.is_adopted:
-        assert kernel.account.mirror.is_protected("BTC"), "no position of ours is without its stop"
+        assert kernel.account.account_state.is_protected("BTC"), "no position of ours is without its stop"
 
 
 def declined(kernel: Kernel) -> list[str]:
@@ -257,20 +257,20 @@ async def test_each_way_out_that_the_notice_names_works(tmp_path: Path) -> None:
         kernel = make_kernel(venue, path=tmp_path / name, settings=policy())
         await kernel.recover()
         await kernel.cycle()
-        assert kernel.account.mirror.positions["BTC"].owner is None
+        assert kernel.account.account_state.positions["BTC"].owner is None
         return venue, kernel
 
     venue, kernel = await daemon("stopped by hand")
     await venue.arm(GuardianRequest(type="trailing_stop", market="BTC", trail_pct=Decimal(3)), key="by hand")
     await kernel.cycle()
     await kernel.cycle()
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
 
     venue, kernel = await daemon("distance by a reload")
     kernel.take_settings(policy(4))
     kernel.reconciliation.compare_strategies_anew()
     await kernel.cycle()
-    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == ("trend", [("BTC", 4.0)])
+    assert (kernel.account.account_state.positions["BTC"].owner, trailing(venue)) == ("trend", [("BTC", 4.0)])
 
 
 async def test_a_stop_beyond_the_liquidation_price_is_told_once_and_counts_once_it_is_moved_before_it() -> None:
@@ -285,7 +285,7 @@ async def test_a_stop_beyond_the_liquidation_price_is_told_once_and_counts_once_
     assert "has no working stop: its stop lies beyond the liquidation price 99, which the price reaches first" in told
     changed_stop(venue, trigger_px=Decimal("99.5"))
     await kernel.reconciliation.reconcile()
-    assert (kernel.account.mirror.positions["BTC"].owner, len(declined(kernel))) == ("trend", 1)
+    assert (kernel.account.account_state.positions["BTC"].owner, len(declined(kernel))) == ("trend", 1)
 
 
 async def test_a_declined_position_that_shrinks_to_its_stop_is_adopted() -> None:
@@ -295,12 +295,12 @@ async def test_a_declined_position_that_shrinks_to_its_stop_is_adopted() -> None
     kernel = make_kernel(venue, settings=policy())
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.account.mirror.positions["BTC"].owner is None
+    assert kernel.account.account_state.positions["BTC"].owner is None
     await venue.close("BTC", CloseRequest(size="2"), key="by hand")
     changed_stop(venue, size=Decimal(1))
     await kernel.cycle()
     await kernel.reconciliation.reconcile()
-    assert (venue.positions["BTC"].size, kernel.account.mirror.positions["BTC"].owner) == (1, "trend")
+    assert (venue.positions["BTC"].size, kernel.account.account_state.positions["BTC"].owner) == (1, "trend")
 
 
 async def test_an_adopted_position_that_outgrows_its_stop_is_covered_at_the_distance_of_that_stop() -> None:
@@ -314,7 +314,7 @@ async def test_an_adopted_position_that_outgrows_its_stop_is_covered_at_the_dist
     changed_stop(venue, size=Decimal(3))
     await kernel.reconciliation.reconcile()
     await kernel.cycle()
-    assert (venue.positions["BTC"].size, kernel.account.mirror.positions["BTC"].owner) == (6, "trend")
+    assert (venue.positions["BTC"].size, kernel.account.account_state.positions["BTC"].owner) == (6, "trend")
     assert trailing(venue) == [("BTC", 2.0)]
 
 
@@ -325,12 +325,12 @@ async def test_an_adopted_position_whose_new_stop_would_lie_beyond_the_liquidati
     kernel = make_kernel(venue, settings=policy())
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
     near_liquidation(venue, "long")
     for oid in [o.oid for o in venue.working.values() if o.kind == "stop_loss"]:
         await venue.cancel(oid)
     await minutes(kernel, venue, "100", "100")
-    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == (None, [])
+    assert (kernel.account.account_state.positions["BTC"].owner, trailing(venue)) == (None, [])
     (told,) = declined(kernel)
     assert "one at 2.0000 % would lie beyond the liquidation price 99" in told
 
@@ -343,7 +343,7 @@ async def test_an_adoption_outlives_a_lost_and_a_restored_journal_with_one_stop(
         kernel = make_kernel(venue, path=tmp_path / name, settings=policy(5))
         await kernel.recover()
         await minutes(kernel, venue, "100")
-        position = kernel.account.mirror.positions["BTC"]
+        position = kernel.account.account_state.positions["BTC"]
         assert (position.owner, position.is_adopted, trailing(venue)) == ("trend", True, [("BTC", 5.0)])
         kill(kernel)
 
@@ -355,12 +355,12 @@ async def test_the_position_of_the_other_side_that_replaces_an_adopted_one_is_ju
     kernel = make_kernel(venue, settings=policy())
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
     await venue.close("BTC", CloseRequest(fraction=Decimal(1)), key="by hand")
     await bare(venue, "short")
     await minutes(kernel, venue, "100", "100")
     await kernel.reconciliation.reconcile()
-    assert (venue.positions["BTC"].side, kernel.account.mirror.positions["BTC"].owner) == ("short", None)
+    assert (venue.positions["BTC"].side, kernel.account.account_state.positions["BTC"].owner) == ("short", None)
     assert len(declined(kernel)) == 1
 
 
@@ -385,14 +385,14 @@ async def test_an_adopted_position_that_loses_its_stop_gets_one_or_is_given_back
     kernel = make_kernel(venue, settings=policy(pct))
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
     for oid in [o.oid for o in venue.working.values() if o.kind == "stop_loss"]:
         await venue.cancel(oid)
     for guardian in [g.id for g in venue.guards.values() if g.type == "trailing_stop"]:
         await venue.disarm(guardian)
     await minutes(kernel, venue, "100", "100")
     assert "BTC" in venue.positions
-    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == (owner, armed)
+    assert (kernel.account.account_state.positions["BTC"].owner, trailing(venue)) == (owner, armed)
     assert len(declined(kernel)) == (owner is None)
     shares = kernel.account.attribution.shares["BTC"]
     assert set(shares) == {owner or "@foreign"}
@@ -437,7 +437,7 @@ async def test_a_kill_at_any_moment_of_an_adoption_sells_nothing_and_arms_one_st
         armed = 0 if settings.adopted_stop_pct is None else 1
         assert [fill[3] for fill in venue.fills] == ["open"], tap.names[at - 1]
         assert len(trailing(venue)) == armed, tap.names[at - 1]
-        assert kernel.account.mirror.positions["BTC"].owner == ("trend" if armed else None)
+        assert kernel.account.account_state.positions["BTC"].owner == ("trend" if armed else None)
         kill(kernel)
     assert points > 20
 
@@ -462,4 +462,4 @@ async def test_a_strategy_without_protection_adopts_as_before() -> None:
     kernel = make_kernel(venue, settings=policy(), require_protection=False)
     await kernel.recover()
     await kernel.cycle()
-    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == ("trend", [])
+    assert (kernel.account.account_state.positions["BTC"].owner, trailing(venue)) == ("trend", [])

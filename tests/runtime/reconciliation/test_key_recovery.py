@@ -63,7 +63,7 @@ def venue() -> FakeVenue:
 async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None:
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
     kernel = await life(venue, Wants())
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
     assert kernel.account.attribution.of("trend").shares[0].size == 2
 
 
@@ -219,7 +219,7 @@ async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: Fak
     await minutes(kernel, venue, "94")
     assert venue.positions
     kernel = await life(venue, Wants())
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
 
 
 async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> None:
@@ -228,14 +228,14 @@ async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> No
     await kernel.cycle()
     assert venue.positions
     kernel = await life(venue, Wants())
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
 
 
 async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> None:
     order = OrderRequest.from_wire({"market": "BTC", "side": "long", "size": "1", "type": "market"})
     await venue.place(order, key="FOREIGN")
     kernel = await life(venue, Wants())
-    assert kernel.account.mirror.positions["BTC"].owner is None
+    assert kernel.account.account_state.positions["BTC"].owner is None
 
 
 async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(

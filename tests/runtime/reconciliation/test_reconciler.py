@@ -91,7 +91,7 @@ async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_p
     await venue.cancel(stop_of(venue))
     await kernel.cycle()
     assert trailing(venue) == [("BTC", 2.0)]
-    assert kernel.account.mirror.is_protected("BTC")
+    assert kernel.account.account_state.is_protected("BTC")
     await kernel.cycle()
     assert len(trailing(venue)) == 1
 
@@ -425,7 +425,7 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
     assert len(venue.guards) == 1
     assert set(venue.guards) == set(kernel.guardians.ids.values())
     assert kernel.conditions.entries_stopped(kernel.now_ms()) is None
-    await kernel.guardians.change((), epoch=kernel.account.mirror.epoch)
+    await kernel.guardians.change((), epoch=kernel.account.account_state.epoch)
     await kernel.guardians.retire()
     assert venue.guards == {}, "nothing stands that nobody knows of"
 
@@ -552,7 +552,7 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
     await kernel.cycle()
     assert ("BTC" in venue.positions) is left
     if left:
-        assert kernel.account.mirror.positions["BTC"].owner == owner
+        assert kernel.account.account_state.positions["BTC"].owner == owner
 
 
 async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes() -> None:
@@ -630,7 +630,7 @@ async def test_another_hands_position_is_not_ours_because_we_held_one_there_befo
     if is_restarted:
         kernel = await begun_again(venue, path)
     await minutes(kernel, venue, "90", "90")
-    assert kernel.account.mirror.positions["BTC"].owner is None
+    assert kernel.account.account_state.positions["BTC"].owner is None
     assert "BTC" in venue.positions, "it has no stop, and foreign_positions is ignore"
     assert trailing(venue) == []
 
@@ -645,7 +645,7 @@ async def test_when_a_position_began_is_known_where_the_service_does_not_tell(is
         kill(kernel)
         kernel = await begun_again(venue, path)
     await kernel.reconciliation.reconcile()
-    position = kernel.account.mirror.positions["BTC"]
+    position = kernel.account.account_state.positions["BTC"]
     assert (position.owner, position.opened_ms) == ("trend", at_ms)
 
 
@@ -724,7 +724,7 @@ async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue]
     kernel = make_kernel(venue, rests_too, markets=("BTC", "ETH"))
     await kernel.recover()
     await kernel.cycle()
-    assert [order.market for order in kernel.account.mirror.orders.values() if order.could_open] == ["ETH"]
+    assert [order.market for order in kernel.account.account_state.orders.values() if order.could_open] == ["ETH"]
     venue.faults = [Fault(op, "drop")]
     left = await wind_down(kernel, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
@@ -791,17 +791,17 @@ async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
     assert venue.calls.index("arm") < venue.calls.index("confirm")
     assert [row["epoch"] for row in kernel.journal.db["intents"].rows] == [0, 1]
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
 
 
 async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_we_held_the_same_before() -> None:
     venue = FakeVenue()
     kernel = await opened(venue)
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
     venue.reset()
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     await minutes(kernel, venue, "100")
-    position = kernel.account.mirror.positions["BTC"]
+    position = kernel.account.account_state.positions["BTC"]
     assert (position.owner, position.first_stop_px) == (None, None)
     assert trailing(venue) == [], "foreign_positions: ignore"
     assert "BTC" in venue.positions
@@ -888,12 +888,12 @@ async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(
     await minutes(kernel, venue, "97")
     undone = kernel.journal.events.cursor
     assert undone is not None
-    assert "BTC" not in kernel.account.mirror.positions, "its stop has fired"
+    assert "BTC" not in kernel.account.account_state.positions, "its stop has fired"
     for name, value in before.items():
         setattr(venue, name, value)
     if is_seen:
         await kernel.cycle()
-        assert "BTC" in kernel.account.mirror.positions, "and has not, by what the service says now"
+        assert "BTC" in kernel.account.account_state.positions, "and has not, by what the service says now"
     venue.minute(BTC="97")
     while venue.event_rows[-1].id < undone.last_id:
         venue._event("account", "settings", None, {})
@@ -903,7 +903,7 @@ async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(
         assert told["ts"] == venue.event_rows[-1].ts
     else:
         assert kinds(await kernel.reconciliation.reconcile()) == ["cursor_lost"]
-    assert "BTC" not in kernel.account.mirror.positions
+    assert "BTC" not in kernel.account.account_state.positions
     assert kernel.account.attribution.shares == {}
 
 
@@ -988,8 +988,8 @@ async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None
     venue.positions["BTC"].cost += 100
     assert kinds(await kernel.reconciliation.reconcile()) == ["missing_fill", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)], "its stop is for five"
-    assert kernel.account.mirror.positions["BTC"].size == 6
-    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.account_state.positions["BTC"].size == 6
+    assert kernel.account.account_state.positions["BTC"].owner == "trend"
 
 
 async def test_a_repair_that_is_refused_is_tried_again_later_and_not_in_every_pass() -> None:

@@ -93,13 +93,13 @@ def booked(kernel: Kernel, name: str) -> tuple[int, Decimal, Decimal]:
 
 
 def ours(kernel: Kernel) -> dict[str, str | None]:
-    return {market: position.owner for market, position in kernel.account.mirror.positions.items()}
+    return {market: position.owner for market, position in kernel.account.account_state.positions.items()}
 
 
 def proves_nothing(kernel: Kernel) -> bool:
     return not (
-        kernel.account.mirror.keys_proven
-        or kernel.account.mirror.events_named
+        kernel.account.account_state.keys_proven
+        or kernel.account.account_state.events_named
         or kernel.journal.events.has_seen_own_key()
     )
 
@@ -183,7 +183,7 @@ async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancel
     path = tmp_path / "journal.db"
 
     def is_ours(kernel: Kernel) -> bool:
-        (order,) = kernel.account.mirror.entries("BTC")
+        (order,) = kernel.account.account_state.entries("BTC")
         return (kernel.account.order_owners.owner_of(order.key or ""), kernel.risk.used_usd("trend")) == (
             "trend",
             Decimal("299.997"),
@@ -197,7 +197,7 @@ async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancel
     assert is_ours(again)
     assert proves_nothing(again)
     await minutes(again, venue, "102", "102")
-    assert (venue.working, again.account.mirror.orders) == ({}, {})
+    assert (venue.working, again.account.account_state.orders) == ({}, {})
 
 
 async def test_an_entry_that_rested_over_a_restart_is_ours_when_it_fills(tmp_path: Path) -> None:
@@ -259,11 +259,11 @@ async def test_a_late_answer_names_the_order_that_rests() -> None:
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
-    assert [order.key for order in kernel.account.mirror.entries("BTC")] == [None]
+    assert [order.key for order in kernel.account.account_state.entries("BTC")] == [None]
     later(kernel, 60_000)
     await kernel.cycle()
     assert [
-        kernel.account.order_owners.owner_of(order.key or "") for order in kernel.account.mirror.entries("BTC")
+        kernel.account.order_owners.owner_of(order.key or "") for order in kernel.account.account_state.entries("BTC")
     ] == ["trend"]
 
 
@@ -450,9 +450,9 @@ def test_trades_are_known_by_market_action_and_epoch(kept: str) -> None:
 async def test_where_events_show_keys_no_trade_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     venue = FakeVenue()
     kernel = await begun(venue)
-    assert kernel.account.mirror.events_named
-    assert kernel.account.mirror.keys_proven
-    monkeypatch.setattr(kernel.account.mirror, "keys_of", None)
+    assert kernel.account.account_state.events_named
+    assert kernel.account.account_state.keys_proven
+    monkeypatch.setattr(kernel.account.account_state, "keys_of", None)
     by_hand(venue, "ETH")
     await minutes(kernel, venue, "101", "100")
     assert len(venue.fills) == 3
@@ -469,7 +469,7 @@ async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Ker
     await kernel.cycle()
     (doubt,) = kernel.execution.live.values()
     await kernel.execution.sender.search.find(doubt)
-    assert (kernel.account.mirror.keys_proven, kernel.account.mirror.events_named) == (True, False)
+    assert (kernel.account.account_state.keys_proven, kernel.account.account_state.events_named) == (True, False)
     later(kernel, 60_000)
     return venue, kernel
 
@@ -528,7 +528,7 @@ async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
     bare = shown.model_copy(update={"id": "bare", "idempotency_key": None})
     others = {"ETH": {"coin": "ETH"}, "close": {"data": bare.data.model_copy(update={"intent": "close"})}}
     foreign = [bare.model_copy(update={"id": name, **more}) for name, more in others.items()]
-    *same, given = with_our_keys(kernel.account.mirror, [shown, *foreign, bare])
+    *same, given = with_our_keys(kernel.account.account_state, [shown, *foreign, bare])
     assert same == [shown, *foreign], "nor is one of another market, or an exit under the id of an entry"
     assert given.idempotency_key == shown.idempotency_key
     assert '"keyFrom":"trade"' in given.model_dump_json()

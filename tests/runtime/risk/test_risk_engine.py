@@ -34,13 +34,13 @@ def risk(
     **more: Any,
 ) -> RiskEngine:
     limits = replace(StrategyLimits("trend", frozenset({"BTC", "ETH"}), 60_000, Decimal(1_000), 3), **more)
-    mirror = AccountState(lambda key: "trend" if key == "KEY" else None)
+    account_state = AccountState(lambda key: "trend" if key == "KEY" else None)
     attribution = SimpleNamespace(share=lambda _market, _strategy: None, shares_of=lambda _strategy: ())
     intents = SimpleNamespace(
         live={one.id: one for one in live or []}, is_doubtful=lambda coin, _besides=None: doubt(coin)
     )
     conditions = SimpleNamespace(entries_stopped=lambda _now: stopped, strategy_stopped=lambda _strategy, _now: None)
-    engine = RiskEngine(mirror, {"trend": limits}, intents, conditions, attribution)
+    engine = RiskEngine(account_state, {"trend": limits}, intents, conditions, attribution)
     engine.order_rules = {"BTC": OrderRules(3, Decimal("0.001"))}
     return engine
 
@@ -111,7 +111,7 @@ def test_a_bar_older_than_two_intervals_is_history() -> None:
 
 def test_what_stops_entries_does_not_stop_exits() -> None:
     it = risk(stopped=Refusal("paused", "by a person"), doubt=lambda market: market == "BTC")
-    it.mirror.positions["BTC"] = held_position()
+    it.account_state.positions["BTC"] = held_position()
     assert code(judge(it, LONG)) == "paused"
     assert code(judge(it, Close("BTC"))) == "permitted"
 
@@ -139,8 +139,8 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
         notional_usd=Decimal(100),
     )
     it = risk(live=[intent])
-    it.mirror.positions["ETH"] = held_position("ETH")
-    it.mirror.orders["1"] = resting_order()
+    it.account_state.positions["ETH"] = held_position("ETH")
+    it.account_state.orders["1"] = resting_order()
     assert it.used_usd("trend") == 500 + 180 + 100
     assert code(judge(it, Open("BTC", "long", usd=220, bracket=STOP))) == "permitted"
     answer = judge(it, Open("BTC", "long", usd=221, bracket=STOP))
@@ -148,8 +148,8 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
     assert answer.fix == {"field": "usd", "value": "220"}
     assert code(judge(it, Open("BTC", "long", usd=700, bracket=STOP), closing=frozenset({"ETH"}))) == "permitted"
     # It waits for the next open.
-    it.mirror.orders["2"] = resting_order("2", "market", limit_px=None)
-    it.mirror.marks["BTC"] = 50.0
+    it.account_state.orders["2"] = resting_order("2", "market", limit_px=None)
+    it.account_state.marks["BTC"] = 50.0
     assert it.used_usd("trend") == 500 + 180 + 100 + 100
 
 
@@ -161,21 +161,21 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
 def test_a_no_takes_of_the_budget_what_it_has_cost(side: str, used: Decimal, nets: bool) -> None:
     it = risk(markets=frozenset({"event:X"}), nets=nets)
     held = held_position("event:X", side=side, entry_px="0.2")
-    it.mirror.positions["event:X"] = held
+    it.account_state.positions["event:X"] = held
     it.attribution.shares_of = lambda name: [share_of("event:X", name, side=side, size="5", cost_usd="1")]
-    it.mirror.orders["1"] = resting_order(market="event:X", side=side, limit_px="0.3")
+    it.account_state.orders["1"] = resting_order(market="event:X", side=side, limit_px="0.3")
     assert it.used_usd("trend") == used
 
 
 def test_a_foreign_position_is_not_added_to() -> None:
     it = risk()
-    it.mirror.positions["BTC"] = held_position(owner=None)
+    it.account_state.positions["BTC"] = held_position(owner=None)
     assert code(judge(it, LONG)) == "foreign_position"
 
 
 def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
     it = risk()
-    it.mirror.positions["BTC"] = held_position()
+    it.account_state.positions["BTC"] = held_position()
     for signal, size in (
         (Close("BTC", fraction=0.3333333), "1.666"),
         (Close("BTC", usd=50), "0.5"),
@@ -196,8 +196,8 @@ def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
 
 def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
     it = risk()
-    it.mirror.positions["BTC"] = held_position()
-    it.mirror.orders = {
+    it.account_state.positions["BTC"] = held_position()
+    it.account_state.orders = {
         "1": resting_order("1"),
         "2": resting_order("2", "stop_loss", "close"),
         "3": resting_order("3", "take_profit", "close"),

@@ -37,7 +37,7 @@ class Unspeakable(Exception):
 def make_instance() -> StrategyInstance:
     feed = BarFeed({BarSeries("BTC", "1m"): 1})
     strategy = Talker(name="talker", markets=["BTC"], params={})
-    return StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
+    return StrategyInstance(strategy, interval="1m", account_state=AccountState(lambda _key: None), feed=feed)
 
 
 def test_an_error_without_a_text_still_names_the_strategy() -> None:
