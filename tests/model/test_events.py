@@ -25,7 +25,9 @@ def test_an_event_starts_with_account_number_and_instant_and_is_read_back_from_a
     event = cls(*range(len(cls._fields)))
     again = codec.loads(codec.dumps(event))
     assert (type(again), again) == (cls, event)
-    assert codec.dumps(event) == f'["{cls.__name__}",{",".join(map(str, event))}]'
+    # The name in stored bytes never changes, whatever the class is called.
+    name = {"FillEvent": "Fill"}.get(cls.__name__, cls.__name__)
+    assert codec.dumps(event) == f'["{name}",{",".join(map(str, event))}]'
 
 
 @pytest.mark.parametrize("make", [events.fill, events.order_changed, events.triggered])

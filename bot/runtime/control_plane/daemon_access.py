@@ -82,7 +82,7 @@ class DaemonAccess:
         if self.daemon is None or state == "STARTING":
             return f"STARTING: {why or 'asking the service for the account'}"
         account_state = self.daemon.kernel.account.account_state
-        unprotected = [p.market for p in account_state.unprotected()]
+        unprotected = [p.market for p in self.daemon.kernel.account.seen_unprotected()]
         parts = [
             many(len(self.settings.strategies), "strategy", "strategies"),
             many(len(account_state.positions), "position"),

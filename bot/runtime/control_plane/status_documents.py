@@ -74,7 +74,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         },
         "positions": len(account_state.positions),
         "orders": len(account_state.orders),
-        "unprotected": [p.market for p in account_state.unprotected()],
+        "unprotected": [p.market for p in kernel.account.seen_unprotected()],
         "foreign_unprotected": [
             p.market
             for p in account_state.positions.values()
@@ -106,7 +106,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
 def unsafe(kernel: Kernel, settings: Settings) -> list[str]:
     """What keeps our open positions from being safe, or the daemon from ordering, a phrase each."""
     account_state = kernel.account.account_state
-    unprotected = [p.market for p in account_state.unprotected()] if settings.safety.require_protection else []
+    unprotected = [p.market for p in kernel.account.seen_unprotected()] if settings.safety.require_protection else []
     problems = [f"without a stop: {', '.join(unprotected)}"] if unprotected else []
     has_position = any(p.owner is not None for p in account_state.positions.values())
     if has_position and kernel.guardians.lacks_dead_man():

@@ -107,6 +107,7 @@ class EventConsumer:
         """Begin the events anew at this snapshot, or at one of now."""
         context = self._context
         self.approvals.end_all()
+        self._account.end_page()
         if await reconciler.restart(context, snapshot or await context.port.account()):
             context.foreign_activity.clear()
 
@@ -171,11 +172,15 @@ class EventConsumer:
         attribution = self._account.attribution
         is_written = False
         attribution.begin_page()
+        if self._context.strategy_host.event_types:
+            self._account.begin_page()
         try:
             is_whole = await self._fold(self._context.journal.events.unseen(events), last_id, epoch)
             is_written = True
         finally:
             attribution.end_page(is_written=is_written)
+        if is_whole:
+            self._account.end_page()
         return is_whole
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> bool:

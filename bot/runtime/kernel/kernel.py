@@ -150,12 +150,9 @@ class Kernel:
             asker=hooks.asker or ThreadAsker(hooks.wake),
         )
         self.bars = BarQueue(self.feed, self.strategy_host)
+        wanted, serial = settings.guardians, hooks.new_serial
         self.guardians = Guardians(
-            port=port,
-            journal=journal,
-            account_state=account_state,
-            wanted=settings.guardians,
-            new_serial=hooks.new_serial,
+            port=port, journal=journal, account_state=account_state, wanted=wanted, new_serial=serial
         )
         self.health = DaemonHealth(journal=journal, now_ms=now_ms)
         self.conditions = EntryConditions(
@@ -183,10 +180,9 @@ class Kernel:
         search = OrderSearch(port, account_state, self.risk, in_flight)
         outcomes = OutcomeWriter(journal, account_state, self.risk, port.clock, late_events=self.events)
         allowed = self.risk.strategy_limits
-        self.events.approvals = Approvals(journal, allowed, live, account_state.marks, now_ms, hooks.run_policy)
-        self.execution.sender = OrderSender(
-            port, journal, check, search, outcomes, self.budget, in_flight, self.events.approvals
-        )
+        approvals = Approvals(journal, allowed, live, account_state.marks, now_ms, hooks.run_policy)
+        self.execution.sender = OrderSender(port, journal, check, search, outcomes, self.budget, in_flight, approvals)
+        self.events.approvals = approvals
         self.reconciliation = Reconciliation(context)
         self.warm_up = WarmUp(context, self.feed, self.bars, self.builder, self._yield_to_pass)
         self.upkeep = Upkeep(context)

@@ -38,7 +38,7 @@ def test_watch_shows_the_state_the_position_and_the_figures_of_the_link(
 
     code, out, _ = run(capsys, *where, "--json")
     found = [json.loads(line) for line in out.splitlines()]
-    assert {one["kind"] for one in found} >= {"LinkState", "Standing", "OpenOrders", "LinkHealth"}
+    assert {one["kind"] for one in found} >= {"LinkState", "AccountStanding", "OpenOrders", "LinkHealth"}
 
 
 def test_an_exchange_that_cannot_be_reached_ends_watch_with_5(capsys: pytest.CaptureFixture[str]) -> None:

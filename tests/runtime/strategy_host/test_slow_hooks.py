@@ -80,6 +80,30 @@ async def test_events_for_slow_hooks_are_delivered_in_several_passes(tmp_path: P
     assert again.journal.state.of_strategy("trend")["fills"] == 14
 
 
+class Looks(Scripted):
+    """Looks at the account as a monitor may, between a fill and the event of its stop."""
+
+    kernel: Kernel
+
+    def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
+        account = self.kernel.account
+        self.bare = [[p.market for p in by()] for by in (account.account_state.unprotected, account.seen_unprotected)]
+        return super().on_fill(view, fill)
+
+
+async def test_who_asks_between_a_fill_and_its_stop_sees_the_last_whole_page(tmp_path: Path) -> None:
+    looks, venue = Looks(enters_once), FakeVenue()
+    venue.minute(BTC="100")
+    kernel = make_kernel(venue, path=tmp_path / "journal.db", strategies=[looks])
+    looks.kernel = kernel
+    await kernel.recover()
+    await kernel.cycle()
+    assert looks.bare == [["BTC"], []]
+    venue._cancel(next(one.oid for one in venue.working.values() if one.kind == "stop_loss"))
+    await kernel.events.drain()
+    assert [p.market for p in kernel.account.seen_unprotected()] == ["BTC"], "a stop that is gone is told at once"
+
+
 def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
     if not view.state.get("entered"):
         view.state["entered"] = True
