@@ -60,9 +60,9 @@ class DaemonAccount:
             step_of=lambda market: rules_of(self.order_rules, market).size_step,
         )
         self.position_owners = PositionOwners(journal, self.account_state, self.attribution, self.order_owners, now_ms)
-        # While a page of events is folded, perhaps in several passes: the positions that had no stop before it. A fill
+        # Our positions without a stop before the page of events that is being folded, perhaps in several passes. A fill
         # and its stop are two events.
-        self._bare_before_page: list[AccountPosition] | None = None
+        self.bare_before_page: list[AccountPosition] | None = None
         # One function for each class of event, as `apply` calls it.
         self.folds: Mapping[type, Callable[[Any], Mapping[str, Part] | None]] = {
             FillEvent: self._filled,
@@ -79,21 +79,15 @@ class DaemonAccount:
         """Fold one event into shares, state and owners. Returns the parts of the strategies in a fill."""
         return self.folds[type(event)](event) or _NO_PARTS
 
-    def begin_page(self) -> None:
-        """A page of events is folded from now on. Hooks are called between its events; others may read meanwhile."""
-        if self._bare_before_page is None:
-            self._bare_before_page = self.account_state.unprotected()
-
-    def end_page(self) -> None:
-        """The page is folded whole, or the account has been read anew."""
-        self._bare_before_page = None
-
     def seen_unprotected(self) -> list[AccountPosition]:
-        """Own positions without a working stop as of the last whole page.
+        """Own positions without a working stop, for people and monitors.
 
-        People and monitors ask this: between a fill and the event of its stop a position only seems to have none.
+        Between a fill and the event of its stop a position only seems to have none: while a page of events is folded,
+        this is what the newest look before it has seen.
         """
-        return self.account_state.unprotected() if self._bare_before_page is None else self._bare_before_page
+        if self.bare_before_page is None:
+            return self.account_state.unprotected()
+        return [position for position in self.bare_before_page if position.market in self.account_state.positions]
 
     def look_for_foreign(self, see: Callable[[FillEvent | OrderChanged | GuardianMoved], None]) -> None:
         """From now on show `see` each fill without an owner, each order that rests, and each change of a guardian."""

@@ -89,6 +89,8 @@ class AccountState:
         self.epoch = 0
         # "sandbox": play money
         self.environment: str | None = None
+        # What `unprotected` has answered last.
+        self.bare: list[AccountPosition] = []
         # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
         self.value_offset_usd = 0.0
 
@@ -164,6 +166,7 @@ class AccountState:
         Every pass asks this, so each order is looked at once, not once a position.
         """
         if not self.positions:
+            self.bare = []
             return []
         bare = {one.market: one.size_e8 for one in self.positions.values() if one.owner is not None}
         for order in self.orders.values():
@@ -171,9 +174,13 @@ class AccountState:
             is_stop = order.kind == "stop_loss" and market in bare and order.action == "close"
             if is_stop and order.side == self.positions[market].side:
                 bare[market] -= order.size_e8 - order.filled_e8 if order.size_e8 else bare[market]
-        if max(bare.values(), default=0) <= 0:
-            return []
-        return [self.positions[market] for market, left in bare.items() if left > 0 and not self._is_trailed(market)]
+        unstopped: list[AccountPosition] = []
+        if max(bare.values(), default=0) > 0:
+            unstopped += [
+                self.positions[coin] for coin, left in bare.items() if left > 0 and not self._is_trailed(coin)
+            ]
+        self.bare = unstopped
+        return unstopped
 
     def is_stopped(self, position: AccountPosition, liquidation_px: Decimal | None = None) -> bool:
         """True if stops cover the whole position.

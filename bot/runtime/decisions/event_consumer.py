@@ -107,7 +107,7 @@ class EventConsumer:
         """Begin the events anew at this snapshot, or at one of now."""
         context = self._context
         self.approvals.end_all()
-        self._account.end_page()
+        self._account.bare_before_page = None
         if await reconciler.restart(context, snapshot or await context.port.account()):
             context.foreign_activity.clear()
 
@@ -169,18 +169,18 @@ class EventConsumer:
 
         False: only a part of the page, because a strategy took the time of the pass.
         """
-        attribution = self._account.attribution
+        account, attribution = self._account, self._account.attribution
         is_written = False
         attribution.begin_page()
-        if self._context.strategy_host.event_types:
-            self._account.begin_page()
+        if self._context.strategy_host.event_types and account.bare_before_page is None:
+            account.bare_before_page = account.account_state.bare
         try:
             is_whole = await self._fold(self._context.journal.events.unseen(events), last_id, epoch)
             is_written = True
         finally:
             attribution.end_page(is_written=is_written)
         if is_whole:
-            self._account.end_page()
+            account.bare_before_page = None
         return is_whole
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> bool:
