@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import suite
 from tests.workers import _words, worker_count
 
 SUITE = """
@@ -127,3 +129,15 @@ def test_a_number_of_workers_that_is_none_is_refused() -> None:
 )
 def test_only_an_expression_that_needs_a_word_leaves_files_out(expression: str, words: list[str]) -> None:
     assert _words(expression) == words
+
+
+def test_each_of_the_slowest_tests_exists_and_a_slower_one_is_found(repository: Path) -> None:
+    bounds = json.loads(suite.BOUNDS.read_text(encoding="utf-8"))
+    assert len(bounds) == suite.LISTED
+    for name in bounds:
+        file, _, test = name.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (repository / file).read_text(encoding="utf-8"), name
+    assert suite.violations(dict(bounds), bounds) == []
+    slowest, new = next(iter(bounds)), "tests/test_new.py::test_new"
+    beyond = dict(bounds) | {slowest: bounds[slowest] + 0.01, new: min(bounds.values()) + 0.01}
+    assert [line.rsplit(": ", 1)[0] for line in suite.violations(beyond, bounds)] == [slowest, new]
