@@ -134,6 +134,9 @@ def stop_of(position: Mapping[str, Any]) -> str:
     # A daemon of an older version does not send these fields.
     trails = position.get("trailing_stops", ())
     trailing = ["trailing" if one["active"] is not False else "trailing (not active yet)" for one in trails]
+    # Between a fill and the event of its stop it is not known.
+    if position["protected"] is None:
+        return ", ".join(["not known", *trailing])
     if not position["protected"]:
         return ", ".join(
             ["NO STOP" if px is None else f"NO STOP for the whole position, {formatting.px(px)} for a part", *trailing]
@@ -153,7 +156,7 @@ def _is_unsafe(position: Mapping[str, Any]) -> bool:
 
     A daemon of an older version does not send `needs_stop`.
     """
-    return not position["protected"] and position["strategy"] is not None and position.get("needs_stop", True)
+    return position["protected"] is False and position["strategy"] is not None and position.get("needs_stop", True)
 
 
 @click.command(epilog=ORDERS)

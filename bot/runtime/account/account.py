@@ -89,6 +89,13 @@ class DaemonAccount:
             return self.account_state.unprotected()
         return [position for position in self.bare_before_page if position.market in self.account_state.positions]
 
+    def seen_protected(self, position: AccountPosition) -> bool | None:
+        """True if the position has a working stop. None while a page is folded that may hold its stop."""
+        if self.account_state.is_protected(position.market):
+            return True
+        bare = self.bare_before_page
+        return False if bare is None or any(one.market == position.market for one in bare) else None
+
     def look_for_foreign(self, see: Callable[[FillEvent | OrderChanged | GuardianMoved], None]) -> None:
         """From now on show `see` each fill without an owner, each order that rests, and each change of a guardian."""
         self._see_foreign = self.account_state.see_resting = see

@@ -137,7 +137,7 @@ class AccountState:
     def adopt(self, market: str, owner: str | None, *, is_adopted: bool = False) -> None:
         """Make this strategy the owner of the position.
 
-        `is_adopted`: another hand opened it. None: it is nobody's again.
+        `owner` None: no strategy owns it any more. `is_adopted`: somebody else has opened it.
         """
         self.positions[market] = self.positions[market]._replace(owner=owner, is_adopted=is_adopted)
 

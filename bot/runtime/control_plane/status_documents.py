@@ -78,7 +78,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "foreign_unprotected": [
             p.market
             for p in account_state.positions.values()
-            if p.owner is None and not account_state.is_protected(p.market)
+            if p.owner is None and kernel.account.seen_protected(p) is False
         ],
         "is_safe": not problems,
         "unsafe": problems,
@@ -302,7 +302,7 @@ def position(kernel: Kernel, one: AccountPosition) -> Data:
             for g in account_state.guardians.values()
             if (g.type, g.market) == ("trailing_stop", one.market)
         ],
-        "protected": account_state.is_protected(one.market),
+        "protected": kernel.account.seen_protected(one),
         "needs_stop": kernel.context.requires_protection(one),
         "opened_ms": one.opened_ms,
     }

@@ -170,7 +170,7 @@ class EventConsumer:
         False: only a part of the page, because a strategy took the time of the pass.
         """
         account, attribution = self._account, self._account.attribution
-        is_written = False
+        is_whole, is_written = True, False
         attribution.begin_page()
         if self._context.strategy_host.event_types and account.bare_before_page is None:
             account.bare_before_page = account.account_state.bare
@@ -179,8 +179,8 @@ class EventConsumer:
             is_written = True
         finally:
             attribution.end_page(is_written=is_written)
-        if is_whole:
-            account.bare_before_page = None
+            if is_whole:
+                account.bare_before_page = None
         return is_whole
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> bool:

@@ -439,8 +439,9 @@ def test_the_error_for_no_daemon_names_the_folders_that_only_root_can_see(home: 
         ("positions", {"positions": [{"market": "BTC", "protected": True, "strategy": "trend"}]}, 0),
         ("positions", {"positions": [{"market": "BTC", "protected": False, "strategy": "trend"}]}, 6),
         ("positions", {"positions": [{"market": "BTC", "protected": False, "strategy": None}]}, 0),
+        ("positions", {"positions": [{"market": "BTC", "protected": None, "strategy": "trend"}]}, 0),
     ],
-    ids=["safe", "unsafe", "with its stop", "without a stop", "another hand's"],
+    ids=["safe", "unsafe", "with its stop", "without a stop", "another hand's", "not known yet"],
 )
 def test_positions_ends_with_6_if_a_strategys_position_has_no_stop(
     command: str, told: dict[str, object], code: int, monkeypatch: pytest.MonkeyPatch

@@ -166,6 +166,7 @@ def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is()
             True,
         ),
         ({"stop_px": None, "protected": False}, "NO STOP", True),
+        ({"stop_px": None, "protected": None}, "not known", False),
         ({"stop_px": "95", "protected": False}, "NO STOP for the whole position, 95.00 for a part", True),
         ({"stop_px": None, "protected": False, "needs_stop": False}, "NO STOP", False),
         ({"stop_px": None, "protected": False, "strategy": None}, "NO STOP", False),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bot.errors import TryLater
+from bot.runtime.control_plane import status_documents
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.strategy_host.event_backlog import EventBacklog
@@ -88,6 +89,8 @@ class Looks(Scripted):
     def on_fill(self, view: View, fill: Any) -> Iterable[Intent]:
         account = self.kernel.account
         self.bare = [[p.market for p in by()] for by in (account.account_state.unprotected, account.seen_unprotected)]
+        (held,) = account.account_state.positions.values()
+        self.told = account.seen_protected(held), status_documents.position(self.kernel, held)["protected"]
         return super().on_fill(view, fill)
 
 
@@ -98,10 +101,13 @@ async def test_who_asks_between_a_fill_and_its_stop_sees_the_last_whole_page(tmp
     looks.kernel = kernel
     await kernel.recover()
     await kernel.cycle()
-    assert looks.bare == [["BTC"], []]
+    assert (looks.bare, looks.told) == ([["BTC"], []], (None, None))
+    (held,) = kernel.account.account_state.positions.values()
+    assert kernel.account.seen_protected(held) is True
     venue._cancel(next(one.oid for one in venue.working.values() if one.kind == "stop_loss"))
     await kernel.events.drain()
     assert [p.market for p in kernel.account.seen_unprotected()] == ["BTC"], "a stop that is gone is told at once"
+    assert kernel.account.seen_protected(held) is False
 
 
 def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
