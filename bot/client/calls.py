@@ -207,21 +207,26 @@ def _failure(reply: HttpReply, *, reads: bool, is_proxy: bool = False) -> ApiErr
         return carry(failure, seen)
     seen = Observation.of_error(reply.status, body)
     if reads:
-        failure = ApiError.of(
-            body.code,
-            body.message,
-            request_id=body.request_id,
-            order_submitted=body.order_submitted,
-            retryable=body.retryable,
-            details=body.details,
-            fix=body.fix,
-            status=reply.status,
-            after_ms=after_ms,
-            reads=True,
-        )
+        failure = read_error(body, reply.status, after_ms=after_ms, reads=True)
     else:
         failure = _build(MOVES[classify(seen)], body, reply.status, after_ms)
     return carry(failure, seen)
+
+
+def read_error(body: ErrorBody, status: int, *, reads: bool, after_ms: int | None = None) -> ApiError:
+    """The exception for an error object of the service. `reads`: the request could change nothing."""
+    return ApiError.of(
+        body.code,
+        body.message,
+        request_id=body.request_id,
+        order_submitted=body.order_submitted,
+        retryable=body.retryable,
+        details=body.details,
+        fix=body.fix,
+        status=status,
+        after_ms=after_ms,
+        reads=reads,
+    )
 
 
 def _build(kind: type[ApiError], body: ErrorBody, status: int, after_ms: int | None) -> ApiError:

@@ -188,9 +188,8 @@ class Event(Resource):
     @classmethod
     def _typed(cls, value: Any, info: ValidationInfo) -> Any:
         kind = info.data.get("type")
-        # None finds no model.
         name = kind if kind != "account" else f"account/{info.data.get('subtype')}"
-        model = DATA_OF.get(name)  # type: ignore[arg-type]
+        model = DATA_OF.get(name or "")
         if model is not None:
             return model.model_validate(value)
         if not isinstance(value, Mapping):

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from bot.backtest.engine.market_cursor import SeriesCursor
 from bot.backtest.engine.memory_journal import MemoryEvents, number_of
 from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
+from bot.client.calls import read_error
 from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.model.events import Event as ModelEvent
 from bot.money import parse_e8
@@ -267,18 +268,7 @@ class LocalPort:
         except OperationRefused as no:
             _raise(no.refusal, no.status, reads=reads)
         if answer.status != 200:
-            said = ErrorEnvelope.model_validate_json(answer.body).error
-            raise ApiError.of(
-                said.code,
-                said.message,
-                request_id=said.request_id,
-                order_submitted=said.order_submitted,
-                retryable=said.retryable,
-                details=said.details,
-                fix=said.fix,
-                status=answer.status,
-                reads=reads,
-            )
+            raise read_error(ErrorEnvelope.model_validate_json(answer.body).error, answer.status, reads=reads)
         return model.model_validate_json(answer.body)
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Protocol
@@ -190,21 +191,10 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     stop, hangup = asyncio.Event() if observer is None else observer.stop, asyncio.Event()
     with stopped_by_signals(stop, lambda text: click.echo(text, err=True), hangup):
         account = settings.account
+        plays = partial(play, settings, stop=stop, held=held, tail=tail, config=config, reread=reread, hangup=hangup)
         if not account.embedded:
             assert account.api_key is not None, "the config demands a key for every other service"
-            end = await play(
-                settings,
-                base_url=account.base_url,
-                api_key=account.api_key,
-                stop=stop,
-                held=held,
-                tail=tail,
-                config=config,
-                reread=reread,
-                hangup=hangup,
-                on_dashboard=say,
-            )
-            return end, ""
+            return await plays(base_url=account.base_url, api_key=account.api_key, on_dashboard=say), ""
         service = _service_of(settings)
         running, minted = await _started(settings, service, stop)
         if minted is None:
@@ -212,17 +202,10 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
         else:
             try:
                 async with nullcontext() if observer is None else observer.running(settings, service, running, minted):
-                    end = await play(
-                        settings,
+                    end = await plays(
                         base_url=running.base_url,
                         api_key=minted.api_key,
-                        stop=stop,
                         embedded=service,
-                        held=held,
-                        tail=tail,
-                        config=config,
-                        reread=reread,
-                        hangup=hangup,
                         on_ready=(lambda: None) if observer is None else observer.ready,
                         on_dashboard=say if observer is None else observer.dashboard,
                     )

@@ -59,6 +59,7 @@ class TableRows(Sequence[R]):
             return NotImplemented
         return len(self) == len(other) and self[:ROWS_MAX] == list(other[:ROWS_MAX])
 
+    # Compared by what a table shows, which changes: no key of a dict.
     __hash__ = None  # type: ignore[assignment]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bot.exchanges.actions import ActionAnswer, ExchangeAction, OrderAnswer, OrderName, OrderPlacement
+from bot.exchanges.actions import ActionAnswer, ActionOutcome, ExchangeAction, OrderAnswer, OrderName, OrderPlacement
 from bot.exchanges.hyperliquid.json_rows import JsonRow, unknown
 from bot.exchanges.protocol import UnknownForm
 from bot.money import format_e8
@@ -16,7 +16,10 @@ TRIGGERS: Final = {"stop": "sl", "target": "tp"}
 GROUPS: Final = {"single": "na", "entry": "normalTpsl", "position": "positionTpsl"}
 CLIENT_ORDER_ID: Final = re.compile(r"0x[0-9a-f]{32}", re.ASCII)
 # Texts of a whole action that is refused, by what they contain.
-NONCE_TEXTS: Final = (("duplicate nonce", "duplicate"), ("nonce too low", "nonce_too_low"))
+NONCE_TEXTS: Final[tuple[tuple[str, ActionOutcome], ...]] = (
+    ("duplicate nonce", "duplicate"),
+    ("nonce too low", "nonce_too_low"),
+)
 SIGNER: Final = re.compile(r"User or API Wallet (0x[0-9a-fA-F]{40}) does not exist", re.ASCII)
 ORDERS_WAIT: Final = ("waitingForFill", "waitingForTrigger")
 
@@ -103,8 +106,8 @@ def action_answer(action: ExchangeAction, body: Any) -> ActionAnswer:
             f"the exchange reads the signature of {action.signer} as {found[1]}; nothing more is signed. Check the"
             " network of the key, and update bracketbot"
         )
-    outcome = next((outcome for part, outcome in NONCE_TEXTS if part in text), "refused")
-    return ActionAnswer(action.action_nonce, outcome, text=text)  # type: ignore[arg-type]
+    outcome: ActionOutcome = next((outcome for part, outcome in NONCE_TEXTS if part in text), "refused")
+    return ActionAnswer(action.action_nonce, outcome, text=text)
 
 
 def _orders(action: ExchangeAction, response: JsonRow) -> tuple[OrderAnswer, ...]:
