@@ -53,7 +53,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NEVER = 2**31 - 1
-# of the second generation, before all is collected
+# collections of the second generation before all is collected
 COLLECTIONS_MAX = 500
 
 # Of every suite that names no number of its own.

@@ -252,8 +252,8 @@ def refuted(text: str) -> list[str]:
         said = re.sub(r"[`*_\[\]()]", " ", denied).lower()
         ends = re.findall(r"[\w-]+", said)
         for word, how in known.items():
-            # A name that is one plain word is denied only as the thing itself: "no screen", not "no order on the screen
-            # of a local machine".
+            # A name that is one plain word is denied only as the thing itself: "no screen", not "no order on
+            # the screen of a local machine".
             if word in OFFERED and word.isalpha() and word not in CALLED and word not in (*ends[:1], *ends[-1:]):
                 continue
             if re.search(rf"(?<![\w-]){re.escape(word)}s?(?![\w-])", said) and not re.match(

@@ -163,6 +163,17 @@ def test_no_line_is_wider_than_the_page(repository: Path) -> None:
     assert wide == []
 
 
+def test_no_comment_begins_with_of(repository: Path) -> None:
+    """A comment in the genitive sends its reader to the name below and back: say the subject."""
+    fragments = [
+        f"{file.relative_to(repository)}:{number}"
+        for file in python_files(repository)
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if line.lstrip().startswith("# of ")
+    ]
+    assert fragments == []
+
+
 def test_only_the_fixture_knows_where_the_shared_data_is(repository: Path) -> None:
     """Everybody else asks for the fixture, so that a machine without the data skips by name."""
     name = "_".join(("BOT", "SHARED"))

@@ -12,7 +12,7 @@ from pathlib import Path
 ATTRIBUTES_MAX = 20
 # properties included
 METHODS_MAX = 30
-# of __init__, without self
+# parameters of __init__, without self
 PARAMETERS_MAX = 8
 LINES_MAX = 70
 RECORD_METHODS_MAX = 10

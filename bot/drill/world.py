@@ -1,4 +1,4 @@
-"""A world: one seed, one stretch of candles with its faults, and the daemon that lives through it.
+"""A world: one seed, one stretch of candles with its faults, and the daemon that trades under them.
 
 Afterwards its venue and its journal are judged.
 """

@@ -44,7 +44,7 @@ GAP_MINUTES = 20
 BETWEEN_SECONDS = 3_600
 # that the prices of a gap go beyond those before it
 EDGE = 30 * 10**8
-# of real time between two quotes
+# real time between two quotes
 POLL_SECONDS = 0.01
 # that the feeder has for its first quote: 3 s of real time at 600x
 CONNECT_MS = 30 * MINUTE_MS

@@ -37,7 +37,7 @@ MARKETS = 50
 # the first plan, because nothing is proven of the service yet
 WARM_BARS = 3
 WAIT_S = 120.0
-# of the dead-man, so that no beat is missed on a busy machine
+# the dead-man's real time, long enough that no beat is missed on a busy machine
 BEAT_REAL_S = 100
 PAIR = '''\
 """In turn: opens on one bar, closes on the next. Every second strategy is one bar behind."""

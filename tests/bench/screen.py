@@ -32,9 +32,9 @@ from tests.bench import peers
 from tests.bench.session import RULES, YEAR, year
 from tests.research.screen.builders import rows_of, settings_of
 
-# of the plain screen
+# The plain screen is at least this many times faster.
 OVER_BACKTESTING_MIN = 8.0
-# of the compiled screen
+# The compiled screen is at least this many times faster.
 OVER_VECTORBT_MIN = 5.0
 OPTIONS = SessionOptions(balance_usd=Decimal(peers.BALANCE), rules=RULES)
 ONE_PAIR = (peers.FAST, peers.SLOW)

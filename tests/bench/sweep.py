@@ -26,7 +26,7 @@ from tests.backtest.builders import config, minutes, write
 SPEEDUP_MIN = 1.8
 # that two workers must get: with less, other programs used the machine
 CORES_MIN = 1.85
-# of a worker, beyond what it shares
+# a worker's own memory, beyond what it shares
 MEMORY_MB_MAX = 200
 
 

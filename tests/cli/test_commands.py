@@ -26,9 +26,9 @@ from bot.cli.common.files import write_atomic
 from bot.errors import BotError
 from tests.documents import EVERYTHING, blocks
 
-# of processor time, so that a busy machine is not blamed on us
+# processor time, so that a busy machine is not blamed on us
 HELP_WITHIN_S = 0.15
-# of a bare interpreter, so that a slow one is not either
+# in starts of a bare interpreter, so that a slow one is not either
 HELP_WITHIN_STARTS = 10
 
 GOOD = """\

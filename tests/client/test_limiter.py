@@ -200,7 +200,7 @@ def test_a_late_answer_does_not_return_the_quota_of_requests_in_flight() -> None
 
     first, second, third = asyncio.run(three())
     limiter.ended(first)
-    # of the first one; two are under way
+    # The answer to the first one tells this; two are under way.
     tell(limiter, 27)
     assert limiter.wait_ms(RequestKind.ENTRY, ORDERS) > 0
     limiter.ended(second)

@@ -43,7 +43,7 @@ SLOPE_MB = 0.05
 # Of the service since it was started last. It is for a while as large again as what 10,000 commands have made: then it
 # packs its events and trades, on the way to the disk. What stays for good is 0.4 kB a trade.
 SERVICE_MB = 40.0
-# of journal a bar decided: its intents, traces and events
+# What one decided bar adds to the journal: its intents, traces and events.
 ROW_BYTES_MAX = 8_000
 FIRST_BARS = 1_100
 # A busy machine lets entries lapse, and takes more bars for its orders.

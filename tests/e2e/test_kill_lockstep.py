@@ -19,7 +19,7 @@ from tests.e2e.processes import MINUTE_MS, START_MS, Daemon, Sandbox
 BARS_A_KILL = 2
 BARS_MIN = 24
 HEARTBEAT_S = 300
-# of the kill, behind the bar's close: a pass begins within 50 ms of it and takes about as long
+# The kill comes this long after the bar's close: a pass begins within 50 ms of it and takes about as long
 DELAY_S = 0.12
 
 Blow = Callable[[Sandbox, Daemon], None]

@@ -68,7 +68,7 @@ from tests.integration.virtual import Answer, Clocks, served, virtual_time
 from tests.integration.wire import REPLY_HEADERS
 
 BASE: Final = "http://127.0.0.1"
-# of real time, whatever the service's speed
+# real time, whatever the service's speed
 D_S: Final = 60.0
 LENGTHS: Final = beat.beat_timing(D_S)
 # what the rule promises to survive
@@ -81,7 +81,7 @@ SETTLED_S: Final = 80.0
 RETRY_MAX_S: Final = MAX_MS * (1 + SPREAD) / 1000
 # that a pass which has begun may take to its last order
 PASS_MAX_S: Final = 5.0
-# of waiting until the daemon has been told of everything, in calm
+# rounds of calm until the daemon has been told of everything
 ROUNDS_MAX: Final = 40
 # between a look at the events and an order: a reset that falls there cannot be known
 RACE_S: Final = 1.0
@@ -242,7 +242,7 @@ class Wire:
         # orders that have no answer yet: now, and at most
         self.asked = self.abreast = 0
         self.met: Counter[str] = Counter()
-        # of orders that were sent
+        # the keys of orders that were sent
         self.keys: set[str] = set()
         # (key, path) -> what was sent there under it
         self.bodies: dict[tuple[str, str], set[bytes]] = {}
@@ -260,7 +260,7 @@ class Wire:
         self.hurry = asyncio.Event()
         # that was placed; to be delivered once more
         self.newest_order: Callable[[], Any] | None = None
-        # of events, as a cache in between would keep it
+        # a page of events, as a cache in between would keep it
         self.old_page: Answer | None = None
 
     async def request(self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
@@ -766,9 +766,9 @@ class World:
         self.is_calm = self.is_over = self.is_wedged = self.is_service_down = False
         self.refuses = chance.random() < 0.5
         self.outages: list[tuple[float, float]] = []
-        # of the host
+        # when the host slept
         self.sleeps: list[tuple[float, float]] = []
-        # of the service
+        # when the service was down
         self.downs: list[tuple[float, float]] = []
         # other spans in which nobody could beat
         self.blocked: list[tuple[float, float]] = []
@@ -783,7 +783,7 @@ class World:
         self.beats: list[float] = []
         # beats: when each left, and when it arrived
         self.carried: list[tuple[float, float]] = []
-        # of lives
+        # when each life of the daemon began
         self.births: list[float] = []
         # what became of which dead-man, and when
         self.switch: list[tuple[float, str, str]] = []

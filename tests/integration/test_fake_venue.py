@@ -33,7 +33,7 @@ from tests.fakes import FakeVenue
 from tests.integration.builders import Box
 
 MARKETS = ("BTC", "ETH")
-# of a random order: the fake turns no position around, and the daemon asks for none
+# A random order has this side: the fake turns no position around, and the daemon asks for none
 SIDES = {"BTC": "long", "ETH": "short"}
 START_PX = 100
 STEPS = 60

@@ -81,7 +81,7 @@ class File(NamedTuple):
     """What the config says, as a person has left it."""
 
     names: tuple[str, ...]
-    # of the strategies' code
+    # versions of the strategies' code
     versions: tuple[int, ...]
     budget_usd: int
     foreign: str

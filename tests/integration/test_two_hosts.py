@@ -20,13 +20,13 @@ from tests.integration.wire import FAULTS, FaultyWire
 from tests.runtime.builders import later
 
 BARS: Final = 5
-# of real time: whatever waits for its next try is due
+# real time after which whatever waits for its next try is due
 LATER_MS: Final = 30_000
 # by something in between; another test's
 MADE_UP: Final = ("denied", "stale")
 # a calm seed in which both make the same decisions
 BOTH: Final = 1
-# of a price, beyond what a plan allows
+# a part of the price, beyond what a plan allows
 DRIFT: Final = 0.01
 
 

@@ -31,7 +31,7 @@ from tests.integration.builders import (
 from tests.runtime.builders import later
 
 Path_ = Literal["plan", "direct"]
-# of real time: whatever waits for its next try is due
+# real time after which whatever waits for its next try is due
 LATER_MS = 30_000
 
 

@@ -60,7 +60,7 @@ class FaultyWire(httpx.AsyncBaseTransport):
         self.late_by: int | None = None
         # time passes while an answer is on its way
         self.on_slow: Callable[[], None] = lambda: None
-        # of events, as a cache in between would keep it
+        # a page of events, as a cache in between would keep it
         self.old_page: httpx.Response | None = None
         # a long history is another test's; it costs
         self.candles_max = 30

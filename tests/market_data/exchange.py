@@ -77,19 +77,19 @@ class Exchange:
         # set by each request of quotes
         self.asked_quotes = threading.Event()
         self.limit = 1_500
-        # of a window larger than the limit, answer the newest candles
+        # Answer the newest candles of a window larger than the limit.
         self.is_skipping = False
         self.is_shuffled = False
         # candles come twice
         self.is_doubled = False
-        # of its Date header and its closed candles
+        # how far its Date header and its closed candles are off
         self.clock_off_ms = 0
         self.tick = "0.10"
         # ids of perpetuals
         self.delisted: set[str] = set()
         # one for each of the next requests of candles
         self.faults: list[Fault] = []
-        # of each page of candles
+        # before it answers a page of candles
         self.delay_seconds = 0.0
         self.status_of_all: tuple[int, str] | None = None
         self.requests: list[str] = []

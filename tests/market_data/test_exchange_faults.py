@@ -18,7 +18,7 @@ from tests.market_data.exchange import Exchange, cut, half, silent, status
 
 BTC = "BTC/USDT:USDT"
 MINUTE = 60_000
-# of the fixture
+# the instant at which the fixture ends
 NOW = START + 6_000 * MINUTE + 30_000
 SINCE = START + 5_990 * MINUTE
 

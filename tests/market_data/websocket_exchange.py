@@ -40,7 +40,7 @@ class WebSocketExchange(Exchange):
         self.tops: dict[str, tuple[str, str]] = {}
         self.marks: dict[str, str] = {}
         self.rates: dict[str, str] = {}
-        # of a funding rate, where they are not 8
+        # the hours of a funding rate, where they are not 8
         self.hours: dict[str, int] = {}
         self.books: dict[str, tuple[list[Level], list[Level]]] = {}
         # the upgrade to a WebSocket

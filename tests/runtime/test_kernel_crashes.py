@@ -145,7 +145,7 @@ def unprotected(venue: FakeVenue) -> list[str]:
     ]
 
 
-# of life after the crash; what a crash breaks shows at once or in the next decision
+# The daemon lives this long after the crash; what a crash breaks shows at once or in the next decision
 BARS_AFTER = 3
 
 

@@ -161,6 +161,6 @@ def test_the_worlds_reach_every_kind_of_event_and_command() -> None:
         "AccountChanged.reset",
         "AccountChanged.leverage",
     } <= events
-    # of live markets: see tests/service/live_prices/fault_world.py
+    # These belong to live markets: see tests/service/live_prices/fault_world.py
     live = {"QuotePoint", "SetQuotes", "SetBook"}
     assert {kind.__name__ for kind in c.Command.__args__} - live == commands

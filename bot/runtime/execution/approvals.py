@@ -36,7 +36,7 @@ ID_LETTERS_MIN: Final = 6
 SHOWN_LETTERS: Final = 12
 # characters of a reason
 TEXT_MAX: Final = 200
-# the rule for what an assistant proposes, whatever the config says
+# An assistant's proposal waits for a person, also where the config lets the strategy enter without one.
 A_PERSON: Final = Approval()
 
 REPLACED: Final = "a newer decision of the strategy in this market replaced it"

@@ -138,8 +138,8 @@ def _crypto(
 
 # ── Stocks, indices, bonds ──────────────────────────────────────────────────────────────────────────────────────────
 
-# coin, name, price, szDecimals, max leverage, daily volatility, daily turnover in millions, calendar, class, multiple
-# of the base fee
+# coin, name, price, szDecimals, max leverage, daily volatility, daily turnover in millions, calendar, class,
+# multiple of the base fee
 _SHARES: Final = (
     ("AAPL", "Apple", "211.25", 3, 10, 0.016, 40, "equity", "stocks", 2),
     ("TSLA", "Tesla", "342.8", 3, 20, 0.032, 65, "equity", "stocks", 2),

@@ -153,8 +153,8 @@ def test_a_backtest_of_freqtrades_candle_scenario_gives_its_published_result(sha
 
 
 def test_leans_daily_holding_has_its_published_value(shared: Path, tmp_path: Path):
-    # Lean's BasicTemplateDailyAlgorithm: sized on the close of 10-08, filled at the open of 10-09, valued at the close
-    # of 10-17; a fee of 0.005 a share.
+    # Lean's BasicTemplateDailyAlgorithm: sized on the close of 10-08, filled at the open of 10-09, valued at
+    # the close of 10-17; a fee of 0.005 a share.
     data = tmp_path / "SPY_1d.csv"
     with (shared / "oracles/lean/spy_1d_adj_20131007_18.csv").open() as lines:
         rows = list(csv.DictReader(lines))

@@ -23,7 +23,7 @@ from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, minutes, pla
 from tests.backtest.engine.builders import FLAT, candles
 from tests.documents import PAGES, blocks
 
-# of 100,000: stop 99,000, targets 101,000 and 103,000
+# At an entry of 100,000 the stop is 99,000 and the targets are 101,000 and 103,000.
 TWO = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "3R")])
 SAFE = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "3R")], break_even_at="1R")
 

@@ -103,7 +103,7 @@ class Chance(Strategy):
     class Params(Params):
         seed: int = 0
         every: int = Field(20, ge=1)
-        # of the bracket: pct, px, r, stop
+        # how the bracket is given: pct, px, r, stop
         kind: str = "pct"
         usd: float | None = None
         size: float | None = None

@@ -20,7 +20,7 @@ from bot.cli.operate import systemd_unit as unit_module
 from bot.cli.operate.systemd import next_commands
 from bot.cli.operate.systemd_unit import Unit, credential_file, unit_of
 
-# of `--threshold`, in tenths
+# `systemd-analyze security --threshold`, in tenths
 EXPOSURE_MAX = 12
 
 needs_systemd = pytest.mark.skipif(

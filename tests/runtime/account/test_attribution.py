@@ -22,7 +22,7 @@ from tests.fakes import ADDRESS
 from tests.runtime.builders import folded_form, held_position, share_of
 
 STRATEGIES = ("alpha", "beta", "gamma")
-# of the sizes of both markets
+# the size step of both markets
 STEP = Decimal("0.00001")
 
 

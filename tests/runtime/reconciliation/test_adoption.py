@@ -153,7 +153,7 @@ class Case(NamedTuple):
     # adopted_stop_pct
     pct: float | None
     is_adopted: bool
-    # of the stop that the daemon adds
+    # the distance of the stop that the daemon adds
     armed_pct: float | None = None
 
 

@@ -43,7 +43,7 @@ FAULTS: Final = (
     ("reordered", 300, False),
     # the newest closed candle is not there for up to a minute
     ("late_candles", 300, True),
-    # of a large window the oldest candles are skipped
+    # The oldest candles of a large window are skipped.
     ("short_pages", 300, False),
     ("delisted", 300, True),
     ("unreachable", 200, True),
@@ -125,7 +125,7 @@ class FaultyExchange:
     truths: dict[str, Truth]
     faults: list[Fault]
     skew_ms: int
-    # of its quotes
+    # its quotes have times
     has_times: bool
     # seconds between two quotes
     period: float

@@ -22,7 +22,7 @@ from bot.wire.vocabulary import INTERVAL_MS
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 DAY_MS = 86_400_000
-# of each class
+# markets of each class
 SAMPLE = ("BTC", "KPEPE", "MINA", "AAPL", "SP500", "USBOND", "event:BTC-UP-6H", "event:BTC-150K")
 
 

@@ -20,7 +20,7 @@ from tests.service import serving
 from tests.service.webhooks.receiver import OK, Got, receiving, status
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-# of each run of the service
+# orders in each run of the service
 ORDERS_MIN = 4
 PATIENCE_S = 120
 
