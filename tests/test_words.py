@@ -9,7 +9,8 @@ import pytest
 from bot.cli.app import call
 from bot.cron import BadCron, parse
 from bot.runtime.alerts.messages import digest, dropped
-from bot.words import many
+from bot.service.market_data.instruments import CATALOGUE
+from bot.words import MARKET_NAMES, did_you_mean, many, meant_market
 
 STRATEGIES = Path(__file__).resolve().parent / "backtest" / "strategies"
 MS = 1_750_032_000_000
@@ -53,3 +54,33 @@ def test_one_notice_and_one_field_are_told_of_as_one() -> None:
     assert digest([("fill.entry", one)], bot="b").title == "[b] 1 more notice"
     with pytest.raises(BadCron, match="has 1 field, not the five"):
         parse("hourly")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("BITCOIN", "BTC"),
+        ("xbt-usd", "BTC"),
+        ("BTCUSDT", "BTC"),
+        ("btc_perp", "BTC"),
+        ("BTX", "BTC"),
+        ("Ethereum", "ETH"),
+        ("pepe", "kPEPE"),
+        ("Tesla", None),
+        ("QQQQQQ", None),
+    ],
+)
+def test_a_market_is_meant_by_its_name_among_people(written: str, meant: str | None) -> None:
+    assert meant_market(written, ["BTC", "ETH", "kPEPE", "SOL"]) == meant
+
+
+def test_every_name_among_people_means_a_market_of_the_catalogue() -> None:
+    assert set(MARKET_NAMES.values()) <= CATALOGUE.keys()
+    assert not MARKET_NAMES.keys() & CATALOGUE.keys()
+
+
+def test_the_last_part_of_a_dotted_name_is_enough_to_be_meant() -> None:
+    assert did_you_mean("usd", ["trend.usd", "trend.fast_bars"]) == "; did you mean trend.usd?"
+    assert did_you_mean("usd", ["trend.usd", "swing.usd"]) == "; did you mean trend.usd or swing.usd?"
+    assert did_you_mean("trnd.usd", ["trend.usd", "swing.usd"]) == "; did you mean trend.usd?"
+    assert did_you_mean("zzz", ["trend.usd"]) == ""

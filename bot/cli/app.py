@@ -65,6 +65,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "bot.cli.operate.status", "status", "Show the state of the daemon, its account and its profit."
         ),
         "positions": Entry("bot.cli.operate.status", "positions", "List the open positions, each with its stop."),
+        "trades": Entry("bot.cli.operate.trades", "trades", "List the newest trades with their profit."),
         "orders": Entry("bot.cli.operate.status", "orders", "List the orders that rest at the service."),
         "events": Entry("bot.cli.operate.status", "events", "List the events of the account, from the journal."),
         "dashboard": Entry(
@@ -88,6 +89,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "bot.cli.operate.backup", "backup", "Copy a daemon's state, config and strategies, also while it runs."
         ),
         "restore": Entry("bot.cli.operate.restore", "restore", "Check a backup, and put it back."),
+        "close": Entry("bot.cli.operate.close", "close", "Close a position, or a fraction of it, at the market."),
         "kill": Entry("bot.cli.operate.kill", "kill", "Activate the account's kill switch; needs no daemon."),
     },
     "Sandbox": {
@@ -125,6 +127,35 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Agents": {"mcp": Entry("bot.cli.assistants.mcp", "mcp", "Connect an assistant to a running service or daemon.")},
 }
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}
+
+# What people type for a command whose name is not near in letters.
+MEANT: Final[Mapping[str, str]] = {
+    "start": "run",
+    "live": "run",
+    "trade": "run",
+    "up": "run",
+    "down": "stop",
+    "quit": "stop",
+    "balance": "status",
+    "account": "status",
+    "portfolio": "positions",
+    "flatten": "close",
+    "sell": "close",
+    "exit": "close",
+    "history": "trades",
+    "profit": "trades",
+    "optimize": "sweep",
+    "optimise": "sweep",
+    "hyperopt": "sweep",
+    "download": "data",
+    "import": "data",
+    "panic": "kill",
+    "ui": "dashboard",
+    "web": "dashboard",
+    "validate": "check",
+    "version": "--version",
+    "help": "--help",
+}
 
 ERROR: Final = 1
 
@@ -164,7 +195,8 @@ class Lazy(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            meant = MEANT.get(args[0].lower())
+            near = [meant] if meant is not None else difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint} There are: {', '.join(COMMANDS)}.")
         return super().resolve_command(ctx, args)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from bot.market_data.source import Instrument, NotOffered
+from bot.words import meant_markets
 
 # best first
 DOLLARS: Final = ("USDT", "USDC", "USD")
@@ -54,5 +54,5 @@ def _rank(one: Instrument) -> tuple[bool, bool, int, str]:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=3)
+    near = meant_markets(name, known, 3)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known[:12])} and others."

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import islice
 from operator import le, sub
 from pathlib import Path
@@ -29,6 +28,7 @@ from bot.errors import ConfigError
 from bot.files import OutsideFolder, inside
 from bot.service.market_data import file_formats
 from bot.wire.vocabulary import INTERVAL_MS
+from bot.words import meant_markets
 
 COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
 # 1973 in milliseconds; smaller numbers are seconds
@@ -437,7 +437,7 @@ def market_name(text: str, *, listed: bool = True) -> str:
             f"market {text!r}: a name has at most 64 letters, digits, dots, underscores and dashes, and begins with a"
             " letter or digit"
         )
-    near = get_close_matches(name, list(CATALOGUE), n=3)
+    near = meant_markets(name, CATALOGUE, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(list(CATALOGUE)[:12])} and others"
     raise ConfigError(f"market {text!r} is not listed by the service; {hint}")
 

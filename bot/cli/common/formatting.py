@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from bot import number_text
 from bot.number_text import px
 
-__all__ = ["px", "say_left_out", "shown", "usd"]
+__all__ = ["print_table", "px", "say_left_out", "shown", "usd"]
 
 
 def usd(value: Any, *, signed: bool = False) -> str:
@@ -27,3 +28,16 @@ def shown(name: str, value: Any) -> str:
 def say_left_out(line: str) -> None:
     """Print on standard error what was left out of a result."""
     click.echo(line, err=True)
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
+    """Print the columns of the rows under their names; `empty` if there is no row. None is shown as `-`."""
+    from bot.cli.common.text_table import screen_width, table_lines
+
+    if not rows:
+        click.echo(empty)
+        return
+    heads = [name.replace("_", " ") for name in columns]
+    cells = [["-" if row.get(name) is None else shown(name, row[name]) for name in columns] for row in rows]
+    for line in table_lines(heads, cells, width=screen_width()):
+        click.echo(line)

@@ -190,6 +190,22 @@ class Amount(click.ParamType[Decimal]):
         return value if isinstance(value, Decimal) else _number(value, lambda text: self.fail(text, param, ctx))
 
 
+class Fraction(click.ParamType[Decimal]):
+    """`0.5` or `50%`: above 0, at most 1."""
+
+    name = "fraction"
+
+    def convert(self, value: str | Decimal, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        if isinstance(value, Decimal):
+            return value
+        given = value.strip()
+        number = _number(given.removesuffix("%"), lambda text: self.fail(text, param, ctx))
+        fraction = number / 100 if given.endswith("%") else number
+        if not 0 < fraction <= 1:
+            self.fail(f"{value!r} is not above 0 and at most 1; write 0.5 or 50%", param, ctx)
+        return fraction
+
+
 def _number(text: str, fail: Callable[[str], Any]) -> Decimal:
     try:
         number = Decimal(text.strip().replace("_", ""))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.common.text_table import screen_width, table_lines
+from bot.words import meant_markets
 
 if TYPE_CHECKING:
     from bot.market_data.source import Instrument
@@ -150,10 +151,9 @@ def _has(row: MarketRow, search: str) -> bool:
 
 
 def _way_out(rows: Sequence[MarketRow], search: str, *, is_ours: bool) -> str:
-    from difflib import get_close_matches
-
-    known = {text.upper(): text for row in rows for text in (row.coin, row.instrument.base) if text is not None}
-    near = [known[one] for one in get_close_matches(search.upper(), known, n=3)]
+    near = meant_markets(
+        search, {text for row in rows for text in (row.coin, row.instrument.base) if text is not None}, 3
+    )
     hint = f"did you mean {' or '.join(near)}?" if near else "without a search all are listed"
     return f"{hint} (the markets of an exchange: bot markets ccxt:EXCHANGE)" if is_ours else hint
 

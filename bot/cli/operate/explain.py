@@ -88,23 +88,15 @@ def export() -> None:
 )
 def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: Path | None, *, as_json: bool) -> int:
     """List every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
-    from bot.cli.common.daemon_client import NotRunning, Silent, find
+    from bot.cli.common.daemon_client import find
     from bot.cli.common.files import PRIVATE, write_atomic
+    from bot.cli.operate.trades import trade_rows
     from bot.errors import Exit
-    from bot.runtime.journal import queries
-    from bot.runtime.journal.round_trips import COLUMNS, TYPES, trips
+    from bot.runtime.journal.round_trips import COLUMNS
 
     if as_json and kind == "csv":
         raise click.UsageError("--json is --format json; give one of them")
-    place = find(config, state_dir, dead_too=True)
-    try:
-        fault = place.ask("GET", "/status").get("degraded", {}).get("journal")
-        if fault is not None:
-            click.echo(f"the daemon cannot write its journal ({fault}): trades since then are missing here", err=True)
-    except (NotRunning, Silent) as error:
-        click.echo(f"{error}; what follows is from its journal", err=True)
-    with queries.opened(place.folder) as db:
-        rows = [one.row(lambda keys: queries.strategies_of(db, keys)) for one in trips(queries.all_events(db, TYPES))]
+    rows = trade_rows(find(config, state_dir, dead_too=True))
     text = json.dumps({"trades": rows}, indent=1) + "\n" if as_json or kind == "json" else _csv(rows, COLUMNS)
     if out is None:
         click.echo(text, nl=False)

@@ -16,6 +16,7 @@ import click
 
 from bot.cli.common import formatting
 from bot.cli.common.daemon_client import where
+from bot.cli.common.formatting import print_table
 from bot.number_text import ago, duration, duration_ms
 from bot.plain_text import one_line
 from bot.words import many
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 OLD_S: Final = 10.0
 # time between two requests for new lines
 FOLLOW_S: Final = 0.5
+# time between two readings of what is watched
+WATCH_S: Final = 1.0
 # least difference between the clocks of the service and of its prices that is shown
 APART_MS: Final = 1_000
 # number of lines that the daemon keeps in memory
@@ -47,7 +50,7 @@ Examples:
 Exit 0: the daemon runs and each of its positions has a stop. 3: the daemon does not run. 4: nor can this version start
 it, because another version wrote its files. 6: one of its positions has no stop.
 """
-POSITIONS = "\b\nExample:\n  bot positions --json"
+POSITIONS = "\b\nExamples:\n  bot positions\n  bot positions --watch"
 ORDERS = "\b\nExample:\n  bot orders"
 EVENTS = """\b
 Examples:
@@ -106,13 +109,22 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 
 @click.command(epilog=POSITIONS)
 @where
+@click.option("--watch", is_flag=True, help="Show them anew every second, until Ctrl-C or the daemon's end.")
 @click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
-def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+def positions(config: Path | None, state_dir: Path | None, *, watch: bool, as_json: bool) -> int:
     """List the open positions, each with its stop and trailing stops. Asks the running daemon."""
     from bot.cli.common.daemon_client import find
+
+    place = find(config, state_dir)
+    if watch:
+        return _watched(place, as_json=as_json)
+    return _show_positions(place.ask("GET", "/positions"), as_json=as_json)
+
+
+def _show_positions(answer: Mapping[str, Any], *, as_json: bool) -> int:
+    """Print the positions. Returns the exit code."""
     from bot.errors import Exit
 
-    answer = find(config, state_dir).ask("GET", "/positions")
     _warn_if_old(answer)
     if as_json:
         click.echo(json.dumps(answer))
@@ -121,8 +133,35 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
         rows = [
             {**position, "stop": stop_of(position), "strategy": _holders(position)} for position in answer["positions"]
         ]
-        _table(rows, columns, empty=_empty(answer, "no open position"))
+        print_table(rows, columns, empty=_empty(answer, "no open position"))
     return int(Exit.UNSAFE if any(map(_is_unsafe, answer["positions"])) else Exit.DONE)
+
+
+def _watched(place: Place, *, as_json: bool) -> int:
+    """Show the positions every second. A daemon that does not answer is said so, and asked again."""
+    import time
+
+    from bot.cli.common.daemon_client import NotRunning, Silent
+    from bot.clock import SystemClock, iso
+    from bot.errors import Exit
+
+    code = int(Exit.DONE)
+    try:
+        while True:
+            if not as_json:
+                # Only a terminal is cleared; a file keeps every reading.
+                click.clear()
+                click.echo(iso(SystemClock().now_ms()))
+            try:
+                code = _show_positions(place.ask("GET", "/positions"), as_json=as_json)
+            except Silent as error:
+                click.echo(f"{error}; asking again", err=True)
+            time.sleep(WATCH_S)
+    except NotRunning:
+        click.echo("the daemon has ended", err=True)
+        return int(Exit.NOT_RUNNING)
+    except KeyboardInterrupt:
+        return code
 
 
 def stop_of(position: Mapping[str, Any]) -> str:
@@ -173,7 +212,7 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
         click.echo(json.dumps(answer))
     else:
         columns = ("oid", "market", "kind", "side", "action", "size", "limit_px", "trigger_px", "strategy")
-        _table(answer["orders"], columns, empty=_empty(answer, "no resting order"))
+        print_table(answer["orders"], columns, empty=_empty(answer, "no resting order"))
     return int(Exit.DONE)
 
 
@@ -545,19 +584,3 @@ def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         trace = line.get("exception")
         # Its lines are indented, so that no message in it looks like a line of the log.
         click.echo(f"{head}\n{indent(str(trace), '  ')}" if trace else head)
-
-
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
-    if not rows:
-        click.echo(empty)
-        return
-    from bot.cli.common.text_table import screen_width, table_lines
-
-    heads = [name.replace("_", " ") for name in columns]
-    cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
-    for line in table_lines(heads, cells, width=screen_width()):
-        click.echo(line)
-
-
-def _cell(name: str, value: Any) -> str:
-    return "-" if value is None else formatting.shown(name, value)

@@ -5,7 +5,6 @@ They overwrite no file.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from bot.cli.start.templates import (
 )
 from bot.errors import Exit
 from bot.wire.vocabulary import INTERVAL_MS
+from bot.words import meant_market
 
 INIT = """\b
 Examples:
@@ -120,9 +120,8 @@ class Markets(click.ParamType[str]):
 
         for market in value.split():
             if market not in CATALOGUE:
-                near = difflib.get_close_matches(market.upper(), [coin.upper() for coin in CATALOGUE], n=1)
-                known = {coin.upper(): coin for coin in CATALOGUE}
-                hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(CATALOGUE)}"
+                near = meant_market(market, CATALOGUE)
+                hint = f"did you mean {near}?" if near is not None else f"there are {', '.join(CATALOGUE)}"
                 self.fail(f"the embedded service has no market {market}; {hint}", param, ctx)
         return value
 

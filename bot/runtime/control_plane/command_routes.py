@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from decimal import Decimal
 
 from bot.errors import ApiError, Declined, OutcomeUnknown, TryLater
 from bot.logs import log
+from bot.money import format_decimal
 from bot.runtime.control_plane import order_commands, status_documents
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
@@ -103,20 +105,27 @@ class CommandRoutes:
             ) from None
 
     async def close(self, question: ControlRequest) -> Data:
-        """Close the whole position of a market.
+        """Close the position of a market, or a `fraction` of it.
 
-        `side` and `opened_ms` say which position is meant; another one is not closed.
+        `side`, `opened_ms` and `size` say which position is meant; another one is not closed.
         """
         market, side = question.text("market"), question.text("side")
         opened_ms = question.number("opened_ms", 0, at_most=INSTANT_MAX)
+        fraction, size = question.decimal("fraction"), question.decimal("size")
         question.nothing_else()
         if market is None:
             raise RequestProblem(400, "invalid_input", "market is the market of the position")
+        if fraction is not None and not 0 < fraction <= 1:
+            raise RequestProblem(400, "invalid_input", "fraction is above 0 and at most 1")
+        if fraction is not None and fraction != 1 and size is None:
+            raise RequestProblem(400, "invalid_input", "a fraction needs size: the size of the position that is meant")
         kernel = self._access.require_kernel()
-        is_closed = await self._access.mailbox.ask(
-            lambda: order_commands.close_position(kernel, market, side=side, opened_ms=opened_ms or None)
+        result = await self._access.mailbox.ask(
+            lambda: order_commands.close_position(
+                kernel, market, side=side, opened_ms=opened_ms or None, fraction=fraction or Decimal(1), size=size
+            )
         )
-        return {"market": market, "closed": is_closed}
+        return {"market": market, "closed": result.is_done, "left": format_decimal(result.left)}
 
     async def cancel(self, question: ControlRequest) -> Data:
         """Cancel a resting entry."""

@@ -7,12 +7,15 @@ nothing new. A stop or a target cannot be canceled, so that no position loses it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bot.errors import BotError, Declined, OutcomeUnknown, Refused, TryLater
 from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.control_plane.commands import CommandTimeout
+from bot.runtime.execution.execution_engine import SLOW_MS
+from bot.runtime.model.intents import Intent
 from bot.runtime.reconciliation import protection
 
 if TYPE_CHECKING:
@@ -22,33 +25,62 @@ if TYPE_CHECKING:
 CAUSE: Final = "operator"
 
 
-async def close_position(kernel: Kernel, market: str, *, side: str | None = None, opened_ms: int | None = None) -> bool:
-    """Close the whole position of a market, reduce-only. True if it is closed; False while the close is on its way or
-    in doubt.
+class ClosedPart(NamedTuple):
+    """What became of an operator's close. `left`: size of the position that was meant, after it.
 
-    `side` and `opened_ms` say which position is meant. BotError if there is no position or it is another one; Declined
-    if the service refuses the close. The strategy may open again: pause it first.
+    `is_done` is False while the close is on its way or in doubt.
     """
-    position = kernel.account.account_state.positions.get(market)
+
+    is_done: bool
+    left: Decimal
+
+
+async def close_position(
+    kernel: Kernel,
+    market: str,
+    *,
+    side: str | None = None,
+    opened_ms: int | None = None,
+    fraction: Decimal = Decimal(1),
+    size: Decimal | None = None,
+) -> ClosedPart:
+    """Close the position of a market, or a fraction of it (above 0, at most 1), reduce-only.
+
+    `side`, `opened_ms` and `size` say which position is meant, so that a fraction that is asked for twice is closed
+    once. BotError if there is no position, if it is another one, or if a fraction is asked for while another close is
+    on its way; Declined if the service refuses the close. The strategy may open again: pause it first.
+    """
+    positions = kernel.account.account_state.positions
+    position = positions.get(market)
     if position is None:
-        raise BotError(
-            f"there is no position in {market}; there are {', '.join(kernel.account.account_state.positions) or 'none'}"
-        )
+        raise BotError(f"there is no position in {market}; there are {', '.join(positions) or 'none'}")
     if side not in (None, position.side) or opened_ms not in (None, position.opened_ms):
         raise BotError(
             f"the position in {market} is another one now: {position.side} {format_decimal(position.size)}; nothing was"
             " closed"
         )
-    log.warning("position.closed_by_operator", market=market)
+    if size not in (None, position.size):
+        raise BotError(
+            f"the position in {market} has another size now: {format_decimal(position.size)}; nothing was closed"
+        )
+    if fraction != 1 and kernel.execution.has_close(market):
+        raise BotError(f"a close in {market} is on its way or in doubt; bot positions shows what became of it")
+    log.warning("position.closed_by_operator", market=market, fraction=format_decimal(fraction))
     kernel.budget.begin()
-    refused = await protection.close_all(kernel.context, position, CAUSE)
-    await kernel.execution.settle()
-    await kernel.events.drain()
-    kernel.journal.flush()
+    intent = protection.closing(kernel.context, position, CAUSE, fraction)
+    if isinstance(intent, Intent):
+        await kernel.execution.open_and_send([intent])
+    await _settled(kernel)
+    refused: str | None = intent if isinstance(intent, str) else None
+    # The answer may have come with the settling.
+    sent = kernel.journal.intents.find(intent.id) if isinstance(intent, Intent) else None
+    if sent is not None and sent.state in ("rejected", "quarantined"):
+        refused = sent.message or sent.code
     if refused is not None:
         raise Declined(f"the {market} position was not closed: {refused}")
-    left = kernel.account.account_state.positions.get(market)
-    return left is None or left.opened_ms != position.opened_ms
+    after = positions.get(market)
+    left = after.size if after is not None and after.opened_ms == position.opened_ms else Decimal(0)
+    return ClosedPart(left < position.size if fraction != 1 else not left, left)
 
 
 async def cancel_entry(kernel: Kernel, oid: str) -> None:
@@ -80,9 +112,7 @@ async def decide(kernel: Kernel, name: str, *, approve: bool, decider: str, reas
         )
     intent = kernel.approvals.decide(name, approve=approve, decider=decider, reason=reason)
     kernel.budget.begin()
-    await kernel.execution.settle()
-    await kernel.events.drain()
-    kernel.journal.flush()
+    await _settled(kernel)
     known = kernel.journal.intents.find(intent.id) or intent
     return {
         "id": intent.id,
@@ -92,3 +122,11 @@ async def decide(kernel: Kernel, name: str, *, approve: bool, decider: str, reas
         "state": known.state,
         "message": known.message or "",
     }
+
+
+async def _settled(kernel: Kernel) -> None:
+    """Send what may be sent, wait a moment for the replies, and read the events."""
+    await kernel.execution.settle()
+    await kernel.execution.settle_in_flight(SLOW_MS)
+    await kernel.events.drain()
+    kernel.journal.flush()

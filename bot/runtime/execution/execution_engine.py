@@ -383,6 +383,10 @@ class ExecutionEngine:
             for i in self.live.values()
         )
 
+    def has_close(self, market: str) -> bool:
+        """True if any close in the market is on its way, in doubt, or waits for a person."""
+        return any(i.market == market and i.action == "close" and i.state not in FINAL for i in self.live.values())
+
     def reload_live(self) -> None:
         """Read the open intents from the journal again."""
         self.live.clear()

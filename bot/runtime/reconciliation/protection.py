@@ -234,19 +234,23 @@ async def close_all(context: RepairContext, position: AccountPosition, why: str)
     return None if sent is None or sent.state not in ("rejected", "quarantined") else sent.message or sent.code
 
 
-def closing(context: RepairContext, position: AccountPosition, why: str) -> Intent | str | None:
-    """The next close of a whole position.
+def closing(
+    context: RepairContext, position: AccountPosition, why: str, fraction: Decimal = Decimal(1)
+) -> Intent | str | None:
+    """The next close of a position for the cause `why`.
 
-    None: the close before it is not settled. A text: why the close before it was refused, when it is too soon to try
-    again. Tries never end, because a market may be closed for days. A close that waits for a person does not count as
-    on its way.
+    None: the close before it is not settled. A text: why the same close before it was refused, when it is too soon to
+    try again. Tries never end, because a market may be closed for days. A close that waits for a person does not count
+    as on its way.
     """
+    body = CloseRequest(fraction=fraction, source="agent").body()
     now_ms, trigger = context.now_ms(), f"{why}:{position.opened_ms}"
     known = context.journal.intents.last_of(RUNTIME, position.market, trigger, epoch=context.account_state.epoch)
     if known is not None and known.state not in FINAL and known.state != "quarantined":
         return None
     # If the intent is far ahead of now, the service's clock has gone back since. Then there is no wait.
-    if known is not None and known.state != "accepted" and abs(now_ms - known.opened_ms) < REPAIR_MS:
+    is_refused = known is not None and known.state != "accepted" and known.body == body
+    if known is not None and is_refused and abs(now_ms - known.opened_ms) < REPAIR_MS:
         return known.message or known.code
     ordinal = 0 if known is None else known.ordinal + 1
     key = intent_key(
@@ -268,7 +272,7 @@ def closing(context: RepairContext, position: AccountPosition, why: str) -> Inte
         ordinal=ordinal,
         leg=FIRST_LEG["close"],
         epoch=context.account_state.epoch,
-        body=CloseRequest(fraction=Decimal(1), source="agent").body(),
+        body=body,
         not_after_ms=now_ms + context.budget.hold_ms(REPAIR_MS),
         opened_ms=now_ms,
     )

@@ -49,6 +49,16 @@ async def test_a_close_without_an_answer_is_not_sent_twice(tmp_path: Path) -> No
     assert len([one for one in venue.trade_rows if one.intent == "close"]) == 1
 
 
+async def test_a_fraction_is_refused_while_another_close_is_in_doubt(tmp_path: Path) -> None:
+    """The close before it may have been done, so half of what is left could be half of something else."""
+    venue = FakeVenue()
+    kernel = await opened(venue, path=tmp_path / "j.db")
+    venue.faults.append(Fault("close", unknown(), count=40))
+    assert not (await close_position(kernel, "BTC")).is_done
+    with pytest.raises(BotError, match="on its way or in doubt"):
+        await close_position(kernel, "BTC", fraction=Decimal("0.5"))
+
+
 async def test_a_close_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> None:
     """The daemon dies while the request is under way: the next start finds the intent and settles it, and nothing is
     closed twice.
