@@ -20,6 +20,7 @@ tests check this).
     http_limits        bounds on answers, certificates and proxies of every HTTP client
     wire               requests, answers and events of the /v1 interface, shared by client and service
     cron | plugins     the only reader of cron lines | entry points of installed packages
+    figures            a figure and a column of a table, used by the terminal and by every page
     number_text        numbers, durations and instants as people read them, in one form everywhere
     chart_library, money, clock, descriptors, encryption, errors, extras, logs, model, words
     terminal           the guard in front of standard output and error

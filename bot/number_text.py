@@ -82,10 +82,21 @@ def pct(value: Any, *, places: int = 2) -> str:
     return MISSING if number(value) is None else f"{_signed(value, f',.{places}f')} %"
 
 
-def share(value: Any) -> str:
-    """A part of a whole, without a sign: `12.3 %`."""
+def percent(value: Any, *, places: int = 2) -> str:
+    """A percentage that is no change, without a plus: `23.05 %`."""
     found = number(value)
-    return MISSING if found is None else f"{found * 100:z,.1f} %"
+    return MISSING if found is None else f"{found:z,.{places}f} %"
+
+
+def percent_share(value: Any) -> str:
+    """A part of a whole, from a number of percent: `47.8 %`."""
+    return percent(value, places=1)
+
+
+def share(value: Any) -> str:
+    """A part of a whole, from a fraction: `12.3 %`."""
+    found = number(value)
+    return MISSING if found is None else percent_share(found * 100)
 
 
 def multiple(value: Any) -> str:

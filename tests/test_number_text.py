@@ -62,9 +62,8 @@ def test_a_figure_has_one_form(form: str, value: Any, text: str) -> None:
 def test_the_terminal_and_the_report_use_these_forms() -> None:
     assert terminal.px("104310.5") == number_text.px("104310.5")
     assert terminal.usd("-3", signed=True) == number_text.signed_usd("-3")
-    assert summary.usd_text("-3") == number_text.usd("-3")
-    assert summary.labelled("Max. Drawdown Duration [h]", 25.0) == ("Max. Drawdown Duration", "1 d 1 h")
-    assert [summary.cost_text(name, "2.5") for name in ("feesUsd", "slippageUsd", "fundingUsd")] == [
+    assert summary.figure_of("Max. Drawdown Duration [h]", 25.0).text == "1 d 1 h"
+    assert [summary.figure_of(name, "2.5").text for name in ("feesUsd", "slippageUsd", "fundingUsd")] == [
         "-2.50",
         "-2.50",
         "+2.50",

@@ -26,7 +26,8 @@ class PageFiles:
         try:
             from jinja2 import Environment, FileSystemLoader
 
-            from bot.dashboard.values.tables import ROWS_MAX, Column, cells
+            from bot.dashboard.values.tables import ROWS_MAX, cells
+            from bot.figures import Column
         except ImportError as error:
             raise ConfigError(f"the dashboard needs the package jinja2: {install('ui')}") from error
         self._environment: Environment = Environment(

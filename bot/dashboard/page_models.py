@@ -20,7 +20,7 @@ from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
 from bot.dashboard.values.snapshot import DaemonSnapshot
-from bot.dashboard.values.tables import Column
+from bot.figures import Column
 from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
 from bot.wire.resources import Market

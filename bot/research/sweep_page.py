@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import bot.backtest.report
+from bot.backtest.report.summary import figure_of
 from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
+from bot.figures import Column
 from bot.research.ranking import Ranked, heat_of, ranked, space_of, verdicts_of
 from bot.research.space import Space
 from bot.research.study import Study, Trial
@@ -43,9 +45,7 @@ def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
             _importance(weights),
             note="How much each param decides whether a trial is good (PED-ANOVA)",
         ),
-        section(
-            "Map", _maps(rows, weights, names, space), note=f"Mean {space.objectives[0].figure} over the other params"
-        ),
+        section("Map", _maps(rows, weights, names, space), note=f"Mean {_first(space)} over the other params"),
         section("How sure", bullets(verdicts_of(rows)), note="Of the best trial, by its daily returns"),
         section("Holdout", bullets(held), note="The last part of the data, which no trial saw"),
         section("Not complete", bullets(_not_complete(trials))),
@@ -58,38 +58,46 @@ def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
     return _PAGE.format(title=escaped(study.name), style=_style(), head=head, body="\n".join(filter(None, parts)))
 
 
+def _first(space: Space) -> str:
+    """The name of the first objective."""
+    return figure_of(space.objectives[0].figure).name
+
+
 PLATEAU_NOTE: Final = (
     "Neighbours: mean of the first objective over the trials one step away in one param. A best trial whose neighbours"
     " do badly is probably luck."
 )
 
 
-def heads_of(names: Sequence[str], space: Space) -> list[str]:
-    """The heads of the ranking's columns. A sweep without constraints has no column for them."""
-    kept = ["constraints"] if space.constraints else []
-    return ["#", "trial", *names, *(one.figure for one in space.objectives), "neighbours", "trades", *kept]
+def columns_of(names: Sequence[str], space: Space) -> list[Column]:
+    """The columns of the ranking. A sweep without constraints has no column for them."""
+    figures = [figure_of(objective.figure) for objective in space.objectives]
+    objectives = [Column(figure.name, figure.form, figure.better) for figure in figures]
+    near = Column("Neighbours", figures[0].form, figures[0].better)
+    kept = [Column("Constraints")] if space.constraints else []
+    params = [Column(name, "param") for name in names]
+    return [Column("#", "count"), Column("Trial"), *params, *objectives, near, Column("Trades", "count"), *kept]
 
 
-def row_of(place: int, one: Ranked, names: Sequence[str], space: Space) -> list[str]:
-    """A line of the ranking, under `heads_of`."""
-    near = "" if one.neighbours is None else f"{one.neighbours:,.4g}"
-    params = (one.trial.params[name] for name in names)
-    kept = ["kept" if one.is_feasible else "broken"] if space.constraints else []
+def row_of(place: int, rank: Ranked, names: Sequence[str], space: Space) -> list[object]:
+    """A row of the ranking, under `columns_of`."""
+    kept = ["kept" if rank.is_feasible else "broken"] if space.constraints else []
+    params = (rank.trial.params[name] for name in names)
     return [
-        str(place),
-        str(one.trial.cell),
-        *(f"{value:g}" if isinstance(value, float) else str(value) for value in params),
-        *(f"{value:,.4g}" for value in one.values),
-        near,
-        str(one.trial.figures.get("# Trades", "")),
+        place,
+        str(rank.trial.cell),
+        *params,
+        *rank.values,
+        rank.neighbours,
+        rank.trial.figures.get("# Trades"),
         *kept,
     ]
 
 
 def _ranking(rows: Sequence[Ranked], names: Sequence[str], space: Space) -> str:
     return table(
-        heads_of(names, space),
-        [row_of(n, one, names, space) for n, one in enumerate(rows, start=1)],
+        columns_of(names, space),
+        [row_of(n, rank, names, space) for n, rank in enumerate(rows, start=1)],
         label="Best trials",
     )
 
@@ -118,7 +126,7 @@ def _front(rows: Sequence[Ranked], space: Space) -> str:
             f'<circle class="{kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="{5 if is_best else 3}"><title>{x:,.4g} /'
             f" {y:,.4g}</title></circle>"
         )
-    first, second = (escaped(one.figure) for one in space.objectives[:2])
+    first, second = (escaped(figure_of(one.figure).name) for one in space.objectives[:2])
     on_front = sum(is_best for _, _, is_best in dots)
     return (
         f'<svg class="front" viewBox="0 0 {width} {height}" role="img" aria-label="{first} against {second}: {on_front}'
@@ -129,7 +137,8 @@ def _front(rows: Sequence[Ranked], space: Space) -> str:
 
 
 def _importance(weights: dict[str, float]) -> str:
-    return table(("param", "share"), [(name, f"{share:.0%}") for name, share in weights.items()], label="Importance")
+    columns = (Column("Param", "words"), Column("Share", "share"))
+    return table(columns, [(name, 100 * share) for name, share in weights.items()], label="Importance")
 
 
 def best_pair(weights: dict[str, float], names: Sequence[str]) -> tuple[str, str] | None:
@@ -152,7 +161,7 @@ def _maps(rows: Sequence[Ranked], weights: dict[str, float], names: Sequence[str
             f"{pair[1]} \\ {pair[0]}",
             [str(one) for one in columns],
             [(str(name), values) for name, values in lines],
-            f"{space.objectives[0].figure}: {title}",
+            f"{_first(space)}: {title}",
         ),
     )
 

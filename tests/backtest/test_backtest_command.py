@@ -342,7 +342,7 @@ def test_a_full_disk_is_reported_with_the_folder(
     (folder,) = (tmp_path / "runs").iterdir()
     said = capsys.readouterr()
     assert said.err == f"error: {folder}: cannot be written: No space left on device; choose another place with --out\n"
-    assert "  Return [%]  " in said.out, "the figures are told at least"
+    assert "  Return     " in said.out, "the figures are told at least"
     assert "Results: " not in said.out
 
 

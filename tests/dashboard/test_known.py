@@ -157,7 +157,7 @@ async def test_positions_are_those_that_the_service_shows_while_the_daemon_is_de
     }
     answering(held | {"unrealized_pnl_usd": "-3", "liquidation_px": "50", "margin_used_usd": "75"})
     text = main_text((await browser.get("/")).text)
-    assert "Account value 9,990.00" in text
+    assert "Account value, USD 9,990.00" in text
     assert "Today not known" in text
     assert re.search(r"BTC ↑ long 1\.5 100\.00 98\.00 ▼ −3\.00 .* 95\.00", text)
     assert (

@@ -9,6 +9,7 @@ import pytest
 
 from bot.dashboard.pages import frame, overview
 from bot.dashboard.sources import DaemonSnapshot
+from bot.figures import Figure
 from bot.wire.wallets import NavPoint, WalletNavResult, WalletResult
 from tests.dashboard.builders import NOW_MS, book, order, position, snapshot, strategy
 
@@ -37,8 +38,8 @@ def wallet(**members: Any) -> WalletResult:
     )
 
 
-def by_label(found: list[overview.Figure]) -> dict[str, overview.Figure]:
-    return {one.label: one for one in found}
+def by_label(found: list[Figure]) -> dict[str, Figure]:
+    return {one.name: one for one in found}
 
 
 def test_the_profit_counts_removed_strategies_and_not_the_trades_of_others() -> None:
@@ -52,15 +53,15 @@ def test_the_profit_counts_removed_strategies_and_not_the_trades_of_others() -> 
     assert shown.status is not None
     shown.status["strategies"] = [strategy(book=book(day_usd="3.5", net_usd="-20"))]
     found = by_label(overview.figures(shown, None))
-    assert (found["Today"].value, found["Today"].direction) == ("+1.50", "up")
-    assert (found["Total"].value, found["Total"].direction) == ("−15.00", "down")
+    assert (found["Today"].shown, found["Today"].tone) == ("+1.50", "up")
+    assert (found["Total"].shown, found["Total"].tone) == ("−15.00", "down")
 
 
 def test_exposure_is_at_the_mark_and_margin_is_the_services() -> None:
     found = by_label(overview.figures(snapshot(positions=[position()]), wallet()))
-    assert (found["Exposure"].value, found["Exposure"].note) == ("52.00", "0.01× the account")
-    assert found["Margin used"].value == "26.00"
-    assert by_label(overview.figures(snapshot(positions=[position()]), None))["Margin used"].value == "1,000.00"
+    assert (found["Exposure"].shown, found["Exposure"].note) == ("52.00", "0.01× the account")
+    assert found["Margin used"].shown == "26.00"
+    assert by_label(overview.figures(snapshot(positions=[position()]), None))["Margin used"].shown == "1,000.00"
 
 
 def test_a_daemon_that_does_not_know_its_account_shows_no_figure() -> None:

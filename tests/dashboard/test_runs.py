@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bot.backtest.report.summary import BETTER, COSTS, better_or_worse
+from bot.backtest.report.summary import COSTS, FIGURES, figure_of
 from bot.backtest.results.statistics import statistics
 from bot.cli.app import call
 from bot.dashboard.pages import runs
@@ -22,7 +22,7 @@ strategies_dir: %s
 strategies:
   - {name: trend, use: "trend:Trend", markets: [BTC], interval: 15m, budget_usd: 500, max_leverage: 3}
 """
-FIGURES = {
+OF_A_RUN = {
     "Return [%]": -1.5,
     "Buy & Hold Return [%]": 2.0,
     "Max. Drawdown [%]": -3.25,
@@ -38,9 +38,9 @@ def answers(config: Path | None) -> dict[str, Any]:
 
 def test_a_run_is_listed_with_its_figures() -> None:
     course = {"fromMs": 1_736_035_200_000, "toMs": 1_736_726_400_000, "isPartial": True}
-    (row,) = runs.rows([("mine", 0, {"figures": FIGURES, "course": course}), ("torn", 0, {})])
+    (row,) = runs.rows([("mine", 0, {"figures": OF_A_RUN, "course": course}), ("torn", 0, {})])
     assert (row.result, row.direction, row.hold, row.drawdown) == ("−1.50 %", "down", "+2.00 %", "−3.25 %")
-    assert (row.sharpe, row.trades, row.won, row.is_partial) == ("–", "63", "34.90 %", True)
+    assert (row.sharpe, row.trades, row.won, row.is_partial) == ("–", "63", "34.9 %", True)
     assert row.span == "05 Jan 2025 to 13 Jan 2025"
 
 
@@ -49,10 +49,10 @@ def test_two_runs_are_compared_figure_by_figure() -> None:
         "figures": {"Return [%]": [1.0, 3.5], "Sharpe Ratio": [None, 2.0]},
         "costs": {"feesUsd": ["10.5", "10.5"]},
     }
-    assert [(one.name, one.one, one.two, one.change, one.direction) for one in runs.compared(answer)] == [
-        ("Return [%]", "1.00", "3.50", "2.50", "up"),
-        ("Sharpe Ratio", "–", "2.00", "–", "flat"),
-        ("Fees [$]", "−10.50", "−10.50", "0.00", "flat"),
+    assert [(one.name, one.first, one.second, one.change, one.tone) for one in runs.compared(answer)] == [
+        ("Return", "+1.00 %", "+3.50 %", "+2.50 %", "up"),
+        ("Sharpe ratio", "–", "2.00", "–", "flat"),
+        ("Fees", "−10.50", "−10.50", "0.00", "flat"),
     ]
 
 
@@ -74,13 +74,14 @@ def test_two_runs_are_compared_figure_by_figure() -> None:
     ],
 )
 def test_a_change_is_coloured_by_better_and_worse(name: str, change: str, shown: str) -> None:
-    assert better_or_worse(name, Decimal(change)) == shown
+    assert figure_of(name).change(0, Decimal(change))[1] == shown
 
 
 def test_every_figure_and_every_cost_says_which_way_is_better() -> None:
     day = 86_400_000
     figures = statistics([day, 2 * day], [100.0, 101.0], [], start_ms=0, start_usd=100.0)
-    assert set(figures) | set(COSTS) == set(BETTER)
+    assert set(figures) == set(FIGURES)
+    assert all(figure.better != "none" for name, figure in COSTS.items() if name != "backstopUsd")
 
 
 async def test_a_backtest_is_started_listed_opened_and_compared(tmp_path: Path, repository: Path) -> None:

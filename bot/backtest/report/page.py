@@ -19,6 +19,8 @@ from bot.backtest.report.price_chart import TRADES_MAX, chart_data
 from bot.backtest.report.risk_statistics import WINDOW_DAYS, rolling
 from bot.backtest.report.run_diff import compared, differences, names_of, unexplained
 from bot.backtest.report.summary import (
+    BOOKED,
+    DRAWDOWNS,
     FAILURES,
     FIRST,
     MONTHS,
@@ -26,24 +28,21 @@ from bot.backtest.report.summary import (
     TONES,
     action_text,
     band_lines,
+    booked_rows,
     by_market,
-    change_text,
-    cost_text,
     costs_of,
     daily_of,
-    drawdown_text,
+    drawdown_row,
     exposure_of,
     failure_text,
-    labelled,
+    figure_of,
     monthly,
     nothing_traded,
     proof_text,
     range_of,
     risk_of,
     short_text,
-    signed_text,
     sums,
-    usd_text,
     worst_drawdowns,
 )
 from bot.backtest.report.tables import Toned, bullets, escaped, heat_map, panel, section, table
@@ -55,9 +54,11 @@ from bot.chart_library import chart_script
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError
 from bot.extras import install
-from bot.number_text import duration_ms, on_page
+from bot.figures import Column
+from bot.number_text import duration_ms, on_page, signed_usd, usd
 from bot.words import many
 
+COST_COLUMNS: Final = (Column("", "words"), Column("USD", "usd"))
 # guardians in their table
 ROWS_MAX: Final = 500
 HERE: Final = Path(__file__).parent
@@ -131,7 +132,7 @@ def _parts(run: StoredRun) -> list[str]:
             note="A position counts with its largest size at its average entry price.",
         ),
         section("Attributed to each strategy, with its share of shared positions", _booked(run)),
-        section("Costs", table(("", "USD"), [(name, usd_text(value)) for name, value in costs_of(run).items()])),
+        section("Costs", table(COST_COLUMNS, [(cost.name, Toned(cost.shown, cost.tone)) for cost in costs_of(run)])),
         section("Open at the end", bullets(run.summary.get("left", ()))),
         section("Path policies compared", _band(run)),
         section("How sure", bullets(run_lines(daily_of(run, only_with_prices=True), run.summary.get("monteCarlo")))),
@@ -156,7 +157,7 @@ def _head(runs: Sequence[StoredRun], names: Sequence[str]) -> str:
             f"<h1>{escaped(name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC"
             f" ({duration_ms(course['toMs'] - course['fromMs'])}) · {many(course['bars'], 'bar')} · path"
             f" {escaped(options['path'])} · latency {options['latency_ms']} ms · balance"
-            f" {usd_text(run.summary['startUsd'])} USD · folder {escaped(run.name)}{partial}</p>"
+            f" {usd(run.summary['startUsd'])} USD · folder {escaped(run.name)}{partial}</p>"
         )
     return "".join(lines)
 
@@ -180,13 +181,14 @@ def _cards(run: StoredRun) -> str:
     ms = course["toMs"] - course["fromMs"]
     cells, marked = [], extrapolated(run.summary["figures"], ms)
     for name, value in {**run.summary["figures"], **risk_of(run)}.items():
-        label, text = labelled(name, value)
-        found = range_of(band, name, value)
-        low, high = ("", "") if found is None else (labelled(name, one)[1] for one in found)
-        beside = "" if found is None else f"<small>by path: {escaped(low)} to {escaped(high)}</small>"
+        figure, span = figure_of(name, value), range_of(band, name, value)
+        beside = "" if span is None else f"<small>by path: {' to '.join(figure.of(end).shown for end in span)}</small>"
         if name in marked and value is not None:
             beside += f"<small>{short_text(ms)}</small>"
-        cells.append(f'<div class="card"><span>{escaped(label)}</span><b>{escaped(text)}</b>{beside}</div>')
+        cells.append(
+            f'<div class="card"><span>{escaped(figure.name)}</span><b class="{figure.tone}">{escaped(figure.shown)}</b>'
+            f"{beside}</div>"
+        )
     return f'<div class="cards">{"".join(cells)}</div>'
 
 
@@ -196,8 +198,7 @@ def _months(run: StoredRun) -> str:
 
 
 def _drawdowns(run: StoredRun) -> str:
-    rows = [(n, *drawdown_text(one)) for n, one in enumerate(worst_drawdowns(run), start=1)]
-    return table(("#", "depth", "peak", "low", "recovered", "length"), rows, label="Worst drawdowns")
+    return table(DRAWDOWNS, [drawdown_row(fall) for fall in worst_drawdowns(run)], label="Worst drawdowns")
 
 
 def _panels(run: StoredRun) -> str:
@@ -251,7 +252,7 @@ def _excursions(run: StoredRun) -> str:
     for trade in finished(run.trades):
         found = excursion(trade)
         if found is not None:
-            title = f"#{trade.number} {trade.market} {trade.side}: {on_page(signed_text(trade.pnl_usd))} USD"
+            title = f"#{trade.number} {trade.market} {trade.side}: {on_page(signed_usd(trade.pnl_usd))} USD"
             points.append(charts.ChartPoint(found.adverse_pct, found.favorable_pct, trade.pnl_usd > 0, title))
     return charts.scatter(points, "MAE [%]", "MFE [%]", "Maximum adverse and favorable excursion of each trade")
 
@@ -260,17 +261,20 @@ def _groups(groups: Sequence[TradeGroup], label: str) -> str:
     if not any(one.trades for one in groups):
         return ""
     titles = [
-        f"{one.name}: {on_page(signed_text(one.result_usd))} USD, {one.won} of {many(one.trades, 'trade')} won"
+        f"{one.name}: {on_page(signed_usd(one.result_usd))} USD, {one.won} of {many(one.trades, 'trade')} won"
         for one in groups
     ]
     return charts.bars([one.name for one in groups], [one.result_usd for one in groups], titles, "USD", label)
 
 
 def _exposure(run: StoredRun) -> str:
-    rows = [
-        (one.market, f"{one.time_pct:.2f}", usd_text(one.mean_usd), f"{one.share_pct:.2f}") for one in exposure_of(run)
-    ]
-    return table(("", "time in position [%]", "mean position [$]", "share of all [%]"), rows)
+    columns = (
+        Column("", "words"),
+        Column("Time in position", "share"),
+        Column("Mean position", "usd", unit="USD"),
+        Column("Share of all", "share"),
+    )
+    return table(columns, exposure_of(run))
 
 
 def _trades_note(run: StoredRun) -> str:
@@ -280,11 +284,7 @@ def _trades_note(run: StoredRun) -> str:
 
 
 def _booked(run: StoredRun) -> str:
-    rows = [
-        (name, *(cost_text(key, one[key]) for key in ("pnlUsd", "feesUsd", "fundingUsd")))
-        for name, one in run.summary.get("booked", {}).items()
-    ]
-    return table(("", "Result", "Fees", "Funding"), rows)
+    return table(BOOKED, booked_rows(run))
 
 
 def _band(run: StoredRun) -> str:
@@ -302,28 +302,37 @@ def _guardians(run: StoredRun) -> str:
             action_text(guardian),
             guardian["reason"],
             ", ".join(map(str, guardian.get("trades", ()))),
-            "" if guardian.get("resultUsd") is None else signed_text(guardian["resultUsd"]),
+            guardian.get("resultUsd"),
         )
         for guardian in fired[-ROWS_MAX:]
     ]
-    names = ("when (UTC)", "guardian", "market", "action", "reason", "trade", "result of its fills, after fees")
+    names = ("When, UTC", "Guardian", "Market", "Action", "Reason", "Trade")
+    columns = (*(Column(name, "words") for name in names), Column("Result of its fills, after fees", "gain", "higher"))
     more = f"<p>The last {ROWS_MAX} of {len(fired):,}; the run's folder has all of them.</p>"
-    return table(names, rows, label="Guardians") + (more if len(fired) > ROWS_MAX else "")
+    return table(columns, rows, label="Guardians") + (more if len(fired) > ROWS_MAX else "")
 
 
 def _outages(run: StoredRun) -> str:
     rows = [
         (
             iso(outage["atMs"])[:19],
-            duration_ms(outage["forMs"]),
+            outage["forMs"] / 1000,
             ", ".join(outage["openBefore"]) or "flat",
             ", ".join(outage["openAfter"]) or "flat",
             outage["events"],
-            signed_text(outage["equityAfterUsd"] - outage["equityBeforeUsd"]),
+            outage["equityAfterUsd"] - outage["equityBeforeUsd"],
         )
         for outage in run.summary.get("outages", ())
     ]
-    return table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
+    columns = (
+        Column("Down from, UTC"),
+        Column("For", "seconds"),
+        Column("Held before", "words"),
+        Column("Held after", "words"),
+        Column("Events meanwhile", "count"),
+        Column("Value meanwhile", "gain", "higher", "USD"),
+    )
+    return table(columns, rows)
 
 
 def _failures(run: StoredRun, by: str) -> str:
@@ -332,7 +341,7 @@ def _failures(run: StoredRun, by: str) -> str:
         (code, count, failure_text(first[code]) if code in first else "")
         for code, count in run.summary.get(by, {}).items()
     ]
-    return table(("code", "times", "first order"), rows)
+    return table((Column("Code", "words"), Column("Times", "count"), Column("First order", "words")), rows)
 
 
 def _config(run: StoredRun, title: str) -> str:
@@ -340,16 +349,17 @@ def _config(run: StoredRun, title: str) -> str:
     default included.
     """
     strategies = "".join(_strategy(one) for one in run.manifest["strategies"])
-    options = table(("option", "value"), [(name, _plain(value)) for name, value in run.manifest["options"].items()])
+    rows = [(name, _plain(value)) for name, value in run.manifest["options"].items()]
+    options = table((Column("Option", "words"), Column("Value", "words")), rows)
     text = f"<h3>Config file</h3><pre tabindex=0>{escaped(run.manifest['config']['text'])}</pre>"
     return section(title, f"{strategies}<h3>Options of the run</h3>{options}{text}")
 
 
 def _strategy(one: Mapping[str, Any]) -> str:
     where = f" on {', '.join(one['markets'])}, {one['interval']} bars" if "markets" in one else ""
-    rows = [(name, _plain(value)) for name, value in one.get("params", {}).items()]
+    columns, rows = (Column("Param", "words"), Column("Value", "param")), list(one.get("params", {}).items())
     head = f"<h3>{escaped(one['name'])}</h3><p>{escaped(one.get('use', ''))}{escaped(where)}</p>"
-    return f"{head}{table(('param', 'value'), rows)}"
+    return f"{head}{table(columns, rows)}"
 
 
 def _plain(value: Any) -> str:
@@ -364,17 +374,22 @@ def _assumptions(run: StoredRun, title: str) -> str:
 
 
 def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> str:
-    rows = []
-    for one in compared(run, other):
-        label, first = labelled(one.name, one.first)
-        change = Toned(change_text(one.name, one.change, ""), one.tone)
-        rows.append((label, first, labelled(one.name, one.second)[1], change, Toned(TONES[one.tone], one.tone)))
+    columns = (Column("", "words"), *(Column(name, "ratio") for name in names), Column("Change", "ratio"), Column(""))
+    rows = [
+        (
+            f"{row.name} [{row.unit}]" if row.unit else row.name,
+            *(Toned(on_page(text), "flat") for text in (row.first, row.second)),
+            Toned(on_page(row.change), row.tone),
+            Toned(TONES[row.tone], row.tone),
+        )
+        for row in compared(run, other)
+    ]
     lines = differences(run, other) or list(filter(None, [unexplained(run, other)]))
     return "".join(
         [
             section("What was run differently", bullets(lines)),
             section("Equity and drawdown", _TIME_CHART, name="time"),
-            section("Figures", table(("", *names, "change", ""), rows)),
+            section("Figures", table(columns, rows)),
         ]
     )
 

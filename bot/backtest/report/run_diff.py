@@ -5,13 +5,15 @@ shown: it says only that something differs, and that is said in words.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import unified_diff
 from typing import Any, Final, NamedTuple
 
-from bot.backtest.report.summary import COSTS, better_or_worse, costs_of, effect_usd
+from bot.backtest.report.summary import COSTS, figure_of
 from bot.backtest.results.run_reader import StoredRun
 from bot.clock import iso
+from bot.figures import Tone
+from bot.number_text import number
 
 # durations; every other name that ends in _ms is an instant
 LENGTHS: Final = ("latency_ms", "for_ms")
@@ -29,34 +31,42 @@ DIGEST_TEXTS: Final = {
 
 
 class ComparedFigure(NamedTuple):
-    """A figure or a cost of two runs. `change` is from the first to the second; None where one run has none.
-
-    `tone` is that of `better_or_worse`.
-    """
+    """A figure or a cost of two runs, as texts, with its change from the first to the second and the tone of that."""
 
     name: str
-    first: Any
-    second: Any
-    change: Any
-    tone: str
+    unit: str
+    first: str
+    second: str
+    change: str
+    tone: Tone
 
 
 def compared(run: StoredRun, other: StoredRun) -> list[ComparedFigure]:
-    """Each figure and cost of two runs. Costs are told by their effect on the account."""
-    mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
-    my_costs, their_costs = costs_of(run), costs_of(other)
-    keys = {f"{cost} [$]": key for key, cost in COSTS.items()}
-    for cost in COSTS.values():
-        # A run without this cost has 0.
-        if cost in my_costs or cost in their_costs:
-            mine[f"{cost} [$]"], theirs[f"{cost} [$]"] = my_costs.get(cost, 0.0), their_costs.get(cost, 0.0)
+    """Each figure and cost of two runs, in the form of a terminal."""
+    return compared_figures(
+        side_by_side(run.summary["figures"], other.summary["figures"]),
+        side_by_side(run.summary["costs"], other.summary["costs"]),
+    )
+
+
+def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The values of two mappings by key; None where one has none."""
+    return {name: [first.get(name), second.get(name)] for name in dict.fromkeys([*first, *second])}
+
+
+def compared_figures(figures: Mapping[str, Sequence[Any]], costs: Mapping[str, Sequence[Any]]) -> list[ComparedFigure]:
+    """Each figure, and each cost that one of both has. A run without such a cost has 0."""
+    pairs = {name: list(values) for name, values in figures.items()}
+    for name in COSTS:
+        if name in costs and (name != "backstopUsd" or any(number(usd) for usd in costs[name])):
+            pairs[name] = ["0" if usd is None else usd for usd in costs[name]]
     rows = []
-    for name in dict.fromkeys([*mine, *theirs]):
-        value, its = mine.get(name), theirs.get(name)
-        difference = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
-        key = keys.get(name, name)
-        tone = better_or_worse(key, None if difference is None else effect_usd(key, difference))
-        rows.append(ComparedFigure(name, value, its, difference, tone))
+    for name, (before, after) in pairs.items():
+        first, second = figure_of(name, before), figure_of(name, after)
+        if before is None:
+            first = second.of(None)
+        change, tone = first.change(before, after)
+        rows.append(ComparedFigure(first.name, first.unit, first.text, first.of(after).text, change, tone))
     return rows
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal
 from math import fsum
 from operator import attrgetter
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from bot.backtest.report.risk_statistics import LEVELS, expected_shortfall, value_at_risk, worst
 from bot.backtest.report.trade_statistics import (
@@ -22,15 +21,14 @@ from bot.backtest.report.trade_statistics import (
 from bot.backtest.results.layout import BY_GUARDIAN
 from bot.backtest.results.run_reader import StoredRun, StoredTrade
 from bot.backtest.results.statistics import DECIMALS, Drawdown, daily_returns, drawdowns, extrapolated
-from bot.clock import HOUR_MS, datetime_of, iso, ms_of
-from bot.number_text import DASH, duration_ms, signed_usd, usd
+from bot.clock import datetime_of, iso, ms_of
+from bot.figures import Column, Figure
+from bot.number_text import duration_ms, number, signed_usd, usd
 from bot.words import many
 
 # whose fills depend on the path
 ORDERS_SHOWN: Final = 20
 DRAWDOWNS_SHOWN: Final = 10
-# the unit at the end of a figure's name
-HOURS_UNIT: Final = " [h]"
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections", "unfilled": "firstUnfilled"}
 FAILURES: Final = {
@@ -38,54 +36,73 @@ FAILURES: Final = {
     "rejections": "Refused by the service",
     "unfilled": "Not filled",
 }
-# The cost fields of summary.json, in the order of the report.
-COSTS: Final = {
-    "realizedUsd": "Realised, before costs",
-    "feesUsd": "Fees",
-    "fundingUsd": "Funding",
-    "unrealizedUsd": "Unrealised at the end",
-    "backstopUsd": "Liquidator's backstop",
-    "slippageUsd": "Slippage, in the prices",
+# The figures of summary.json by their names there, in the order of the terminal. A comparison is coloured by better and
+# worse, never by the sign.
+FIGURES: Final[Mapping[str, Figure]] = {
+    "Return [%]": Figure("Return", form="change", better="higher"),
+    "Buy & Hold Return [%]": Figure("Buy and hold", form="fall"),
+    "Return (Ann.) [%]": Figure("Return, a year (CAGR)", form="change", better="higher"),
+    "Volatility (Ann.) [%]": Figure("Volatility, a year", form="percent"),
+    "Equity Final [$]": Figure("Equity at the end", form="usd", better="higher", unit="USD"),
+    "Equity Peak [$]": Figure("Peak equity", form="usd", better="higher", unit="USD"),
+    "Sharpe Ratio": Figure("Sharpe ratio", form="ratio", better="higher"),
+    "Sortino Ratio": Figure("Sortino ratio", form="ratio", better="higher"),
+    "Calmar Ratio": Figure("Calmar ratio", form="ratio", better="higher"),
+    "Max. Drawdown [%]": Figure("Max. drawdown", form="fall", better="higher"),
+    "Avg. Drawdown [%]": Figure("Average drawdown", form="fall", better="higher"),
+    "Max. Drawdown Duration [h]": Figure("Longest drawdown", form="hours", better="lower"),
+    "Avg. Drawdown Duration [h]": Figure("Average time to recover", form="hours", better="lower"),
+    "Exposure Time [%]": Figure("Time in market", form="share"),
+    "# Trades": Figure("Closed trades", form="count"),
+    "Win Rate [%]": Figure("Win rate", form="share", better="higher"),
+    "Profit Factor": Figure("Profit factor", form="ratio", better="higher"),
+    "Expectancy [$]": Figure("Expectancy", form="gain", better="higher", unit="USD"),
+    "Best Trade [$]": Figure("Best trade", form="gain", better="higher", unit="USD"),
+    "Worst Trade [$]": Figure("Worst trade", form="gain", better="higher", unit="USD"),
+    "Avg. Trade Duration [h]": Figure("Average time held", form="hours"),
+    "Avg. R": Figure("Average R", form="r", better="higher"),
+    "SQN": Figure("SQN", form="ratio", better="higher"),
 }
-# Of each figure: whether a higher value is better, a lower one, or neither. Comparisons are coloured by it, never by
-# the sign.
-BETTER: Final[Mapping[str, Literal["higher", "lower", "none"]]] = {
-    "Return [%]": "higher",
-    "Buy & Hold Return [%]": "none",
-    "Return (Ann.) [%]": "higher",
-    "Volatility (Ann.) [%]": "none",
-    "Equity Final [$]": "higher",
-    "Equity Peak [$]": "higher",
-    "Sharpe Ratio": "higher",
-    "Sortino Ratio": "higher",
-    "Calmar Ratio": "higher",
-    "Max. Drawdown [%]": "higher",
-    "Avg. Drawdown [%]": "higher",
-    "Max. Drawdown Duration [h]": "lower",
-    "Avg. Drawdown Duration [h]": "lower",
-    "Exposure Time [%]": "none",
-    "# Trades": "none",
-    "Win Rate [%]": "higher",
-    "Profit Factor": "higher",
-    "Expectancy [$]": "higher",
-    "Best Trade [$]": "higher",
-    "Worst Trade [$]": "higher",
-    "Avg. Trade Duration [h]": "none",
-    "Avg. R": "higher",
-    "SQN": "higher",
-    # The costs of summary.json: what was paid is positive there.
-    "realizedUsd": "higher",
-    "feesUsd": "lower",
-    "fundingUsd": "higher",
-    "unrealizedUsd": "higher",
-    "backstopUsd": "none",
-    "slippageUsd": "lower",
+# The costs of summary.json, in the order of the report.
+COSTS: Final[Mapping[str, Figure]] = {
+    "realizedUsd": Figure("Closed trades, before costs", form="gain", better="higher", unit="USD"),
+    "feesUsd": Figure("Fees", form="cost", better="lower", unit="USD"),
+    "fundingUsd": Figure("Funding", form="gain", better="higher", unit="USD"),
+    "unrealizedUsd": Figure("Open at the end", form="gain", better="higher", unit="USD"),
+    "backstopUsd": Figure("Liquidator's backstop", form="gain", unit="USD"),
+    "slippageUsd": Figure("Slippage, in the prices", form="cost", better="lower", unit="USD"),
 }
-# positive in summary.json if they were paid
-PAID: Final = frozenset({"feesUsd", "slippageUsd"})
+# The figures that the report computes from the days, by their names in JSON.
+RISKS: Final[Mapping[str, Figure]] = {
+    f"{name} ({100 * level:.0f}) [%]": Figure(f"{label} {100 * level:.0f} %, a day", form="fall")
+    for level in LEVELS
+    for name, label in (("Value at Risk", "VaR"), ("Exp. Shortfall", "Shortfall"))
+}
+# The columns of a table by strategy or market.
+SUMS: Final = (
+    Column("", "words"),
+    Column("Trades", "count"),
+    Column("Win rate", "share"),
+    Column("Result", "gain", "higher"),
+    Column("Fees", "cost"),
+    Column("Funding", "gain"),
+    Column("Slippage", "cost"),
+)
+BOOKED: Final = (
+    Column("", "words"),
+    Column("Result", "gain", "higher"),
+    Column("Fees", "cost"),
+    Column("Funding", "gain"),
+)
+DRAWDOWNS: Final = (
+    Column("Depth", "fall"),
+    Column("Peak", "text"),
+    Column("Low", "text"),
+    Column("Recovered", "text"),
+    Column("Length", "seconds"),
+)
 # The words for a change.
 TONES: Final = {"up": "better", "down": "worse", "flat": ""}
-SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
 _AMOUNTS: Final = {
     "pnlUsd": "pnl_usd",
     "feesUsd": "fees_usd",
@@ -98,10 +115,8 @@ def ran_text(run: StoredRun) -> str:
     """The range of a run, its starting balance, and whether it ended early."""
     stats = run.summary["course"]
     ended = ", PARTIAL: ended early" if stats["isPartial"] else ""
-    usd = usd_text(run.summary["startUsd"])
-    return (
-        f"{iso(stats['fromMs'])[:16]} to {iso(stats['toMs'])[:16]} UTC, {many(stats['bars'], 'bar')}, {usd} USD{ended}"
-    )
+    span = f"{iso(stats['fromMs'])[:16]} to {iso(stats['toMs'])[:16]} UTC"
+    return f"{span}, {many(stats['bars'], 'bar')}, {usd(run.summary['startUsd'])} USD{ended}"
 
 
 def _paths_of(band: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -128,14 +143,18 @@ def figure_lines(figures: Mapping[str, Any], band: Mapping[str, Any] | None, ms:
     """Each figure of a run of `ms`, and its range over the path policies, as lines for a terminal."""
     lines, marked = [], extrapolated(figures, ms)
     for name, value in figures.items():
-        label, text = labelled(name, value, "-")
-        found = range_of(band, name, value)
-        low, high = ("", "") if found is None else (labelled(name, one, "-")[1] for one in found)
-        beside = "" if found is None else f"   by path: {low} to {high}"
+        figure, span = figure_of(name, value), range_of(band, name, value)
+        beside = "" if span is None else f"   by path: {' to '.join(figure.of(bound).text for bound in span)}"
         if name in marked and value is not None:
             beside += f"   {short_text(ms)}"
-        lines.append(f"  {label:<30} {text:>16}{beside}")
+        lines.append(line_of(figure) + beside)
     return lines
+
+
+def line_of(figure: Figure) -> str:
+    """A figure as a line for a terminal."""
+    name = f"{figure.name} [{figure.unit}]" if figure.unit else figure.name
+    return f"  {name:<34} {figure.text:>16}"
 
 
 def band_lines(band: Mapping[str, Any]) -> list[str]:
@@ -147,7 +166,7 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
     if not differ:
         return [f"band: the paths {', '.join(paths)} give the same trades"]
     lines = [
-        f"band: the path {name} ends at {usd_text(paths[name]['figures']['Equity Final [$]'])}; "
+        f"band: the path {name} ends at {usd(paths[name]['figures']['Equity Final [$]'])}; "
         f"{many(one['here'], 'trade')} of this run and {one['there']:,} of that path differ"
         for name, one in differ.items()
     ]
@@ -226,48 +245,22 @@ def monthly(run: StoredRun) -> dict[int, list[float | None]]:
     return found
 
 
-def costs_of(run: StoredRun) -> dict[str, float]:
-    """The parts of a result in USD, by name: realised, fees, funding, unrealised at the end, and the liquidator's
-    backstop if it paid. Slippage is already inside the realised part.
+def costs_of(run: StoredRun) -> list[Figure]:
+    """The parts of a result: closed trades before costs, fees, funding, what was open at the end, and the liquidator's
+    backstop if it paid. Slippage is already inside the first part.
     """
-    costs = {name: effect_usd(name, float(usd)) for name, usd in run.summary["costs"].items()}
-    return {
-        said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")
-    }
-
-
-def better_or_worse(name: str, change: float | Decimal | None) -> str:
-    """`up` if the change of this figure of summary.json is for the better, `down` for the worse, `flat` if neither."""
-    better = BETTER.get(name, "none")
-    if not change or better == "none":
-        return "flat"
-    return "up" if (change > 0) == (better == "higher") else "down"
-
-
-def effect_usd(name: str, usd: float) -> float:
-    """An amount of summary.json by its effect on the account: what was paid is negative, on every page and in the
-    terminal.
-    """
-    return -usd if name in PAID else usd
-
-
-def cost_text(name: str, value: object) -> str:
-    """A cost of summary.json (`feesUsd`, ...), by its effect on the account."""
-    return signed_usd(effect_usd(name, float(str(value))))
-
-
-def sums(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """A row under SUMS for each strategy, or market."""
-    amounts = ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")
+    costs = run.summary["costs"]
     return [
-        (
-            name or "(no strategy)",
-            f"{one['# Trades']:,}",
-            figure_text(one["Win Rate [%]"]),
-            *(cost_text(key, one[key]) for key in amounts),
-        )
-        for name, one in found.items()
+        figure.of(costs[name])
+        for name, figure in COSTS.items()
+        if name in costs and (number(costs[name]) or name != "backstopUsd")
     ]
+
+
+def sums(parts: Mapping[str, Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """A row under SUMS for each strategy, or market."""
+    keys = ("# Trades", "Win Rate [%]", "pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")
+    return [(name or "(no strategy)", *(part[key] for key in keys)) for name, part in parts.items()]
 
 
 def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
@@ -309,7 +302,7 @@ def guardian_text(one: Mapping[str, Any]) -> str:
     """A guardian of summary.json as a line for a terminal."""
     result = one.get("resultUsd")
     on = "" if one["market"] is None else f" on {one['market']}"
-    cost = "" if result is None else f", trade {', '.join(map(str, one['trades']))}, {signed_text(result)} USD"
+    cost = "" if result is None else f", trade {', '.join(map(str, one['trades']))}, {signed_usd(result)} USD"
     return f"{one['type']} fired at {iso(one['ts'])}{on}: {action_text(one)} ({one['reason']}){cost}"
 
 
@@ -419,43 +412,21 @@ def _groups_as_json(groups: Sequence[TradeGroup]) -> dict[str, dict[str, Any]]:
     }
 
 
-def drawdown_text(one: Drawdown) -> tuple[str, str, str, str, str]:
-    """Depth, peak, low, end and length of a drawdown."""
-    peak, low, end = (iso(at_ms)[:16].replace("T", " ") for at_ms in (one.peak_ms, one.low_ms, one.end_ms))
-    return f"-{100 * one.depth:.2f} %", peak, low, end if one.is_over else "not yet", duration_ms(one.ms)
+def booked_rows(run: StoredRun) -> list[tuple[Any, ...]]:
+    """A row under BOOKED for each strategy that shares positions."""
+    booked = run.summary.get("booked", {})
+    return [(name, *(part[key] for key in ("pnlUsd", "feesUsd", "fundingUsd"))) for name, part in booked.items()]
 
 
-def labelled(name: str, value: Any, missing: str = DASH) -> tuple[str, str]:
-    """A figure of summary.json as its label and its text.
-
-    Durations are shown in days and hours, so their label has no unit.
-    """
-    if not name.endswith(HOURS_UNIT):
-        return name, figure_text(value, missing)
-    return name.removesuffix(HOURS_UNIT), missing if value is None else duration_ms(value * HOUR_MS)
+def drawdown_row(fall: Drawdown) -> tuple[float, str, str, str, float]:
+    """A row under DRAWDOWNS."""
+    peak, low, end = (iso(at_ms)[:16].replace("T", " ") for at_ms in (fall.peak_ms, fall.low_ms, fall.end_ms))
+    return -100 * fall.depth, peak, low, end if fall.is_over else "not yet", fall.ms / 1000
 
 
-def change_text(name: str, change: float | None, missing: str = DASH) -> str:
-    """How a figure of summary.json changed, with its sign."""
-    if change is None:
-        return missing
-    if name.endswith(HOURS_UNIT):
-        text = duration_ms(change * HOUR_MS)
-        return f"+{text}" if change > 0 and text != "0 s" else text
-    if isinstance(change, int):
-        return f"{change:+,}" if change else "0"
-    return signed_usd(change)
-
-
-def figure_text(value: object, missing: str = DASH) -> str:
-    if value is None:
-        return missing
-    return f"{value:,}" if isinstance(value, int) else usd(value)
-
-
-def signed_text(value: object) -> str:
-    return signed_usd(value)
-
-
-def usd_text(value: object) -> str:
-    return usd(value)
+def figure_of(name: str, value: Any = None) -> Figure:
+    """A figure or a cost of summary.json with its form. One that a later version has added is shown as it is."""
+    known = FIGURES.get(name) or COSTS.get(name) or RISKS.get(name)
+    if known is not None:
+        return known.of(value)
+    return Figure(name, value, "count" if isinstance(value, int) else "ratio")

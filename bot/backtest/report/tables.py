@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from bot.figures import Column
 from bot.number_text import on_page
 
-_FIGURE: Final = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?( %| R| (y|d|h|min|s)( [0-9]+ (d|h|min|s))?)?|-", re.ASCII)
-# a text up to this length stays on one line
-SHORT_CHARS: Final = 24
 Rows = Iterable[Sequence[object]]
 
 
 class Toned(NamedTuple):
-    """A cell with a colour: `up` if it is for the better, `down` if it is for the worse, `flat` if it is neither."""
+    """The text of a cell with a colour: `up` if it is for the better, `down` for the worse, `flat` if neither."""
 
     text: str
     tone: str
@@ -27,9 +24,10 @@ def escaped(value: object) -> str:
     return html.escape(str(value))
 
 
-def table(names: Sequence[str], rows: Rows, *, label: str = "") -> str:
-    """A table with a head, in a frame that scrolls. "" without rows."""
-    return _framed(names, [[_cell(cell) for cell in row] for row in rows], label=label)
+def table(columns: Sequence[Column], rows: Rows, *, label: str = "") -> str:
+    """A table with a head, in a frame that scrolls. Each column gives the form of its values. "" without rows."""
+    body = [[_cell(column, value) for column, value in zip(columns, row, strict=True)] for row in rows]
+    return _framed([(column.title, column.kind) for column in columns], body, label=label)
 
 
 def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
@@ -44,23 +42,29 @@ def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequen
         [f'<th scope="row">{escaped(name)}</th>', *(_heat(value, largest) for value in values)]
         for name, values in found
     ]
-    return _framed((corner, *names), body, label=label, kind="heat")
+    return _framed([(name, "") for name in (corner, *names)], body, label=label, kind="heat")
 
 
-def _framed(heads: Sequence[str], rows: Sequence[Sequence[str]], *, label: str, kind: str = "") -> str:
-    """Every table of a page is made here, so that no head can stand over the wrong column. The cells are HTML."""
+def _framed(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], *, label: str, kind: str = "") -> str:
+    """Every table of a page is made here, so that no head can stand over the wrong column.
+
+    `heads`: text and classes. The cells are HTML.
+    """
     if not rows:
         return ""
     widths = {len(row) for row in rows}
     assert widths == {len(heads)}, f"table {label or heads}: {len(heads)} heads over rows of {sorted(widths)} cells"
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in heads)
+    head = "".join(f'<th scope="col"{_classed(kinds)}>{escaped(name)}</th>' for name, kinds in heads)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     named = f' role="region" aria-label="{escaped(label)}"' if label else ""
-    classed = f' class="{kind}"' if kind else ""
     return (
-        f'<div class="wide" tabindex="0"{named}><table{classed}><thead><tr>{head}</tr></thead>'
+        f'<div class="wide" tabindex="0"{named}><table{_classed(kind)}><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _classed(kinds: str) -> str:
+    return f' class="{kinds}"' if kinds else ""
 
 
 def _heat(value: float | None, largest: float) -> str:
@@ -72,15 +76,12 @@ def _heat(value: float | None, largest: float) -> str:
     )
 
 
-def _cell(cell: object) -> str:
-    """A cell; a figure has the minus of a page and stays on one line, a text folds."""
-    value, tone = cell if isinstance(cell, Toned) else (cell, "")
-    if not isinstance(value, str):
-        return f"<td>{escaped(value)}</td>"
-    is_figure = _FIGURE.fullmatch(value) is not None
-    kind = tone or ("" if is_figure or len(value) <= SHORT_CHARS else "text")
-    classed = f' class="{kind}"' if kind else ""
-    return f"<td{classed}>{escaped(on_page(value) if is_figure else value)}</td>"
+def _cell(column: Column, value: object) -> str:
+    """A cell in the form of its column, with the column's head for a phone."""
+    text, tone = value if isinstance(value, Toned) else (column.shown(value), column.tone(value))
+    kinds = " ".join(filter(None, (column.kind, tone if tone != "flat" else "")))
+    label = f' data-label="{escaped(column.title)}"' if column.head else ""
+    return f"<td{label}{_classed(kinds)}>{escaped(text)}</td>"
 
 
 def bullets(lines: Iterable[str]) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from bot.cli.common.text_table import screen_width, table_lines
-from bot.number_text import MISSING, duration_ms, usd
+from bot.number_text import duration_ms, usd
 from bot.words import many
 
 if TYPE_CHECKING:
     from bot.backtest.results.run_reader import StoredRun
+    from bot.figures import Column
 
 # the page has more
 DRAWDOWNS_SHOWN: Final = 3
@@ -24,7 +25,6 @@ DRAWDOWNS_SHOWN: Final = 3
 GUARDIANS_SHOWN: Final = 20
 # The indent of a table's lines.
 INDENT: Final = "  "
-BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
 REPORT_EPILOG = """\b
 Examples:
   bot report runs/paper-20261120T165637Z
@@ -75,8 +75,8 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and the differences in config, code and data."""
-    from bot.backtest.report.run_diff import compared, differences, names_of, unexplained
-    from bot.backtest.report.summary import TONES, change_text, labelled, ran_text
+    from bot.backtest.report.run_diff import compared, differences, names_of, side_by_side, unexplained
+    from bot.backtest.report.summary import TONES, ran_text
     from bot.backtest.results.run_reader import read_run
 
     one, two = read_run(run), read_run(other)
@@ -86,8 +86,8 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
             {
                 "runs": [one.name, two.name],
                 "names": list(names),
-                "figures": _side_by_side(one.summary["figures"], two.summary["figures"]),
-                "costs": _side_by_side(one.summary["costs"], two.summary["costs"]),
+                "figures": side_by_side(one.summary["figures"], two.summary["figures"]),
+                "costs": side_by_side(one.summary["costs"], two.summary["costs"]),
                 "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
                 "differences": differing,
             }
@@ -95,10 +95,10 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
     else:
         for letter, name, which in zip("AB", names, (one, two), strict=True):
             click.echo(_narrow(f"  {letter}  {name}") + f"\n     {which.folder}\n     {ran_text(which)}")
-        rows = []
-        for name, *values, change, tone in compared(one, two):
-            shown_values = (labelled(name, value, MISSING)[1] for value in values)
-            rows.append((labelled(name, None)[0], *shown_values, change_text(name, change, MISSING), TONES[tone]))
+        rows = [
+            (f"{name} [{unit}]" if unit else name, first, second, change, TONES[tone])
+            for name, unit, first, second, change, tone in compared(one, two)
+        ]
         click.echo("\n".join(_columns([("", "A", "B", "B - A", ""), *rows])))
         same = one.summary["eventDigest"] == two.summary["eventDigest"]
         click.echo("  the events are equal to the byte" if same else "  the events differ")
@@ -108,25 +108,23 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
         _write(out or run / f"compare-{two.name}.html", one, two, shown=shown)
 
 
-def _side_by_side(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {name: [one.get(name), two.get(name)] for name in dict.fromkeys([*one, *two])}
-
-
 def report_lines(run: StoredRun) -> list[str]:
     """The figures of a run's page as lines for a terminal."""
     from bot.backtest.report.summary import (
+        BOOKED,
+        DRAWDOWNS,
         FIRST,
         MONTHS,
         SUMS,
         band_lines,
+        booked_rows,
         by_market,
-        cost_text,
         costs_of,
         daily_of,
-        drawdown_text,
+        drawdown_row,
         figure_lines,
-        figure_text,
         guardian_text,
+        line_of,
         monthly,
         nothing_traded,
         proof_text,
@@ -149,22 +147,16 @@ def report_lines(run: StoredRun) -> list[str]:
         summary.get("band"),
         summary["course"]["toMs"] - summary["course"]["fromMs"],
     )
-    lines += [f"  {f'{name} [$]':<30} {figure_text(value, '-'):>16}" for name, value in costs_of(run).items()]
+    lines += [line_of(figure) for figure in costs_of(run)]
     lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
     for year, found in monthly(run).items():
         named = zip((*MONTHS, "Year"), found, strict=True)
         lines.append(
             f"  {year} [%]  " + "  ".join(f"{name} {value:+.2f}" for name, value in named if value is not None)
         )
-    falls = [drawdown_text(one) for one in worst_drawdowns(run)[:DRAWDOWNS_SHOWN]]
-    lines += _columns([("drawdown", "peak", "low", "recovered", "length"), *falls]) if falls else []
-    for title, rows in (("strategy", sums(summary["strategies"])), ("market", sums(by_market(run)))):
-        lines += _columns([(title, *SUMS[1:]), *rows]) if rows else []
-    booked = [
-        (name, *(cost_text(key, one[key]) for key in BOOKED.values()))
-        for name, one in summary.get("booked", {}).items()
-    ]
-    lines += _columns([("booked to", *BOOKED), *booked]) if booked else []
+    lines += _table(DRAWDOWNS, [drawdown_row(fall) for fall in worst_drawdowns(run)[:DRAWDOWNS_SHOWN]], "drawdown")
+    lines += _table(SUMS, sums(summary["strategies"]), "strategy") + _table(SUMS, sums(by_market(run)), "market")
+    lines += _table(BOOKED, booked_rows(run), "booked to")
     if summary.get("exits"):
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
     lines += [f"  {line}" for by in FIRST for line in refusals_text(summary, by)]
@@ -182,6 +174,13 @@ def report_lines(run: StoredRun) -> list[str]:
     if (nothing := nothing_traded(summary)) is not None:
         lines.append(nothing)
     return lines
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], first: str) -> list[str]:
+    """The lines of a table, nothing without rows. `first` is the head of its first column."""
+    heads = (first, *(column.title for column in columns[1:]))
+    texts = [tuple(column.text(value) for column, value in zip(columns, row, strict=True)) for row in rows]
+    return _columns([heads, *texts]) if texts else []
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -55,12 +55,20 @@ def summary_lines(
     monte_carlo: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The summary for a terminal."""
-    from bot.backtest.report.summary import FIRST, band_lines, figure_lines, guardian_text, refusals_text
+    from bot.backtest.report.summary import (
+        COSTS,
+        FIRST,
+        band_lines,
+        figure_lines,
+        guardian_text,
+        line_of,
+        refusals_text,
+    )
     from bot.backtest.report.verdicts import monte_carlo_lines
     from bot.backtest.results.run_writer import failures_as_json, fired_row
     from bot.clock import iso
     from bot.money import format_e8
-    from bot.number_text import cost_usd, duration_ms, signed_usd, usd
+    from bot.number_text import duration_ms, usd
 
     stats, trade_ledger = result.stats, result.trade_ledger
     lines = [
@@ -72,9 +80,8 @@ def summary_lines(
     if stats.is_partial:
         lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
     lines += figure_lines(result.figures, band, result.end_ms - result.start_ms)
-    lines.append(f"  {'Fees [$]':<30} {cost_usd(format_e8(trade_ledger.fees)):>16}")
-    lines.append(f"  {'Funding [$]':<30} {signed_usd(format_e8(trade_ledger.funding)):>16}")
-    lines.append(f"  {'Slippage [$]':<30} {cost_usd(format_e8(trade_ledger.slippage)):>16}   inside the prices")
+    paid = {"feesUsd": trade_ledger.fees, "fundingUsd": trade_ledger.funding, "slippageUsd": trade_ledger.slippage}
+    lines += [line_of(COSTS[name].of(format_e8(usd_e8))) for name, usd_e8 in paid.items()]
     if trade_ledger.kinds:
         lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(trade_ledger.kinds.items())))
     failures = failures_as_json(result.failures)

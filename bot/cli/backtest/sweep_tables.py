@@ -19,9 +19,10 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
     """The ranking, what the trials say together, and the state of the holdout (`held`)."""
     import json
 
+    from bot.backtest.report.summary import figure_of
     from bot.research.gaps import gaps_of
     from bot.research.ranking import heat_of, ranked, space_of, verdicts_of
-    from bot.research.sweep_page import best_pair, heads_of, row_of
+    from bot.research.sweep_page import best_pair, columns_of, row_of
 
     space, trials = space_of(study), study.trials()
     rows, weights = ranked(trials, space), study.importance()
@@ -55,19 +56,23 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         return
     names = list(trials[0].params) if trials else []
     click.echo(f"{study.name}: the best of {len(trials):,} trials")
-    ranking = [row_of(place, one, names, space) for place, one in enumerate(rows[:top], start=1)]
-    _print_table(heads_of(names, space), ranking)
+    columns = columns_of(names, space)
+    ranking = [row_of(place, rank, names, space) for place, rank in enumerate(rows[:top], start=1)]
+    _print_table(
+        [column.head for column in columns],
+        [[column.text(value) for column, value in zip(columns, row, strict=True)] for row in ranking],
+    )
     front = [str(one.trial.cell) for one in rows if one.is_on_front]
     if len(space.objectives) > 1:
         click.echo(f"Pareto front: trials {', '.join(front)}")
     if weights:
         click.echo("Importance: " + ", ".join(f"{name} {share:.0%}" for name, share in weights.items()))
     pair = best_pair(weights, names)
-    columns, lines = ([], []) if pair is None else heat_of(rows, *pair)
-    if pair is not None and columns:
-        click.echo(f"\n{space.objectives[0].figure}: {pair[0]} across, {pair[1]} down")
+    across, lines = ([], []) if pair is None else heat_of(rows, *pair)
+    if pair is not None and across:
+        click.echo(f"\n{figure_of(space.objectives[0].figure).name}: {pair[0]} across, {pair[1]} down")
         cells = [[str(line), *("" if value is None else f"{value:,.2g}" for value in values)] for line, values in lines]
-        _print_table(["", *map(str, columns)], cells)
+        _print_table(["", *map(str, across)], cells)
     again = gaps_of(study)
     if again:
         heads = [f"{figure} {word}" for figure in again[0]["figures"] for word in ("screen", "backtest", "gap")]

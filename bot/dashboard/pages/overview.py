@@ -13,6 +13,7 @@ from bot.dashboard.values.formatting import number
 from bot.dashboard.values.identity import account_of, position_stamp
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import TableRows
+from bot.figures import Figure
 from bot.wire.resources import Position
 from bot.wire.wallets import WalletNavResult, WalletResult
 
@@ -29,16 +30,6 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 # the part of a rate limit below which it warns
 RATE_WARNS: Final = 0.25
 RATE_BAD: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of the account: a label, the value, a second line, and its direction."""
-
-    label: str
-    value: str
-    note: str = ""
-    direction: str = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +90,22 @@ def figures(snapshot: DaemonSnapshot, wallet: WalletResult | None) -> list[Figur
     )
     used = margins if margins is not None else None if free is None else value - free
     return [
-        Figure("Account value", formatting.usd(value), "USD"),
+        Figure("Account value", value, "usd", unit="USD"),
         *_profit_figures(status, value),
         *_open_figures(snapshot, held, value),
-        Figure("Margin used", formatting.usd(used), _margin_note(used, free, value)),
+        Figure("Margin used", used, "usd", unit="USD", note=_margin_note(used, free, value)),
     ]
 
 
 def _profit_figures(status: Data, value: Decimal) -> list[Figure]:
     if "account" not in status:
         note = "the daemon knows it"
-        return [Figure("Today", formatting.NOT_KNOWN, note), Figure("Total", formatting.NOT_KNOWN, note)]
+        return [Figure(name, form="gain", note=note, state="unknown") for name in ("Today", "Total")]
     today, total = profit(status)
     since = f"{_part(today, value - today)} since 00:00 UTC"
     return [
-        Figure("Today", formatting.signed_usd(today), since, formatting.direction(today)),
-        Figure("Total", formatting.signed_usd(total), "net of fees and funding", formatting.direction(total)),
+        Figure("Today", today, "gain", "higher", "USD", since),
+        Figure("Total", total, "gain", "higher", "USD", "net of fees and funding"),
     ]
 
 
@@ -130,10 +121,8 @@ def _open_figures(snapshot: DaemonSnapshot, held: Sequence[Position] | None, val
         exposure = sum((notional(one) for one in snapshot.positions), Decimal(0))
     share = f"{formatting.times(exposure / value)} the account" if value > 0 else ""
     return [
-        Figure(
-            "Open profit", formatting.signed_usd(gain), _positions(count, is_old=is_old), formatting.direction(gain)
-        ),
-        Figure("Exposure", formatting.usd(exposure), share),
+        Figure("Open profit", gain, "gain", "higher", "USD", _positions(count, is_old=is_old)),
+        Figure("Exposure", exposure, "usd", unit="USD", note=share),
     ]
 
 

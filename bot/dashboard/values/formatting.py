@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from bot import number_text
 from bot.clock import datetime_of
+from bot.figures import NOT_KNOWN, better_or_worse
 from bot.number_text import DASH as NONE
 from bot.number_text import MINUS, number
 
 __all__ = ["MINUS", "NONE", "NOT_KNOWN", "number"]
-
-NOT_KNOWN: Final = "not known"
 
 
 def _on_page(form: Callable[..., str]) -> Callable[..., str]:
@@ -42,5 +41,4 @@ def iso(ms: int) -> str:
 
 def direction(value: Any) -> str:
     """up, down or flat: the class and the arrow of a figure that is better the higher it is."""
-    found = number(value)
-    return "flat" if not found else "up" if found > 0 else "down"
+    return better_or_worse("higher", value)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Final, NamedTuple, TypeVar, overload
+from typing import Final, TypeVar, overload
+
+from bot.figures import Column
 
 # rows that a table shows; a browser and the server need seconds for thousands
 ROWS_MAX: Final = 200
@@ -21,17 +23,6 @@ S = TypeVar("S")
 T = TypeVar("T", bound=str)
 
 _CELL: Final = re.compile(r"<(td|th)(?=[\s>])")
-
-
-class Column(NamedTuple):
-    """`kind` is a class of the style sheet: right for figures, wrap for texts.
-
-    `is_hidden`: the head is for screen readers alone.
-    """
-
-    head: str
-    kind: str = ""
-    is_hidden: bool = False
 
 
 class TableRows(Sequence[R]):
@@ -68,13 +59,13 @@ def cells(row: T, columns: Sequence[Column]) -> T:
 
     AssertionError if there is not one for each column.
     """
-    found = _CELL.findall(row)
-    assert len(found) == len(columns), f"{len(found)} cells under {len(columns)} heads: {[one.head for one in columns]}"
+    tags = _CELL.findall(row)
+    assert len(tags) == len(columns), f"{len(tags)} cells under {len(columns)} heads: {[one.head for one in columns]}"
     heads = iter(columns)
 
     def labelled(match: re.Match[str]) -> str:
         column = next(heads)
-        label = "" if column.is_hidden or match[1] == "th" else f' data-label="{escape(column.head)}"'
+        label = "" if column.is_hidden or match[1] == "th" else f' data-label="{escape(column.title)}"'
         kind = f' class="{column.kind}"' if column.kind else ""
         return f"<{match[1]}{label}{kind}"
 

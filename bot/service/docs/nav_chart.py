@@ -51,7 +51,7 @@ def chart(points: Sequence[ValuePoint], start_usd: Decimal, title: str) -> str:
     heights = [f"{y(level):.1f}" for level in levels]
     grid = "".join(f'<line class="grid" x1="0" x2="100%" y1="{at}" y2="{at}"/>' for at in heights)
     labels = "".join(
-        f'<text class="axis" x="0" y="{float(at) - 5:.1f}">${level:,.{digits}f}</text>'
+        f'<text class="axis" x="0" y="{float(at) - 5:.1f}">{level:,.{digits}f}</text>'
         for level, at in zip(levels, heights, strict=True)
     )
     times = "".join(

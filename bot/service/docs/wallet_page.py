@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from bot.clock import datetime_of, iso
-from bot.number_text import DASH, MINUS, on_page, px
+from bot.figures import LEFT, Column, Figure
+from bot.number_text import usd
 from bot.service.docs.html import page, text
 from bot.service.docs.nav_chart import ValuePoint, chart
 from bot.service.operations.wallets import WalletOperations
@@ -15,23 +16,29 @@ from bot.wire.queries import WalletTradesQuery, WatchQuery
 
 REFRESH_SECONDS: Final = 30
 TRADES_SHOWN: Final = 20
-NUMERIC: Final = frozenset(
-    {
-        "Size",
-        "Notional",
-        "Entry",
-        "Mark",
-        "Liquidation",
-        "Funding",
-        "Unrealised",
-        "Filled",
-        "Price",
-        "Fee",
-        "Realised",
-        "Amount",
-        "Value",
-    }
+VALUES: Final = (Column("Time"), Column("Value", "usd", unit="USD"))
+POSITIONS: Final = (
+    Column("Market", "words"),
+    Column("Side"),
+    Column("Size", "size"),
+    Column("Notional", "usd", unit="USD"),
+    Column("Entry", "px"),
+    Column("Mark", "px"),
+    Column("Liquidation", "px"),
+    Column("Funding", "gain", "higher", unit="USD"),
+    Column("Unrealised", "gain", "higher", unit="USD"),
 )
+TRADES: Final = (
+    Column("Time"),
+    Column("Market", "words"),
+    Column("What"),
+    Column("Kind"),
+    Column("Filled", "size"),
+    Column("Price", "px"),
+    Column("Fee", "cost", unit="USD"),
+    Column("Realised", "gain", "higher", unit="USD"),
+)
+PARTS: Final = (Column("Part"), Column("Amount", "gain", "higher", unit="USD"))
 RANGES: Final = {"1d": "1 day", "7d": "7 days", "30d": "30 days", "all": "All"}
 
 # Amount of the account's result -> (its words, its sign in the net result).
@@ -80,24 +87,26 @@ def watch(wallets: WalletOperations, address: str, query: WatchQuery) -> str:
 
 def _figures(wallet: dict[str, Any], pnl: dict[str, Any]) -> str:
     rate = pnl["winRatePct"]
-    cells = [
-        ("Account value", _usd(wallet["accountValueUsd"])),
-        ("Net profit and loss", _gain(pnl["netPnlUsd"])),
-        ("Open positions", text(len(wallet["positions"]))),
-        ("Trades", text(pnl["trades"])),
-        ("Closed with a gain", DASH if rate is None else f"{text(rate)} %"),
-    ]
-    figures = "".join(
-        f'<div class="figure"><span class="soft">{label}</span><b>{value}</b></div>' for label, value in cells
+    figures = (
+        Figure("Account value", wallet["accountValueUsd"], "usd", unit="USD"),
+        Figure("Net profit and loss", pnl["netPnlUsd"], "gain", "higher", "USD"),
+        Figure("Open positions", len(wallet["positions"]), "count"),
+        Figure("Trades", pnl["trades"], "count"),
+        Figure("Closed with a gain", rate, "share"),
     )
-    return f'<div class="figures">{figures}</div>'
+    cells = (
+        f'<div class="figure"><span class="soft">{text(", ".join(filter(None, (figure.name, figure.unit))))}</span>'
+        f"<b>{_toned(figure.shown, figure.tone)}</b></div>"
+        for figure in figures
+    )
+    return f'<div class="figures">{"".join(cells)}</div>'
 
 
 def _value(wallet: dict[str, Any], gains: dict[str, str], series: Sequence[dict[str, Any]], span: str) -> str:
     """The chart of one range, the links to the four ranges with the gain in each, and the values as a table."""
     here = ' aria-current="page"'
     links = "".join(
-        f'<a href="?range={key}"{here if key == span else ""}>{words} {_gain(gains[key])}</a>'
+        f'<a href="?range={key}"{here if key == span else ""}>{words} {_gain(gains[key])} USD</a>'
         for key, words in RANGES.items()
     )
     points = [ValuePoint(one["ts"], Decimal(one["navUsd"])) for one in series]
@@ -107,108 +116,85 @@ def _value(wallet: dict[str, Any], gains: dict[str, str], series: Sequence[dict[
     start = Decimal(wallet["accountValueUsd"]) - Decimal(gains[span])
     lowest, highest = min(point.usd for point in points), max(point.usd for point in points)
     summary = (
-        f"{RANGES[span]}: from {_usd(start)} to {_usd(points[-1].usd)}, lowest {_usd(lowest)}, highest {_usd(highest)}"
+        f"{RANGES[span]}: from {usd(start)} to {usd(points[-1].usd)} USD, lowest {usd(lowest)}, highest {usd(highest)}"
     )
-    rows = [[("Time", _time(point.at_ms)), ("Value", _usd(point.usd))] for point in reversed(points)]
+    rows = [(_time(point.at_ms), point.usd) for point in reversed(points)]
     return (
         f'{head}<figure class="chart">{chart(points, start, f"Account value. {summary}")}<figcaption'
         f' class="soft">{summary}. The dashed line is the value at the'
-        f" start.</figcaption></figure><details><summary>Values as a table</summary>{_table(rows)}</details>"
+        f" start.</figcaption></figure><details><summary>Values as a table</summary>{_table(VALUES, rows)}</details>"
     )
 
 
 def _positions(positions: Sequence[dict[str, Any]]) -> str:
     if not positions:
         return "<h2>Positions</h2><p>None open.</p>"
+    amounts = ("size", "notionalUsd", "entryPx", "markPx", "liquidationPx", "fundingUsd", "unrealizedPnlUsd")
     rows = [
-        [
-            ("Market", text(held["coin"])),
-            ("Side", f"{text(held['side'])} {text(held['leverage'])}x"),
-            ("Size", text(held["size"])),
-            ("Notional", _usd(held["notionalUsd"])),
-            ("Entry", _px(held["entryPx"])),
-            ("Mark", _px(held["markPx"])),
-            ("Liquidation", _px(held["liquidationPx"])),
-            ("Funding", _gain(held["fundingUsd"])),
-            ("Unrealised", _gain(held["unrealizedPnlUsd"])),
-        ]
+        (text(held["coin"]), f"{text(held['side'])} {text(held['leverage'])}x", *(held[name] for name in amounts))
         for held in positions
     ]
-    return f"<h2>Positions</h2>{_table(rows)}"
+    return f"<h2>Positions</h2>{_table(POSITIONS, rows)}"
 
 
 def _trades(body: dict[str, Any], query: WatchQuery) -> str:
     rows = [
-        [
-            ("Time", _time(made["ts"])),
-            ("Market", text(made["symbol"])),
-            ("What", f"{text(made['intent'])} {text(made['side'])}"),
-            ("Kind", text(made["kind"].replace("_", " "))),
-            ("Filled", text(made["filledSize"])),
-            ("Price", _px(made["avgPx"])),
-            ("Fee", _cost(made["feeUsd"])),
-            ("Realised", _gain(made["realizedPnlUsd"])),
-        ]
-        for made in body["trades"]
+        (
+            _time(trade["ts"]),
+            text(trade["symbol"]),
+            f"{text(trade['intent'])} {text(trade['side'])}",
+            text(trade["kind"].replace("_", " ")),
+            *(trade[name] for name in ("filledSize", "avgPx", "feeUsd", "realizedPnlUsd")),
+        )
+        for trade in body["trades"]
     ]
     links = []
     if query.before is not None:
         links.append(f'<a href="?range={query.range}">Newest</a>')
     if body["nextBefore"] is not None:
         links.append(f'<a href="?range={query.range}&amp;before={body["nextBefore"]}">Older</a>')
-    table = _table(rows) if rows else "<p>None yet.</p>"
+    table = _table(TRADES, rows) if rows else "<p>None yet.</p>"
     return f"<h2>Trades</h2>{table}<p>{' &middot; '.join(links)}</p>"
 
 
 def _result(pnl: dict[str, Any]) -> str:
     """The parts of the net result, each with the sign that it has in the sum."""
     rows = [
-        [("Part", words), ("Amount", _gain(str(sign * Decimal(pnl[name]))))]
+        (words, sign * Decimal(pnl[name]))
         for name, (words, sign) in RESULT.items()
         if sign * Decimal(pnl[name]) or name.endswith("PnlUsd")
     ]
-    total = [("Part", "<b>Net</b>"), ("Amount", f"<b>{_gain(pnl['netPnlUsd'])}</b>")]
-    return f"<h2>Profit and loss</h2>{_table([*rows, total])}"
+    return f"<h2>Profit and loss</h2>{_table(PARTS, [*rows, ('<b>Net</b>', pnl['netPnlUsd'])])}"
 
 
-def _table(rows: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """Rows of (column, markup). On a narrow screen each row is a block, and each cell shows its column."""
-    head = "".join(f"<th{_class_of(column)}>{text(column)}</th>" for column, _ in rows[0])
-    body = "".join(f"<tr>{''.join(_cells(row))}</tr>" for row in rows)
+def _table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
+    """Texts of `rows` are markup. On a narrow screen each row is a block, and each cell shows its column."""
+    head = "".join(f"<th{_class_of(column)}>{text(column.title)}</th>" for column in columns)
+    body = "".join(
+        f"<tr>{''.join(_cell(column, value) for column, value in zip(columns, row, strict=True))}</tr>" for row in rows
+    )
     return f'<div class="scroll"><table class="cards"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cells(row: Iterable[tuple[str, str]]) -> Iterable[str]:
-    return (f'<td data-column="{text(column)}"{_class_of(column)}>{markup}</td>' for column, markup in row)
+def _cell(column: Column, value: Any) -> str:
+    is_markup = column.form in LEFT
+    markup = str(value) if is_markup else _toned(column.shown(value), column.tone(value))
+    return f'<td data-column="{text(column.title)}"{_class_of(column)}>{markup}</td>'
 
 
-def _class_of(column: str) -> str:
-    return ' class="num"' if column in NUMERIC else ""
+def _class_of(column: Column) -> str:
+    return "" if column.form in LEFT else ' class="num"'
+
+
+def _toned(shown: str, tone: str) -> str:
+    return text(shown) if tone == "flat" else f'<span class="{tone}">{text(shown)}</span>'
 
 
 def _time(at_ms: int) -> str:
     return f'<time datetime="{text(iso(at_ms))}">{text(datetime_of(at_ms).strftime("%d %b %Y %H:%M:%S"))}</time>'
 
 
-def _px(price: str | None) -> str:
-    return DASH if price is None else text(on_page(px(price)))
-
-
-def _usd(amount: str | Decimal | None, *, signed: bool = False) -> str:
-    """An amount rounded to cents for display."""
-    if amount is None:
-        return DASH
-    value = Decimal(amount)
-    sign = MINUS if value < 0 else "+" if signed and value > 0 else ""
-    return f"{sign}${abs(value):,.2f}"
-
-
-def _cost(amount: str | None) -> str:
-    """What was paid, by its effect on the account."""
-    return _usd(None if amount is None else -Decimal(amount), signed=True)
-
-
-def _gain(amount: str | None) -> str:
+def _gain(amount: str) -> str:
     """A gain or loss with its sign, and a colour beside it."""
-    tone = "" if amount is None or not Decimal(amount) else "down" if Decimal(amount) < 0 else "up"
-    return f'<span class="{tone}">{_usd(amount, signed=True)}</span>'
+    gain = Figure("", amount, "gain", "higher")
+    return _toned(gain.shown, gain.tone)

@@ -21,12 +21,13 @@ from bot.backtest.report import page, price_chart
 from bot.backtest.report.page import render_html
 from bot.backtest.report.price_chart import chart_data, curve
 from bot.backtest.report.run_diff import _differ, differences
-from bot.backtest.report.summary import labelled, monthly
+from bot.backtest.report.summary import figure_of, line_of, monthly
 from bot.backtest.results.run_reader import levels_of, read_run
 from bot.cli.app import call
 from bot.cli.backtest.report import report_lines
 from bot.errors import BotError
 from bot.number_text import on_page, signed_usd
+from tests.html_tables import tables_of
 
 CHROMIUM = Path("/usr/bin/chromium")
 # 2025-05-01
@@ -82,15 +83,15 @@ def test_the_report_is_the_same_to_the_byte_and_contains_the_stored_results(runs
     assert run.trades
     assert len(run.at_ms) == len(run.equity) > 2_000
     for what in (
-        "Max. Drawdown [%]",
+        "Max. drawdown",
         "Monthly returns",
         "Assumptions",
         "dead_man_switch",
         "Outages",
         "the daemon was down once; until then it sent its heartbeats",
-        f"<span># Trades</span><b>{sum(one.exit_ms is not None for one in run.trades)}</b>",
+        f'<span>Closed trades</span><b class="flat">{sum(one.exit_ms is not None for one in run.trades)}</b>',
         escape(run.manifest["config"]["text"]),
-        "<td>fast_bars</td><td>4</td>",
+        '<td data-label="Param" class="wrap">fast_bars</td><td data-label="Value" class="right">4</td>',
     ):
         assert what in made, what
     assert run.equity[-1] == pytest.approx(run.summary["endUsd"])
@@ -183,8 +184,8 @@ def test_figures_that_differ_on_another_path_are_shown_beside_each_other(runs: l
     beside = {line.split("  ")[1]: line.partition("   by path: ")[2] for line in lines if "   by path: " in line}
     ends = sorted([9_876.5, figures["Equity Final [$]"]])
     assert beside == {
-        "Equity Final [$]": f"{ends[0]:,.2f} to {ends[1]:,.2f}",
-        "# Trades": f"{figures['# Trades']:,} to {other['# Trades']:,}",
+        "Equity at the end [USD]": f"{ends[0]:,.2f} to {ends[1]:,.2f}",
+        "Closed trades": f"{figures['# Trades']:,} to {other['# Trades']:,}",
     }
     assert re.findall("<small>by path: ([^<]+)</small>", render_html(both)) == list(beside.values())
     told = [
@@ -213,7 +214,7 @@ def test_unfilled_orders_are_in_the_report_and_in_the_terminal(runs: list[Path])
     told = "at 2025-06-01T00:00:00, one in BTC: market order: too dear"
     assert f"  not filled: insufficient_funds 10, first {told}" in report_lines(both)
     assert "<h2>Not filled</h2>" in render_html(both)
-    assert f'<td>insufficient_funds</td><td>10</td><td class="text">{told}</td>' in render_html(both)
+    assert ["insufficient_funds", "10", told] in [row for rows in tables_of(render_html(both)) for row in rows]
 
 
 def test_of_too_many_trades_the_page_has_the_last_and_says_so(
@@ -241,7 +242,7 @@ def test_of_many_guardians_the_report_shows_the_last_and_says_so(
     monkeypatch.setattr(page, "ROWS_MAX", 2)
     shown = render_html(replace(run, summary=run.summary | {"guardians": fired}))
     assert "The last 2 of 3;" in shown
-    assert [f"<td>guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
+    assert [f">guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
 
 
 def test_each_strategys_part_of_a_shared_position_is_shown_beside_the_total(runs: list[Path]) -> None:
@@ -253,7 +254,7 @@ def test_each_strategys_part_of_a_shared_position_is_shown_beside_the_total(runs
         ["booked", "to", "Result", "Fees", "Funding"],
         ["one", "+12.34", "-1.00", "-0.50"],
     ]
-    assert "<td>one</td><td>+12.34</td><td>−1.00</td><td>−0.50</td>" in shown
+    assert ["one", "+12.34", "−1.00", "−0.50"] in [row for rows in tables_of(shown) for row in rows]
     assert "Attributed to each" not in render_html(run)
 
 
@@ -269,14 +270,14 @@ def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
     assert gain == pytest.approx(whole["endUsd"] - whole["startUsd"], abs=1e-6)
     shown = (tmp_path / "page.html").read_text()
     for name, value in figures.items():
-        label, text = labelled(name, value)
-        assert f"  {label:<30} {text.replace('–', '-'):>16}" in told, name
-        assert f"{html.escape(label)}</span><b>{text}</b>" in shown, name
-    open_at_the_end, unrealized = whole["left"][0], f"{costs['unrealizedUsd']:,.2f}"
+        figure = figure_of(name, value)
+        assert line_of(figure) in told, name
+        assert f'{html.escape(figure.name)}</span><b class="{figure.tone}">{figure.shown}</b>' in shown, name
+    open_at_the_end, unrealized = whole["left"][0], f"{costs['unrealizedUsd']:+,.2f}"
     assert open_at_the_end.endswith(f" {costs['unrealizedUsd']:+,.2f} USD unrealised")
-    assert re.search(rf"^  Unrealised at the end \[\$\] +{unrealized}$", told, re.MULTILINE)
+    assert re.search(rf"^  Open at the end \[USD\] +{re.escape(unrealized)}$", told, re.MULTILINE)
     assert f"open at the end: {open_at_the_end}\n" in told
-    assert f"<td>Unrealised at the end</td><td>{unrealized}</td>" in shown
+    assert ["Open at the end", on_page(unrealized)] in [row for rows in tables_of(shown) for row in rows]
     assert f"<li>{open_at_the_end}</li>" in shown
 
 
@@ -348,7 +349,7 @@ def test_a_cost_that_only_one_of_two_runs_has_is_compared(
     lines = (re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines())
     rows = {name: cells for name, *cells in lines}
     gap = "-120.50" if is_first else "+120.50"
-    assert rows["Liquidator's backstop [$]"] == [*(["120.50", "0.00"] if is_first else ["0.00", "120.50"]), gap]
+    assert rows["Liquidator's backstop [USD]"] == [*(["+120.50", "0.00"] if is_first else ["0.00", "+120.50"]), gap]
     assert rows["Other"] == (["7", "-", "-"] if is_first else ["-", "7", "-"])
     assert call(["compare", *asked, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -513,9 +514,9 @@ def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and
     for name, one in {**whole["strategies"], **whole["markets"]}.items():
         effects = {"pnlUsd": 1, "feesUsd": -1, "fundingUsd": 1, "slippageUsd": -1}
         amounts = [signed_usd(effect * float(one[key])) for key, effect in effects.items()]
-        cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.2f}", *amounts]
-        assert any(line.split() == cells for line in told.splitlines()), cells
-        assert "".join(f"<td>{name if cell == name else on_page(cell)}</td>" for cell in cells) in page_text
+        cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.1f} %", *amounts]
+        assert any(line.split() == " ".join(cells).split() for line in told.splitlines()), cells
+        assert [name, *map(on_page, cells[1:])] in [row for rows in tables_of(page_text) for row in rows], cells
 
 
 def test_a_cut_off_curve_is_reported(runs: list[Path], tmp_path: Path) -> None:

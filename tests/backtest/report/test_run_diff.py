@@ -11,10 +11,11 @@ import pytest
 
 from bot.backtest.report.page import render_html
 from bot.backtest.report.run_diff import _differ, compared, differences, names_of
-from bot.backtest.report.summary import TONES, change_text
+from bot.backtest.report.summary import TONES
 from bot.backtest.results.run_reader import read_run
 from bot.cli.app import call
 from tests.backtest.builders import minutes, write
+from tests.html_tables import tables_of
 
 CONFIG = """\
 # {comment}
@@ -58,7 +59,7 @@ def test_runs_are_named_by_their_config_and_the_params_that_differ(
     told = capsys.readouterr().out
     assert "  A  paper: trend.fast_bars=4\n" in told
     assert "  B  paper: trend.fast_bars=6\n" in told
-    assert '<th scope="col">paper: trend.fast_bars=6</th>' in render_html(one, other)
+    assert '<th scope="col" class="right">paper: trend.fast_bars=6</th>' in render_html(one, other)
 
 
 def test_a_comparison_says_better_and_worse_and_not_the_sign(
@@ -70,23 +71,25 @@ def test_a_comparison_says_better_and_worse_and_not_the_sign(
     for run, figures, fees in ((one, changed, "1"), (other, worse, "4")):
         run.summary["figures"] = figures
         run.summary["costs"] |= {"feesUsd": fees, "slippageUsd": fees, "fundingUsd": fees}
-    found = {row.name: (change_text(row.name, row.change), TONES[row.tone]) for row in compared(one, other)}
+    found = {row.name: (row.change, TONES[row.tone]) for row in compared(one, other)}
     expected = {
-        "Max. Drawdown Duration [h]": ("+4 d 4 h", "worse"),
-        "Max. Drawdown [%]": ("-2.00", "worse"),
-        "Win Rate [%]": ("+1.00", "better"),
-        "# Trades": ("-1", ""),
-        "Fees [$]": ("-3.00", "worse"),
-        "Slippage, in the prices [$]": ("-3.00", "worse"),
-        "Funding [$]": ("+3.00", "better"),
+        "Longest drawdown": ("+4 d 4 h", "worse"),
+        "Max. drawdown": ("-2.00 %", "worse"),
+        "Win rate": ("+1.0 %", "better"),
+        "Closed trades": ("-1", ""),
+        "Fees": ("-3.00", "worse"),
+        "Slippage, in the prices": ("-3.00", "worse"),
+        "Funding": ("+3.00", "better"),
     }
     assert {name: found[name] for name in expected} == expected
     page = render_html(one, other)
-    assert '<td class="down">+4 d 4 h</td><td class="down">worse</td>' in page
-    assert '<td class="up">+1.00</td><td class="up">better</td>' in page
-    assert '<td class="flat">−1</td>' in page
+    rows = [row for rows in tables_of(page) for row in rows]
+    assert ["Longest drawdown", "3 d 18 h", "7 d 22 h", "+4 d 4 h", "worse"] in rows
+    assert ["Win rate", "50.0 %", "51.0 %", "+1.0 %", "better"] in rows
+    assert ["Closed trades", "3", "2", "−1", ""] in rows
+    assert '<td data-label="Change" class="right up">+1.0 %</td>' in page
     assert call(["compare", *map(str, runs)]) == 0
-    assert re.search(r"^  # Trades +[0-9,]+ +[0-9,]+ +[-+0-9,]+$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^  Closed trades +[0-9,]+ +[0-9,]+ +[-+0-9,]+$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_differences_are_told_in_words_and_no_hash_is_shown(

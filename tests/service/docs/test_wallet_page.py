@@ -67,11 +67,11 @@ async def test_the_page_has_a_chart_of_each_range_with_the_values_of_the_interfa
         series = (await box.http.get(f"/v1/wallets/{address}/nav?range={span}")).json()["series"]
         drawn = re.findall(r'<polyline class="line" points="([^"]+)"', page)
         assert [len(line.split()) for line in drawn] == [len(series)]
-        assert [row["Value"] for row in cells(page, "Account value")] == [
-            f"${Decimal(one['navUsd']):,.2f}" for one in reversed(series)
+        assert [row["Value, USD"] for row in cells(page, "Account value")] == [
+            f"{Decimal(one['navUsd']):,.2f}" for one in reversed(series)
         ]
         start = Decimal(series[-1]["navUsd"]) - Decimal(gains[span])
-        assert f"{words}: from ${start:,.2f} to ${Decimal(series[-1]['navUsd']):,.2f}" in page
+        assert f"{words}: from {start:,.2f} to {Decimal(series[-1]['navUsd']):,.2f} USD" in page
 
 
 async def test_the_page_has_positions_and_the_parts_of_the_result_and_no_stop(box: Box) -> None:
@@ -80,13 +80,13 @@ async def test_the_page_has_positions_and_the_parts_of_the_result_and_no_stop(bo
     (held,) = cells(page, "Positions")
     (position,) = (await caller.get("/v1/account"))["positions"]
     assert (held["Market"], held["Side"], held["Size"]) == ("BTC", "long 1x", position["size"])
-    assert held["Unrealised"] == f"+${Decimal(position['unrealizedPnlUsd']):,.2f}"
+    assert held["Unrealised, USD"] == f"+{Decimal(position['unrealizedPnlUsd']):,.2f}"
     assert position["stopPx"] == "91234"
     assert "91234" not in page.replace(",", "")
-    parts = {row["Part"]: row["Amount"] for row in cells(page, "Profit and loss")}
+    parts = {row["Part"]: row["Amount, USD"] for row in cells(page, "Profit and loss")}
     pnl = (await box.http.get(f"/v1/wallets/{caller.opened['address']}/pnl")).json()
-    assert parts["Fees"] == f"\u2212${Decimal(pnl['feesUsd']):,.2f}"
-    assert parts["Net"] == f"+${Decimal(pnl['netPnlUsd']):,.2f}"
+    assert parts["Fees"] == f"\u2212{Decimal(pnl['feesUsd']):,.2f}"
+    assert parts["Net"] == f"+{Decimal(pnl['netPnlUsd']):,.2f}"
 
 
 async def test_older_trades_are_on_the_next_pages_each_once(box: Box) -> None:
@@ -121,7 +121,7 @@ def test_the_chart_keeps_every_value_inside_its_lines(cents: list[int], start: i
     assert [x for x, _ in spots] == sorted(x for x, _ in spots)
     assert (spots[0][0], spots[-1][0]) == (0, 1_000)
     assert all(TOP <= y <= BOTTOM for _, y in spots)
-    labels = [Decimal(one.replace(",", "")) for one in re.findall(r">\$(-?[\d,.]+)</text>", drawn)]
+    labels = [Decimal(one.replace(",", "")) for one in re.findall(r">(-?[\d,.]+)</text>", drawn)]
     assert len(labels) == len(set(labels)) >= 2
     low, high = min(*points, key=lambda one: one.usd).usd, max(*points, key=lambda one: one.usd).usd
     assert min(labels) <= low
