@@ -38,6 +38,8 @@ class FillEvent(NamedTuple):
     idempotency_key: str | None
     # what the service paid so that neither balance nor margin became negative
     absorbed: int = 0
+    # the exchange's instant of a fill that an exchange reported
+    venue_ts: int | None = None
 
 
 class OrderChanged(NamedTuple):
@@ -113,6 +115,8 @@ class FundingPaid(NamedTuple):
     rate: int
     amount: int
     balance: int
+    # the exchange's instant of a payment that an exchange reported
+    venue_ts: int | None = None
 
 
 class Liquidated(NamedTuple):
@@ -158,7 +162,7 @@ class Settled(NamedTuple):
 
 
 class AccountChanged(NamedTuple):
-    """type account: created, reset, settings, leverage, key_created, key_revoked.
+    """type account: created, reset, settings, leverage, key_created, key_revoked, transfer, margin, link.
 
     Only the fields that apply are set.
     """
@@ -176,6 +180,15 @@ class AccountChanged(NamedTuple):
     daily_cap: int | None = None
     key: str | None = None
     name: str | None = None
+    # what a transfer added to the cash; negative for a withdrawal
+    amount: int | None = None
+    # the isolated margin of a position after the change, 0 for a cross one
+    margin: int | None = None
+    # deposit, withdrawal, ... for a transfer; away, behind, in_step for the link
+    state: str | None = None
+    reason: str | None = None
+    # the exchange's instant of a transfer
+    venue_ts: int | None = None
 
 
 Event = FillEvent | OrderChanged | Triggered | GuardianMoved | FundingPaid | Liquidated | Settled | AccountChanged

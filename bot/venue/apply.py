@@ -16,6 +16,7 @@ from bot import cron
 from bot.errors import Refusal
 from bot.model.events import AccountChanged, Event
 from bot.venue.accounting import drawdown_floors, funding, nav
+from bot.venue.exchange import adoption, fills, link_state, money, order_reports
 from bot.venue.identity import sign_in, webhooks
 from bot.venue.model import commands as c
 from bot.venue.model import outcome, text_set
@@ -338,13 +339,22 @@ def _revoke_key(state: State, command: c.RevokeKey) -> RevokedKey | Refusal:
     return RevokedKey(key, canceled, tuple(guardian_id(account, schedule.number) for schedule in schedules))
 
 
-def _reset_account(state: State, command: c.ResetAccount) -> VenueAccount:
+def _adopt_exchange_account(state: State, command: c.AdoptExchangeAccount) -> VenueAccount:
+    account = adoption.adopt(state, command)
+    if command.key is not None:
+        _create_key(state, c.CreateKey(command.key))
+    return account
+
+
+def _reset_account(state: State, command: c.ResetAccount) -> VenueAccount | Refusal:
     """Wipe positions, orders, plans, trades, events and guardians. Keys and settings stay, their daily sums restart,
     earlier idempotency keys are refused.
 
     A `balance` holds for this epoch; the next reset without one restores the balance that the account was opened with.
     """
     account = state.accounts[command.account]
+    if account.exchange is not None:
+        return Refusal("forbidden", "this account follows an exchange, which cannot be reset; open a sandbox account")
     index.forget(state, account)
     for market in state.markets.values():
         market.pending = [entry for entry in market.pending if entry[0] != account.id]
@@ -432,6 +442,8 @@ def _sweep(state: State, account: VenueAccount, coin: str) -> None:
 
 def _place_order(state: State, command: c.PlaceOrder) -> Any:
     account = state.accounts[command.account]
+    if account.exchange is not None:
+        return link_state.cannot_send(account)
     placed = orders.place(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         _sweep(state, account, command.order.coin)
@@ -444,6 +456,8 @@ def _store_plan(state: State, command: c.StorePlan) -> Any:
 
 def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
     account = state.accounts[command.account]
+    if account.exchange is not None:
+        return link_state.cannot_send(account)
     placed = plans.confirm(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         _sweep(state, account, placed.trade.coin)
@@ -451,19 +465,30 @@ def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
 
 
 def _close_position(state: State, command: c.ClosePosition) -> Any:
-    return orders.close(state, state.accounts[command.account], _key(state, command.key), command)
+    account = state.accounts[command.account]
+    if account.exchange is not None:
+        return link_state.cannot_send(account)
+    return orders.close(state, account, _key(state, command.key), command)
 
 
 def _cancel_order(state: State, command: c.CancelOrder) -> Any:
-    return open_orders.cancel(state, state.accounts[command.account], command.oid)
+    account = state.accounts[command.account]
+    if account.exchange is not None:
+        return link_state.cannot_send(account)
+    return open_orders.cancel(state, account, command.oid)
 
 
 def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
-    return open_orders.cancel_coin(state, state.accounts[command.account], command.coin)
+    account = state.accounts[command.account]
+    if account.exchange is not None:
+        return link_state.cannot_send(account)
+    return open_orders.cancel_coin(state, account, command.coin)
 
 
 def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
     account = state.accounts[command.account]
+    if account.exchange is not None:
+        return link_state.cannot_send(account)
     plan = None if command.plan is None else plans.shown(state, account, command.plan, command.spec.order)
     if isinstance(plan, Refusal):
         return plan
@@ -474,7 +499,10 @@ def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
 
 
 def _kill(state: State, command: c.Kill) -> Any:
-    return guardian_commands.kill(state, state.accounts[command.account], command)
+    account = state.accounts[command.account]
+    if account.exchange is not None:
+        return link_state.cannot_send(account)
+    return guardian_commands.kill(state, account, command)
 
 
 def _disarm_guardian(state: State, command: c.DisarmGuardian) -> Any:
@@ -527,4 +555,13 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.Kill: _kill,
     c.DisarmGuardian: _disarm_guardian,
     c.Heartbeat: _heartbeat,
+    c.AdoptExchangeAccount: _adopt_exchange_account,
+    c.BookExecution: fills.book,
+    c.BookFunding: money.fund,
+    c.BookTransfer: money.transfer,
+    c.BookTakeover: money.take_over,
+    c.SeeReportedOrder: order_reports.see,
+    c.EndReportedOrder: order_reports.end,
+    c.SeeMargins: money.see_margins,
+    c.SeeLink: link_state.see,
 }

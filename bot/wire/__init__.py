@@ -77,8 +77,9 @@ _HOME = {
     ),
     "wallets": "NavPoint PnlRanges WalletNavResult WalletPnlResult WalletPositionsResult WalletResult",
     "events": (
-        "AccountCreatedData AccountKeyData AccountLeverageData AccountResetData AccountSettingsData DATA_OF Event"
-        " EventData EventsPage FillData FundingData GuardianData LiquidationData OrderData SettlementData TriggerData"
+        "AccountCreatedData AccountKeyData AccountLeverageData AccountLinkData AccountMarginData AccountResetData"
+        " AccountSettingsData AccountTransferData DATA_OF Event EventData EventsPage FillData FundingData"
+        " GuardianData LiquidationData OrderData SettlementData TriggerData"
     ),
     "errors": "ErrorBody ErrorEnvelope FIELDS_SHOWN_MAX FieldProblem fields_of message_of",
 }

@@ -19,7 +19,7 @@ from bot.wire.vocabulary import EVENT_SUBTYPES
 class FillData(Resource):
     """`position_size`, `entry_px` and `balance_usd` are the values after the fill. `remaining_size` is the rest of the
     order. `absorbed_usd` is what the service paid so that neither the balance nor an isolated margin became negative; 0
-    if the service does not send it.
+    if the service does not send it. `venue_ts` is the exchange's instant of a fill that an exchange reported.
     """
 
     trade_id: str
@@ -38,6 +38,7 @@ class FillData(Resource):
     entry_px: Amount | None = None
     balance_usd: Amount
     absorbed_usd: Amount = Decimal(0)
+    venue_ts: int | None = AbsentNone
 
 
 class OrderData(Resource):
@@ -90,6 +91,7 @@ class FundingData(Resource):
     rate: str
     amount_usd: Amount
     balance_usd: Amount
+    venue_ts: int | None = AbsentNone
 
 
 class LiquidationData(Resource):
@@ -147,6 +149,30 @@ class AccountKeyData(Resource):
     name: str
 
 
+class AccountTransferData(Resource):
+    """Money that came to the account or left it, and no trade caused. `amount_usd` is negative if it left."""
+
+    kind: str
+    amount_usd: Amount
+    balance_usd: Amount
+    venue_ts: int | None = AbsentNone
+
+
+class AccountMarginData(Resource):
+    """The isolated margin of a position moved to or from the balance; the account's value did not change."""
+
+    coin: str
+    margin_usd: Amount
+    balance_usd: Amount
+
+
+class AccountLinkData(Resource):
+    """What the service knows of the account at its exchange: `state` is away, behind or in_step."""
+
+    state: str
+    reason: str | None = None
+
+
 DATA_OF: dict[str, type[Resource]] = {
     "fill": FillData,
     "order": OrderData,
@@ -161,9 +187,21 @@ DATA_OF: dict[str, type[Resource]] = {
     "account/leverage": AccountLeverageData,
     "account/key_created": AccountKeyData,
     "account/key_revoked": AccountKeyData,
+    "account/transfer": AccountTransferData,
+    "account/margin": AccountMarginData,
+    "account/link": AccountLinkData,
 }
 
-AccountData = AccountCreatedData | AccountResetData | AccountSettingsData | AccountLeverageData | AccountKeyData
+AccountData = (
+    AccountCreatedData
+    | AccountResetData
+    | AccountSettingsData
+    | AccountLeverageData
+    | AccountKeyData
+    | AccountTransferData
+    | AccountMarginData
+    | AccountLinkData
+)
 EventData = (
     FillData | OrderData | TriggerData | GuardianData | FundingData | LiquidationData | SettlementData | AccountData
 )
@@ -251,6 +289,7 @@ def _fill(event: Event, data: FillData) -> m.Event:
             event.request_id,
             event.idempotency_key,
             int(_scaled(data.absorbed_usd, _E8)),
+            data.venue_ts,
         )
     )
 
@@ -332,6 +371,7 @@ def _funding(event: Event, data: FundingData) -> m.Event:
         0,
         e8_of_decimal(data.amount_usd),
         e8_of_decimal(data.balance_usd),
+        data.venue_ts,
     )
 
 
@@ -374,6 +414,14 @@ def _account(event: Event, data: AccountData) -> m.Event:
         return made._replace(coin=data.coin, leverage_from=data.old, leverage_to=data.new)
     if isinstance(data, AccountKeyData):
         return made._replace(key=data.key_id, name=data.name)
+    if isinstance(data, AccountTransferData):
+        amount, balance = e8_of_decimal(data.amount_usd), e8_of_decimal(data.balance_usd)
+        return made._replace(state=data.kind, amount=amount, balance=balance, venue_ts=data.venue_ts)
+    if isinstance(data, AccountMarginData):
+        margin, balance = e8_of_decimal(data.margin_usd), e8_of_decimal(data.balance_usd)
+        return made._replace(coin=data.coin, margin=margin, balance=balance)
+    if isinstance(data, AccountLinkData):
+        return made._replace(state=data.state, reason=data.reason)
     return made
 
 

@@ -163,4 +163,16 @@ def test_the_worlds_reach_every_kind_of_event_and_command() -> None:
     } <= events
     # These belong to live markets: see tests/service/live_prices/fault_world.py
     live = {"QuotePoint", "SetQuotes", "SetBook"}
-    assert {kind.__name__ for kind in c.Command.__args__} - live == commands
+    # Reports of an exchange: see tests/venue/test_exchange_accounts.py
+    reported = {
+        "AdoptExchangeAccount",
+        "BookExecution",
+        "BookFunding",
+        "BookTransfer",
+        "BookTakeover",
+        "SeeReportedOrder",
+        "EndReportedOrder",
+        "SeeMargins",
+        "SeeLink",
+    }
+    assert {kind.__name__ for kind in c.Command.__args__} - live - reported == commands

@@ -216,11 +216,15 @@ def _settled(state: AccountState, event: Settled) -> None:
 
 
 def _account_changed(state: AccountState, event: AccountChanged) -> None:
-    """A new or reset account has no positions, orders and guardians."""
+    """A new or reset account has no positions, orders and guardians. A transfer changes the account's value and belongs
+    to no strategy; a change of an isolated margin changes only where the value is.
+    """
     if event.subtype == "leverage":
         position = state.positions.get(event.coin or "")
         if position is not None and event.leverage_to is not None:
             state.positions[position.market] = position._replace(leverage=event.leverage_to)
+    elif event.subtype in ("transfer", "margin") and event.balance is not None:
+        _gain(state, event.amount or 0, event.balance)
     elif event.subtype in ("created", "reset"):
         state.positions.clear()
         state.orders.clear()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bot.errors import ConfigError
+from bot.model.events import Event
 from bot.service.state_machine.command_log import Recovered
 from bot.service.state_machine.machine import chain_of
 from bot.service.state_machine.rules_version import META, WAY_OUT, versions_text
@@ -64,10 +66,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             command = codec.loads(row.command)
             events = apply(made.state, command, row.at_ms).events
             if events:
-                before = made.chain
-                made.chain = chain_of(before, events)
-                if made.chain != row.chain:
-                    made.chain = chain_of(before, events, codec.encode_as_before)
+                made.chain = _chain_as_written(made.chain, events, row.chain)
                 made.events += len(events)
             made.seq = row.seq
             if made.chain != row.chain:
@@ -85,6 +84,13 @@ def replay(recovered: Recovered, path: str) -> Replayed:
     except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(_differs(path, None, recovered)) from error
     return made
+
+
+def _chain_as_written(before: bytes, events: Sequence[Event], written: bytes) -> bytes:
+    """The chain after these events: as this version hashes them, or as the version did that wrote the log."""
+    chain = chain_of(before, events)
+    older = (chain_of(before, events, encode) for encode in codec.ENCODERS_BEFORE)
+    return chain if chain == written else next((one for one in older if one == written), chain)
 
 
 def _differs(path: str, seq: int | None, recovered: Recovered) -> str:

@@ -64,6 +64,8 @@ def _fill(e: FillEvent) -> Body:
             "absorbedUsd": format_e8(e.absorbed),
         },
     }
+    if e.venue_ts is not None:
+        body["data"]["venueTs"] = e.venue_ts
     return _origin(body, e.request_id, e.idempotency_key)
 
 
@@ -139,7 +141,7 @@ def _guardian(e: GuardianMoved) -> Body:
 
 
 def _funding(e: FundingPaid) -> Body:
-    return {
+    body: Body = {
         "id": event_id(e.seq),
         "type": "funding",
         "subtype": "payment",
@@ -154,6 +156,9 @@ def _funding(e: FundingPaid) -> Body:
             "balanceUsd": format_e8(e.balance),
         },
     }
+    if e.venue_ts is not None:
+        body["data"]["venueTs"] = e.venue_ts
+    return body
 
 
 def _liquidation(e: Liquidated) -> Body:
@@ -214,6 +219,14 @@ _ACCOUNT_DATA: Final[dict[str, Callable[[AccountChanged], Body]]] = {
     "leverage": lambda e: {"coin": e.coin, "from": e.leverage_from, "to": e.leverage_to},
     "key_created": lambda e: {"keyId": e.key, "name": e.name},
     "key_revoked": lambda e: {"keyId": e.key, "name": e.name},
+    "transfer": lambda e: {
+        "kind": e.state,
+        "amountUsd": opt(e.amount),
+        "balanceUsd": opt(e.balance),
+        "venueTs": e.venue_ts,
+    },
+    "margin": lambda e: {"coin": e.coin, "marginUsd": opt(e.margin), "balanceUsd": opt(e.balance)},
+    "link": lambda e: {"state": e.state, "reason": e.reason},
 }
 
 _VIEWS: Final[dict[type, Callable[[Any], Body]]] = {

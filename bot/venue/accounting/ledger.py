@@ -1,10 +1,12 @@
 """Money: the effect of fills, fees, funding and liquidations on a balance, and the margin that is left.
 
 After every command, exact to 1e-8: balance + isolated margins = start + realised - fees + funding - margin lost +
-absorbed.
+absorbed. An account that follows an exchange also has transfers, and never absorbed.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from bot.model.events import fill as fill_event
 from bot.venue.accounting import drawdown_floors
@@ -184,6 +186,9 @@ def _level(market: VenueMarket, position: VenuePosition, slack: int, value: int,
 def liquidation_px(state: State, position: VenuePosition) -> int | None:
     """Mark price at which this position alone brings its account to maintenance; None if no price does."""
     account = state.accounts[position.account]
+    if account.exchange is not None:
+        told = account.exchange.margins.get(position.coin)
+        return None if told is None else told.liquidation_px
     return level_of_slack(state.markets[position.coin], position, slack_of(state, account, position))
 
 
@@ -232,6 +237,13 @@ def fee_on(spec: MarketSpec, px: int, size: int, *, maker: bool) -> int:
     return fee_of(notional, spec.maker_rate if maker else spec.taker_rate)
 
 
+class ReportedFill(NamedTuple):
+    """What an exchange says of a fill besides price and size: the fee that it took, and its instant."""
+
+    fee: int
+    venue_ts: int
+
+
 # ── Fills ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -264,18 +276,24 @@ def fill(
     size: int,
     *,
     maker: bool,
+    reported: ReportedFill | None = None,
 ) -> None:
     """Book one execution of `size` at `px`.
 
-    The part against the position closes it, the rest opens; each part is one Fill event.
+    The part against the position closes it, the rest opens; each part is one Fill event. The fee of a reported fill is
+    divided by size.
     """
     position = account.positions.get(market.spec.coin)
     if position is not None and position.side != order.buy:
         part = size if size < position.size else position.size
-        _fill_close(state, account, market, position, trade, order, px, part, maker=maker)
+        closing = reported
+        if reported is not None and part < size:
+            closing = reported._replace(fee=reported.fee * part // size)
+            reported = reported._replace(fee=reported.fee - closing.fee)
+        _fill_close(state, account, market, position, trade, order, px, part, maker=maker, reported=closing)
         size -= part
     if size:
-        _fill_open(state, account, market, trade, order, px, size, maker=maker)
+        _fill_open(state, account, market, trade, order, px, size, maker=maker, reported=reported)
 
 
 def _new_position(state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder) -> VenuePosition:
@@ -294,9 +312,14 @@ def _new_position(state: State, account: VenueAccount, market: VenueMarket, orde
         opened_ms=state.now_ms,
     )
     account.positions[spec.coin] = position
-    market.holders[account.id] = None
-    index.schedule_funding(state, market)
     index.schedule_day(state)
+    if account.exchange is None:
+        market.holders[account.id] = None
+        index.schedule_funding(state, market)
+    else:
+        # The exchange pays funding and liquidates.
+        told = account.exchange.margins.get(spec.coin)
+        position.isolated = told is not None and told.isolated
     return position
 
 
@@ -310,10 +333,11 @@ def _fill_open(
     size: int,
     *,
     maker: bool,
+    reported: ReportedFill | None,
 ) -> None:
     spec = market.spec
     notional = px * size // E8
-    fee = fee_on(spec, px, size, maker=maker)
+    fee = fee_on(spec, px, size, maker=maker) if reported is None else reported.fee
     position = account.positions.get(spec.coin) or _new_position(state, account, market, order)
     position.size += size
     position.entry_notional += notional
@@ -340,37 +364,35 @@ def _fill_open(
     if order.opens is not None:
         order.opens -= size
     seq = next_seq(account)
-    emit(
-        state,
-        account,
-        fill_event(
-            (
-                account.id,
-                seq,
-                state.now_ms,
-                "entry",
-                spec.coin,
-                trade.id,
-                oid_text(account, order.number),
-                trade.kind,
-                side_name(position.side),
-                "open",
-                order.reduce_only,
-                size,
-                px,
-                fee,
-                None,
-                "maker" if maker else "taker",
-                order.size - order.filled,
-                position.size,
-                position.entry_px(),
-                account.balance,
-                order.request_id,
-                order.idempotency_key,
-                0,
-            )
-        ),
+    event = fill_event(
+        (
+            account.id,
+            seq,
+            state.now_ms,
+            "entry",
+            spec.coin,
+            trade.id,
+            oid_text(account, order.number),
+            trade.kind,
+            side_name(position.side),
+            "open",
+            order.reduce_only,
+            size,
+            px,
+            fee,
+            None,
+            "maker" if maker else "taker",
+            order.size - order.filled,
+            position.size,
+            position.entry_px(),
+            account.balance,
+            order.request_id,
+            order.idempotency_key,
+            0,
+            None if reported is None else reported.venue_ts,
+        )
     )
+    emit(state, account, event)
 
 
 def _fill_close(
@@ -384,10 +406,11 @@ def _fill_close(
     size: int,
     *,
     maker: bool,
+    reported: ReportedFill | None,
 ) -> None:
     spec = market.spec
     notional = px * size // E8
-    fee = fee_on(spec, px, size, maker=maker)
+    fee = fee_on(spec, px, size, maker=maker) if reported is None else reported.fee
     part = position.entry_notional if size == position.size else position.entry_notional * size // position.size
     realized = position.side * (notional - part)
     full = spec.margin_mode == "full"
@@ -402,37 +425,35 @@ def _fill_close(
     trade.absorbed += absorbed
     realize_today(account, state.now_ms, realized + absorbed)
     seq = next_seq(account)
-    emit(
-        state,
-        account,
-        fill_event(
-            (
-                account.id,
-                seq,
-                state.now_ms,
-                "exit",
-                spec.coin,
-                trade.id,
-                oid_text(account, order.number),
-                trade.kind,
-                side_name(position.side),
-                "close",
-                order.reduce_only,
-                size,
-                px,
-                fee,
-                realized,
-                "maker" if maker else "taker",
-                order.size - order.filled,
-                position.size,
-                None if flat else position.entry_px(),
-                account.balance,
-                order.request_id,
-                order.idempotency_key,
-                absorbed,
-            )
-        ),
+    event = fill_event(
+        (
+            account.id,
+            seq,
+            state.now_ms,
+            "exit",
+            spec.coin,
+            trade.id,
+            oid_text(account, order.number),
+            trade.kind,
+            side_name(position.side),
+            "close",
+            order.reduce_only,
+            size,
+            px,
+            fee,
+            realized,
+            "maker" if maker else "taker",
+            order.size - order.filled,
+            position.size,
+            None if flat else position.entry_px(),
+            account.balance,
+            order.request_id,
+            order.idempotency_key,
+            absorbed,
+            None if reported is None else reported.venue_ts,
+        )
     )
+    emit(state, account, event)
 
 
 def _book_trade(state: State, trade: VenueTrade, notional: int, size: int, fee: int, realized: int | None) -> None:
@@ -456,7 +477,7 @@ def take(
 ) -> None:
     """Reduce a position by `size`: its PnL and its share of isolated margin go to the balance.
 
-    An isolated loss never exceeds its margin.
+    An isolated loss never exceeds its margin, except at an exchange, whose cash is booked as it is.
     """
     if full:
         keep = outcome.cost(position.side, position.entry_notional - entry_part, position.size - size)
@@ -465,10 +486,11 @@ def take(
     elif position.isolated:
         keep = position.margin * (position.size - size) // position.size
         left = position.margin + realized - fee
-        if left < 0:
-            account.absorbed -= left
-            left = 0
-        keep = min(keep, left)
+        if account.exchange is None:
+            if left < 0:
+                account.absorbed -= left
+                left = 0
+            keep = min(keep, left)
         account.balance += left - keep
         position.margin = keep
     else:
@@ -491,6 +513,6 @@ def leave(state: State, account: VenueAccount, market: VenueMarket, position: Ve
     market.holders.pop(account.id, None)
     if not market.holders:
         market.next_funding_ms = 0
-    if account.balance < 0 and not any(not p.isolated for p in account.positions.values()):
+    if account.exchange is None and account.balance < 0 and not any(not p.isolated for p in account.positions.values()):
         account.absorbed -= account.balance
         account.balance = 0

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bot.venue.model.state import Grant, GuardianSpec, MarketSpec, OrderSpec, Otp, Rules, Session, VenueKey
+from bot.venue.model.state import (
+    ExchangePosition,
+    Grant,
+    GuardianSpec,
+    MarketSpec,
+    OrderSpec,
+    Otp,
+    ReportedExecution,
+    ReportedOrder,
+    Rules,
+    Session,
+    VenueKey,
+)
 
 # ── The venue itself ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -420,6 +432,100 @@ class Heartbeat:
     ahead_ms: int = 0
 
 
+# ── Reports of an exchange about an account that follows it. Each is booked once, however often it comes. ────────────
+
+
+@dataclass(slots=True)
+class AdoptExchangeAccount:
+    """Open an account that begins with the cash at cost and the positions of an exchange at `at_ms` of its clock."""
+
+    account: str
+    address: str
+    name: str | None
+    exchange: str
+    network: str
+    at_ms: int
+    cash: int
+    positions: tuple[ExchangePosition, ...]
+    key: VenueKey | None = None
+
+
+@dataclass(slots=True)
+class BookExecution:
+    account: str
+    fill: ReportedExecution
+
+
+@dataclass(slots=True)
+class BookFunding:
+    """`amount` is positive when the account receives it; `size` is signed; `rate` is a fraction scaled 1e12."""
+
+    account: str
+    coin: str
+    at_ms: int
+    amount: int
+    size: int
+    rate: int
+
+
+@dataclass(slots=True)
+class BookTransfer:
+    """Money that came without a trade; a negative amount left. `transfer` is the exchange's name of it."""
+
+    account: str
+    transfer: str
+    at_ms: int
+    kind: str
+    amount: int
+
+
+@dataclass(slots=True)
+class BookTakeover:
+    """The exchange took the positions of these markets without fills: a backstop liquidation.
+
+    `cash` is the cash at cost that it left.
+    """
+
+    account: str
+    takeover: str
+    at_ms: int
+    coins: tuple[str, ...]
+    cash: int
+
+
+@dataclass(slots=True)
+class SeeReportedOrder:
+    account: str
+    order: ReportedOrder
+
+
+@dataclass(slots=True)
+class EndReportedOrder:
+    """`reason` None: it was filled, and it leaves when the fills are booked."""
+
+    account: str
+    order_id: str
+    at_ms: int
+    reason: str | None
+
+
+@dataclass(slots=True)
+class SeeMargins:
+    """What the exchange says of the margin of its positions. Sizes are not taken from here."""
+
+    account: str
+    positions: tuple[ExchangePosition, ...]
+
+
+@dataclass(slots=True)
+class SeeLink:
+    """`state`: away | behind | in_step."""
+
+    account: str
+    state: str
+    reason: str | None = None
+
+
 Command = (
     SetRules
     | ListMarket
@@ -460,4 +566,13 @@ Command = (
     | Kill
     | DisarmGuardian
     | Heartbeat
+    | AdoptExchangeAccount
+    | BookExecution
+    | BookFunding
+    | BookTransfer
+    | BookTakeover
+    | SeeReportedOrder
+    | EndReportedOrder
+    | SeeMargins
+    | SeeLink
 )

@@ -612,6 +612,99 @@ class RecordPage:
     packed: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedExecution:
+    """A fill at an exchange. `buy` is +1 or -1, `before` the signed size of the position before it.
+
+    `kind`: fill | liquidation | adl. A negative fee is a rebate.
+    """
+
+    coin: str
+    at_ms: int
+    trade_id: int
+    order_id: str
+    client_order_id: str | None
+    buy: int
+    size: int
+    px: int
+    fee: int
+    before: int
+    maker: bool
+    kind: str = "fill"
+
+    @property
+    def key(self) -> str:
+        """The same for each copy of one fill; different for any two fills of an account."""
+        return f"{self.coin} {self.at_ms} {self.trade_id} {self.before}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePosition:
+    """A position as an exchange has it. `margin`: of an isolated one, at cost, without unrealized profit."""
+
+    coin: str
+    size: int
+    entry_px: int
+    leverage: int
+    isolated: bool
+    margin: int
+    liquidation_px: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedOrder:
+    """An open order as an exchange has it. `kind`: limit | stop_loss | take_profit; size 0: the whole position."""
+
+    order_id: str
+    client_order_id: str | None
+    coin: str
+    buy: int
+    kind: str
+    size: int
+    px: int
+    trigger_px: int | None
+    reduce_only: bool
+    placed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeMargin:
+    """What an exchange has last said of the margin of one market."""
+
+    leverage: int
+    isolated: bool
+    liquidation_px: int | None = None
+
+
+@dataclass(slots=True)
+class ExchangeAccount:
+    """The account at an exchange that an account of the venue follows.
+
+    The venue executes nothing for it: fills, funding and transfers are booked when the exchange reports them.
+    """
+
+    exchange: str
+    # testnet | mainnet | a port on this machine
+    network: str
+    # All reports until this instant of the exchange's clock are in the cash and positions that it began with.
+    adopted_ms: int
+    # away | behind | in_step
+    link: str = "away"
+    link_reason: str | None = None
+    link_since_ms: int = 0
+    # by the exchange's id of the order: the number of the order here
+    orders: dict[str, int] = field(default_factory=dict)
+    margins: dict[str, ExchangeMargin] = field(default_factory=dict)
+    # by fill, funding, transfer, order: the newest instant of a report
+    newest: dict[str, int] = field(default_factory=dict)
+    # By the key of each report of the last days: its instant, and the signed size of a fill.
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # fills that start at another position than the booked one, until the fills between are reported
+    waiting: list[ReportedExecution] = field(default_factory=list)
+    # sum of all transfers since the adoption
+    transferred: int = 0
+
+
 @dataclass(slots=True)
 class VenueAccount:
     id: str
@@ -678,6 +771,8 @@ class VenueAccount:
     # Idempotency keys are known for ever. Those of packed trades, and those used before a reset, as text_set.Runs.
     old_keys: list[bytes] = field(default_factory=list, repr=False)
     old_fenced_keys: list[bytes] = field(default_factory=list, repr=False)
+    # None: a sandbox account
+    exchange: ExchangeAccount | None = None
 
     def events_kept(self) -> int:
         return self.event_seq - self.events_first + 1

@@ -283,7 +283,8 @@ def forget(state: State, account: VenueAccount) -> None:
 def _entries(state: State, account: VenueAccount) -> Iterator[tuple[VenueMarket, LevelEntry, bool]]:
     """All levels of an account: (market, entry, True if it waits for a falling price)."""
     markets = state.markets
-    for order in account.orders.values():
+    # The orders of an account at an exchange wait there, not here.
+    for order in account.orders.values() if account.exchange is None else ():
         market = markets[order.coin]
         if is_watched(market, order):
             entry, falls = _order_entry(market, order)

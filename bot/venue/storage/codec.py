@@ -14,6 +14,7 @@ from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final
@@ -134,6 +135,9 @@ def decode(plain: Any) -> Any:
     cls = CLASSES.get(name)
     if cls is not None:
         for at in _SHAPES[cls][1]:
+            if at >= len(plain):
+                # An older version wrote it, before the last fields were appended.
+                break
             item = plain[at]
             if type(item) is list:
                 plain[at] = decode(item)
@@ -172,14 +176,21 @@ def digest(value: Any) -> str:
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# The number of fields of an event before fields were appended. Hashes in older logs cover only those.
-_FIELDS_BEFORE: Final = {"Fill": 22, "Liquidated": 14, "Settled": 13}
+# The numbers of fields of the events of earlier versions, newest version first, where fields were appended since.
+# Hashes in their logs cover only those.
+_FIELDS_BEFORE: Final[tuple[dict[str, int], ...]] = (
+    {"Fill": 23, "FundingPaid": 10, "AccountChanged": 13},
+    {"Fill": 22, "FundingPaid": 10, "AccountChanged": 13, "Liquidated": 14, "Settled": 13},
+)
 
 
-def encode_as_before(event: events.Event) -> Any:
+def _encode_as_before(counts: dict[str, int], event: events.Event) -> Any:
     """An event as an older version, without the newer fields, wrote it."""
     plain = encode(event)
-    return plain[: 1 + _FIELDS_BEFORE.get(plain[0], len(plain))]
+    return plain[: 1 + counts.get(plain[0], len(plain))]
+
+
+ENCODERS_BEFORE: Final = tuple(partial(_encode_as_before, counts) for counts in _FIELDS_BEFORE)
 
 
 def pack(records: Iterable[events.Event | state.VenueTrade]) -> bytes:

@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 
 from bot.model.events import CLASSES
+from bot.money import E8
 from bot.runtime.account.account import DaemonAccount
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.diff import diff
@@ -15,10 +16,14 @@ from bot.runtime.account.fold import FOLD, fold_event
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.positions import AccountGuardian
 from bot.runtime.passes.bar_feed import BarFeed
+from bot.service.views import event_views
+from bot.venue.model.commands import SeeMargins
+from bot.venue.model.state import ExchangePosition
 from bot.wire import BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
 from tests.builders import VenueDriver, market, order
 from tests.fakes import ADDRESS, FakeVenue
 from tests.runtime.builders import DEAD_MAN_60, folded_form, held_position, resting_order
+from tests.venue.exchange_worlds import NAME, Follower, adopt, session
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)), take_profit=LegRequest(r=Decimal(2)))
 
@@ -81,6 +86,28 @@ async def test_folded_events_equal_the_snapshot(seed: int) -> None:
     believed.of_snapshot(snapshot)
     assert diff(believed, snapshot) == []
     assert believed.equity_usd == pytest.approx(float(snapshot.account_value_usd))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_transfers_and_moved_margin_of_an_exchange_account_keep_balance_and_value(seed: int) -> None:
+    follower, folded = Follower(), AccountState()
+    chance = random.Random(f"{seed}:fold")
+    margins = [SeeMargins(NAME, (ExchangePosition("BTC", 0, 0, 5, True, 0, None),))]
+    for command in (adopt(5_000 * E8), *margins, *session(chance, 40)[0]):
+        for applied in follower.take(command):
+            for event in applied.events:
+                # The service's views are the way of every event to the daemon.
+                fold_event(folded, folded_form(Event.model_validate(event_views.event(event))))
+        account = follower.account
+        told = tuple(
+            ExchangePosition(coin, p.side * p.size, 0, 5, True, chance.randrange(1_000) * E8, None)
+            for coin, p in account.positions.items()
+        )
+        for event in follower.take(SeeMargins(NAME, told))[0].events:
+            fold_event(folded, folded_form(Event.model_validate(event_views.event(event))))
+        assert folded.balance_e8 == account.balance
+        margin = sum(position.margin for position in account.positions.values())
+        assert folded.value_offset_usd == pytest.approx(margin / E8)
 
 
 async def test_each_difference_from_a_snapshot_is_named() -> None:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ import pytest
 
 from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError, Exit
+from bot.model.events import Event
 from bot.service.host import HostOptions, build
 from bot.service.operations.executor import Context
 from bot.service.security.auth import principal_of
@@ -33,12 +35,14 @@ from bot.service.state_machine.command_log import (
     Snapshot,
     StoredReply,
 )
-from bot.service.state_machine.replay import ReplayError, replay
-from bot.venue.model.commands import Pulse
+from bot.service.state_machine.machine import chain_of
+from bot.service.state_machine.replay import EMPTY_CHAIN, ReplayError, replay
+from bot.venue.model.commands import ListMarket, Pulse
 from bot.venue.storage import codec
 from bot.wire.order_requests import OrderRequest
 from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
+from tests.venue.exchange_worlds import Follower, adopt, session
 
 OLD_LOG = Path(__file__).with_name("old_log.jsonl")
 # after these a unit is not started again
@@ -256,6 +260,21 @@ def test_a_log_that_was_written_before_events_and_commands_had_new_fields_still_
     rows[-3] = rows[-3]._replace(chain=bytes(32))
     with pytest.raises(ReplayError, match="row 33 does not give the events"):
         replay(Recovered({}, None, None, rows, [], [], []), "old")
+
+
+@pytest.mark.parametrize("encode", [codec.encode, *codec.ENCODERS_BEFORE], ids=["now", "before", "first"])
+def test_a_log_is_replayed_whichever_version_hashed_its_events(encode: Callable[[Event], Any]) -> None:
+    follower, chain, rows = Follower(), EMPTY_CHAIN, list[LogRow]()
+    for listed in (ListMarket(market.spec, market.mark) for market in follower.state.markets.values()):
+        rows.append(LogRow(len(rows) + 1, follower.now_ms, codec.dumps(listed), chain))
+    for command in (adopt(10**12), *session(Random("versions"), 20)[0]):
+        (applied,) = follower.take(command)
+        if applied.events:
+            chain = chain_of(chain, applied.events, encode)
+        rows.append(LogRow(len(rows) + 1, follower.now_ms, codec.dumps(command), chain))
+    replayed = replay(Recovered({}, None, None, rows, [], [], []), "old")
+    assert replayed.chain == chain
+    assert codec.digest(replayed.state) == codec.digest(follower.state)
 
 
 async def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:

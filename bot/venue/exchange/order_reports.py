@@ -1,0 +1,129 @@
+"""Orders that wait at an exchange, as it reports them. The venue shows them and never acts on them."""
+
+from __future__ import annotations
+
+from bot.venue.exchange.reports import ORDER, followed, is_new
+from bot.venue.model.commands import EndReportedOrder, SeeReportedOrder
+from bot.venue.model.record import emit_order, next_oid, open_trade
+from bot.venue.model.state import ExchangeAccount, ReportedOrder, State, VenueAccount, VenueOrder
+from bot.venue.storage import pages
+
+# reason of an order that was filled and whose last fills are not booked yet
+FILLED = "filled"
+# reason of an order whose fills do not make up its size, although everything is known
+VENUE = "venue"
+
+
+def source_of(client_order_id: str | None) -> str:
+    """Who placed an order that is not ours: a person on the exchange's page, or a program with a name for it."""
+    return "dashboard" if client_order_id is None else "api"
+
+
+def see(state: State, command: SeeReportedOrder) -> None:
+    """Take an open order. An order that has ended before its report is not opened again."""
+    account, exchange = followed(state, command.account)
+    told = command.order
+    number = exchange.orders.get(told.order_id)
+    if number is not None:
+        _change(state, account, account.orders[number], told)
+    elif f"{ORDER} {told.order_id}" not in exchange.seen:
+        _open(state, account, exchange, told)
+    attach(account, told.coin)
+
+
+def _open(state: State, account: VenueAccount, exchange: ExchangeAccount, told: ReportedOrder) -> None:
+    is_limit = told.kind == "limit"
+    closes = told.reduce_only or not is_limit
+    position = account.positions.get(told.coin)
+    margin = exchange.margins.get(told.coin)
+    order = VenueOrder(
+        number=next_oid(account),
+        account=account.id,
+        coin=told.coin,
+        kind=told.kind,
+        side=-told.buy if closes else told.buy,
+        buy=told.buy,
+        size=told.size or (0 if position is None else position.size),
+        created_ms=state.now_ms,
+        status="open" if is_limit else "armed",
+        limit_px=told.px if is_limit else None,
+        trigger_px=told.trigger_px,
+        reduce_only=closes,
+        leverage=1 if margin is None else margin.leverage,
+        source=source_of(told.client_order_id),
+    )
+    account.orders[order.number] = order
+    exchange.orders[told.order_id] = order.number
+    if is_limit:
+        intent = "close" if closes else "open"
+        open_trade(state, account, order, kind="limit", intent=intent, side=order.side, size=order.size)
+    emit_order(state, account, order, "open" if is_limit else "armed")
+
+
+def _change(state: State, account: VenueAccount, order: VenueOrder, told: ReportedOrder) -> None:
+    """A new price. The size of an order changes by its fills alone; that of a position's stop follows the position."""
+    limit_px = told.px if order.kind == "limit" else None
+    size = order.size
+    if not told.size and (position := account.positions.get(order.coin)) is not None:
+        size = position.size
+    if (order.limit_px, order.trigger_px, order.size) != (limit_px, told.trigger_px, size):
+        order.limit_px, order.trigger_px, order.size = limit_px, told.trigger_px, size
+        emit_order(state, account, order, "changed")
+
+
+def end(state: State, command: EndReportedOrder) -> None:
+    """An order has ended. One that was filled leaves when its fills are booked."""
+    account, exchange = followed(state, command.account)
+    is_new(exchange, ORDER, command.order_id, command.at_ms)
+    number = exchange.orders.get(command.order_id)
+    if number is None:
+        return
+    order = account.orders[number]
+    if command.reason is None:
+        order.reason = FILLED
+    else:
+        drop(state, account, command.order_id, command.reason, command.at_ms)
+
+
+def drop(state: State, account: VenueAccount, order_id: str, reason: str | None, at_ms: int) -> None:
+    """Remove an order. `reason` None: its last fill has said so."""
+    exchange = account.exchange
+    assert exchange is not None
+    order = account.orders.pop(exchange.orders.pop(order_id))
+    is_new(exchange, ORDER, order_id, at_ms)
+    if order.trade is not None:
+        trade = pages.trade_of(account, order.trade)
+        trade.status, trade.updated_ms = "done" if reason is None else "canceled", state.now_ms
+        trade.reason = reason
+    if reason is not None:
+        emit_order(state, account, order, "canceled", reason=reason)
+    attach(account, order.coin)
+
+
+def drop_filled(state: State, account: VenueAccount) -> None:
+    """Everything is known now: an order that was filled and whose fills do not make up its size has ended too."""
+    exchange = account.exchange
+    assert exchange is not None
+    for order_id in [key for key, number in exchange.orders.items() if account.orders[number].reason == FILLED]:
+        drop(state, account, order_id, VENUE, state.now_ms)
+
+
+def attach(account: VenueAccount, coin: str) -> None:
+    """Show the nearest stop and target of a position as its own."""
+    position = account.positions.get(coin)
+    if position is None:
+        return
+    waiting = [
+        order
+        for order in account.orders.values()
+        if order.coin == coin and order.status == "armed" and order.buy == -position.side
+    ]
+    nearest: dict[str, VenueOrder] = {}
+    for order in waiting:
+        known = nearest.setdefault(order.kind, order)
+        direction = position.side if order.kind == "stop_loss" else -position.side
+        if ((order.trigger_px or 0) - (known.trigger_px or 0)) * direction > 0:
+            nearest[order.kind] = order
+    stop, target = nearest.get("stop_loss"), nearest.get("take_profit")
+    position.stop_oid = None if stop is None else stop.number
+    position.target_oid = None if target is None else target.number
