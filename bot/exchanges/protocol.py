@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
+from bot.clock import HOUR_MS
 from bot.errors import BotError, Exit
 from bot.exchanges.actions import ActionAnswer, ExchangeAction
 from bot.market_data.source import LiveSource
@@ -18,6 +19,14 @@ Role = Literal["account", "agent", "sub_account", "vault", "unknown"]
 OrderKind = Literal["limit", "market", "stop", "target"]
 # away: no connection. behind: connected, and something may be missing. in_step: everything until now is known.
 LinkPhase = Literal["away", "behind", "in_step"]
+# liquidation and backstop: the account itself was liquidated, through the book or by the exchange's own account. adl:
+# the exchange closed it against a position of the other side that had nothing left.
+FillKind = Literal["fill", "liquidation", "backstop", "adl"]
+# transfer: between pockets of one owner. send: to or from somebody else. unknown: in no known form.
+TransferKind = Literal["deposit", "withdrawal", "transfer", "send", "reward", "vault", "unknown"]
+OrderState = Literal["open", "triggered", "filled", "canceled", "refused"]
+# `filled` says that the order has ended with fills, not that its whole size was filled.
+ORDER_ENDS: Final[frozenset[OrderState]] = frozenset(("filled", "canceled", "refused"))
 
 
 class UnknownForm(BotError):
@@ -116,7 +125,11 @@ class ExecutionReport:
     fee_token: str
     position_before: int
     is_taker: bool
-    is_liquidation: bool
+    kind: FillKind = "fill"
+
+    @property
+    def is_liquidation(self) -> bool:
+        return self.kind in ("liquidation", "backstop")
 
     @property
     def position_after(self) -> int:
@@ -126,6 +139,74 @@ class ExecutionReport:
     def key(self) -> tuple[str, int, int, int]:
         """The same for each copy of one fill; different for any two fills of an account."""
         return self.market, self.at_ms, self.trade_id, self.position_before
+
+
+@dataclass(frozen=True, slots=True)
+class FundingReport:
+    """A payment of funding. `amount` is negative when the account paid; `rate` is a fraction scaled 1e12."""
+
+    market: str
+    at_ms: int
+    amount: int
+    rate: int
+    signed_size: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The same for each copy of one payment: a market pays once an hour, and the copies may differ by some ms."""
+        return self.market, (self.at_ms + HOUR_MS // 2) // HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class TransferReport:
+    """A change of the cash of one margin group without a trade; negative when it left. Between two groups: two reports.
+
+    `amount` None: the exchange did not say it in a known form, so only the next standing shows it.
+    """
+
+    transfer_id: str
+    at_ms: int
+    kind: TransferKind
+    amount: int | None
+    group: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.transfer_id
+
+
+@dataclass(frozen=True, slots=True)
+class LiquidationReport:
+    """A liquidation of the account, with the signed sizes by market that it took. Fills may be reported besides.
+
+    What it cost beyond the fills shows in the first standing of the group that is not older.
+    """
+
+    liquidation_id: str
+    at_ms: int
+    group: str
+    is_isolated: bool
+    positions: tuple[tuple[str, int], ...]
+
+    @property
+    def key(self) -> str:
+        return self.liquidation_id
+
+
+@dataclass(frozen=True, slots=True)
+class OrderUpdate:
+    """A change of an order. `reason`: why it was canceled, or the error code of a refusal; None otherwise."""
+
+    order_id: str
+    client_order_id: str | None
+    market: str
+    at_ms: int
+    state: OrderState
+    reason: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.order_id, self.state, self.at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +273,36 @@ class LinkHealth:
     actions_left: int | None = None
 
 
-AccountReport = ExecutionReport | AccountStanding | OpenOrders | LinkState
+AccountReport = (
+    ExecutionReport
+    | FundingReport
+    | TransferReport
+    | LiquidationReport
+    | OrderUpdate
+    | OpenOrders
+    | AccountStanding
+    | LinkState
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FillCursor:
-    """Where the fills of an account go on: those after `at_ms`, from these signed positions by market."""
+    """Where the reports of an account go on: fills after `at_ms`, from these signed positions by market.
+
+    Funding and transfers go on after `funding_ms` and `transfers_ms`; None: after `at_ms` too.
+    """
 
     at_ms: int
     positions: Mapping[str, int]
+    funding_ms: int | None = None
+    transfers_ms: int | None = None
 
 
 class ExchangePlugin(LiveSource, Protocol):
     """What a plug-in of the entry point group `bot.exchanges` offers. It runs inside the link process."""
 
     def account(self, address: str, cursor: FillCursor | None) -> AsyncIterator[Sequence[AccountReport]]:
-        """Reports of an account for ever, each fill once. Without a cursor: from now on.
+        """Reports of an account for ever, each once. Without a cursor: from now on.
 
         Fills of a market come in the order in which they happened, except those that a later read brings: a lost pair
         that leaves the position as it was breaks no chain.

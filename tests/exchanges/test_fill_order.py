@@ -21,7 +21,7 @@ def journal_of(venue: Venue, user: str) -> list[ExecutionReport]:
     """The engine's own record of the fills, in the order of execution."""
     from bot.local_exchange.wire import rows
 
-    return form.fills([rows.fill(row) for row in venue.exchange.users[user].fills])
+    return form.fills([rows.fill(row) for row in venue.exchange.users[user].fills], user)
 
 
 @pytest.mark.soak(worlds=12, full=400)

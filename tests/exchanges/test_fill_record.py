@@ -33,7 +33,7 @@ class Listener:
 
     def journal(self) -> list[ExecutionReport]:
         """The engine's own record of the fills."""
-        return form.fills([rows.fill(row) for row in self.world.venue.exchange.users[self.user].fills])
+        return form.fills([rows.fill(row) for row in self.world.venue.exchange.users[self.user].fills], self.user)
 
     def step(self) -> None:
         """Deliver some messages, lose some, repeat some; read when a read is due."""

@@ -17,7 +17,7 @@ from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from bot.exchanges.protocol import UnknownForm
 from bot.money import format_e8, parse_e8
 from tests.exchanges.sources import account_of
-from tests.local_exchange.exchanges import ANN, BTC, Venue, limit, trigger
+from tests.local_exchange.exchanges import ANN, BOB, BTC, Venue, limit, trigger
 
 CLOID = "0x" + "1" * 32
 
@@ -62,7 +62,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "meta": form.listings,
     "clearinghouseState": form.standing,
     "frontendOpenOrders": form.open_orders,
-    "userFillsByTime": form.fills,
+    "userFillsByTime": lambda answer: form.fills(answer, ANN),
     "userRateLimit": form.request_budget,
     "l2Book": form.book_time,
     "userRole": form.address_report,
@@ -161,12 +161,30 @@ async def test_a_form_that_is_unknown_is_refused_with_its_field(
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "fill"),
+        ({"liquidation": {"liquidatedUser": ANN.upper().replace("0X", "0x"), "method": "market"}}, "liquidation"),
+        ({"liquidation": {"liquidatedUser": ANN, "method": "backstop"}}, "backstop"),
+        ({"liquidation": {"liquidatedUser": BOB, "method": "market"}}, "fill"),
+        ({"dir": "Auto-Deleveraging"}, "adl"),
+    ],
+)
+async def test_a_fill_is_a_liquidation_only_if_the_account_itself_was_liquidated(
+    venue: Venue, changes: dict[str, Any], kind: str
+) -> None:
+    source, _ = account_of(venue)
+    answer = await source.info({"type": "userFillsByTime", "user": ANN, "startTime": 0})
+    assert form.fills([answer[0] | changes], ANN)[0].kind == kind
+
+
 def test_fills_of_spot_and_outcomes_are_left_out(venue: Venue) -> None:
     source, _ = account_of(venue)
     answer = asyncio.run(source.info({"type": "userFillsByTime", "user": ANN, "startTime": 0}))
     for coin in ("PURR/USDC", "@107", "#5"):
-        assert len(form.fills([answer[0] | {"coin": coin}, *answer[1:]])) == len(answer) - 1
-    assert len(form.fills([answer[0] | {"coin": "xyz:TSLA"}, *answer[1:]])) == len(answer)
+        assert len(form.fills([answer[0] | {"coin": coin}, *answer[1:]], ANN)) == len(answer) - 1
+    assert len(form.fills([answer[0] | {"coin": "xyz:TSLA"}, *answer[1:]], ANN)) == len(answer)
 
 
 @pytest.mark.parametrize("kind", ["meta", "userRateLimit", "userRole", "extraAgents", "l2Book"])

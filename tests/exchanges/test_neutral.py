@@ -6,7 +6,16 @@ import re
 from pathlib import Path
 
 from bot.exchanges.link.values import KINDS, packed, unpacked
-from bot.exchanges.protocol import AccountStanding, ExecutionReport, LinkHealth, OpenOrders
+from bot.exchanges.protocol import (
+    AccountStanding,
+    ExecutionReport,
+    FundingReport,
+    LinkHealth,
+    LiquidationReport,
+    OpenOrders,
+    OrderUpdate,
+    TransferReport,
+)
 from bot.market_data.source import Page, Quote, Row
 from tests.exchanges.reports import report
 
@@ -32,6 +41,10 @@ def test_each_value_is_the_same_on_the_other_side_of_the_link() -> None:
         Page([Row(1, 1.0, 2.0, 0.5, 1.5, 3.0)], 60_000),
         AccountStanding(1, -(10**18), 2, 3, 4, (), "x"),
         OpenOrders("", ()),
+        FundingReport("BTC", 1, -2, -3, 4),
+        TransferReport("x", 1, "unknown", None),
+        LiquidationReport("x", 1, "", True, (("BTC", -1),)),
+        OrderUpdate("1", None, "BTC", 1, "canceled", "user"),
         LinkHealth(1, 2, 3, 4, 5, 6, None, None),
     ]
     for value in values:

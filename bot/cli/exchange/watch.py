@@ -12,7 +12,7 @@ from bot.cli.exchange.account import account_options
 from bot.errors import Exit
 
 if TYPE_CHECKING:
-    from bot.exchanges.protocol import AccountReport
+    from bot.exchanges.protocol import AccountReport, FundingReport, LiquidationReport, OrderUpdate, TransferReport
 
 EPILOG: Final = """\b
 Examples:
@@ -68,7 +68,7 @@ def watch(network: str, address: str, url: str | None, as_json: bool, duration: 
 def lines_of(report: AccountReport, seen: dict[str, Any]) -> Iterator[str]:
     """A report as text; nothing for positions and orders that are as `seen` has them."""
     from bot.clock import iso
-    from bot.exchanges.protocol import ExecutionReport, LinkState, OpenOrders
+    from bot.exchanges.protocol import AccountStanding, ExecutionReport, LinkState, OpenOrders
     from bot.money import format_e8
     from bot.words import many
 
@@ -87,12 +87,30 @@ def lines_of(report: AccountReport, seen: dict[str, Any]) -> Iterator[str]:
             seen[key] = orders
             stops = sum(one.kind == "stop" and not one.is_waiting for one in orders)
             yield f"open orders{_of(report.group)}: {len(orders)}, {many(stops, 'stop')} among them"
+    elif not isinstance(report, AccountStanding):
+        yield f"{iso(report.at_ms)} {_event_line(report)}"
     else:
         key, sizes = f"standing {report.group}", {one.market: one.signed_size for one in report.positions}
         if seen.get(key, {}) != sizes:
             seen[key] = sizes
             held = ", ".join(f"{market} {format_e8(size)}" for market, size in sizes.items()) or "none"
             yield f"{iso(report.at_ms)} positions{_of(report.group)}: {held}; value {format_e8(report.value)} USD"
+
+
+def _event_line(report: FundingReport | TransferReport | LiquidationReport | OrderUpdate) -> str:
+    """A report of money or of an order as text, without its instant."""
+    from bot.exchanges.protocol import FundingReport, LiquidationReport, TransferReport
+    from bot.money import format_e8
+
+    if isinstance(report, FundingReport):
+        return f"funding of {report.market}: {format_e8(report.amount)} USD"
+    if isinstance(report, TransferReport):
+        amount = "an unknown amount" if report.amount is None else f"{format_e8(report.amount)} USD"
+        return f"{report.kind}{_of(report.group)}: {amount}"
+    if isinstance(report, LiquidationReport):
+        return f"liquidation of {', '.join(f'{market} {format_e8(size)}' for market, size in report.positions)}"
+    reason = "" if report.reason is None else f": {report.reason}"
+    return f"order {report.order_id} of {report.market} {report.state}{reason}"
 
 
 def _of(group: str) -> str:

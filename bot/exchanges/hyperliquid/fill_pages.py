@@ -20,6 +20,7 @@ class FillPages:
 
     def __init__(self, user: str, start_ms: int, end_ms: int, *, page_sizes: tuple[int, ...] = PAGE_SIZES) -> None:
         self.found: list[ExecutionReport] = []
+        self._user = user
         self.query: dict[str, Any] | None = {"type": NAME, "user": user, "startTime": start_ms, "endTime": end_ms}
         self._page_sizes = page_sizes
         self._keys: set[tuple[Any, ...]] = set()
@@ -33,7 +34,7 @@ class FillPages:
         """Use one answer. UnknownForm if it is malformed, or if more fills have one instant than a page has rows."""
         assert self.query is not None
         rows = list(rows_of(answer, NAME))
-        reports = form.fills(answer, NAME)
+        reports = form.fills(answer, self._user, NAME)
         keys = {(row.text("coin"), row.instant("time"), row.whole("tid"), row.text("startPosition")) for row in rows}
         fresh = keys - self._keys
         self._keys |= keys

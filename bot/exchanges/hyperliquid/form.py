@@ -15,6 +15,7 @@ from bot.exchanges.protocol import (
     AddressReport,
     AgentReport,
     ExecutionReport,
+    FillKind,
     MarketListing,
     OrderKind,
     OrderReport,
@@ -43,6 +44,8 @@ ORDER_KINDS: Final[Mapping[str, OrderKind]] = {
     "Take Profit Market": "target",
     "Take Profit Limit": "target",
 }
+LIQUIDATION_KINDS: Final[Mapping[str, FillKind]] = {"market": "liquidation", "backstop": "backstop"}
+DELEVERAGED: Final = "Auto-Deleveraging"
 # Mode of an account -> what it is called in the sentences of `check`.
 ACCOUNT_MODES: Final = {
     "disabled": "standard",
@@ -145,12 +148,21 @@ def is_perpetual(coin: str) -> bool:
     return bool(coin) and "/" not in coin and coin[0] not in "@#+"
 
 
-def fills(answer: Any, where: str = "userFillsByTime") -> list[ExecutionReport]:
-    """Fills of perpetual markets, in the order of the answer."""
-    return [_fill(row) for row in rows_of(answer, where) if is_perpetual(row.text("coin"))]
+def fills(answer: Any, user: str, where: str = "userFillsByTime") -> list[ExecutionReport]:
+    """Fills of this user in perpetual markets, in the order of the answer."""
+    return [_fill(row, user) for row in rows_of(answer, where) if is_perpetual(row.text("coin"))]
 
 
-def _fill(row: JsonRow) -> ExecutionReport:
+def _fill_kind(row: JsonRow, user: str) -> FillKind:
+    """The fills of those who trade against a liquidated account name the liquidation too."""
+    if row.has("liquidation"):
+        liquidation = row.row("liquidation")
+        if liquidation.text("liquidatedUser").lower() == user:
+            return liquidation.choice("method", LIQUIDATION_KINDS)
+    return "adl" if row.has("dir") and row.text("dir") == DELEVERAGED else "fill"
+
+
+def _fill(row: JsonRow, user: str) -> ExecutionReport:
     size = row.size("sz")
     if not size:
         raise unknown(f"{row.where}.sz", "a positive size", row.text("sz"))
@@ -167,7 +179,7 @@ def _fill(row: JsonRow) -> ExecutionReport:
         fee_token=row.text("feeToken"),
         position_before=row.amount("startPosition"),
         is_taker=row.flag("crossed"),
-        is_liquidation=row.has("liquidation"),
+        kind=_fill_kind(row, user),
     )
 
 

@@ -73,7 +73,7 @@ async def _funding(exchange: ExchangePlugin, fields: Frame, say: Say) -> Values:
 
 async def _account(exchange: ExchangePlugin, fields: Frame, say: Say) -> Values:
     given = fields["cursor"]
-    cursor = None if given is None else FillCursor(given["at_ms"], given["positions"])
+    cursor = None if given is None else FillCursor(**given)
     async for reports in exchange.account(fields["address"], cursor):
         yield list(reports)
 

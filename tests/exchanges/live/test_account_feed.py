@@ -70,7 +70,7 @@ class Follower:
         return self.venue.exchange.now_ms + self.ahead_ms
 
     def journal(self) -> list[ExecutionReport]:
-        return form.fills([rows.fill(row) for row in self.venue.exchange.users[self.user].fills])
+        return form.fills([rows.fill(row) for row in self.venue.exchange.users[self.user].fills], self.user)
 
     def fills(self) -> list[ExecutionReport]:
         return [one for one in self.reports if isinstance(one, ExecutionReport)]

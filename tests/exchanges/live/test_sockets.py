@@ -136,7 +136,7 @@ async def test_a_fault_loses_no_fill_and_repeats_none(
         await until(20, lambda: len(followed.fills) >= trader.fills)
         await asyncio.to_thread(trader.trade, 1)
         await until(20, lambda: len(followed.fills) >= trader.fills and followed.phases[-1] == "in_step")
-        told = form.fills(hyperliquid.info("userFills", user=ADDRESS))
+        told = form.fills(hyperliquid.info("userFills", user=ADDRESS), ADDRESS)
         assert sorted(fill.key for fill in followed.fills) == sorted(fill.key for fill in told)
 
 

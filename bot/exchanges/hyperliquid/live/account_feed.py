@@ -99,7 +99,7 @@ class AccountFeed:
         if message.channel == "userFills":
             row = JsonRow(message.data, "userFills")
             self._check_user(row)
-            return self._fills(form.fills(row.items("fills"), "userFills.fills"), now_ms)
+            return self._fills(form.fills(row.items("fills"), self.address, "userFills.fills"), now_ms)
         if message.channel == "allDexsClearinghouseState":
             row = JsonRow(message.data, "allDexsClearinghouseState")
             self._check_user(row)
