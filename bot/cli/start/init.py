@@ -75,7 +75,7 @@ strategies:
     interval: {interval:<16}# longer bars trade less and pay fewer fees
     budget_usd: {budget:<14}# most notional in open positions and live orders
     max_leverage: 1
-    params:                   # these are the defaults; `bot strategies` lists the bounds
+    params:                   # `bot strategies` lists the defaults and the bounds
 {params}
 """
 UNIT: Final = """\
@@ -94,8 +94,8 @@ DEFAULT: Final = "trend"
 NEW_DEFAULT: Final = "breakout"
 BUDGET_USD: Final = Decimal(500)
 BUDGET_USD_MAX: Final = Decimal(1_000_000_000)
-# shows something soon
-INTERVAL: Final = "1m"
+# Of shorter bars the fees take more than a simple rule can earn.
+INTERVAL: Final = "1h"
 
 a_template = click.Choice(list(TEMPLATES))
 
@@ -214,6 +214,8 @@ def _asked(question: str, kind: click.ParamType[Any], default: Any, *, asks: boo
 def _checked_markets(template: StrategyTemplate, markets: list[str]) -> list[str]:
     """UsageError if the template cannot trade these markets."""
     is_event = [market.startswith("event:") for market in markets]
+    if template.name == "rotation" and len(markets) < 2:
+        raise click.UsageError("the template rotation chooses among at least two markets: --market BTC --market ETH")
     if template.name == "pairs" and len(markets) != 2:
         raise click.UsageError(f"the template pairs trades two markets, not {len(markets)}: --market BTC --market ETH")
     if any(is_event) != all(is_event) or any(is_event) != (template.name == "event-market"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,10 @@ from bot.errors import BotError, Exit
 
 @dataclass(frozen=True, slots=True)
 class StrategyTemplate:
-    """A strategy of the package's examples. `source` and `test` are below `bot/examples`."""
+    """A strategy of the package's examples. `source` and `test` are below `bot/examples`.
+
+    `hourly`: the params of a new project, for bars of 1h, where they differ from the defaults of the class.
+    """
 
     name: str
     source: str
@@ -28,6 +31,7 @@ class StrategyTemplate:
     kind: str
     summary: str
     markets: tuple[str, ...] = ("BTC",)
+    hourly: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def module(self) -> str:
@@ -41,10 +45,31 @@ class StrategyTemplate:
 TEMPLATES: Final[Mapping[str, StrategyTemplate]] = {
     one.name: one
     for one in (
-        StrategyTemplate("trend", "strategies/trend.py", "Trend", "follow two moving averages"),
-        StrategyTemplate("breakout", "templates/breakout.py", "Breakout", "follow a market out of its range"),
+        StrategyTemplate(
+            "trend",
+            "strategies/trend.py",
+            "Trend",
+            "follow two moving averages",
+            hourly={"fast_bars": 24, "slow_bars": 168, "band_atr": 1, "stop_atr": 5, "target_r": 5},
+        ),
+        StrategyTemplate(
+            "breakout",
+            "templates/breakout.py",
+            "Breakout",
+            "follow a market out of its range",
+            hourly={"channel_bars": 120, "stop_atr": 4, "trail_r": 2},
+        ),
         StrategyTemplate("mean-reversion", "strategies/reversion.py", "MeanReversion", "trade against a fast move"),
         StrategyTemplate("pairs", "templates/pairs.py", "Pairs", "trade the ratio of two markets", ("BTC", "ETH")),
+        StrategyTemplate(
+            "rotation", "templates/rotation.py", "Rotation", "hold the market that rises most", ("BTC", "ETH", "SOL")
+        ),
+        StrategyTemplate("session-open", "templates/session_open.py", "SessionOpen", "follow the first move of a day"),
+        StrategyTemplate(
+            "volatility-target", "templates/volatility_target.py", "VolatilityTarget", "hold less of what moves more"
+        ),
+        StrategyTemplate("dca", "templates/dca.py", "Dca", "buy the same amount at fixed times"),
+        StrategyTemplate("grid", "templates/grid.py", "Grid", "buy a fall in steps with orders that rest"),
         StrategyTemplate("schedule", "templates/schedule.py", "Schedule", "trade by the clock"),
         StrategyTemplate(
             "event-market",
@@ -116,12 +141,15 @@ def files_of(template: StrategyTemplate, names: Names, *, folder: str = "strateg
 
 
 def params_of(template: StrategyTemplate) -> list[tuple[str, Any, str]]:
-    """Each param of the strategy: name, default and description."""
+    """Each param of the strategy: name, value in a new project and description."""
     from bot.cli.common.files import example
     from bot.runtime.strategy_host.loader import load
 
     strategy = load(f"{template.module}:{template.kind}", example(template.source).parent).strategy
-    return [(name, field.default, field.description or "") for name, field in strategy.Params.model_fields.items()]
+    return [
+        (name, template.hourly.get(name, param.default), param.description or "")
+        for name, param in strategy.Params.model_fields.items()
+    ]
 
 
 def write_template(name: str, project: Path) -> list[Path]:

@@ -9,18 +9,18 @@ from bot import Bar, Bracket, Close, Field, Intent, MaxHold, Open, Params, Strat
 
 
 class Schedule(Strategy):
-    """Buy at each full hour and close at a quarter to the next; a stop and a longest holding time work at the
+    """Buy at 13:00 UTC from Monday to Friday and close at 20:00; a stop and a longest holding time work at the
     service.
     """
 
     class Params(Params):
         usd: float = Field(100, ge=10, le=1_000_000, description="notional of one position")
-        stop_pct: float = Field(1.0, gt=0, le=50, description="the stop, in percent of the entry")
-        hold_seconds: int = Field(3_000, ge=60, le=2_592_000, description="longest holding time, kept by the service")
+        stop_pct: float = Field(2.0, gt=0, le=50, description="the stop, in percent of the entry")
+        hold_seconds: int = Field(28_800, ge=60, le=2_592_000, description="longest holding time, kept by the service")
 
-    # Five cron fields in UTC: minute, hour, day, month, weekday. "30 14 * * 1-5" is 14:30 from Monday to Friday. A
-    # number is an interval in seconds.
-    timers = {"enter": "0 * * * *", "leave": "45 * * * *"}
+    # Five cron fields in UTC: minute, hour, day, month, weekday. A number is
+    # an interval in seconds. Each trade pays two fees, so trade rarely.
+    timers = {"enter": "0 13 * * 1-5", "leave": "0 20 * * 1-5"}
 
     def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
         for market in self.markets:
@@ -28,7 +28,7 @@ class Schedule(Strategy):
             if timer.name == "leave" and position:
                 yield Close(market)
             elif timer.name == "enter" and not position and not view.orders(market):
-                view.log("hour.began", market=market)
+                view.log("session.began", market=market)
                 yield Open(
                     market,
                     "long",
