@@ -201,7 +201,6 @@ def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem
     from bot.service.market_data.price_feed import RecordedSource
     from bot.service.market_data.recorded import interval_of, read_candles
     from bot.service.state_machine.bootstrap import recorded_start
-    from bot.venue.model.outcome import is_paid
 
     problems: list[Problem] = []
     played: dict[str, RecordedSource] = {}
@@ -215,7 +214,7 @@ def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem
         else:
             spec = CATALOGUE[one.market].spec
             try:
-                candles = read_candles(one.file, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
+                candles = read_candles(one.file, sz_decimals=spec.sz_decimals, are_odds=spec.margin_mode == "full")
                 played[one.market] = RecordedSource(candles, interval_of(one.file, candles))
             except ConfigError as error:
                 problems.append(source.problem((*at, "file"), str(error)))

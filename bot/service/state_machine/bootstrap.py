@@ -26,7 +26,6 @@ from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.replay import EMPTY_CHAIN, PricePosition, replay
 from bot.service.state_machine.rules_version import META, program
 from bot.venue.model.commands import ListMarket
-from bot.venue.model.outcome import is_paid
 from bot.venue.model.state import MarketSpec, State, VenueMarket
 from bot.venue.prices import index
 from bot.venue.storage import codec
@@ -397,7 +396,7 @@ def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
 
 def _recorded(path: Path, listing: Listing) -> RecordedSource:
     spec = listing.spec
-    candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
+    candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=spec.margin_mode == "full")
     sessions = None if has_saturdays(candle.ts for candle in candles) else spec.hours
     return RecordedSource(candles, interval_of(path, candles), spec.lot, sessions)
 

@@ -326,7 +326,7 @@ def market(state: State, listed: VenueMarket, store: CandleStore, now_ms: int) -
     bid, ask = (bids[0][0] if bids else None), (asks[0][0] if asks else None)
     day = store.day(now_ms)
     held = sum(peek(state, name).positions[spec.coin].size for name in listed.holders)
-    paid = outcome.is_paid(spec)
+    paid = spec.margin_mode == "full"
     # An event market's fee per share is rate * p * (1 - p), shown relative to the price of Yes.
     fee_part = (outcome.PAYOUT - listed.mark, outcome.PAYOUT) if paid else (1, 1)
     settled = listed.status == "settled"

@@ -12,7 +12,7 @@ from bot.model.events import fill as fill_event
 from bot.venue.accounting import drawdown_floors
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, div_up, fee_of
-from bot.venue.model.record import emit, next_seq
+from bot.venue.model.record import emit
 from bot.venue.model.state import (
     DAY_MS,
     MarketSpec,
@@ -359,40 +359,9 @@ def _fill_open(
     if order.key is not None and (key := state.keys.get(order.key)) is not None:
         roll_key_day(key, state.now_ms)
         key.day_notional += notional
-    _book_trade(state, trade, px * size // E8, size, fee, None)
-    order.filled += size
     if order.opens is not None:
         order.opens -= size
-    seq = next_seq(account)
-    event = fill_event(
-        (
-            account.id,
-            seq,
-            state.now_ms,
-            "entry",
-            spec.coin,
-            trade.id,
-            oid_text(account, order.number),
-            trade.kind,
-            side_name(position.side),
-            "open",
-            order.reduce_only,
-            size,
-            px,
-            fee,
-            None,
-            "maker" if maker else "taker",
-            order.size - order.filled,
-            position.size,
-            position.entry_px(),
-            account.balance,
-            order.request_id,
-            order.idempotency_key,
-            0,
-            None if reported is None else reported.venue_ts,
-        )
-    )
-    emit(state, account, event)
+    _book(state, account, position, trade, order, px, size, fee, None, 0, reported, maker=maker)
 
 
 def _fill_close(
@@ -416,53 +385,71 @@ def _fill_close(
     full = spec.margin_mode == "full"
     absorbed_before = account.absorbed
     take(account, position, size=size, entry_part=part, realized=realized, fee=fee, full=full)
-    _book_trade(state, trade, notional, size, fee, realized)
-    order.filled += size
-    flat = position.size == 0
-    if flat:
+    if not position.size:
         leave(state, account, market, position)
     absorbed = account.absorbed - absorbed_before
     trade.absorbed += absorbed
     realize_today(account, state.now_ms, realized + absorbed)
-    seq = next_seq(account)
-    event = fill_event(
-        (
-            account.id,
-            seq,
-            state.now_ms,
-            "exit",
-            spec.coin,
-            trade.id,
-            oid_text(account, order.number),
-            trade.kind,
-            side_name(position.side),
-            "close",
-            order.reduce_only,
-            size,
-            px,
-            fee,
-            realized,
-            "maker" if maker else "taker",
-            order.size - order.filled,
-            position.size,
-            None if flat else position.entry_px(),
-            account.balance,
-            order.request_id,
-            order.idempotency_key,
-            absorbed,
-            None if reported is None else reported.venue_ts,
-        )
-    )
-    emit(state, account, event)
+    _book(state, account, position, trade, order, px, size, fee, realized, absorbed, reported, maker=maker)
 
 
-def _book_trade(state: State, trade: VenueTrade, notional: int, size: int, fee: int, realized: int | None) -> None:
+def _book(
+    state: State,
+    account: VenueAccount,
+    position: VenuePosition,
+    trade: VenueTrade,
+    order: VenueOrder,
+    px: int,
+    size: int,
+    fee: int,
+    realized: int | None,
+    absorbed: int,
+    reported: ReportedFill | None,
+    *,
+    maker: bool,
+) -> None:
+    """Book one execution in its trade and its order, and emit its event. `realized` is None for an entry."""
+    now_ms, is_entry = state.now_ms, realized is None
     trade.filled += size
-    trade.filled_notional += notional
+    trade.filled_notional += px * size // E8
     trade.fee += fee
-    trade.updated_ms = state.now_ms
+    trade.updated_ms = now_ms
     if realized is not None:
         trade.realized = (trade.realized or 0) + realized
+    order.filled += size
+    account.event_seq += 1
+    emit(
+        state,
+        account,
+        fill_event(
+            (
+                account.id,
+                account.event_seq,
+                now_ms,
+                "entry" if is_entry else "exit",
+                position.coin,
+                trade.id,
+                oid_text(account, order.number),
+                trade.kind,
+                side_name(position.side),
+                "open" if is_entry else "close",
+                order.reduce_only,
+                size,
+                px,
+                fee,
+                realized,
+                "maker" if maker else "taker",
+                order.size - order.filled,
+                position.size,
+                position.entry_px() if position.size else None,
+                account.balance,
+                order.request_id,
+                order.idempotency_key,
+                absorbed,
+                None if reported is None else reported.venue_ts,
+            )
+        ),
+    )
 
 
 def take(

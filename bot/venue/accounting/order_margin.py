@@ -68,7 +68,7 @@ def freed_by_closing(
         got += px * part // E8
         fetched += outcome.worth(spec, position.side, px, part)
         fees += ledger.fee_on(spec, px, part, maker=at == len(fills))
-    if outcome.is_paid(spec):
+    if spec.margin_mode == "full":
         # The order's fees include those of this part.
         return fetched
     return 0 if left else max(0, position.margin + position.side * (got - position.entry_notional) - fees)
@@ -108,7 +108,7 @@ def largest_order(
         first_px = sizing_px(market, market.mid, order.side, limit_px or 0, limit=limit_px is not None)
         spendable = max(0, left)
         # Shares of an order that reverses the position are sized by the first price.
-        if reduce and outcome.is_paid(market.spec):
+        if reduce and market.spec.margin_mode == "full":
             spendable = spendable * outcome.share_px(market.spec, order.side, first_px) // unit_cost
         usd = reduce * outcome.share_px(market.spec, -order.side, first_px) // E8 + spendable
         return {"field": "usdAmount", "value": text_of(usd)} if usd >= market.spec.min_notional else None
@@ -257,7 +257,7 @@ def liquidation_of_fills(
     maker: bool,
 ) -> int | None:
     """The liquidation price of the position that these fills open or grow."""
-    if outcome.is_paid(market.spec):
+    if market.spec.margin_mode == "full":
         return None
     notional, margin = cost_of_opening(fills, reduce, (0, 0), leverage)
     size = sum([part for _, part in fills])
@@ -281,7 +281,7 @@ def liquidation_after(
     """`fee`: the fee, less the realised PnL of an order that only reduces. `fee_opening`: the part of the fee for the
     opening, the only part that an isolated margin pays.
     """
-    if outcome.is_paid(market.spec):
+    if market.spec.margin_mode == "full":
         return None
     mm = ledger.maintenance(market, market.mark * after.size // E8)
     if after.isolated:

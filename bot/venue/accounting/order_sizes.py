@@ -22,7 +22,7 @@ def bound_of(market: VenueMarket, mid: int, buy: int, bps: int) -> int:
     """
     spec = market.spec
     # Of the payout of 1 USD: 100 bps are one cent at any price, for Yes and No alike.
-    if outcome.is_paid(spec):
+    if spec.margin_mode == "full":
         return outcome.clamp(spec, mid + buy * outcome.PAYOUT * bps // BPS)
     raw = mid * (BPS + buy * bps) // BPS
     if spec.sig_figs is None:
@@ -44,7 +44,7 @@ def sizing_px(market: VenueMarket, mid: int, buy: int, bound: int, *, limit: boo
     first_px = level_px(market, mid, buy, 0) or mid
     if not limit:
         return first_px
-    return bound if buy > 0 or outcome.is_paid(market.spec) else max(bound, first_px)
+    return bound if buy > 0 or market.spec.margin_mode == "full" else max(bound, first_px)
 
 
 def size_of_usd(market: VenueMarket, mid: int, buy: int, usd: int, bound: int, *, limit: bool) -> int:
@@ -83,7 +83,7 @@ def size_at_fill(market: VenueMarket, order: VenueOrder, bound: int) -> int:
     """Size of an entry that waited for this price. Sizes an entry in USD now; never below the minimum order."""
     if order.usd is None:
         return order.size
-    if outcome.is_paid(market.spec):
+    if market.spec.margin_mode == "full":
         size = shares_of_usd(market, None, order.buy, order.usd, bound, limit=False)
     else:
         size = size_of_usd(market, market.mid, order.buy, order.usd, bound, limit=False)
@@ -94,7 +94,7 @@ def spread_bps(market: VenueMarket, mid: int, side: int) -> int:
     """Spread between the best prices, in bps scaled 1e8 of the value of one unit of this side at the mid."""
     spec = market.spec
     # The configured spread, before rounding to the grid.
-    if market.external != "closed" and not outcome.is_paid(spec):
+    if market.external != "closed" and spec.margin_mode != "full":
         return spec.half_spread * 2 * BPS
     between = level_px(market, mid, 1, 0) - level_px(market, mid, -1, 0)
     return between * BPS * E8 // outcome.share_px(spec, side, mid)
@@ -102,7 +102,7 @@ def spread_bps(market: VenueMarket, mid: int, side: int) -> int:
 
 def bps_from_mid(market: VenueMarket, px: int, mid: int) -> int:
     """Distance from the mid in bps scaled 1e8: relative to the mid, or in an event market to the payout."""
-    return abs(px - mid) * BPS * E8 // (outcome.PAYOUT if outcome.is_paid(market.spec) else mid)
+    return abs(px - mid) * BPS * E8 // (outcome.PAYOUT if market.spec.margin_mode == "full" else mid)
 
 
 def shallow_text(market: VenueMarket, buy: int, bps: int, found: int, wanted: int) -> str:
@@ -111,7 +111,7 @@ def shallow_text(market: VenueMarket, buy: int, bps: int, found: int, wanted: in
     """
     text = f"the book holds {text_of(found)} of {text_of(wanted)} within {bps} bps"
     tick, best = market.tick(market.mid), level_px(market, market.mid, buy, 0)
-    if found or outcome.is_paid(market.spec) or tick * BPS <= market.mid * bps:
+    if found or market.spec.margin_mode == "full" or tick * BPS <= market.mid * bps:
         return text
     share = tick * 10_000 // market.mid
     coarse = f"the tick of {text_of(tick)} is {share / 100:g} % of the price"

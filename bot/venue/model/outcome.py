@@ -21,11 +21,6 @@ PX_MAX: Final = PAYOUT - PX_MIN
 Fills = list[tuple[int, int]]
 
 
-def is_paid(spec: MarketSpec) -> bool:
-    """True if positions of this market are paid in full."""
-    return spec.margin_mode == "full"
-
-
 def share_px(spec: MarketSpec, side: int, px: int) -> int:
     """Cost of one unit of this side at `px`: the price, or 1 USD less the price for a No share."""
     return PAYOUT - px if side < 0 and spec.margin_mode == "full" else px

@@ -6,7 +6,6 @@ The part that the book cannot fill is tried again.
 from __future__ import annotations
 
 from bot.venue.accounting.order_sizes import TRIGGER_SLIPPAGE_BPS, bound_of
-from bot.venue.model import outcome
 from bot.venue.model.numbers import BPS
 from bot.venue.model.record import emit_order, next_oid, open_trade
 from bot.venue.model.state import State, VenueAccount, VenueMarket, VenueOrder, VenuePosition, VenueTrade
@@ -98,7 +97,7 @@ def bound_of_trigger(market: VenueMarket, px: int, buy: int) -> int:
     """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of the price, or ten cents in
     an event market.
     """
-    if outcome.is_paid(market.spec):
+    if market.spec.margin_mode == "full":
         return bound_of(market, px, buy, TRIGGER_SLIPPAGE_BPS)
     return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
 

@@ -187,8 +187,9 @@ def close(state: State, account: VenueAccount, key: VenueKey | None, command: Cl
         return size
     bps = command.slippage_bps if command.slippage_bps is not None else CLOSE_SLIPPAGE_BPS
     bound = bound_of(market, market.mid, -position.side, bps)
-    fills = walk(market, market.mid, -position.side, size, bound)
-    if state.rules.fill_at != "next" and not fills:
+    waits = state.rules.fill_at == "next"
+    fills = [] if waits else walk(market, market.mid, -position.side, size, bound)
+    if not waits and not fills:
         text = shallow_text(market, -position.side, bps, 0, size)
         return Refusal("insufficient_depth", text, fix={"action": "wait"})
     order = exits.exit_order(
@@ -206,7 +207,7 @@ def close(state: State, account: VenueAccount, key: VenueKey | None, command: Cl
     )
     order.slippage_bps = command.slippage_bps
     trade = open_trade(state, account, order, kind="close", intent="close", side=position.side, size=size)
-    if state.rules.fill_at == "next":
+    if waits:
         open_orders.keep_until_next_point(state, account, market, order, 0)
         market.pending.append((account.id, order.number))
         return OrderPlaced(trade)

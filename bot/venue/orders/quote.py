@@ -65,9 +65,8 @@ def quote(state: State, account: VenueAccount, order: OrderSpec, key: VenueKey |
     if refused := limits.refuse_coin(market, key):
         return refused
     position, _ = position_at_its_turn(account, market)
-    draft = OrderQuote(
-        state, account, order, key, market, position, order.type == "limit", outcome.is_paid(market.spec), warnings=[]
-    )
+    limit, full = order.type == "limit", market.spec.margin_mode == "full"
+    draft = OrderQuote(state, account, order, key, market, position, limit, full, warnings=[])
     refused = _set_size(draft) or _refuse_size(draft) or _set_leverage(draft) or _set_fills(draft)
     if refused is not None:
         return refused

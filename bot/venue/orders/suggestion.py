@@ -92,7 +92,7 @@ def suggest(
     if limits.refuse_coin(market, key) is not None:
         most = 0
     fetched_px, held = outcome.share_px(market.spec, -buy, market.mid), 0
-    if not closing and position is not None and position.side != side and outcome.is_paid(market.spec):
+    if not closing and position is not None and position.side != side and market.spec.margin_mode == "full":
         held = position.size
     asked = size if size is not None else notional * E8 // fetched_px if notional is not None else low
     reduces = 0 < asked <= held

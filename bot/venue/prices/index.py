@@ -49,16 +49,15 @@ CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch"
 _level: Final = partial(tuple.__new__, WaitingLevel)
 
 
-def _entry(px: int, kind: str, account: str, number: int, *, falls: bool) -> LevelEntry:
-    return (px if falls else -px, -RANKS[kind], -number, _level((kind, account, number)))
+def _entry(
+    market: VenueMarket, px: int, kind: str, account: str, number: int, *, falls: bool
+) -> tuple[list[LevelEntry], LevelEntry]:
+    """A level and the list that it belongs to. `falls`: it waits for a falling price."""
+    entry = (px if falls else -px, -RANKS[kind], -number, _level((kind, account, number)))
+    return market.falling if falls else market.rising, entry
 
 
-def _add(market: VenueMarket, entry: LevelEntry, *, falls: bool) -> None:
-    insort(market.falling if falls else market.rising, entry)
-
-
-def _drop(market: VenueMarket, entry: LevelEntry, *, falls: bool) -> None:
-    levels = market.falling if falls else market.rising
+def _drop(levels: list[LevelEntry], entry: LevelEntry) -> None:
     at = bisect_left(levels, entry)
     assert levels[at] == entry, entry
     del levels[at]
@@ -89,21 +88,19 @@ def order_level(market: VenueMarket, order: VenueOrder) -> int:
     return clamp(market.spec, through)
 
 
-def _order_entry(market: VenueMarket, order: VenueOrder) -> tuple[LevelEntry, bool]:
-    falls, px = order_falls(order), order.trigger_px
+def _order_entry(market: VenueMarket, order: VenueOrder) -> tuple[list[LevelEntry], LevelEntry]:
+    px = order.trigger_px
     if px is None:
         px = order_level(market, order)
-    return _entry(px, order.kind, order.account, order.number, falls=falls), falls
+    return _entry(market, px, order.kind, order.account, order.number, falls=order_falls(order))
 
 
 def watch_order(market: VenueMarket, order: VenueOrder) -> None:
-    entry, falls = _order_entry(market, order)
-    insort(market.falling if falls else market.rising, entry)
+    insort(*_order_entry(market, order))
 
 
 def unwatch_order(market: VenueMarket, order: VenueOrder) -> None:
-    entry, falls = _order_entry(market, order)
-    _drop(market, entry, falls=falls)
+    _drop(*_order_entry(market, order))
 
 
 def is_watched(market: VenueMarket, order: VenueOrder) -> bool:
@@ -116,29 +113,28 @@ def is_watched(market: VenueMarket, order: VenueOrder) -> bool:
 # ── Trailing stops ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _trail_entries(guardian: VenueGuardian) -> list[tuple[LevelEntry, bool]]:
+def _trail_entries(market: VenueMarket, guardian: VenueGuardian) -> list[tuple[list[LevelEntry], LevelEntry]]:
     """A trailing stop has two levels: its stop, and one unit beyond its extreme (or its activation price)."""
     assert guardian.extreme is not None
-    falls = guardian.side > 0
-    entries = [(_entry(guardian.extreme, "trail_move", guardian.account, guardian.number, falls=not falls), not falls)]
-    if guardian.active:
-        assert guardian.stop_px is not None
-        entries.append((_entry(guardian.stop_px, "trail", guardian.account, guardian.number, falls=falls), falls))
-        entries[0] = (
-            _entry(guardian.extreme + guardian.side, "trail_move", guardian.account, guardian.number, falls=not falls),
-            not falls,
-        )
-    return entries
+    falls, account, number = guardian.side > 0, guardian.account, guardian.number
+    if not guardian.active:
+        return [_entry(market, guardian.extreme, "trail_move", account, number, falls=not falls)]
+    assert guardian.stop_px is not None
+    beyond = guardian.extreme + guardian.side
+    return [
+        _entry(market, beyond, "trail_move", account, number, falls=not falls),
+        _entry(market, guardian.stop_px, "trail", account, number, falls=falls),
+    ]
 
 
 def watch_trail(market: VenueMarket, guardian: VenueGuardian) -> None:
-    for entry, falls in _trail_entries(guardian):
-        _add(market, entry, falls=falls)
+    for levels, entry in _trail_entries(market, guardian):
+        insort(levels, entry)
 
 
 def unwatch_trail(market: VenueMarket, guardian: VenueGuardian) -> None:
-    for entry, falls in _trail_entries(guardian):
-        _drop(market, entry, falls=falls)
+    for levels, entry in _trail_entries(market, guardian):
+        _drop(levels, entry)
 
 
 # ── Margin watches ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,9 +157,9 @@ def move_floor(market: VenueMarket, position: VenuePosition, level: int | None) 
 def _move(market: VenueMarket, position: VenuePosition, old: int | None, level: int | None, kind: str) -> None:
     falls = position.side > 0
     if old is not None:
-        _drop(market, _entry(old, kind, position.account, 0, falls=falls), falls=falls)
+        _drop(*_entry(market, old, kind, position.account, 0, falls=falls))
     if level is not None:
-        _add(market, _entry(level, kind, position.account, 0, falls=falls), falls=falls)
+        insort(*_entry(market, level, kind, position.account, 0, falls=falls))
         market.watches += 1
 
 
@@ -264,8 +260,8 @@ def rebuild(state: State) -> None:
             heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
     # dict.values, because a mapping of accounts may count its own reads, and nothing stored changes here.
     for account in dict.values(state.accounts):
-        for market, entry, falls in _entries(state, account):
-            (market.falling if falls else market.rising).append(entry)
+        for levels, entry in _entries(state, account):
+            levels.append(entry)
         for guardian in account.guardians.values():
             if guardian.deadline_ms is not None:
                 schedule_guardian(state, account, guardian)
@@ -276,26 +272,24 @@ def rebuild(state: State) -> None:
 
 def forget(state: State, account: VenueAccount) -> None:
     """Remove every level of an account. Its deadlines in the heap are ignored once its guardians are removed."""
-    for market, entry, falls in _entries(state, account):
-        _drop(market, entry, falls=falls)
+    for levels, entry in _entries(state, account):
+        _drop(levels, entry)
 
 
-def _entries(state: State, account: VenueAccount) -> Iterator[tuple[VenueMarket, LevelEntry, bool]]:
-    """All levels of an account: (market, entry, True if it waits for a falling price)."""
+def _entries(state: State, account: VenueAccount) -> Iterator[tuple[list[LevelEntry], LevelEntry]]:
+    """All levels of an account, each with its list."""
     markets = state.markets
     # The orders of an account at an exchange wait there, not here.
     for order in account.orders.values() if account.exchange is None else ():
         market = markets[order.coin]
         if is_watched(market, order):
-            entry, falls = _order_entry(market, order)
-            yield market, entry, falls
+            yield _order_entry(market, order)
     for guardian in account.guardians.values():
         coin = guardian.spec.coin
         if guardian.spec.type == "trailing_stop" and coin is not None and guardian.extreme is not None:
-            for entry, falls in _trail_entries(guardian):
-                yield markets[coin], entry, falls
+            yield from _trail_entries(markets[coin], guardian)
     for position in account.positions.values():
         falls = position.side > 0
         for kind, level in (("liquidation", position.liquidation_level), ("drawdown", position.floor_level)):
             if level is not None:
-                yield markets[position.coin], _entry(level, kind, account.id, 0, falls=falls), falls
+                yield _entry(markets[position.coin], level, kind, account.id, 0, falls=falls)

@@ -499,7 +499,7 @@ def _why_not_opened(
     ):
         return "position_closed"
     _, margin = cost_of_opening(outcome.paid(spec, order.buy, fills), against, (0, 0), leverage)
-    if outcome.is_paid(spec):
+    if spec.margin_mode == "full":
         margin += sum(ledger.fee_on(spec, px, sz, maker=False) for px, sz in fills)
     back = freed_by_closing(market, position, fills, (0, 0)) if against else 0
     back += ledger.coming_back(state, account, market) + _behind(account, market, order)
