@@ -138,7 +138,7 @@ class BacktestSession:
         # A market may be settled after the last close.
         if stepper.now_ms() < end_ms - 1:
             self.exchange.advance(end_ms - 1)
-            stepper.take_events()
+            stepper.catch_up(at_once=True)
 
     def _run_outage(self, outage: Outage) -> None:
         """The daemon dies at the start of the outage, as in a power cut.
@@ -147,7 +147,7 @@ class BacktestSession:
         """
         exchange, stepper, stats, timeline = self.exchange, self.stepper, self.stats, self.timeline
         exchange.advance(max(outage.at_ms - 1, stepper.now_ms()))
-        stepper.take_events()
+        stepper.catch_up(at_once=True)
         kernel = stepper.running()
         record = OutageRecord(
             outage, exchange.count + 1, equity_before_usd=self._equity_usd(), open_before=_open_positions(kernel)
@@ -198,7 +198,7 @@ class BacktestSession:
         stepper.start(kernel)
         self._wait(kernel.recover())
         kernel.strategy_host.run = run_inline
-        stepper.events_taken()
+        stepper.drained = self.exchange.count
         if self._is_stopped:
             return
         self._send_heartbeats()
@@ -233,10 +233,10 @@ class BacktestSession:
         stepper = self.stepper
         kernel = stepper.running()
         self._keep_quarantined(kernel)
-        stepper.take_events()
+        stepper.catch_up(at_once=True)
         stepper.begin_pass()
         self._wait(kernel.reconciliation.reconcile())
-        stepper.events_taken()
+        stepper.drained = self.exchange.count
         self._wait(kernel.stop())
 
     def _keep_quarantined(self, kernel: Kernel) -> None:

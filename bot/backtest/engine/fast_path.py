@@ -87,11 +87,9 @@ class SingleMarketPath:
             # An order waits for the next bar: nothing is decided before it.
             if seen is None and band.lo > band.hi:
                 bar = next(bars, None)
-            elif (
-                stepper.is_behind
-                # Of the order that was just sent. The events of one that waits are read with those of its bar.
-            ):
-                stepper.take_events()
+            # Events of the order that was just sent. Those of one that waits are read with the events of its bar.
+            elif exchange.count != stepper.drained:
+                stepper.catch_up()
                 continue
             else:
                 bar, decision = decide(series, bars, band, seen)

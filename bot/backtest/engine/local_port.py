@@ -304,6 +304,7 @@ class OwnEvents:
     def __init__(self, exchange: SimulatedExchange, log: MemoryEvents) -> None:
         self._exchange = exchange
         self._log = log
+        self.take = log.take_own
 
     def fresh(self) -> Sequence[ModelEvent]:
         number = self._log.newest
@@ -315,9 +316,6 @@ class OwnEvents:
             number = number_of(cursor.last_id)
         buffer = self._exchange.event_buffer
         return buffer.events[number + 1 - buffer.first :]
-
-    def take(self, events: Sequence[ModelEvent]) -> None:
-        self._log.take_own(events)
 
     def id_of(self, event: ModelEvent) -> str:
         return event_id(event.seq)

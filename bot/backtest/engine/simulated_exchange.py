@@ -179,12 +179,8 @@ class SimulatedExchange(Machine):
             return _NEVER
         falling, rising = market.falling, market.rising
         lo, hi = falling[-1][0] / E8 if falling else _LOWEST, -rising[-1][0] / E8 if rising else _HIGHEST
-        return _calm((lo, hi, self._until_ms()))
-
-    def _until_ms(self) -> int:
-        """When every band ends: after the next deadline, or the next change by the session itself."""
         until_ms, change_ms = index.next_deadline_ms(self.state) or FOREVER_MS, self._change_ms
-        return 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)
+        return _calm((lo, hi, 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)))
 
     def bands(self) -> Mapping[str, Calm]:
         """The band of every market. It stays the same until the next command."""

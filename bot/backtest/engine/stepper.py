@@ -100,7 +100,7 @@ class Stepper:
         self._clock = clock
         self._stats = stats
         # number of the newest event that the kernel has taken
-        self._drained = 0
+        self.drained = 0
         # number of the newest event at the last comparison at the end of a chunk
         self._compared = -1
 
@@ -181,53 +181,38 @@ class Stepper:
 
         `before_next_bar`: nothing else is decided before the venue has seen the next bar.
         """
-        kernel = self.kernel
-        assert kernel is not None
+        kernel = self.running()
         self._stats.decisions += 1
         self.begin_pass()
         # If no request to the venue takes time, the events of an order may be read with those of the next bar.
         reads = not before_next_bar or kernel.events.source is None or self.latency_ms > 0
         self.wait(kernel.act([(decision, closed)], reads=reads))
         if not reads:
-            if not self._has_unsettled():
-                # `is_behind` says that the new events are not read yet.
+            if not _has_unsettled(kernel):
+                # `drained` says that the new events are not read yet.
                 return
             self.wait(kernel.events.drain())
         self.settle()
 
-    def _has_unsettled(self) -> bool:
-        """True if the service has not accepted one of the open intents."""
-        return not _ACCEPTED.issuperset(map(_STATE, self.running().execution.live.values()))
+    def catch_up(self, *, at_once: bool = False) -> None:
+        """One pass that takes new events, or retries what an earlier pass has left.
 
-    @property
-    def is_behind(self) -> bool:
-        """True if the venue has events that the kernel has not taken."""
-        return self._exchange.count != self._drained
-
-    def take_events(self) -> None:
-        """One pass that takes the venue's new events."""
-        kernel = self.kernel
-        assert kernel is not None
-        self.cause_ms = None
+        `at_once`: also if there are no new events and nothing is left.
+        """
+        kernel = self.running()
+        is_behind = at_once or self._exchange.count != self.drained
+        if not is_behind and not kernel.execution.live:
+            return
+        # With latency a retried order is sent at this instant.
+        self.cause_ms = None if is_behind else self.now_ms()
         self.begin_pass()
-        if not kernel.events.take_now():
+        if is_behind and not kernel.events.take_now():
             self.wait(kernel.events.drain())
         self.settle()
 
-    def catch_up(self) -> None:
-        """Take new events, or retry what an earlier pass has left."""
-        if self.is_behind:
-            self.take_events()
-        elif self.running().execution.live:
-            # With latency a retried order is sent at this instant.
-            self.cause_ms = self.now_ms()
-            self.begin_pass()
-            self.settle()
-
     def begin_pass(self) -> None:
-        kernel = self.kernel
-        assert kernel is not None
-        if kernel.execution.live and self._has_unsettled():
+        kernel = self.running()
+        if kernel.execution.live and _has_unsettled(kernel):
             self.pacer.moved(self.now_ms())
         kernel.budget.begin()
 
@@ -235,8 +220,7 @@ class Stepper:
         """End a pass: settle open intents, repair missing stops and guardians, place target orders, and compare with
         the account where the kernel asks for it.
         """
-        kernel = self.kernel
-        assert kernel is not None
+        kernel = self.running()
         if kernel.strategy_host.asker is not None and kernel.strategy_host.asker.answered():
             self.wait(kernel.take_replies())
         if kernel.execution.live:
@@ -251,20 +235,19 @@ class Stepper:
         if kernel.conditions.losses.is_used:
             # A fill may have cost more than the close of its bar shows.
             kernel.conditions.losses.watch(self.now_ms())
-        self.events_taken()
-
-    def events_taken(self) -> None:
-        """The kernel has taken every event so far."""
-        self._drained = self._exchange.count
+        self.drained = self._exchange.count
 
     def end_of_chunk(self) -> None:
         """Compare with the account, unless nothing has happened since the last comparison here."""
-        kernel = self.kernel
-        assert kernel is not None
+        kernel = self.running()
         if self._exchange.count != self._compared or kernel.execution.live:
             self.begin_pass()
             self.wait(kernel.reconciliation.reconcile())
-            self.events_taken()
-            self._compared = self._exchange.count
+            self.drained = self._compared = self._exchange.count
         kernel.feed.trim()
         gc.freeze()
+
+
+def _has_unsettled(kernel: Kernel) -> bool:
+    """True if the service has not accepted one of the open intents."""
+    return not _ACCEPTED.issuperset(map(_STATE, kernel.execution.live.values()))
