@@ -104,7 +104,7 @@ class TrailingStop:
     activate_at_r: Number | None = None
 
     def __post_init__(self) -> None:
-        if len(_given(self, "trail_pct", "trail_r")) != 1:
+        if (self.trail_pct is None) == (self.trail_r is None):
             raise StrategyError("TrailingStop: give exactly one of trail_pct and trail_r")
         for name, most in (("trail_pct", TRAIL_PCT_MAX), ("trail_r", TRAIL_R_MAX), ("activate_at_r", TRAIL_R_MAX)):
             if getattr(self, name) is not None:
@@ -162,10 +162,9 @@ class Open:
         side: Any = self.side
         if not isinstance(side, str) or side not in ("long", "short"):
             raise StrategyError(f'Open: side is "long" or "short", not {side!r}')
-        amounts = _given(self, "usd", "size")
-        if len(amounts) != 1:
+        if (self.usd is None) == (self.size is None):
             raise StrategyError("Open: give exactly one of usd and size")
-        _positive(self, amounts[0])
+        _positive(self, "size" if self.usd is None else "usd")
         if self.leverage is not None:
             _whole(self, "leverage", 1, LEVERAGE_MAX)
         if self.max_slippage_bps is not None:
@@ -234,7 +233,7 @@ class Cancel:
     market: str | None = None
 
     def __post_init__(self) -> None:
-        if len(_given(self, "oid", "market")) != 1:
+        if (self.oid is None) == (self.market is None):
             raise StrategyError("Cancel: give exactly one of oid and market")
         oid: Any = self.oid
         if oid is not None and not (isinstance(oid, str) and oid and oid.isprintable()):

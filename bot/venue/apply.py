@@ -56,7 +56,7 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     kind = type(command)
     fresh: list[Event] = []
     state.fresh = fresh
-    if kind is c.Pulse or kind is c.RunOverdue:
+    if kind in _RUNS:
         run_due(state, now_ms, inclusive=kind is c.Pulse)
     # Commands of this kind set the time of each of their points themselves.
     if kind not in _WALKS:
@@ -513,6 +513,7 @@ def _heartbeat(state: State, command: c.Heartbeat) -> Any:
     return guardian_commands.beat(state, state.accounts[command.account], command.ahead_ms)
 
 
+_RUNS: Final = frozenset({c.Pulse, c.RunOverdue})
 _WALKS: Final = frozenset({c.PassBar, c.PassBars, c.PassPoints})
 
 HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {

@@ -110,7 +110,7 @@ class BacktestSession:
     @property
     def kernel(self) -> Kernel | None:
         """The running daemon's kernel; None while the daemon is down."""
-        return self.stepper.kernel
+        return self.stepper.kernel if self.stepper.is_up else None
 
     def run(self, progress: Progress | None = None) -> RunStats:
         """Run from the first bar to the last, or until `progress` returns False."""
@@ -148,12 +148,12 @@ class BacktestSession:
         exchange, stepper, stats, timeline = self.exchange, self.stepper, self.stats, self.timeline
         exchange.advance(max(outage.at_ms - 1, stepper.now_ms()))
         stepper.catch_up(at_once=True)
-        kernel = stepper.running()
+        kernel = stepper.kernel
         record = OutageRecord(
             outage, exchange.count + 1, equity_before_usd=self._equity_usd(), open_before=_open_positions(kernel)
         )
         self._keep_quarantined(kernel)
-        stepper.kernel = None
+        stepper.is_up = False
         end_ms = min(outage.end_ms, timeline.end_ms)
         before = timeline.passed_bars()
         exchange.advance(max(end_ms - 1, stepper.now_ms()))
@@ -164,7 +164,7 @@ class BacktestSession:
         for series_cursor in timeline.series_cursors:
             series_cursor.pass_over(end_ms)
         self._start_daemon()
-        record.equity_after_usd, record.open_after = self._equity_usd(), _open_positions(stepper.running())
+        record.equity_after_usd, record.open_after = self._equity_usd(), _open_positions(stepper.kernel)
         stats.outage_records.append(record)
 
     def _equity_usd(self) -> float:
@@ -221,7 +221,7 @@ class BacktestSession:
 
         During warm-up bars it also reports the progress; after a stop the rest of the warm-up is skipped.
         """
-        if self.stepper.running().state.warming is not None:
+        if self.stepper.kernel.state.warming is not None:
             if not self._is_stopped and self._monitor.polling.is_late:
                 self._is_stopped = not self._monitor.goes_on()
             if self._is_stopped:
@@ -231,7 +231,7 @@ class BacktestSession:
     def _stop_daemon(self) -> None:
         """The daemon stops in order at the end of the session. Its kernel can be read afterwards."""
         stepper = self.stepper
-        kernel = stepper.running()
+        kernel = stepper.kernel
         self._keep_quarantined(kernel)
         stepper.catch_up(at_once=True)
         stepper.begin_pass()

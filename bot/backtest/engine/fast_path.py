@@ -14,7 +14,7 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
 from bot.backtest.engine.timeline import Timeline
-from bot.runtime.passes.bar_feed import BarSeries, ClosedBar
+from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.ports import Calm
 from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
@@ -76,7 +76,7 @@ class SingleMarketPath:
 
     def _run_batch(self, cursor: MarketCursor, series: BarSeries, batch: BarBatch, last: int) -> None:
         """The bars of the batch up to row `last`, or fewer when the progress is due to be reported."""
-        kernel, exchange, stepper, stats = self._stepper.running(), self._exchange, self._stepper, self._monitor.stats
+        kernel, exchange, stepper, stats = self._stepper.kernel, self._exchange, self._stepper, self._monitor.stats
         decide, band_of, coin = stepper.runs.decide, exchange.band, cursor.coin
         bars = batch.take(self._monitor.polling.grant(coin, batch.left))
         # The venue has seen this bar, but no strategy has decided on it: the next run starts with it.
@@ -99,7 +99,7 @@ class SingleMarketPath:
                 if bar is not seen:
                     exchange.skip(cursor, last - 1 - batch.left)
                 seen, stepper.cause_ms = None, bar.at_ms - 1
-                stepper.act(decision, ClosedBar(bar.at_ms, coin, series.interval, bar), before_next_bar=True)
+                stepper.act(decision, series, bar, before_next_bar=True)
                 continue
             stats.touched += 1
             # Inside this bar an order has arrived or a daemon has started: the rest of the bar goes point by point.

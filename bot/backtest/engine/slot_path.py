@@ -81,7 +81,7 @@ class SlotPath:
         """Skip the closes that no strategy listens to, up to the next one that matters: a heard bar, a timer, or a
         price that the venue must see. False:
         the next close matters."""
-        exchange, kernel = self._exchange, self._stepper.running()
+        exchange, kernel = self._exchange, self._stepper.kernel
         if not self._may_leap or kernel.execution.live:
             return False
         step_ms = self._timeline.cursors[0].step_ms
@@ -102,7 +102,7 @@ class SlotPath:
         """When the next timer is due, if no market has a bar before that; the next bar closes at `close_ms`. It fires
         as if the missing bars were there and their price stood still.
         """
-        due_ms = self._stepper.running().timers.next_ms
+        due_ms = self._stepper.kernel.timers.next_ms
         if due_ms is None or due_ms >= close_ms:
             return None
         cursors = [cursor for cursor in self._timeline.cursors if not cursor.is_over]
@@ -116,7 +116,7 @@ class SlotPath:
 
         Where no candle closes the venue is always asked, because only bars can say that it need not be.
         """
-        exchange, kernel, stats, timeline = self._exchange, self._stepper.running(), self._monitor.stats, self._timeline
+        exchange, kernel, stats, timeline = self._exchange, self._stepper.kernel, self._monitor.stats, self._timeline
         bands = exchange.bands() if is_close and self._may_skip and not kernel.execution.live else None
         if bands is not None and exchange.is_calm(slot_ms - 1, bands):
             # The venue may have seen the beginning of a longer bar that closes here.

@@ -86,9 +86,11 @@ class Stepper:
         wait: Callable[..., Any],
         started_ms: int,
     ) -> None:
-        self.kernel: Kernel | None = None
-        # The runs of bars of the running kernel.
+        # The newest daemon's kernel, and its runs of bars.
+        self.kernel: Kernel
         self.runs: BarRuns
+        # False while the daemon is down
+        self.is_up = False
         self.pacer = SessionPacer()
         self.wait = wait
         self.latency_ms = latency_ms
@@ -105,12 +107,8 @@ class Stepper:
         self._compared = -1
 
     def start(self, kernel: Kernel) -> None:
-        self.kernel, self.runs = kernel, BarRuns(kernel)
+        self.kernel, self.runs, self.is_up = kernel, BarRuns(kernel), True
         self.started_ms = self.now_ms()
-
-    def running(self) -> Kernel:
-        assert self.kernel is not None
-        return self.kernel
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -119,7 +117,7 @@ class Stepper:
 
     def decide_at(self, at_ms: int, due: Sequence[tuple[BarSeries, Bar]]) -> None:
         """Decide on bars that all close at one instant, then fire the timers that are due by then, as live."""
-        kernel = self.running()
+        kernel = self.kernel
         is_bound = self._decide_all(due)
         # The day began before the bars of all markets came.
         if at_ms <= kernel.account.attribution.day_ms:
@@ -138,31 +136,31 @@ class Stepper:
             for series, bar in due:
                 decision, is_bound_here = self._decision_on(series, bar)
                 if decision is not None:
-                    self.act(decision, ClosedBar(bar.at_ms, series.market, series.interval, bar))
+                    self.act(decision, series, bar)
                 is_bound |= is_bound_here
             return is_bound
         decided = [(self._decision_on(series, bar), series, bar) for series, bar in due]
         for (decision, _), series, bar in decided:
             if decision is not None:
                 self.cause_ms = bar.at_ms - 1
-                self.act(decision, ClosedBar(bar.at_ms, series.market, series.interval, bar))
+                self.act(decision, series, bar)
         return any(is_bound for (_, is_bound), _, _ in decided)
 
     def _decision_on(self, series: BarSeries, bar: Bar) -> tuple[Decision | None, bool]:
         """The strategies' decision on a bar, and whether a timer or a daily loss limit falls on its close."""
-        kernel = self.running()
+        kernel = self.kernel
         self.cause_ms = bar.at_ms - 1
         left, decision = self.runs.decide(series, iter((bar,)), ANY_BAR)
         if decision is not None or left is None:
             return decision, False
         self.begin_pass()
         self.wait(kernel.fire_timers(bar.at_ms - 1))
-        closed = ClosedBar(bar.at_ms, series.market, series.interval, bar)
+        closed = ClosedBar(bar.at_ms, *series, bar)
         return self.wait(kernel.strategy_host.decide(closed, now_ms=bar.at_ms)), True
 
     def fire_timers(self, at_ms: int) -> None:
         """One pass for the timers that are due by `at_ms`."""
-        kernel = self.running()
+        kernel = self.kernel
         self.cause_ms = at_ms - 1
         self.begin_pass()
         self.wait(kernel.fire_timers(at_ms))
@@ -170,23 +168,23 @@ class Stepper:
 
     def precompute(self, series: BarSeries, columns: Columns) -> None:
         """Compute the declared indicators of a chunk of bars at once. Strategies get their values bar by bar."""
-        for instance in self.running().strategy_host.instances:
+        for instance in self.kernel.strategy_host.instances:
             if series in instance.series:
                 instance.indicators.precompute(series.market, columns)
 
     # -- passes
 
-    def act(self, decision: Decision, closed: ClosedBar, *, before_next_bar: bool = False) -> None:
-        """One pass that carries out a decision.
+    def act(self, decision: Decision, series: BarSeries, bar: Bar, *, before_next_bar: bool = False) -> None:
+        """One pass that carries out a decision on a bar.
 
         `before_next_bar`: nothing else is decided before the venue has seen the next bar.
         """
-        kernel = self.running()
+        kernel = self.kernel
         self._stats.decisions += 1
         self.begin_pass()
         # If no request to the venue takes time, the events of an order may be read with those of the next bar.
         reads = not before_next_bar or kernel.events.source is None or self.latency_ms > 0
-        self.wait(kernel.act([(decision, closed)], reads=reads))
+        self.wait(kernel.act([(decision, ClosedBar(bar.at_ms, *series, bar))], reads=reads))
         if not reads:
             if not _has_unsettled(kernel):
                 # `drained` says that the new events are not read yet.
@@ -199,7 +197,7 @@ class Stepper:
 
         `at_once`: also if there are no new events and nothing is left.
         """
-        kernel = self.running()
+        kernel = self.kernel
         is_behind = at_once or self._exchange.count != self.drained
         if not is_behind and not kernel.execution.live:
             return
@@ -211,7 +209,8 @@ class Stepper:
         self.settle()
 
     def begin_pass(self) -> None:
-        kernel = self.running()
+        assert self.is_up
+        kernel = self.kernel
         if kernel.execution.live and _has_unsettled(kernel):
             self.pacer.moved(self.now_ms())
         kernel.budget.begin()
@@ -220,7 +219,7 @@ class Stepper:
         """End a pass: settle open intents, repair missing stops and guardians, place target orders, and compare with
         the account where the kernel asks for it.
         """
-        kernel = self.running()
+        kernel = self.kernel
         if kernel.strategy_host.asker is not None and kernel.strategy_host.asker.answered():
             self.wait(kernel.take_replies())
         if kernel.execution.live:
@@ -239,7 +238,7 @@ class Stepper:
 
     def end_of_chunk(self) -> None:
         """Compare with the account, unless nothing has happened since the last comparison here."""
-        kernel = self.running()
+        kernel = self.kernel
         if self._exchange.count != self._compared or kernel.execution.live:
             self.begin_pass()
             self.wait(kernel.reconciliation.reconcile())

@@ -126,41 +126,26 @@ def filled(state: AccountState, event: FillEvent, owner: str | None = None) -> N
 
 
 def order_changed(state: AccountState, event: OrderChanged) -> None:
-    key, oid, kind, trigger_px = event.idempotency_key, event.oid, event.kind, event.trigger_px
-    trade = event.trade
+    _, _, ts, subtype, coin, oid, trade, kind, side, action, size, filled_size, limit_px, trigger_px, _, _, key = event
     if key is not None and trade is not None and not (state.events_named and state.trades_by_key.get(key) == trade):
         _see_key(state, key, trade)
-    if event.subtype == "canceled":
+    if subtype == "canceled":
         state.orders.pop(oid, None)
         return
-    if event.subtype == "open":
+    if subtype == "open":
         state.see_resting(event)
     known = state.orders.get(oid)
     leverage: float = 1
-    if key is not None and event.intent == "open" and kind not in PROTECTIVE:
+    if key is not None and action == "open" and kind not in PROTECTIVE:
         leverage = state.leverage_of(key) or 1
-    state.orders[oid] = account_order(
-        (
-            oid,
-            event.coin,
-            kind,
-            event.side,
-            event.intent,
-            event.size,
-            event.filled,
-            event.limit_px,
-            trigger_px,
-            event.trade,
-            key,
-            event.ts if known is None else known.created_ms,
-            leverage,
-        )
-    )
+    created_ms = ts if known is None else known.created_ms
+    order = (oid, coin, kind, side, action, size, filled_size, limit_px, trigger_px, trade, key, created_ms, leverage)
+    state.orders[oid] = account_order(order)
     if kind != "stop_loss":
         return
-    position = state.positions.get(event.coin)
-    if position is not None and (event.subtype == "armed" or position.first_stop_e8 is None):
-        state.positions[event.coin] = position._replace(first_stop_e8=trigger_px)
+    position = state.positions.get(coin)
+    if position is not None and (subtype == "armed" or position.first_stop_e8 is None):
+        state.positions[coin] = position._replace(first_stop_e8=trigger_px)
 
 
 def triggered(state: AccountState, event: Triggered) -> None:

@@ -105,21 +105,17 @@ class RiskEngine:
 
     def judge(self, strategy: str, ask: RiskRequest) -> ApprovedOrder | Refusal:
         """The request to send, or the refusal of the first rule that refuses."""
+        limits, signal = self.strategy_limits[strategy], ask.signal
         try:
-            return self._judge(self.strategy_limits[strategy], ask)
+            for rule in RULES[type(signal)]:
+                if (no := rule(self, limits, ask)) is not None:
+                    return no
+            if isinstance(signal, Open):
+                return self._open(limits, signal, ask)
+            return self._close(limits, signal, ask) if isinstance(signal, Close) else self._cancel(limits, signal)
         # A valid number that no order can hold.
         except (ValueError, ArithmeticError) as error:
-            return Refusal("invalid_input", f"no order can be made of {ask.signal!r:.200}: {_why(error)}")
-
-    def _judge(self, limits: StrategyLimits, ask: RiskRequest) -> ApprovedOrder | Refusal:
-        signal = ask.signal
-        for rule in RULES[type(signal)]:
-            no = rule(self, limits, ask)
-            if no is not None:
-                return no
-        if isinstance(signal, Open):
-            return self._open(limits, signal, ask)
-        return self._close(limits, signal, ask) if isinstance(signal, Close) else self._cancel(limits, signal)
+            return Refusal("invalid_input", f"no order can be made of {signal!r:.200}: {_why(error)}")
 
     def may_still_open(self, intent: Intent, now_ms: int) -> Refusal | None:
         """Why an entry must not be sent now, though it was approved: the account may have changed since."""
@@ -381,7 +377,8 @@ def fresh(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal
 
 
 def not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    return risk.conditions.entries_stopped(ask.now_ms)
+    conditions = risk.conditions
+    return conditions.entries_stopped(ask.now_ms) or conditions.strategy_stopped(limits.strategy, ask.now_ms)
 
 
 def not_in_doubt(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
@@ -389,24 +386,17 @@ def not_in_doubt(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> 
     return _doubt(market) if market is not None and risk.intents.is_doubtful(market) else None
 
 
-def not_foreign(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    position = risk.account_state.positions.get(ask.signal.market or "")
-    if position is None or position.owner is not None:
-        return None
-    return Refusal(
-        "foreign_position",
-        f"the {position.market} position was not opened by us (foreign_positions: {risk.foreign_positions})",
-    )
-
-
-def strategy_not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    return risk.conditions.strategy_stopped(limits.strategy, ask.now_ms)
-
-
 def not_anothers(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    """Refuse a signal on a position whose owner no longer runs or trades here."""
+    """Refuse a signal on a foreign position, and on one whose owner no longer runs or trades here."""
     position = risk.account_state.positions.get(ask.signal.market or "")
-    if limits.nets or position is None or position.owner in (None, limits.strategy):
+    if position is None or position.owner == limits.strategy:
+        return None
+    if position.owner is None:
+        return Refusal(
+            "foreign_position",
+            f"the {position.market} position was not opened by us (foreign_positions: {risk.foreign_positions})",
+        )
+    if limits.nets:
         return None
     return Refusal(
         "anothers_position",
@@ -538,9 +528,7 @@ RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
         own_market,
         fresh,
         not_stopped,
-        strategy_not_stopped,
         not_in_doubt,
-        not_foreign,
         not_anothers,
         not_against_others,
         protected,
@@ -548,7 +536,7 @@ RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
         within_budget,
         fits_targets,
     ),
-    Close: (own_market, fresh, has_position, not_foreign, not_anothers),
+    Close: (own_market, fresh, has_position, not_anothers),
     Cancel: (own_market,),
 }
 

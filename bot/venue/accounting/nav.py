@@ -35,25 +35,26 @@ def note(state: State, events: list[Event]) -> None:
 
 
 def write(account: VenueAccount, state: State) -> None:
-    """Write cash and sizes of now: value = cash + sum of signed size * mark, exactly `ledger.account_value`.
-
-    Replaces an earlier entry of the same step.
-    """
-    now, cash = state.now_ms, account.balance
-    held = []
-    for coin, position in account.positions.items():
-        side = position.side
-        cash += position.margin - side * position.entry_notional
-        held.append((coin, side * position.size, state.markets[coin].mark))
-    stand = Stand(now, cash, tuple(held))
-    history = account.history
-    last = history[-1].ts if history else now
+    """Write the account's present holdings. Replaces an earlier entry of the same step."""
+    stand, history = stand_of(account, state), account.history
+    now, last = stand.ts, history[-1].ts if history else stand.ts
     if (last - 1) // STEP_MS == (now - 1) // STEP_MS:
         history[-1:] = (stand,)
         return
     history.append(stand)
     if (last - 1) // DAY_MS != (now - 1) // DAY_MS:
         account.history = thinned(history, now)
+
+
+def stand_of(account: VenueAccount, state: State) -> Stand:
+    """Cash and sizes now: value = cash + sum of signed size * mark, exactly `ledger.account_value`."""
+    cash = account.balance
+    held = []
+    for coin, position in account.positions.items():
+        side = position.side
+        cash += position.margin - side * position.entry_notional
+        held.append((coin, side * position.size, state.markets[coin].mark))
+    return Stand(state.now_ms, cash, tuple(held))
 
 
 def value(cash: int, sizes: list[tuple[int, int]]) -> int:
