@@ -108,8 +108,8 @@ def next_run(cron: Cron, at_ms: int) -> int | None:
             for m in cron.minutes:
                 if h > hour or m >= after:
                     return (day * 1440 + h * 60 + m) * MINUTE_MS
-    found = _next_day(cron, day + 1)
-    return None if found is None else found * DAY_MS + (cron.hours[0] * 60 + cron.minutes[0]) * MINUTE_MS
+    next_day = _next_day(cron, day + 1)
+    return None if next_day is None else next_day * DAY_MS + (cron.hours[0] * 60 + cron.minutes[0]) * MINUTE_MS
 
 
 def last_run(cron: Cron, at_ms: int) -> int | None:
@@ -133,10 +133,10 @@ def last_run(cron: Cron, at_ms: int) -> int | None:
 
 
 def _values(field: _Field, text: str) -> frozenset[int]:
-    found: set[int] = set()
+    values: set[int] = set()
     for term in text.split(","):
-        found |= _term(field, term)
-    return frozenset(found)
+        values |= _term(field, term)
+    return frozenset(values)
 
 
 def _term(field: _Field, text: str) -> set[int]:

@@ -194,10 +194,10 @@ def bounded_transport(
 def cause_of(error: BaseException, kind: type[BaseException]) -> BaseException | None:
     """The error of this kind behind an error of a library, which may hide it in causes."""
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        if isinstance(one, kind):
-            return one
-        seen.add(id(one))
-        one = one.__cause__ or one.__context__
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        if isinstance(current, kind):
+            return current
+        seen.add(id(current))
+        current = current.__cause__ or current.__context__
     return None

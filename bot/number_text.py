@@ -35,16 +35,16 @@ def number(value: Any) -> Decimal | None:
     if value is None or isinstance(value, bool):
         return None
     try:
-        found = Decimal(str(value))
+        parsed = Decimal(str(value))
     except InvalidOperation:
         return None
-    return found if found.is_finite() else None
+    return parsed if parsed.is_finite() else None
 
 
 def usd(value: Any) -> str:
     """`12,345.60`; a debt is `-12.00`. Cents always."""
-    found = number(value)
-    return MISSING if found is None else f"{found:z,.2f}"
+    parsed = number(value)
+    return MISSING if parsed is None else f"{parsed:z,.2f}"
 
 
 def signed_usd(value: Any) -> str:
@@ -54,27 +54,27 @@ def signed_usd(value: Any) -> str:
 
 def cost_usd(value: Any) -> str:
     """What was paid, by its effect on the account: a fee of 12.30 is `-12.30`, a rebate `+0.50`."""
-    found = number(value)
-    return MISSING if found is None else signed_usd(-found)
+    parsed = number(value)
+    return MISSING if parsed is None else signed_usd(-parsed)
 
 
 def px(value: Any) -> str:
     """A price, or an amount that may be far below a cent: `104,310.50`, `3,768.10`, `0.00012346`."""
-    found = number(value)
-    if found is None:
+    parsed = number(value)
+    if parsed is None:
         return MISSING
-    if not found:
+    if not parsed:
         return "0"
-    decimals = max(2, PX_DIGITS - 1 - found.adjusted())
-    text = f"{found.quantize(Decimal(1).scaleb(-decimals), context=WIDE):,.{decimals}f}"
+    decimals = max(2, PX_DIGITS - 1 - parsed.adjusted())
+    text = f"{parsed.quantize(Decimal(1).scaleb(-decimals), context=WIDE):,.{decimals}f}"
     whole, _, part = text.partition(".")
     return f"{whole}.{part.rstrip('0').ljust(2, '0')}"
 
 
 def size(value: Any) -> str:
     """Exactly, with thousands separators."""
-    found = number(value)
-    return MISSING if found is None else f"{Decimal(format_decimal(found)):,f}"
+    parsed = number(value)
+    return MISSING if parsed is None else f"{Decimal(format_decimal(parsed)):,f}"
 
 
 def pct(value: Any, *, places: int = 2) -> str:
@@ -84,8 +84,8 @@ def pct(value: Any, *, places: int = 2) -> str:
 
 def percent(value: Any, *, places: int = 2) -> str:
     """A percentage that is no change, without a plus: `23.05 %`."""
-    found = number(value)
-    return MISSING if found is None else f"{found:z,.{places}f} %"
+    parsed = number(value)
+    return MISSING if parsed is None else f"{parsed:z,.{places}f} %"
 
 
 def percent_share(value: Any) -> str:
@@ -95,8 +95,8 @@ def percent_share(value: Any) -> str:
 
 def share(value: Any) -> str:
     """A part of a whole, from a fraction: `12.3 %`."""
-    found = number(value)
-    return MISSING if found is None else percent_share(found * 100)
+    parsed = number(value)
+    return MISSING if parsed is None else percent_share(parsed * 100)
 
 
 def multiple(value: Any) -> str:
@@ -105,8 +105,8 @@ def multiple(value: Any) -> str:
 
 
 def times(value: Any) -> str:
-    found = number(value)
-    return MISSING if found is None else f"{Decimal(format_decimal(round(found, 2))):f}×"
+    parsed = number(value)
+    return MISSING if parsed is None else f"{Decimal(format_decimal(round(parsed, 2))):f}×"
 
 
 def duration(seconds: float | None) -> str:
@@ -155,8 +155,8 @@ def axis_text(value: float) -> str:
 
 
 def _signed(value: Any, form: str) -> str:
-    found = number(value)
-    if found is None:
+    parsed = number(value)
+    if parsed is None:
         return MISSING
-    text = f"{found:+z{form}}"
+    text = f"{parsed:+z{form}}"
     return text if any(letter in "123456789" for letter in text) else text.lstrip("+-")

@@ -12,17 +12,17 @@ from bot.errors import ConfigError
 
 def names_of(group: str) -> list[str]:
     """The names of a group's entry points."""
-    return sorted({one.name for one in entry_points(group=group)})
+    return sorted({entry.name for entry in entry_points(group=group)})
 
 
 def offered(group: str, name: str) -> EntryPoint | None:
     """The entry point of this name; None if no package offers it. ConfigError if several packages do."""
     # One package can be found twice, by two entries of the import path.
-    found = {(_package(one), one.value): one for one in entry_points(group=group) if one.name == name}
-    if len(found) > 1:
-        packages = " and ".join(f"{package} ({value})" for package, value in sorted(found))
+    offers = {(_package(entry), entry.value): entry for entry in entry_points(group=group) if entry.name == name}
+    if len(offers) > 1:
+        packages = " and ".join(f"{package} ({value})" for package, value in sorted(offers))
         raise ConfigError(f"{group} {name!r} is offered by {packages}: remove all of these packages but one")
-    return next(iter(found.values()), None)
+    return next(iter(offers.values()), None)
 
 
 def _package(one: EntryPoint) -> str:

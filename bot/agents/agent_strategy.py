@@ -175,7 +175,7 @@ class AgentStrategy(Strategy):
 
         The daemon reads them between two hooks, so the mapping is replaced and not changed.
         """
-        kept = {one: text for one, text in self.alarms.items() if one != name}
+        kept = {alarm: text for alarm, text in self.alarms.items() if alarm != name}
         self.alarms = kept if message is None else kept | {name: message}
 
     def _prompt(self, view: View, at_ms: int) -> tuple[str, models.Snapshot]:

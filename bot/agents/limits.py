@@ -48,7 +48,7 @@ def _entry_refusal(params: AgentParams, view: View, at_ms: int, entry: OpenDecis
     held_usd = (0.0 if position is None else position.notional_usd) + _waiting_usd(view, market)
     if held_usd + entry.usd > params.max_equity_share * view.equity_usd:
         return f"max_equity_share: {held_usd + entry.usd:.2f} USD are above {params.max_equity_share:g} of the equity"
-    waiting = {one.side for one in _resting(view, market)} | set(view.state.get("sent", {}).get(market, ())[2:])
+    waiting = {order.side for order in _resting(view, market)} | set(view.state.get("sent", {}).get(market, ())[2:])
     if waiting - {entry.side}:
         return "an entry on the other side waits: cancel it first"
     loss_ms = view.state.get("loss_ms")
@@ -69,13 +69,13 @@ def _entry_refusal(params: AgentParams, view: View, at_ms: int, entry: OpenDecis
 
 def _waiting_usd(view: View, market: str) -> float:
     """Notional of entries that rest, or that were proposed and are not filled yet."""
-    resting = sum(one.size * (one.limit_px or 0.0) for one in _resting(view, market))
+    resting = sum(order.size * (order.limit_px or 0.0) for order in _resting(view, market))
     sent: Any = view.state.get("sent", {}).get(market)
     return max(resting, 0.0 if sent is None else float(sent[0]))
 
 
 def _resting(view: View, market: str) -> list[OrderView]:
-    return [one for one in view.orders(market) if one.kind == "limit"]
+    return [order for order in view.orders(market) if order.kind == "limit"]
 
 
 def entry_sent(state: State, market: str, side: str, usd: float) -> None:
@@ -95,7 +95,7 @@ def bar_passed(state: State, market: str) -> None:
 
 def filled(state: State, market: str) -> None:
     """An entry was filled, so its position counts instead."""
-    state["sent"] = {name: one for name, one in state.get("sent", {}).items() if name != market}
+    state["sent"] = {name: sent for name, sent in state.get("sent", {}).items() if name != market}
 
 
 # -- asks, tokens and USD

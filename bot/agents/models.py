@@ -133,19 +133,19 @@ def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapsho
             model_settings=settings,
         )
         limits = UsageLimits(request_limit=setup.requests_max, total_tokens_limit=setup.most(prompt)[0])
-        found = await asyncio.wait_for(agent.run(prompt, usage=usage, usage_limits=limits), setup.timeout_s)
-        text = plain_json(found.output.model_dump_json().encode()).decode()
-        return text, one_line(found.response.model_name or setup.model, NAME_MAX)
+        result = await asyncio.wait_for(agent.run(prompt, usage=usage, usage_limits=limits), setup.timeout_s)
+        text = plain_json(result.output.model_dump_json().encode()).decode()
+        return text, one_line(result.response.model_name or setup.model, NAME_MAX)
 
     text: str | None = None
     problem: str | None = None
     model, is_billed = setup.model, True
     try:
-        found, model = asyncio.run(run())
-        if len(found) > ANSWER_MAX:
-            problem = f"the answer has {len(found)} characters; the limit is {ANSWER_MAX}"
+        answer, model = asyncio.run(run())
+        if len(answer) > ANSWER_MAX:
+            problem = f"the answer has {len(answer)} characters; the limit is {ANSWER_MAX}"
         else:
-            text = found
+            text = answer
     except TimeoutError:
         problem = f"no answer within {setup.timeout_s:g} s"
     except ModelHTTPError as error:
@@ -203,8 +203,8 @@ def named_model(name: str, base_url: str | None, api_key: str | None, max_tokens
         return OpenAIChatModel(short if kind == "openai" else name, provider=served)
 
     def provider(provider_name: str) -> Any:
-        made: Any = infer_provider_class(provider_name)
-        built = made(api_key=api_key, http_client=bounded_client(made, name, max_tokens))
+        provider_class: Any = infer_provider_class(provider_name)
+        built = provider_class(api_key=api_key, http_client=bounded_client(provider_class, name, max_tokens))
         _check_address(built)
         return built
 

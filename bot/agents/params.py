@@ -81,11 +81,11 @@ class AgentParams(_Params):
     @field_validator("redact")
     @classmethod
     def _compiles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for one in value:
+        for pattern in value:
             try:
-                re.compile(one)
+                re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{one!r} is not a regular expression: {error}") from None
+                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         return value
 
     @field_validator("ask_at")

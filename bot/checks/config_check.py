@@ -29,7 +29,7 @@ def checked_config(path: Path, outside: Outside | None = None) -> ConfigSource:
     """
     source = _checked(path, read(path, lookup=outside))
     missing = missing_packages(source.settings)
-    problems = [source.problem((one,), needs_package(one, name)) for one, name in missing]
+    problems = [source.problem((place,), needs_package(place, name)) for place, name in missing]
     if source.settings.notify is not None and "notify" not in dict(missing):
         problems += _of_addresses(source, {} if outside is None else outside.found)
     if problems:
@@ -60,23 +60,25 @@ def checked_text(text: str, path: Path) -> Settings:
 
 def _checked(path: Path, source: ConfigSource) -> ConfigSource:
     problems: list[Problem] = []
-    for index, one in enumerate(source.settings.strategies):
+    for index, strategy in enumerate(source.settings.strategies):
         at = ("strategies", index)
         try:
-            loaded = loader.load(one.use, source.settings.strategies_dir)
-            bad = loader.check_params(loaded.strategy, one.params)
+            loaded = loader.load(strategy.use, source.settings.strategies_dir)
+            bad = loader.check_params(loaded.strategy, strategy.params)
         except (ConfigError, StrategyError) as error:
-            problems.append(source.problem((*at, "use"), str(error).removeprefix(f"use: {one.use!r}").lstrip(": ")))
+            problems.append(
+                source.problem((*at, "use"), str(error).removeprefix(f"use: {strategy.use!r}").lstrip(": "))
+            )
             continue
         problems += [source.problem((*at, "params", *param.loc), param.message) for param in bad]
-        if isinstance(one.approve, str) and ":" in one.approve:
+        if isinstance(strategy.approve, str) and ":" in strategy.approve:
             try:
-                loader.load_policy(one.approve, source.settings.strategies_dir)
+                loader.load_policy(strategy.approve, source.settings.strategies_dir)
             except (ConfigError, StrategyError) as error:
                 problems.append(source.problem((*at, "approve"), str(error).removeprefix("approve: ")))
         if not bad:
             try:
-                loader.build(loaded, name=one.name, markets=one.markets, params=one.params)
+                loader.build(loaded, name=strategy.name, markets=strategy.markets, params=strategy.params)
             except BotError as error:
                 problems.append(source.problem((*at, "use"), str(error)))
     if source.settings.account.embedded:
@@ -98,9 +100,12 @@ def _checked(path: Path, source: ConfigSource) -> ConfigSource:
 
 def check_strategies(settings: Settings) -> None:
     """Check the strategies of settings that were made by code, not read from a file."""
-    for one in settings.strategies:
+    for strategy in settings.strategies:
         loader.build(
-            loader.load(one.use, settings.strategies_dir), name=one.name, markets=one.markets, params=one.params
+            loader.load(strategy.use, settings.strategies_dir),
+            name=strategy.name,
+            markets=strategy.markets,
+            params=strategy.params,
         )
 
 
@@ -112,15 +117,15 @@ def called(source: ConfigSource) -> dict[str, Checked]:
     """
     from bot.checks.strategy_check import checked
 
-    found = checked(source.settings)
+    results = checked(source.settings)
     problems = [
-        source.problem(("strategies", index, "use"), one.problem)
-        for index, one in enumerate(found)
-        if one.problem is not None
+        source.problem(("strategies", index, "use"), result.problem)
+        for index, result in enumerate(results)
+        if result.problem is not None
     ]
     if problems:
         raise ConfigError("\n".join(map(str, problems)), tuple(problems))
-    return {strategy.name: one for strategy, one in zip(source.settings.strategies, found, strict=True)}
+    return {strategy.name: result for strategy, result in zip(source.settings.strategies, results, strict=True)}
 
 
 def missing_packages(settings: Settings) -> list[tuple[str, str]]:
@@ -204,18 +209,20 @@ def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem
 
     problems: list[Problem] = []
     played: dict[str, RecordedSource] = {}
-    for index, one in enumerate(source.settings.embedded.data):
+    for index, data_file in enumerate(source.settings.embedded.data):
         at = ("embedded", "data", index)
-        if one.market not in CATALOGUE:
+        if data_file.market not in CATALOGUE:
             text = f"no such market; known are {', '.join(CATALOGUE)}"
             problems.append(source.problem((*at, "market"), text))
-        elif one.market in played:
-            problems.append(source.problem((*at, "market"), f"two candle files are given for {one.market}"))
+        elif data_file.market in played:
+            problems.append(source.problem((*at, "market"), f"two candle files are given for {data_file.market}"))
         else:
-            spec = CATALOGUE[one.market].spec
+            spec = CATALOGUE[data_file.market].spec
             try:
-                candles = read_candles(one.file, sz_decimals=spec.sz_decimals, are_odds=spec.margin_mode == "full")
-                played[one.market] = RecordedSource(candles, interval_of(one.file, candles))
+                candles = read_candles(
+                    data_file.file, sz_decimals=spec.sz_decimals, are_odds=spec.margin_mode == "full"
+                )
+                played[data_file.market] = RecordedSource(candles, interval_of(data_file.file, candles))
             except ConfigError as error:
                 problems.append(source.problem((*at, "file"), str(error)))
     if played:
@@ -223,7 +230,7 @@ def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem
             recorded_start(played)
         except ConfigError as error:
             problems.append(source.problem(("embedded", "data"), str(error)))
-    return {coin: one.base_ms for coin, one in played.items()}, problems
+    return {coin: recorded.base_ms for coin, recorded in played.items()}, problems
 
 
 def _of_guardians(source: ConfigSource) -> list[Problem]:
@@ -240,15 +247,15 @@ def _of_guardians(source: ConfigSource) -> list[Problem]:
 
     problems: list[Problem] = []
     listed = _listed(source.settings)
-    for index, one in enumerate(source.settings.guardians):
+    for index, guardian in enumerate(source.settings.guardians):
         try:
             # The service would ignore an unknown field; in a config it is a mistake.
-            for name in one.order_template or ():
+            for name in guardian.order_template or ():
                 if name not in ORDER_FIELDS:
                     problems.append(
                         source.problem(("guardians", index, "order_template", name), unknown(name, ORDER_FIELDS)[0])
                     )
-            spec = normalise(guardian_spec(one.request()))
+            spec = normalise(guardian_spec(guardian.request()))
         except OperationRefused as error:
             spec = error.refusal
         if isinstance(spec, Refusal):
@@ -267,7 +274,7 @@ def _listed(settings: Settings) -> Collection[str]:
     from bot.service.market_data.instruments import CATALOGUE
 
     section = settings.embedded
-    given = {*section.markets, *(one.market for one in section.data)}
+    given = {*section.markets, *(data.market for data in section.data)}
     for prices in settings.account.price_sources().values():
         given |= set(prices.markets)
     return given or set(CATALOGUE)

@@ -16,8 +16,8 @@ def stored_problems(state_dir: Path, *, embedded: bool) -> list[str]:
 
     Files that are in use are not looked at.
     """
-    found = [service_problem(state_dir) if embedded else None, journal_problem(state_dir / "journal.db")]
-    return [problem for problem in found if problem is not None]
+    results = [service_problem(state_dir) if embedded else None, journal_problem(state_dir / "journal.db")]
+    return [problem for problem in results if problem is not None]
 
 
 def service_problem(state_dir: Path) -> str | None:

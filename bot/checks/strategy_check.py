@@ -213,14 +213,14 @@ def _course(n: int, index: int) -> float:
 
 def checked(settings: Settings) -> list[Checked]:
     """What came of each strategy of the config, in its order."""
-    found = []
-    for one in settings.strategies:
-        loaded = loader.load(one.use, settings.strategies_dir)
-        limits = limits_of(settings, one)
+    results = []
+    for placed in settings.strategies:
+        loaded = loader.load(placed.use, settings.strategies_dir)
+        limits = limits_of(settings, placed)
 
         def tried(equity_usd: Decimal) -> StrategyCheck:
-            strategy = loader.build(loaded, name=one.name, markets=one.markets, params=one.params)  # noqa: B023
-            check = StrategyCheck(strategy, one.interval, limits, equity_usd)  # noqa: B023
+            strategy = loader.build(loaded, name=placed.name, markets=placed.markets, params=placed.params)  # noqa: B023
+            check = StrategyCheck(strategy, placed.interval, limits, equity_usd)  # noqa: B023
             check.problem = check.run()
             return check
 
@@ -231,5 +231,5 @@ def checked(settings: Settings) -> list[Checked]:
             check = smaller if smaller.problem is None and smaller.refusal() is None else check
         problem = check.problem or check.refusal()
         note = None if problem is not None else check.note()
-        found.append(Checked(problem, note, dict(loaded.strategy.timers)))
-    return found
+        results.append(Checked(problem, note, dict(loaded.strategy.timers)))
+    return results

@@ -165,9 +165,9 @@ class Client(AccountCalls):
 
     async def lift_kill_switches(self) -> list[str]:
         """Disarm every kill switch and return their ids. The service refuses this for a key that is not the owner's."""
-        switches = [one.id for one in await self.guardians() if one.type == "kill_switch"]
-        for one in switches:
-            await self.disarm(one)
+        switches = [guardian.id for guardian in await self.guardians() if guardian.type == "kill_switch"]
+        for switch in switches:
+            await self.disarm(switch)
         return switches
 
     async def heartbeat(self) -> HeartbeatResult:

@@ -328,12 +328,12 @@ class Connections:
         STAGGER_S. All other connections are closed, also on cancellation: asyncio's own race leaks a socket that had
         just connected.
         """
-        waiting, tries, made = list(addresses), list[asyncio.Task[HttpConnection]](), list[HttpConnection]()
+        waiting, tries, connections = list(addresses), list[asyncio.Task[HttpConnection]](), list[HttpConnection]()
         winner: HttpConnection | None = None
         try:
             while winner is None:
                 if waiting:
-                    tries.append(asyncio.create_task(self._try(waiting.pop(0), made)))
+                    tries.append(asyncio.create_task(self._try(waiting.pop(0), connections)))
                     tries[-1].add_done_callback(_discard_exception)
                 under_way = [attempt for attempt in tries if not attempt.done()]
                 if not under_way:
@@ -346,7 +346,7 @@ class Connections:
         finally:
             for attempt in tries:
                 attempt.cancel()
-            for connection in made:
+            for connection in connections:
                 if connection is not winner:
                     connection.drop()
 
@@ -389,6 +389,6 @@ async def _addresses(host: str, port: int) -> Sequence[_Resolved]:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    first = [one for one in resolved if one[0] == resolved[0][0]]
-    others = [one for one in resolved if one[0] != resolved[0][0]]
-    return [one for pair in zip_longest(first, others) for one in pair if one is not None]
+    first = [address for address in resolved if address[0] == resolved[0][0]]
+    others = [address for address in resolved if address[0] != resolved[0][0]]
+    return [address for pair in zip_longest(first, others) for address in pair if address is not None]

@@ -239,9 +239,9 @@ class Limiter:
         for bucket in self._buckets.values():
             bucket.refill(now_ms)
         return [
-            Budget(name, int(one.left), int(one.requests))
-            for name, one in self._buckets.items()
-            if one.requests < _NUMBER_MAX
+            Budget(name, int(token_bucket.left), int(token_bucket.requests))
+            for name, token_bucket in self._buckets.items()
+            if token_bucket.requests < _NUMBER_MAX
         ]
 
     def _believe(self, left: Left, quota: Quota | None, now_ms: float) -> None:
@@ -295,7 +295,7 @@ def parse_policy(text: str | None) -> list[Quota]:
 @lru_cache(maxsize=64)
 def _quotas(text: str | None) -> Mapping[str, Quota]:
     """Quotas by policy. Cached, because every answer repeats them."""
-    return {one.policy: one for one in parse_policy(text)}
+    return {quota.policy: quota for quota in parse_policy(text)}
 
 
 def _items(text: str | None) -> list[tuple[str, dict[str, int]]]:

@@ -47,7 +47,7 @@ class NamesLoop(asyncio.SelectorEventLoop):
             except RuntimeError as error:
                 raise OSError(str(error)) from None
             self._asked[key] = asked
-            asked.add_done_callback(lambda one: self._forget(key, one))
+            asked.add_done_callback(lambda task: self._forget(key, task))
         return await asyncio.shield(asked)
 
     def _look_up(self, key: _Key, asked: asyncio.Future[Any]) -> None:

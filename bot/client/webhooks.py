@@ -36,7 +36,7 @@ def verify(
     unreadable: answer 401. Raises ValueError only if your own secret is invalid.
     """
     secrets = (secret,) if isinstance(secret, str | bytes) else tuple(secret)
-    keys = [signing.key_of(one) if isinstance(one, str) else one for one in secrets]
+    keys = [signing.key_of(item) if isinstance(item, str) else item for item in secrets]
     if any(
         len(key) < signing.KEY_BYTES_MIN
         for key in keys
@@ -56,7 +56,9 @@ def verify(
     except UnicodeEncodeError:
         return False
     # Compare every pair, so that the time taken does not tell which one matched.
-    equal = [hmac.compare_digest(one, other.encode("utf-8", "replace")) for one in expected for other in signatures]
+    equal = [
+        hmac.compare_digest(digest, other.encode("utf-8", "replace")) for digest in expected for other in signatures
+    ]
     return any(equal)
 
 

@@ -42,21 +42,21 @@ def diff(old: Settings, new: Settings) -> tuple[Change, ...]:
 
 
 def _walk(path: str, key: str, old: Any, new: Any) -> Iterator[Change]:
-    one, other = _keyed(old), _keyed(new)
-    if one is None or other is None:
+    before, after = _keyed(old), _keyed(new)
+    if before is None or after is None:
         if not _same(old, new):
             yield Change(path, _shown(key, old), _shown(key, new))
         return
-    for name in dict.fromkeys([*one, *other]):
+    for name in dict.fromkeys([*before, *after]):
         there = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}" if path else str(name)
         # Every value below a secret's name is a secret.
         inner = key if is_secret_name(key) or isinstance(name, int) else str(name)
-        if name not in one:
-            yield Change(there, ABSENT, _shown(inner, other[name]) or "null")
-        elif name not in other:
-            yield Change(there, _shown(inner, one[name]) or "null", ABSENT)
+        if name not in before:
+            yield Change(there, ABSENT, _shown(inner, after[name]) or "null")
+        elif name not in after:
+            yield Change(there, _shown(inner, before[name]) or "null", ABSENT)
         else:
-            yield from _walk(there, inner, one[name], other[name])
+            yield from _walk(there, inner, before[name], after[name])
 
 
 def _keyed(value: Any) -> Mapping[Any, Any] | None:
@@ -65,8 +65,8 @@ def _keyed(value: Any) -> Mapping[Any, Any] | None:
         return {name: getattr(value, name) for name in type(value).model_fields}
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, tuple | list) and value and all(isinstance(one, BaseModel) for one in value):
-        names = [getattr(one, "name", None) for one in value]
+    if isinstance(value, tuple | list) and value and all(isinstance(item, BaseModel) for item in value):
+        names = [getattr(item, "name", None) for item in value]
         if all(names):
             return dict(zip(names, value, strict=True))
         return dict(enumerate(value))

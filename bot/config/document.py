@@ -256,7 +256,7 @@ class Document:
             return MISSING
 
     def _mapping(self, node: MappingNode, loc: Loc, lookup: Lookup) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         for name, value in node.value:
             if not isinstance(name, ScalarNode):
                 self._values[(*loc, "?")] = name.start_mark
@@ -281,9 +281,9 @@ class Document:
                         f"a key ends with a colon and a blank: write `{glued[1]}: ` before its value",
                     )
                 )
-                found.setdefault(glued[1], MISSING)
+                parsed.setdefault(glued[1], MISSING)
                 continue
-            if key in found:
+            if key in parsed:
                 again = self._problem_at(
                     name.start_mark.line,
                     name.start_mark.column,
@@ -293,8 +293,8 @@ class Document:
                 self.problems.append(again)
                 continue
             self._keys[here] = name.start_mark
-            found[key] = self._value(value, here, key, lookup)
-        return found
+            parsed[key] = self._value(value, here, key, lookup)
+        return parsed
 
     def _scalar(self, node: ScalarNode, loc: Loc, key: str, lookup: Lookup) -> Any:
         text = str(node.value)

@@ -29,7 +29,7 @@ def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
     yaml.preserve_quotes = True
     yaml.width = 10_000
     document = yaml.load(text)
-    strategies = {one.get("name"): one for one in document["strategies"]}
+    strategies = {entry.get("name"): entry for entry in document["strategies"]}
     for (name, param), value in values.items():
         if name not in strategies:
             raise ConfigError(
@@ -65,7 +65,7 @@ def _read(value: str, given: str) -> Any:
     # The document has the bounds of a config: brackets and aliases cost no time before they are refused.
     document = Document("--param", "value:\n" + indent(value, " "))
     document.read(lambda text, _key: text)
-    if problem := next((one.message for one in document.problems if one.message.startswith("nested")), None):
+    if problem := next((fault.message for fault in document.problems if fault.message.startswith("nested")), None):
         raise ConfigError(f"--param {given[:SHOWN_MAX]}: the value is {problem}")
     try:
         return YAML(typ="safe", pure=True).load(value)

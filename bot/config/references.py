@@ -162,7 +162,7 @@ class Noted:
         match = _REFERENCE.fullmatch(text) if is_secret_name(key) else None
         kind, colon, name = match.group(1).partition(":") if match is not None else ("", "", "")
         if kind not in ("credential", "file", "env") or not colon or not name:
-            self.plain += [one.removeprefix("env:") for one in _REFERENCE.findall(text)]
+            self.plain += [reference.removeprefix("env:") for reference in _REFERENCE.findall(text)]
             return self._look(text, key)
         if kind == "credential" and not _NAME.fullmatch(name):
             raise Rejected(_NO_NAME)

@@ -248,7 +248,7 @@ class AccountSettings(Section):
     def price_sources(self) -> dict[Loc, LivePricesSettings]:
         """Each source of live prices by its path in this section."""
         if isinstance(self.prices, tuple):
-            return {("prices", index): one for index, one in enumerate(self.prices)}
+            return {("prices", index): source for index, source in enumerate(self.prices)}
         return {} if self.prices is None else {("prices",): self.prices}
 
 
@@ -257,17 +257,17 @@ def _repeated_sources(sources: dict[Loc, LivePricesSettings]) -> list[tuple[Loc,
     problems: list[tuple[Loc, str]] = []
     exchanges: dict[str, Loc] = {}
     coins: dict[str, str] = {}
-    for loc, one in sources.items():
-        if len(loc) > 1 and not one.markets:
+    for loc, source in sources.items():
+        if len(loc) > 1 and not source.markets:
             problems.append((loc, "needs `markets`: in a list each source names its own"))
-        if one.place in exchanges:
-            field = "exchange" if one.source == "ccxt" else "network"
-            problems.append(((*loc, field), f"{one.place} is named already; put its markets together"))
-        exchanges[one.place] = loc
-        for coin in one.markets:
+        if source.place in exchanges:
+            field = "exchange" if source.source == "ccxt" else "network"
+            problems.append(((*loc, field), f"{source.place} is named already; put its markets together"))
+        exchanges[source.place] = loc
+        for coin in source.markets:
             if coin in coins:
                 problems.append(((*loc, "markets", coin), f"{coin} has the prices of {coins[coin]} already"))
-            coins[coin] = one.place
+            coins[coin] = source.place
     return problems
 
 
@@ -323,8 +323,8 @@ class GuardianSettings(Section):
         except ValidationError as error:
             _refuse(
                 [
-                    (tuple(to_snake(step) if isinstance(step, str) else step for step in one["loc"]), one["msg"])
-                    for one in error.errors(include_url=False, include_input=False)
+                    (tuple(to_snake(step) if isinstance(step, str) else step for step in detail["loc"]), detail["msg"])
+                    for detail in error.errors(include_url=False, include_input=False)
                 ]
             )
         return self
@@ -623,7 +623,7 @@ def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc,
             owner = owners.setdefault(bare_coin(coin), strategy)
             if owner is strategy or owner.netting == strategy.netting == "allow":
                 continue
-            silent = [one.name for one in (owner, strategy) if one.netting != "allow"]
+            silent = [party.name for party in (owner, strategy) if party.netting != "allow"]
             names = " and ".join(dict.fromkeys(silent))
             text = (
                 f"{owner.name} already trades {coin}, and a market has one position; to share it, set netting: allow on"

@@ -80,7 +80,9 @@ def read_text(
     try:
         settings = Settings.model_validate(data, context={"folder": folder})
     except ValidationError as error:
-        document.problems.extend(_said(document, one) for one in error.errors(include_url=False) if not _follows(one))
+        document.problems.extend(
+            _said(document, detail) for detail in error.errors(include_url=False) if not _follows(detail)
+        )
     if document.problems or settings is None:
         # Outside of the except block: the traceback of the cause would show hidden values.
         raise _error(document)
@@ -130,8 +132,8 @@ def text_of(path: Path) -> str:
 
 def _error(document: Document) -> ConfigError:
     """All problems, in the order of the file, each once."""
-    found = sorted(document.problems, key=lambda problem: (problem.line, problem.column, problem.key))
-    problems = tuple(document.shown(problem) for problem in dict.fromkeys(found))
+    ordered = sorted(document.problems, key=lambda problem: (problem.line, problem.column, problem.key))
+    problems = tuple(document.shown(problem) for problem in dict.fromkeys(ordered))
     assert problems
     head = f"{document.file}: {len(problems)} problems\n" if len(problems) > 1 else ""
     return ConfigError(head + "\n".join(map(str, problems)), problems)

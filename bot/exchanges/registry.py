@@ -28,7 +28,7 @@ def open_exchange(name: str, place: str, agent_key_file: str | None = None) -> E
         hint = did_you_mean(name, known) or f"; there are {', '.join(known) or 'none; install the package again'}"
         raise ConfigError(f"exchange {name!r} is not known{hint}")
     try:
-        made: ExchangePlugin = offer.load()(place, agent_key_file)
+        exchange: ExchangePlugin = offer.load()(place, agent_key_file)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"exchange {name!r} of {offer.value} cannot be loaded: {error}") from None
-    return made
+    return exchange

@@ -62,17 +62,17 @@ class WebSocket:
         port = parts.port or (443 if is_secure else 80)
         tls = tls_context() if is_secure else None
         reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=tls)
-        made = cls(url, WSConnection(ConnectionType.CLIENT), reader, writer)
+        socket = cls(url, WSConnection(ConnectionType.CLIENT), reader, writer)
         try:
-            made._write(made._connection.send(Request(host=parts.netloc, target=parts.path or "/")))
-            while made._connection.state.name == "CONNECTING":
-                await made._read()
-            if made._closed is not None:
-                raise NoExchangeAnswer(f"{url}: {made._closed}")
+            socket._write(socket._connection.send(Request(host=parts.netloc, target=parts.path or "/")))
+            while socket._connection.state.name == "CONNECTING":
+                await socket._read()
+            if socket._closed is not None:
+                raise NoExchangeAnswer(f"{url}: {socket._closed}")
         except BaseException:
             writer.close()
             raise
-        return made
+        return socket
 
     async def send(self, text: str) -> None:
         """Send one message. NoAnswer if the connection has ended."""

@@ -136,18 +136,24 @@ class Feeder:
             raise RefusedRequest("unknown_exchange", f"ccxt {self.ccxt.__version__} knows no exchange {name!r}; {hint}")
         # timeout_on_exit: exchanges are closed when the process ends, and it need not wait for its sockets.
         options = {"timeout": TIMEOUT_MS, "aiohttp_trust_env": self.base_url is None, "timeout_on_exit": 0}
-        made = getattr(self.pro, name, getattr(self.ccxt, name))({**options, "enableRateLimit": self.base_url is None})
+        client = getattr(self.pro, name, getattr(self.ccxt, name))(
+            {**options, "enableRateLimit": self.base_url is None}
+        )
         if self.base_url is not None:
-            made.urls["api"] = redirected(made.urls["api"], self.base_url, made)
-        self.opened[name] = made
-        return made
+            client.urls["api"] = redirected(client.urls["api"], self.base_url, client)
+        self.opened[name] = client
+        return client
 
     async def markets(self, exchange: Any) -> Any:
         return await exchange.load_markets()
 
     async def instruments(self, exchange: Any, request: dict[str, Any]) -> Any:
         markets = await self.markets(exchange)
-        return [instrument(self.ccxt, exchange, one) for one in markets.values() if one["spot"] or one["contract"]]
+        return [
+            instrument(self.ccxt, exchange, market)
+            for market in markets.values()
+            if market["spot"] or market["contract"]
+        ]
 
     async def candles(self, exchange: Any, request: dict[str, Any]) -> Any:
         interval = request["interval"]
@@ -227,7 +233,7 @@ class Watch:
         for group in self.groups:
             tickers = list((await read(group)).values())
             self.answer(
-                quotes=[quote(one) for one in tickers],
+                quotes=[quote(ticker) for ticker in tickers],
                 marks=self.beside(tickers),
                 transport=self.transport,
                 now_ms=now_of(self.exchange),
@@ -236,7 +242,7 @@ class Watch:
     def write_quotes(self) -> bool:
         """Write the quotes that are new in ccxt's caches. True if there are any."""
         tickers = [self.cached(symbol) for symbol in chain(*self.groups)]
-        rows = self.fresh("quotes", [quote(one) for one in tickers if one.get("bid") and one.get("ask")])
+        rows = self.fresh("quotes", [quote(ticker) for ticker in tickers if ticker.get("bid") and ticker.get("ask")])
         if rows:
             self.transport = "websocket"
             self.answer(quotes=rows, transport=self.transport)
@@ -244,10 +250,10 @@ class Watch:
 
     def cached(self, symbol: str) -> dict[str, Any]:
         """The newest ticker of a symbol that a WebSocket sent."""
-        found: dict[str, Any] = (self.exchange.bidsasks or {}).get(symbol) or (self.exchange.tickers or {}).get(
+        ticker: dict[str, Any] = (self.exchange.bidsasks or {}).get(symbol) or (self.exchange.tickers or {}).get(
             symbol, {}
         )
-        return found
+        return ticker
 
     def fresh(self, kind: str, rows: list[list[Any]]) -> list[list[Any]]:
         """The rows that differ from those written before."""
@@ -296,15 +302,15 @@ class Watch:
 
     async def poll_marks(self) -> None:
         for group in self.contracts:
-            self.answer(marks=[mark(one) for one in (await self.exchange.fetch_mark_prices(group)).values()])
+            self.answer(marks=[mark(row) for row in (await self.exchange.fetch_mark_prices(group)).values()])
 
     def beside(self, rows: list[dict[str, Any]]) -> list[list[Any]]:
         """The marks in tickers or funding rates, if there is no request for marks."""
-        return [] if self.has_marks else [mark(one) for one in rows if one.get("markPrice")]
+        return [] if self.has_marks else [mark(row) for row in rows if row.get("markPrice")]
 
     def write_marks(self) -> bool:
         tickers = [(self.exchange.tickers or {}).get(symbol, {}) for symbol in chain(*self.contracts)]
-        rows = self.fresh("marks", [mark(one) for one in tickers if one.get("markPrice")])
+        rows = self.fresh("marks", [mark(ticker) for ticker in tickers if ticker.get("markPrice")])
         if rows:
             self.answer(marks=rows)
         return bool(rows)
@@ -317,10 +323,12 @@ class Watch:
                 await asyncio.sleep(max(BOOK_GAP_SECONDS, BOOK_SECONDS / len(symbols)))
 
     async def book(self, symbol: str) -> None:
-        found = await self.exchange.fetch_order_book(symbol, BOOK_LEVELS)
+        order_book = await self.exchange.fetch_order_book(symbol, BOOK_LEVELS)
         # sizes are counted in contracts
         contract = float(self.exchange.market(symbol).get("contractSize") or 1)
-        sides = [[[px, size * contract] for px, size, *_ in found[side][:BOOK_LEVELS]] for side in ("bids", "asks")]
+        sides = [
+            [[px, size * contract] for px, size, *_ in order_book[side][:BOOK_LEVELS]] for side in ("bids", "asks")
+        ]
         self.answer(books=[[symbol, *sides]], now_ms=now_of(self.exchange))
 
     async def funding(self) -> None:
@@ -334,14 +342,14 @@ class Watch:
             if self.has("fetchFundingIntervals"):
                 hours = await self.exchange.fetch_funding_intervals(group)
             if self.has("fetchFundingRates"):
-                found = list((await self.exchange.fetch_funding_rates(group)).values())
+                funding_rates = list((await self.exchange.fetch_funding_rates(group)).values())
             else:
-                found = [await self.exchange.fetch_funding_rate(symbol) for symbol in group]
+                funding_rates = [await self.exchange.fetch_funding_rate(symbol) for symbol in group]
             rows = [
-                [one["symbol"], one["fundingRate"], hours_of(hours.get(one["symbol"]), one), paid_at(one)]
-                for one in found
+                [rate["symbol"], rate["fundingRate"], hours_of(hours.get(rate["symbol"]), rate), paid_at(rate)]
+                for rate in funding_rates
             ]
-            self.answer(rates=[row for row in rows if row[1] is not None], marks=self.beside(found))
+            self.answer(rates=[row for row in rows if row[1] is not None], marks=self.beside(funding_rates))
 
     async def tried(self, what: str, asked: Awaitable[None]) -> None:
         """Wait for a request that may fail. The caller hears of its failure, and of its return."""
@@ -359,7 +367,7 @@ class Watch:
 def redirected(urls: Any, base_url: str, exchange: Any) -> Any:
     """The addresses of an exchange with BASE_URL/HOST in place of scheme and host."""
     if isinstance(urls, dict):
-        return {name: redirected(one, base_url, exchange) for name, one in urls.items()}
+        return {name: redirected(url, base_url, exchange) for name, url in urls.items()}
     if isinstance(urls, str):
         return re.sub(r"^[a-z]+://", base_url + "/", exchange.implode_hostname(urls))
     return urls
@@ -411,8 +419,8 @@ def hours_of(*rates: dict[str, Any] | None) -> int:
 
 def paid_at(rate: dict[str, Any]) -> int | None:
     """An instant at which this funding is paid; None if the exchange tells none."""
-    found = rate.get("fundingTimestamp") or rate.get("nextFundingTimestamp")
-    return None if found is None else int(found)
+    timestamp = rate.get("fundingTimestamp") or rate.get("nextFundingTimestamp")
+    return None if timestamp is None else int(timestamp)
 
 
 def text(value: Any) -> str | None:
@@ -517,7 +525,7 @@ async def serve(feeder: Feeder) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     tasks: set[asyncio.Task[None]] = set()
 
-    async def one(request: dict[str, Any]) -> None:
+    async def handle(request: dict[str, Any]) -> None:
         if request["op"] == "watch":
             await feeder.watch(request)
         else:
@@ -525,7 +533,7 @@ async def serve(feeder: Feeder) -> None:
 
     try:
         while line := await reader.readline():
-            task = asyncio.create_task(one(json.loads(line)))
+            task = asyncio.create_task(handle(json.loads(line)))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
     finally:

@@ -168,15 +168,15 @@ class CcxtSource:
         body = await self._ask("candles", say, symbol=symbol, interval="1m", since_ms=before_ms, limit=limit + 1)
         end_ms = self._now_ms(body["now_ms"], say) - CLOSE_MARGIN_MS
         end_ms -= end_ms % MINUTE_MS
-        found = sorted({_row(cells) for cells in body["result"] if cells[0] >= before_ms})
-        if any(a.at_ms == b.at_ms for a, b in pairwise(found)):
+        received = sorted({_row(cells) for cells in body["result"] if cells[0] >= before_ms})
+        if any(a.at_ms == b.at_ms for a, b in pairwise(received)):
             raise NoAnswer(f"{self._exchange} gives two different candles of one minute of {symbol}")
-        rows = [row for row in found if row.at_ms >= since_ms]
+        rows = [row for row in received if row.at_ms >= since_ms]
         closed = [row for row in rows if row.at_ms + MINUTE_MS <= end_ms]
         sure_ms = closed[-1].at_ms + MINUTE_MS if closed else since_ms
         # A minute without a candle had no trade, or its candle comes up to a minute late. An answer with a row before
         # or after it is whole.
-        if len(closed) < len(rows) or (found and found[0].at_ms == before_ms):
+        if len(closed) < len(rows) or (received and received[0].at_ms == before_ms):
             sure_ms = max(sure_ms, end_ms - MINUTE_MS)
         return Page(closed, sure_ms)
 

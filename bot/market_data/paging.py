@@ -118,9 +118,9 @@ class Pager:
         """
         for _ in range(REPEATS_MAX):
             rows, now_ms = await self.fetch(self.interval, since_ms, limit)
-            found = sorted({row for row in rows if row.at_ms >= since_ms})
-            if all(a.at_ms != b.at_ms for a, b in pairwise(found)):
-                return PageAnswer(found, now_ms)
+            fresh = sorted({row for row in rows if row.at_ms >= since_ms})
+            if all(a.at_ms != b.at_ms for a, b in pairwise(fresh)):
+                return PageAnswer(fresh, now_ms)
         raise NoAnswer(f"the exchange gives two different candles of one instant after {iso(since_ms)}")
 
     async def _next_start(self, at_ms: int, end_ms: int) -> int:

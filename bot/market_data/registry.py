@@ -24,7 +24,7 @@ def open_source(text: str) -> Source:
         exchange = f" (an exchange is written ccxt:{name})" if "ccxt" in known and not argument else ""
         raise NotOffered(f"source {name!r} is not known; {hint}{exchange}")
     try:
-        made: Source = offer.load()(argument)
+        source: Source = offer.load()(argument)
     except (ImportError, AttributeError) as error:
         raise SourceError(f"source {name!r} of {offer.value} cannot be loaded: {error}") from None
-    return made
+    return source

@@ -26,18 +26,25 @@ def mapped(text: str, instruments: Sequence[Instrument], source: str) -> MappedC
     """The symbol for COIN or COIN=SYMBOL. NotOffered with similar names if the source has none."""
     coin, given, symbol = text.partition("=")
     if given:
-        found = next((one for one in instruments if one.symbol == symbol), None)
-        if found is None and instruments:
-            raise NotOffered(f"{source} has no market {symbol!r}; {_near(symbol, [one.symbol for one in instruments])}")
-        return MappedCoin(coin, symbol, found)
+        listed = next((instrument for instrument in instruments if instrument.symbol == symbol), None)
+        if listed is None and instruments:
+            raise NotOffered(
+                f"{source} has no market {symbol!r}; {_near(symbol, [instrument.symbol for instrument in instruments])}"
+            )
+        return MappedCoin(coin, symbol, listed)
     if not instruments:
         return MappedCoin(coin, coin, None)
     bases = [coin, f"1000{coin[1:]}", f"k{coin[1:]}"] if coin.startswith(THOUSANDS) else [coin]
     ranked = sorted(
-        (one for one in instruments if one.base in bases and one.quote in DOLLARS and _is_usable(one)), key=_rank
+        (
+            instrument
+            for instrument in instruments
+            if instrument.base in bases and instrument.quote in DOLLARS and _is_usable(instrument)
+        ),
+        key=_rank,
     )
     if not ranked:
-        known = sorted({one.base for one in instruments if one.quote in DOLLARS})
+        known = sorted({instrument.base for instrument in instruments if instrument.quote in DOLLARS})
         raise NotOffered(
             f"{source} has no perpetual and no spot market of {coin} in {', '.join(DOLLARS)}; {_near(coin, known)}"
             " COIN=SYMBOL names another market"

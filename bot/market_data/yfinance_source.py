@@ -82,11 +82,11 @@ class YfinanceSource:
 
     async def actions(self, symbol: str) -> list[Action]:
         frame = await self._frame(symbol, period="max", interval="1d", actions=True)
-        found = []
+        reported = []
         for name, kind in (("Stock Splits", "split"), ("Dividends", "dividend")):
             column = frame[name].items() if name in frame.columns else ()
-            found += [Action(_day_ms(at), kind, float(value)) for at, value in column if value]
-        return sorted(found)
+            reported += [Action(_day_ms(at), kind, float(value)) for at, value in column if value]
+        return sorted(reported)
 
     async def _frame(self, symbol: str, **wanted: Any) -> Any:
         """Yahoo's table for a symbol, with the errors of yfinance as ours."""

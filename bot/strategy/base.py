@@ -65,11 +65,11 @@ class Strategy(ABC):
             cls.on_bar = _follow_signals  # type: ignore[method-assign]
 
     def _indicators(self) -> Indicators:
-        found = declared(type(self))
+        indicators = declared(type(self))
         if type(self).on_bar is not _follow_signals:
-            return Indicators(found, self.markets, self.params)
+            return Indicators(indicators, self.markets, self.params)
         lookback = named_bars(self.lookback, self.params, "lookback")
-        return SignalRows(found, self.markets, self.params, self, lookback)
+        return SignalRows(indicators, self.markets, self.params, self, lookback)
 
     @abstractmethod
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:

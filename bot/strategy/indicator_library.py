@@ -121,9 +121,9 @@ def bollinger(
     read = _line(line, _BANDS)
 
     def start(period: int, deviations: float, source: Source) -> Series:
-        made = _library().BB(period, deviations)
-        _sum_anew_where_small(made.central_band, period)
-        return CalculatedSeries(made, period, read, source=source)
+        indicator = _library().BB(period, deviations)
+        _sum_anew_where_small(indicator.central_band, period)
+        return CalculatedSeries(indicator, period, read, source=source)
 
     return Indicator(
         "bollinger", start, period, deviations, source=source, bars=lambda period, _: period, line=line, on_price=True
@@ -150,22 +150,22 @@ def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Litera
     read = _line(line, {"k": "k", "d": "d"})
 
     def start(period: int, smoothing: int, _: Source) -> Series:
-        made = _library().Stoch(period, smoothing)
+        indicator = _library().Stoch(period, smoothing)
         from talipp.indicators.Stoch import StochVal
 
-        _sum_anew_where_small(made.values_d, smoothing)
-        of_range = getattr(made, CALCULATE)
+        _sum_anew_where_small(indicator.values_d, smoothing)
+        of_range = getattr(indicator, CALCULATE)
 
         def value() -> Any:
-            bars = made.input_values[-period:]
+            bars = indicator.input_values[-period:]
             if len(bars) == period and max(bar.high for bar in bars) == min(bar.low for bar in bars):
                 # talipp gives 100, which says overbought.
-                made.values_d.add(FLAT)
-                return StochVal(FLAT, made.values_d[-1] if len(made.values_d) else None)
+                indicator.values_d.add(FLAT)
+                return StochVal(FLAT, indicator.values_d[-1] if len(indicator.values_d) else None)
             return of_range()
 
-        setattr(made, CALCULATE, value)
-        return CalculatedSeries(made, period + smoothing, read, _whole_bar)
+        setattr(indicator, CALCULATE, value)
+        return CalculatedSeries(indicator, period + smoothing, read, _whole_bar)
 
     return Indicator(
         "stochastic",
@@ -188,8 +188,8 @@ def keltner(
     read = _line(line, _BANDS)
 
     def start(period: int, atr_period: int, multiplier: float, _: Source) -> Series:
-        made = _library().KeltnerChannels(period, atr_period, multiplier, multiplier)
-        return CalculatedSeries(made, max(period, atr_period) + 1, read, _whole_bar)
+        indicator = _library().KeltnerChannels(period, atr_period, multiplier, multiplier)
+        return CalculatedSeries(indicator, max(period, atr_period) + 1, read, _whole_bar)
 
     return Indicator(
         "keltner",
@@ -282,8 +282,8 @@ def roc(period: int | str, source: Source = "close") -> Indicator:
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Indicator]]] = {
-    one.__name__: one
-    for one in (
+    function.__name__: function
+    for function in (
         sma,
         ema,
         rsi,
@@ -328,12 +328,12 @@ def _sum_anew_where_small(mean: Any, period: int) -> None:
 
     def value() -> float | None:
         nonlocal largest
-        found: float | None = running()
-        if found is not None:
-            if found < largest * FAR_SMALLER:
-                found = largest = math.fsum(mean.input_values[-period:]) / period
-            largest = max(largest, found)
-        return found
+        latest: float | None = running()
+        if latest is not None:
+            if latest < largest * FAR_SMALLER:
+                latest = largest = math.fsum(mean.input_values[-period:]) / period
+            largest = max(largest, latest)
+        return latest
 
     setattr(mean, CALCULATE, value)
 

@@ -99,18 +99,18 @@ class Sma(Series):
         n, window = self._n, self._window
         xs = columns[self._source - 2]
         first = min(max(0, n - len(window)), len(xs))
-        found = [self.step(x) for x in xs[:first]]
+        means = [self.step(x) for x in xs[:first]]
         rest = xs[first:] if first else xs
         if rest:
             old = [*window, *rest]
             sums = list(accumulate(map(sub, rest, old), initial=self._sum))
             largest = max(self._largest, *sums)
             if min(sums) < largest * FAR_SMALLER:
-                return found + [self.step(x) for x in rest]
+                return means + [self.step(x) for x in rest]
             self._sum, self._largest = sums[-1], largest
-            found += map(truediv, sums[1:], repeat(n))
+            means += map(truediv, sums[1:], repeat(n))
             self._window = deque(old[len(rest) :])
-        return found
+        return means
 
 
 class Ema(Series):
@@ -355,10 +355,11 @@ class Indicators:
     def __init__(self, declared: Mapping[str, Indicator], markets: Sequence[str], params: Any) -> None:
         self.names = tuple(declared)
         self.values: dict[str, Values] = {name: Values((market, None) for market in markets) for name in declared}
-        self.warmup_bars = max((one.bars(params) for one in declared.values()), default=0)
+        self.warmup_bars = max((indicator.bars(params) for indicator in declared.values()), default=0)
         self._precomputed: dict[str, Callable[[Bar], object]] = {}
         self._by_market: dict[str, list[tuple[Values, Series]]] = {
-            market: [(self.values[name], one.start(params)) for name, one in declared.items()] for market in markets
+            market: [(self.values[name], indicator.start(params)) for name, indicator in declared.items()]
+            for market in markets
         }
 
     def update(self, bar: Bar) -> None:
@@ -400,14 +401,14 @@ def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Call
     holders = tuple(values for values, _ in made)
 
     def pair(_bar: Bar) -> None:
-        one[market], two[market] = following()
+        first[market], two[market] = following()
 
     def step(_bar: Bar) -> None:
         for values, value in zip(holders, following(), strict=True):
             values[market] = value
 
     if len(holders) == 2:
-        one, two = holders
+        first, two = holders
         return pair
     return step
 

@@ -209,12 +209,12 @@ class SignalRows(Indicators):
         return self.update
 
     def precompute(self, market: str, columns: Columns) -> None:
-        made = self.columns(market, columns)
-        self.step_through(market, made)
+        computed = self.columns(market, columns)
+        self.step_through(market, computed)
         if market in self._bar_by_bar or not columns.close:
             return
         kept = self._windows[market]
-        lines = [list(line) for line in (*columns, *(column for _, column in made))]
+        lines = [list(line) for line in (*columns, *(column for _, column in computed))]
         if kept:
             lines = [[*old, *line] for old, line in zip(list(zip(*kept, strict=True))[1:], lines, strict=True)]
         try:

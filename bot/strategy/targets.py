@@ -47,10 +47,10 @@ class TargetPlan(NamedTuple):
 @lru_cache(maxsize=64)
 def plan_of(targets: tuple[tuple[Any, Any], ...]) -> TargetPlan:
     """The plan of a bracket's targets. StrategyError if one of them cannot be a target."""
-    found = tuple(
+    orders = tuple(
         Target(_fraction(n, fraction), level_of(f"targets[{n}]", level)) for n, (fraction, level) in enumerate(targets)
     )
-    levels = [one.level for one in found]
+    levels = [order.level for order in orders]
     if len({level.unit for level in levels}) > 1:
         raise StrategyError("Bracket: write all targets in one unit: R, percent or prices")
     values = [level.value for level in levels]
@@ -58,10 +58,10 @@ def plan_of(targets: tuple[tuple[Any, Any], ...]) -> TargetPlan:
     falling = levels[0].unit == "px" and values == sorted(set(values), reverse=True)
     if not rising and not falling:
         raise StrategyError(f"Bracket: each target lies beyond the one before it, not {', '.join(map(str, values))}")
-    total = sum((one.fraction for one in found), Decimal(0)).quantize(FRACTION_STEP)
+    total = sum((order.fraction for order in orders), Decimal(0)).quantize(FRACTION_STEP)
     if total > 1:
         raise StrategyError(f"Bracket: the fractions of targets add up to at most 1, not {total.normalize():f}")
-    return TargetPlan(found[:-1], found[-1]) if total == 1 else TargetPlan(found, None)
+    return TargetPlan(orders[:-1], orders[-1]) if total == 1 else TargetPlan(orders, None)
 
 
 def pairs_of(given: Any) -> tuple[tuple[Any, Any], ...]:

@@ -28,13 +28,13 @@ TRADES_SHOWN: Final = 5
 def assert_opened(run: Run, market: str | None = None, *, side: str | None = None, count: int | None = None) -> None:
     """At least one position was opened, or exactly `count`; only those of this market and side count."""
     __tracebackhide__ = True
-    found = [trade for trade in run.trades if market in (None, trade.market) and side in (None, trade.side)]
-    if (len(found) == count) if count is not None else found:
+    trades = [trade for trade in run.trades if market in (None, trade.market) and side in (None, trade.side)]
+    if (len(trades) == count) if count is not None else trades:
         return
     wanted = many(1 if count is None else count, f"{side} position" if side else "position")
     where = f" in {market}" if market else ""
     bound = "at least " if count is None else ""
-    raise AssertionError(f"expected {bound}{wanted}{where}, and {len(found)} opened; {_course(run)}")
+    raise AssertionError(f"expected {bound}{wanted}{where}, and {len(trades)} opened; {_course(run)}")
 
 
 def assert_protected(run: Run, market: str | None = None) -> None:
@@ -83,10 +83,10 @@ def assert_causal(run: Run, *, cuts: int = CUTS) -> None:
         )
 
     def make(options: SessionOptions, cut_ms: int) -> Backtest:
-        parts = [part for one in run.candles if len(part := one.slice(None, cut_ms))]
+        parts = [part for candles in run.candles if len(part := candles.slice(None, cut_ms))]
         return run.again(parts, within(options, parts), is_cut=True)
 
-    step_ms = max(one.step_ms for one in run.candles)
+    step_ms = max(candles.step_ms for candles in run.candles)
     instants = cuts_between(cuts, run.result.start_ms, run.result.end_ms, step_ms=step_ms, seed=run.options.seed)
     if not instants:
         raise AssertionError(f"{many(len(run.candles[0]), 'bar')} are too few for a cut, so nothing was proved")

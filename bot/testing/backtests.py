@@ -112,7 +112,7 @@ def backtest(
     if not given:
         raise ValueError("backtest: candles is empty; make some with bars")
     chosen = options or SessionOptions()
-    markets = sorted({one.market for one in given})
+    markets = sorted({series.market for series in given})
     use, place = (strategy, place_strategies) if isinstance(strategy, str) else (IN_PLACE, partial(_placed, strategy))
     entry = strategy_entry(
         use,
@@ -145,10 +145,10 @@ def backtest(
 
 def _placed(strategy: type[Strategy], settings: Settings) -> list[StrategySpec]:
     """Build the strategy as the daemon builds one from a file."""
-    (one,) = settings.strategies
+    (placed,) = settings.strategies
     loaded = Loaded(strategy.__name__, strategy, "file", None, None)
-    made = build(loaded, name=one.name, markets=one.markets, params=one.params)
-    return [StrategySpec(made, one.interval, limits_of(settings, one))]
+    built = build(loaded, name=placed.name, markets=placed.markets, params=placed.params)
+    return [StrategySpec(built, placed.interval, limits_of(settings, placed))]
 
 
 def _trade_of(trip: RoundTrip) -> Trade:

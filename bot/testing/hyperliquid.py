@@ -46,7 +46,7 @@ def exchange_options(args: tuple[Any, ...], given: Mapping[str, Any]) -> Exchang
 
     if args:
         raise TypeError(f"takes keyword arguments only, like clock='60x', not {args[0]!r}")
-    known = [one.name for one in fields(ExchangeOptions)]
+    known = [option.name for option in fields(ExchangeOptions)]
     for name in given:
         if name not in known:
             raise TypeError(f"has no argument {name!r}; it has {', '.join(known)}")

@@ -47,8 +47,8 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         wrong = f"@pytest.mark.sandbox: {error}"
     if wrong:
         pytest.fail(wrong, pytrace=False)
-    with Sandbox(options) as made:
-        yield made
+    with Sandbox(options) as running:
+        yield running
 
 
 @pytest.fixture
@@ -69,5 +69,5 @@ def hyperliquid(request: pytest.FixtureRequest) -> Iterator[LocalExchange]:
         wrong = f"@pytest.mark.hyperliquid: {error}"
     if wrong:
         pytest.fail(wrong, pytrace=False)
-    with LocalExchange(options) as made:
-        yield made
+    with LocalExchange(options) as running:
+        yield running

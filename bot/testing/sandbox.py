@@ -56,7 +56,7 @@ def options_of(args: tuple[Any, ...], given: Mapping[str, Any]) -> Options:
     """The arguments of the mark; TypeError or ValueError says what is wrong with them."""
     if args:
         raise TypeError(f"takes keyword arguments only, like clock='60x', not {args[0]!r}")
-    known = [one.name for one in fields(Options)]
+    known = [field.name for field in fields(Options)]
     for name in given:
         if name not in known:
             raise TypeError(f"has no argument {name!r}; it has {', '.join(known)}")
@@ -145,9 +145,11 @@ class Sandbox:
 
     def client(self) -> httpx.Client:
         """A plain HTTP client with base URL and credential; closed at the end of the test."""
-        made = httpx.Client(base_url=self.base_url, headers=self.headers, timeout=TIMEOUT_SECONDS, trust_env=False)
-        self._clients.append(made)
-        return made
+        http_client = httpx.Client(
+            base_url=self.base_url, headers=self.headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        )
+        self._clients.append(http_client)
+        return http_client
 
     def async_client(self) -> Client:
         """The package's own client: `async with sandbox.async_client() as client`."""

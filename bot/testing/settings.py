@@ -36,8 +36,8 @@ def checked_settings(data: Mapping[str, Any], *, strategies_dir: str | Path, cal
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
         # A strategy with a problem is left out, and pydantic then also reports that the list is too short.
-        found = [problem for problem in problems if problem["loc"] != ("strategies",)] or problems
-        text = "; ".join(f"{_named(problem['loc'])}: {problem['msg']}" for problem in found)
+        shown = [problem for problem in problems if problem["loc"] != ("strategies",)] or problems
+        text = "; ".join(f"{_named(problem['loc'])}: {problem['msg']}" for problem in shown)
         raise ValueError(f"{caller}: {text}") from None
 
 

@@ -130,8 +130,8 @@ def _turn_outside(market: VenueMarket, command: c.SetMarket, now_ms: int) -> Non
 
 def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
     """Run every deadline before `until_ms`, each at its own instant. `inclusive`: also the deadlines at `until_ms`."""
-    while (found := index.due(state, until_ms, inclusive=inclusive)) is not None:
-        at_ms, kind, ref, number = found
+    while (due := index.due(state, until_ms, inclusive=inclusive)) is not None:
+        at_ms, kind, ref, number = due
         state.now_ms = max(state.now_ms, at_ms)
         if kind == "funding":
             market = state.markets[ref]
@@ -222,7 +222,9 @@ def _pass_points(state: State, command: c.PassPoints) -> None:
         state.now_ms = max(state.now_ms, at_ms)
         if at_ms != paid_ms and waiting and waiting[0][0] <= at_ms:
             paid_ms = at_ms
-            funding.pay_due(state, {one[1]: one[2] for one in points[number:] if (one[0], one[3]) == (at_ms, 0)})
+            funding.pay_due(
+                state, {point[1]: point[2] for point in points[number:] if (point[0], point[3]) == (at_ms, 0)}
+            )
         matching.point(
             state, state.markets[coin], px, step=step, bar_ms=bar_ms, volume=volume, ahead=ahead, close=close
         )

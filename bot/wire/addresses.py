@@ -111,16 +111,16 @@ def ascii_name(host: str) -> str | None:
 
 
 def is_metadata_address(address: IpAddress) -> bool:
-    return any(one in network for one in (address, *carried(address)) for network in METADATA)
+    return any(candidate in network for candidate in (address, *carried(address)) for network in METADATA)
 
 
 def literals(host: str) -> list[str]:
     """The IP address that a host is, in any spelling that a resolver accepts (`127.1`, `0x7f000001`, `2130706433`)."""
     try:
-        found = socket.getaddrinfo(host.rstrip("."), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        infos = socket.getaddrinfo(host.rstrip("."), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return []
-    return [str(info[4][0]) for info in found]
+    return [str(info[4][0]) for info in infos]
 
 
 def carried(address: IpAddress) -> tuple[IPv4, ...]:

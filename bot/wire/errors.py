@@ -130,9 +130,9 @@ def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:
 def unknown(name: str, known: Collection[str]) -> tuple[str, list[str]]:
     """The problem text for an unknown name, with the closest known name, and the list of known names."""
     close = (
-        [one for one in known if one == SYNONYMS.get(name.lower())]
+        [candidate for candidate in known if candidate == SYNONYMS.get(name.lower())]
         or get_close_matches(name, known, n=1, cutoff=0.5)
-        or [one for one in known if one.lower() == name.lower()]
+        or [candidate for candidate in known if candidate.lower() == name.lower()]
     )
     return ("is unknown" + (f"; did you mean {close[0]}?" if close else "")), list(known)
 
@@ -170,4 +170,4 @@ def _fields_at(root: type[BaseModel] | None, loc: tuple[str | int, ...]) -> list
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg)) is not None), None)
+    return next((model for arg in get_args(annotation) if (model := _model_in(arg)) is not None), None)

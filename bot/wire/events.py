@@ -405,24 +405,24 @@ def _settlement(event: Event, data: SettlementData) -> m.Event:
 
 
 def _account(event: Event, data: AccountData) -> m.Event:
-    made = m.AccountChanged("", -1, event.ts, event.subtype)
+    changed = m.AccountChanged("", -1, event.ts, event.subtype)
     if isinstance(data, AccountCreatedData):
-        return made._replace(balance=e8_of_decimal(data.balance_usd))
+        return changed._replace(balance=e8_of_decimal(data.balance_usd))
     if isinstance(data, AccountResetData):
-        return made._replace(balance=e8_of_decimal(data.balance_usd), epoch=data.epoch)
+        return changed._replace(balance=e8_of_decimal(data.balance_usd), epoch=data.epoch)
     if isinstance(data, AccountLeverageData):
-        return made._replace(coin=data.coin, leverage_from=data.old, leverage_to=data.new)
+        return changed._replace(coin=data.coin, leverage_from=data.old, leverage_to=data.new)
     if isinstance(data, AccountKeyData):
-        return made._replace(key=data.key_id, name=data.name)
+        return changed._replace(key=data.key_id, name=data.name)
     if isinstance(data, AccountTransferData):
         amount, balance = e8_of_decimal(data.amount_usd), e8_of_decimal(data.balance_usd)
-        return made._replace(state=data.kind, amount=amount, balance=balance, venue_ts=data.venue_ts)
+        return changed._replace(state=data.kind, amount=amount, balance=balance, venue_ts=data.venue_ts)
     if isinstance(data, AccountMarginData):
         margin, balance = e8_of_decimal(data.margin_usd), e8_of_decimal(data.balance_usd)
-        return made._replace(coin=data.coin, margin=margin, balance=balance)
+        return changed._replace(coin=data.coin, margin=margin, balance=balance)
     if isinstance(data, AccountLinkData):
-        return made._replace(state=data.state, reason=data.reason)
-    return made
+        return changed._replace(state=data.state, reason=data.reason)
+    return changed
 
 
 _BY_TYPE: Final[Mapping[str, Callable[[Event, Any], m.Event]]] = {

@@ -98,7 +98,7 @@ def _hold_to_table(request: GuardianFields, *, market_implied: bool) -> None:
         if name not in given and not (name == "market" and market_implied):
             refuse((name,), f"is required for {request.type}")
     if rule.one_of and sum(name in given for name in rule.one_of) != 1:
-        name = next((one for one in rule.one_of if one in given), rule.one_of[0])
+        name = next((field_name for field_name in rule.one_of if field_name in given), rule.one_of[0])
         refuse((name,), f"is wrong: {request.type} takes exactly one of {' and '.join(rule.one_of)}", list(rule.one_of))
 
 

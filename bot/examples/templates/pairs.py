@@ -60,6 +60,6 @@ class Pairs(Strategy):
         """
         if min(len(first), len(second)) < self.params.window_bars:
             return None
-        ratios = [math.log(one / other) for one, other in zip(first, second, strict=True)]
+        ratios = [math.log(price / other) for price, other in zip(first, second, strict=True)]
         deviation = statistics.pstdev(ratios)
         return (ratios[-1] - statistics.fmean(ratios)) / deviation if deviation > 1e-9 else None

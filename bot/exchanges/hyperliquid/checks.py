@@ -101,7 +101,7 @@ def judge_agent(
         return result("fail", "is an account and no agent: its key can withdraw; approve an agent and give its key")
     if report.master != address:
         return result("fail", f"is an agent of {report.master}, not of {address}; give that address or another key")
-    own = next((one for one in named if one.address == agent), None)
+    own = next((candidate for candidate in named if candidate.address == agent), None)
     if own is None:
         return result(
             "warn", "is this account's agent without a name, whose expiry the exchange does not list; name it"
@@ -131,7 +131,7 @@ def judge_mode(mode: str, network: str) -> AccountCheck:
 
 def judge_markets(wanted: Sequence[str], listed: Sequence[MarketListing]) -> AccountCheck:
     """Whether each wanted market is listed and can be traded."""
-    by_name = {one.market: one for one in listed}
+    by_name = {listing.market: listing for listing in listed}
     for name in wanted:
         if name not in by_name:
             hint = did_you_mean(name, list(by_name))
@@ -140,7 +140,7 @@ def judge_markets(wanted: Sequence[str], listed: Sequence[MarketListing]) -> Acc
             )
         if by_name[name].is_delisted:
             return AccountCheck("markets", "fail", f"{name} is delisted; choose another market")
-    live = sum(not one.is_delisted for one in listed)
+    live = sum(not listing.is_delisted for listing in listed)
     names = f", {', '.join(wanted)} among them" if wanted else ""
     return AccountCheck("markets", "ok", f"{many(live, 'market')} listed{names}")
 
@@ -153,7 +153,7 @@ async def read_checks(account: HyperliquidAccount, request: CheckRequest, clock:
 
     async def clock_check() -> AccountCheck:
         markets = await account.listings()
-        live = next((one.market for one in markets if not one.is_delisted), None)
+        live = next((market.market for market in markets if not market.is_delisted), None)
         if live is None:
             return AccountCheck("clock", "fail", f"{request.url} lists no market, so its clock cannot be read")
         before_ms = clock.now_ms()

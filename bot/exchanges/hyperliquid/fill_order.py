@@ -19,11 +19,11 @@ def in_order(reports: Iterable[ExecutionReport], positions: Mapping[str, int] | 
     `positions`: the position of each market before the first fill, where it is known. Fills that do not chain keep the
     order of their trade ids; `gaps` names them. UnknownForm if copies of one fill differ.
     """
-    found: dict[tuple[str, int, int, int], ExecutionReport] = {}
+    by_key: dict[tuple[str, int, int, int], ExecutionReport] = {}
     for report in reports:
-        check_copy(found.setdefault(report.key, report), report)
+        check_copy(by_key.setdefault(report.key, report), report)
     groups: defaultdict[tuple[int, str], list[ExecutionReport]] = defaultdict(list)
-    for report in found.values():
+    for report in by_key.values():
         groups[report.at_ms, report.market].append(report)
     ordered: list[ExecutionReport] = []
     reached = dict(positions or {})
@@ -58,7 +58,7 @@ def chained(reports: Sequence[ExecutionReport], start: int | None) -> list[Execu
     surplus = next((position for position, more in balance.items() if more > 0), None)
     # Fills that end where they begin tell no start. An account that nothing is known of is taken to begin without one.
     starts = [surplus] if surplus is not None else [start, 0, by_id[0].position_before]
-    first = next(one for one in starts if one is not None and one in leaving)
+    first = next(begin for begin in starts if begin is not None and begin in leaving)
     stack: list[tuple[int, ExecutionReport | None]] = [(first, None)]
     walk: list[ExecutionReport] = []
     while stack:

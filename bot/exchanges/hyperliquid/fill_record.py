@@ -90,7 +90,7 @@ class FillRecord:
 
     def _fitting(self, market: str) -> ExecutionReport | None:
         """The first waiting fill that starts at the position of its market, and is not older than a booked one."""
-        newest_ms = max((one.at_ms for one in self._recent.values() if one.market == market), default=0)
+        newest_ms = max((report.at_ms for report in self._recent.values() if report.market == market), default=0)
         fitting = (
             report
             for report, _ in self._waiting.values()

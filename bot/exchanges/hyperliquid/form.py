@@ -74,7 +74,7 @@ def dex_names(answer: Any) -> list[str]:
     """Names of `perpDexs`; the main dex has none and stands there as null."""
     if not isinstance(answer, list):
         raise unknown("perpDexs", "a list", answer)
-    named = [one for one in answer if one is not None]
+    named = [entry for entry in answer if entry is not None]
     return [row.text("name") for row in rows_of(named, "perpDexs")]
 
 
@@ -93,7 +93,7 @@ def standing(answer: Any, dex: str = "") -> AccountStanding:
         value=summary.amount("accountValue"),
         margin_used=summary.amount("totalMarginUsed"),
         withdrawable=row.amount("withdrawable"),
-        positions=tuple(_position(one) for one in row.rows("assetPositions")),
+        positions=tuple(_position(entry) for entry in row.rows("assetPositions")),
         group=dex,
     )
 
@@ -122,8 +122,8 @@ def open_orders(answer: Any) -> list[OrderReport]:
     rows = list(rows_of(answer, "frontendOpenOrders"))
     children = [child for row in rows for child in row.rows("children")]
     waiting = {child.whole("oid") for child in children}
-    found = {row.whole("oid"): _order(row, is_waiting=row.whole("oid") in waiting) for row in [*children, *rows]}
-    return list(found.values())
+    orders = {row.whole("oid"): _order(row, is_waiting=row.whole("oid") in waiting) for row in [*children, *rows]}
+    return list(orders.values())
 
 
 def _order(row: JsonRow, *, is_waiting: bool) -> OrderReport:

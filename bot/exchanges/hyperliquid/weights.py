@@ -70,7 +70,7 @@ class WeightWindow:
     def used(self, now_ms: int) -> int:
         while self._charges and self._charges[0].at_ms <= now_ms - MINUTE_MS:
             self._charges.popleft()
-        return sum(one.weight for one in self._charges)
+        return sum(charged.weight for charged in self._charges)
 
     def wait_ms(self, rank: Rank, weight: int, now_ms: int) -> int:
         """How long a request of this rank and weight must wait; 0: it may be sent now."""
@@ -78,11 +78,11 @@ class WeightWindow:
         refused_ms = now_ms if self._refused_ms is None else self._refused_ms + REFUSED_WAIT_MS
         pause_ms = max(0, refused_ms - now_ms) if rank > Rank.CANCEL else 0
         limit = self.most - (RESERVED if rank > Rank.CANCEL else 0)
-        for one in self._charges:
+        for charged in self._charges:
             if used + weight <= limit:
                 break
-            used -= one.weight
-            pause_ms = max(pause_ms, one.at_ms + MINUTE_MS - now_ms)
+            used -= charged.weight
+            pause_ms = max(pause_ms, charged.at_ms + MINUTE_MS - now_ms)
         return pause_ms
 
     def charge(self, weight: int, now_ms: int) -> Charge:

@@ -65,7 +65,7 @@ def unpacked(pair: Any) -> Any:
 
 def packed_error(error: BotError) -> list[str]:
     """An error for a frame."""
-    kind = next((one for one in ERRORS if isinstance(error, one)), protocol.NoExchangeAnswer)
+    kind = next((error_class for error_class in ERRORS if isinstance(error, error_class)), protocol.NoExchangeAnswer)
     return [f"{kind.__module__}.{kind.__name__}", str(error)]
 
 
@@ -77,10 +77,10 @@ def unpacked_error(pair: Any) -> BotError:
 
 def all_of(kind: type[T], values: Iterable[Any]) -> list[T]:
     """The values, each of this kind. NoAnswer if one is of another."""
-    found = list(values)
-    for one in found:
-        if not isinstance(one, kind):
+    items = list(values)
+    for item in items:
+        if not isinstance(item, kind):
             raise protocol.NoExchangeAnswer(
-                f"the link answered a {type(one).__name__}; a {kind.__name__} was asked for"
+                f"the link answered a {type(item).__name__}; a {kind.__name__} was asked for"
             )
-    return found
+    return items

@@ -60,8 +60,8 @@ def floor_of(account: VenueAccount, guardian: VenueGuardian) -> int:
 
 def breached(account: VenueAccount, value: int) -> list[VenueGuardian]:
     """Armed guardians whose floor `value` has reached, the highest floor first."""
-    found = [g for g in armed(account) if value <= floor_of(account, g)]
-    return sorted(found, key=lambda g: (-floor_of(account, g), g.number))
+    guardians = [g for g in armed(account) if value <= floor_of(account, g)]
+    return sorted(guardians, key=lambda g: (-floor_of(account, g), g.number))
 
 
 def level_of(market: VenueMarket, position: VenuePosition, slack: int) -> int | None:

@@ -176,7 +176,11 @@ def opening_notional(state: State, order: VenueOrder) -> int:
 
 def busy_markets(state: State, account: VenueAccount) -> set[str]:
     """Markets with a resting entry, or with a position that no waiting exit closes."""
-    stay = {coin for coin, one in account.positions.items() if one.size > ledger.leaving(account, state.markets[coin])}
+    stay = {
+        coin
+        for coin, position in account.positions.items()
+        if position.size > ledger.leaving(account, state.markets[coin])
+    }
     return stay | {account.orders[n].coin for n in account.resting if not account.orders[n].reduce_only}
 
 

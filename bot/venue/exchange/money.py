@@ -77,7 +77,9 @@ def fresh_margins(account: VenueAccount, told: tuple[ExchangePosition, ...]) -> 
     """Those of these reports that would change something."""
     assert account.exchange is not None
     margins = account.exchange.margins
-    return tuple(one for one in told if margins.get(one.coin) != _margin_of(one) or _moves(account, one))
+    return tuple(
+        position for position in told if margins.get(position.coin) != _margin_of(position) or _moves(account, position)
+    )
 
 
 def _margin_of(told: ExchangePosition) -> ExchangeMargin:

@@ -150,7 +150,7 @@ def redeem_grant(
     grant = state.grants[command.device]
     assert grant.status == "approved"
     assert grant.account == command.key.account
-    made = create_key(state, CreateKey(command.key))
-    if isinstance(made, VenueKey):
+    key = create_key(state, CreateKey(command.key))
+    if isinstance(key, VenueKey):
         grant.status = "used"
-    return made
+    return key

@@ -249,12 +249,12 @@ class VenueMarket:
         tiers = self.tiers
         if len(tiers) == 1 or notional < tiers[1].lower:
             return tiers[0]
-        found = tiers[0]
+        reached = tiers[0]
         for tier in tiers:
             if notional < tier.lower:
                 break
-            found = tier
-        return found
+            reached = tier
+        return reached
 
 
 class WaitingLevel(NamedTuple):

@@ -34,7 +34,7 @@ def add(runs: Runs, texts: Iterable[str]) -> None:
 
 def merged(runs: Runs, texts: Iterable[str]) -> Runs:
     """All texts as one run, equal for equal sets."""
-    hashes = {one for run in runs for one in memoryview(run).cast("Q")} | {_hash(text) for text in texts}
+    hashes = {text_hash for run in runs for text_hash in memoryview(run).cast("Q")} | {_hash(text) for text in texts}
     return [array("Q", sorted(hashes)).tobytes()] if hashes else []
 
 

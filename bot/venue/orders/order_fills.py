@@ -65,12 +65,12 @@ def _arm_inline(
     numbers = []
     for spec in order.guardians:
         if spec.type == "trailing_stop":
-            made = protection.arm_trail(
+            guardian = protection.arm_trail(
                 state, account, market, position, spec, extreme=entry_px, trade=order.trade, by_limit=by_limit
             )
         else:
-            made = guardian_lifecycle.arm_inline(state, account, position, spec, trade=order.trade, key=order.key)
-        numbers.append(made.number)
+            guardian = guardian_lifecycle.arm_inline(state, account, position, spec, trade=order.trade, key=order.key)
+        numbers.append(guardian.number)
     return numbers
 
 

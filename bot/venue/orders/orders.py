@@ -53,11 +53,11 @@ def fenced(state: State, account: VenueAccount, command: PlaceOrder | ConfirmPla
                 fix={"action": "resync"},
                 details={"reason": "account_reset", "epoch": account.epoch},
             )
-        if (made := pages.trade_of_key(account, key)) is not None:
+        if (trade_id := pages.trade_of_key(account, key)) is not None:
             return Refusal(
                 "idempotency_conflict",
                 "the response of the order with this key is no longer kept",
-                details={"reason": "expired", "tradeId": made},
+                details={"reason": "expired", "tradeId": trade_id},
             )
     if command.expires_ms is not None and state.now_ms > command.expires_ms:
         return Refusal(
@@ -92,8 +92,8 @@ def execute(
     market = state.markets[spec.coin]
     held = account.positions.get(spec.coin)
     if held is not None and held.side == quoted.buy and quoted.leverage != held.leverage:
-        found, _ = position_at_its_turn(account, market)
-        if found is not None and found.side == held.side:
+        position, _ = position_at_its_turn(account, market)
+        if position is not None and position.side == held.side:
             change_leverage(state, account, market, held, quoted.leverage)
     # An order no larger than the opposite position was quoted as a close. It stays reduce-only even if the position
     # shrinks before it fills.

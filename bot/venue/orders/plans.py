@@ -57,7 +57,9 @@ def _keep_spent(state: State, plans: Iterable[VenuePlan]) -> None:
             spent = state.accounts[plan.account].spent
             day = plan.expires_ms // DAY_MS
             if day not in spent:
-                for past in [one for one in spent if (one + 1) * DAY_MS + PLAN_KEPT_MS <= state.now_ms]:
+                for past in [
+                    spent_day for spent_day in spent if (spent_day + 1) * DAY_MS + PLAN_KEPT_MS <= state.now_ms
+                ]:
                     del spent[past]
                 spent[day] = {}
             spent[day][plan.token] = plan.trade
@@ -73,7 +75,7 @@ def confirm(
     """
     plan = state.plans.get(command.token)
     if plan is None or plan.account != account.id:
-        trade = next((made[command.token] for made in account.spent.values() if command.token in made), None)
+        trade = next((trades[command.token] for trades in account.spent.values() if command.token in trades), None)
         if trade is not None:
             return _used(trade)
         used = command.idempotency_key

@@ -130,7 +130,7 @@ def normalise_inline(specs: tuple[GuardianSpec, ...], coin: str) -> tuple[Guardi
 def _inside(refusal: Refusal, index: int) -> Refusal:
     """The refusal for the guardian at `index` of an order, with the full path of each field."""
     at = f"guardians.{index}."
-    named = [{**one, "field": at + one["field"]} for one in (refusal.details or {}).get("fields", ())]
+    named = [{**fault, "field": at + fault["field"]} for fault in (refusal.details or {}).get("fields", ())]
     fix = refusal.fix
     if fix is not None and "action" not in fix:
         fix = {**fix, "field": at + fix["field"]}

@@ -53,12 +53,12 @@ def stored_name(cls: type) -> str:
 
 
 def _classes() -> dict[str, type]:
-    found: dict[str, type] = {stored_name(cls): cls for cls in events.CLASSES}
+    classes: dict[str, type] = {stored_name(cls): cls for cls in events.CLASSES}
     for module in (state, commands):
         for value in vars(module).values():
             if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__:
-                found[stored_name(value)] = value
-    return found
+                classes[stored_name(value)] = value
+    return classes
 
 
 CLASSES: Final = _classes()
@@ -83,8 +83,8 @@ def _is_plain(annotation: str) -> bool:
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    found: Any = attrgetter(*names) if names else lambda _: ()
-    return found if len(names) != 1 else lambda value: (found(value),)
+    getter: Any = attrgetter(*names) if names else lambda _: ()
+    return getter if len(names) != 1 else lambda value: (getter(value),)
 
 
 _SHAPES: Final = {cls: _fields(name, cls) for name, cls in CLASSES.items()}
@@ -103,12 +103,12 @@ def encode(value: Any) -> Any:
         name, get, deep = row
         if not deep:
             return (name, *get(value))
-        made = [name, *get(value)]
+        encoded = [name, *get(value)]
         for at in deep:
-            item = made[at]
+            item = encoded[at]
             if type(item) not in _SIMPLE:
-                made[at] = encode(item)
-        return made
+                encoded[at] = encode(item)
+        return encoded
     if kind is tuple:
         return ["!t", *[item if type(item) in _SIMPLE else encode(item) for item in value]]
     if kind is list:
@@ -209,8 +209,8 @@ def opened(account: state.VenueAccount) -> state.VenueAccount:
         return account
     happened = [event for page in account.pages for event in unpack(page.packed)]
     happened += account.events
-    made = [trade for page in account.trade_pages for trade in unpack(page.packed)]
+    trades = [trade for page in account.trade_pages for trade in unpack(page.packed)]
     stored = deque(happened[len(happened) - account.events_kept() :])
-    made += account.trades
-    keys = {trade.idempotency_key: trade.id for trade in made if trade.idempotency_key is not None}
-    return replace(account, events=stored, trades=made, pages=[], trade_pages=[], trade_by_key=keys, old_keys=[])
+    trades += account.trades
+    keys = {trade.idempotency_key: trade.id for trade in trades if trade.idempotency_key is not None}
+    return replace(account, events=stored, trades=trades, pages=[], trade_pages=[], trade_by_key=keys, old_keys=[])

@@ -132,9 +132,9 @@ def trade_of(account: VenueAccount, trade_id: str) -> VenueTrade:
 
 def trade_of_key(account: VenueAccount, key: str) -> str | None:
     """The id of the trade of this idempotency key in this epoch, however old."""
-    found = account.trade_by_key.get(key)
-    if found is not None or not text_set.has(account.old_keys, key):
-        return found
+    trade_id = account.trade_by_key.get(key)
+    if trade_id is not None or not text_set.has(account.old_keys, key):
+        return trade_id
     return next((trade.id for trade in trades_before(account) if trade.idempotency_key == key), None)
 
 

@@ -49,7 +49,9 @@ def act(
     # The event comes before its effects and lists them: each exit below makes one trade, in this order.
     sweeps = action in ("cancel_orders", "flatten")
     entries = (
-        [one for one in open_orders.entries(account) if limits.reaches(state, guardian, one.coin)] if sweeps else []
+        [entry for entry in open_orders.entries(account) if limits.reaches(state, guardian, entry.coin)]
+        if sweeps
+        else []
     )
     gone = tuple(oid_text(account, order.number) for order in entries)
     leaving = _staying(state, account, guardian) if action == "flatten" else []
@@ -68,7 +70,7 @@ def act(
     open_orders.cancel_each(state, account, entries, kind)
     for (position, size), trade in zip(leaving, trades, strict=True):
         market = state.markets[position.coin]
-        made = exits.force_exit(
+        exit_trade = exits.force_exit(
             state,
             account,
             market,
@@ -79,15 +81,15 @@ def act(
             ref_px=market.mid,
             guardian=guardian_id(account, guardian.number),
         )
-        assert made.id == trade
+        assert exit_trade.id == trade
     return gone, trades
 
 
 def _staying(state: State, account: VenueAccount, guardian: VenueGuardian) -> list[tuple[VenuePosition, int]]:
     """Positions that the guardian may close, each without the size that a working exit closes already."""
     held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
-    found = [(position, _left(state, account, position)) for position in held]
-    return [(position, size) for position, size in found if size]
+    left = [(position, _left(state, account, position)) for position in held]
+    return [(position, size) for position, size in left if size]
 
 
 def _left(state: State, account: VenueAccount, position: VenuePosition) -> int:
@@ -181,10 +183,10 @@ def touch_floor(state: State, account: VenueAccount, market: VenueMarket) -> Non
     if drawdown_floors.is_rolling(state) or not drawdown_floors.armed(account):
         drawdown_floors.rewatch(state, account, value)
         return
-    found = drawdown_floors.breached(account, value)
-    for guardian in found:
+    breached = drawdown_floors.breached(account, value)
+    for guardian in breached:
         fire_drawdown(state, account, guardian)
-    if not found:
+    if not breached:
         drawdown_floors.widen(state, account, market, value)
 
 

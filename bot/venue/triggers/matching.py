@@ -140,10 +140,10 @@ def _meet(state: State, market: VenueMarket, last: int, px: int, *, step: int, j
         # On a jump, liquidations and drawdowns come first. They are searched again only after one was placed.
         urgent = jump and placed != market.watches
         placed = market.watches
-        found = _next(state, market, last, px, step=step, urgent=urgent, ahead=ahead)
-        if found is None:
+        next_level = _next(state, market, last, px, step=step, urgent=urgent, ahead=ahead)
+        if next_level is None:
             break
-        level_px, level = found
+        level_px, level = next_level
         if urgent and level.kind in _URGENT:
             placed = -1
         account = state.accounts[level.account]
@@ -238,11 +238,11 @@ def _next(
                 continue
             if not _may_act(state, market, level, step=step, ahead=ahead):
                 continue
-            found = (stored if falls else -stored), level
+            candidate = (stored if falls else -stored), level
             if not urgent or level.kind == "liquidation":
-                return found
+                return candidate
             if first is None or (level.kind == "drawdown" and first[1].kind != "drawdown"):
-                first = found
+                first = candidate
     return first
 
 
@@ -369,11 +369,11 @@ def _fill_limit(
     if (order.limit_px - begin) * order.buy > 0:
         _stand_at(market, begin)
         if by_limit:
-            found = level_px(market, begin, order.buy, 0)
+            start_px = level_px(market, begin, order.buy, 0)
         else:
-            found = market.grid_up(begin) if order.buy > 0 else market.grid_down(begin)
-        if (order.limit_px - found) * order.buy > 0:
-            fill_px = found
+            start_px = market.grid_up(begin) if order.buy > 0 else market.grid_down(begin)
+        if (order.limit_px - start_px) * order.buy > 0:
+            fill_px = start_px
     size = order.size - order.filled
     if market.volume_left >= 0:
         size = min(size, market.volume_left // market.lot * market.lot)
@@ -516,7 +516,9 @@ def _behind(account: VenueAccount, market: VenueMarket, order: VenueOrder) -> in
     later = [account.orders[number] for number in account.resting if number > order.number]
     waiting = {number for owner, number in market.pending if owner == account.id}
     return sum(
-        one.reserved for one in later if one.number in waiting or (one.coin == order.coin and one.buy != order.buy)
+        resting.reserved
+        for resting in later
+        if resting.number in waiting or (resting.coin == order.coin and resting.buy != order.buy)
     )
 
 

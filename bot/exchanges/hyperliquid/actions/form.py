@@ -35,7 +35,7 @@ def wire_action(action: ExchangeAction, assets: Mapping[str, int]) -> dict[str, 
     if action.kind == "void":
         return {"type": "noop"}
     if action.kind == "place":
-        orders = [_order(one, assets) for one in action.orders]
+        orders = [_order(order, assets) for order in action.orders]
         return {"type": "order", "orders": orders, "grouping": GROUPS[action.group]}
     if action.kind == "cancel":
         return _cancel(action.cancels, assets)
@@ -78,16 +78,17 @@ def _order(order: OrderPlacement, assets: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _cancel(names: tuple[OrderName, ...], assets: Mapping[str, int]) -> dict[str, Any]:
-    if all(one.client_order_id is not None for one in names):
+    if all(name.client_order_id is not None for name in names):
         ours = [
-            {"asset": _asset(one.market, assets), "cloid": _client_order_id(str(one.client_order_id))} for one in names
+            {"asset": _asset(name.market, assets), "cloid": _client_order_id(str(name.client_order_id))}
+            for name in names
         ]
         return {"type": "cancelByCloid", "cancels": ours}
-    if any(one.order_id is None for one in names):
+    if any(name.order_id is None for name in names):
         raise ValueError("one cancel names its orders by our ids or by the exchange's, not by both; send two")
     return {
         "type": "cancel",
-        "cancels": [{"a": _asset(one.market, assets), "o": int(str(one.order_id))} for one in names],
+        "cancels": [{"a": _asset(name.market, assets), "o": int(str(name.order_id))} for name in names],
     }
 
 
@@ -100,10 +101,10 @@ def action_answer(action: ExchangeAction, body: Any) -> ActionAnswer:
     if row.choice("status", {"ok": True, "err": False}):
         return ActionAnswer(action.action_nonce, "done", _orders(action, row.row("response")))
     text = row.text("response")
-    found = SIGNER.search(text)
-    if found is not None and found[1].lower() != action.signer:
+    match = SIGNER.search(text)
+    if match is not None and match[1].lower() != action.signer:
         raise WrongSigner(
-            f"the exchange reads the signature of {action.signer} as {found[1]}; nothing more is signed. Check the"
+            f"the exchange reads the signature of {action.signer} as {match[1]}; nothing more is signed. Check the"
             " network of the key, and update bracketbot"
         )
     outcome: ActionOutcome = next((outcome for part, outcome in NONCE_TEXTS if part in text), "refused")
@@ -116,11 +117,11 @@ def _orders(action: ExchangeAction, response: JsonRow) -> tuple[OrderAnswer, ...
     if not count:
         return ()
     statuses = response.row("data").items("statuses")
-    found = tuple(_status(one) for one in statuses)
-    if len(found) == count:
-        return found
-    if len(found) == 1 and found[0].outcome == "refused":
-        return found * count
+    answers = tuple(_status(status) for status in statuses)
+    if len(answers) == count:
+        return answers
+    if len(answers) == 1 and answers[0].outcome == "refused":
+        return answers * count
     raise unknown("exchange.response.data.statuses", f"{count} statuses", statuses)
 
 

@@ -93,12 +93,12 @@ class ActionSender:
             if self._assets:
                 return
             names = [MAIN_DEX, *form.dex_names(await self._requests.info({"type": "perpDexs"}, rank))]
-            found: dict[str, int] = {}
+            assets: dict[str, int] = {}
             for number, dex in enumerate(names):
                 first = number and DEX_ASSETS + number * DEX_STEP
                 listed = form.listings(await self._requests.info({"type": "meta", "dex": dex}, rank))
-                found |= {one.market: first + index for index, one in enumerate(listed)}
-            self._assets = found
+                assets |= {listing.market: first + index for index, listing in enumerate(listed)}
+            self._assets = assets
 
     async def _correct_budget(self) -> None:
         if not self._budget.is_read_due(self._clock.now_ms()):

@@ -35,5 +35,5 @@ class Signer:
         from hyperliquid.utils.signing import sign_l1_action
 
         signature = sign_l1_action(self._wallet, action, None, nonce, expires_ms, self._is_mainnet)
-        found = {"action": action, "nonce": nonce, "signature": signature, "vaultAddress": None}
-        return found if expires_ms is None else {**found, "expiresAfter": expires_ms}
+        signed = {"action": action, "nonce": nonce, "signature": signature, "vaultAddress": None}
+        return signed if expires_ms is None else {**signed, "expiresAfter": expires_ms}

@@ -119,21 +119,21 @@ class AccountFeed:
             self._early += fills
             return []
         at_ms = self.exchange_ms(now_ms)
-        return [booked for one in fills for booked in self.record.hear(one, at_ms)]
+        return [booked for fill in fills for booked in self.record.hear(fill, at_ms)]
 
     def _standings(self, row: JsonRow, now_ms: int) -> dict[str, AccountStanding]:
-        found = {}
+        standings = {}
         for pair in row.items("clearinghouseStates"):
             if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise unknown(f"{row.where}.clearinghouseStates", "pairs of a dex and its state", pair)
-            found[pair[0]] = form.standing(pair[1], pair[0])
-        self.hear_standings(found, now_ms)
-        return found
+            standings[pair[0]] = form.standing(pair[1], pair[0])
+        self.hear_standings(standings, now_ms)
+        return standings
 
     def hear_standings(self, standings: Mapping[str, AccountStanding], now_ms: int) -> None:
         """Take standings. Those of a late message say nothing about the exchange's clock."""
         self._standing_ms = now_ms
-        at_ms = max(one.at_ms for one in standings.values())
+        at_ms = max(standing.at_ms for standing in standings.values())
         if at_ms >= self._newest_standing_ms:
             self._newest_standing_ms, self._difference_ms = at_ms, at_ms - now_ms
 
@@ -144,8 +144,10 @@ class AccountFeed:
         self.hear_standings(standings, now_ms)
         if self.record is not None:
             return []
-        positions = {one.market: one.signed_size for standing in standings.values() for one in standing.positions}
-        self.record = FillRecord(min(one.at_ms for one in standings.values()), positions)
+        positions = {
+            position.market: position.signed_size for standing in standings.values() for position in standing.positions
+        }
+        self.record = FillRecord(min(standing.at_ms for standing in standings.values()), positions)
         early, self._early = self._early, []
         return self._fills(early, now_ms)
 
@@ -154,16 +156,16 @@ class AccountFeed:
     ) -> list[AccountReport]:
         """Take all fills until `read_ms` of the exchange's clock, and the standings that were read after them."""
         assert self.record is not None
-        found: list[AccountReport] = [*self.record.read(fills, read_ms, self.exchange_ms(now_ms))]
+        reports: list[AccountReport] = [*self.record.read(fills, read_ms, self.exchange_ms(now_ms))]
         difference = self._difference(standings)
         if difference is None:
             self._has_differed, self._repair_ms = False, None
-            return [*found, *standings.values(), *self._enter("in_step", now_ms, None)]
+            return [*reports, *standings.values(), *self._enter("in_step", now_ms, None)]
         # The standings are newer than the fills, so a fill between the two reads is a difference once.
         if self.state.phase != "in_step" or self._has_differed:
-            found += self._enter("behind", now_ms, difference)
+            reports += self._enter("behind", now_ms, difference)
         self._has_differed, self._repair_ms = True, now_ms + AGAIN_MS
-        return found
+        return reports
 
     def failed(self, reason: str, now_ms: int) -> list[AccountReport]:
         """A read had no answer."""
@@ -173,7 +175,9 @@ class AccountFeed:
     def _difference(self, standings: Mapping[str, AccountStanding]) -> str | None:
         """What the exchange's positions have otherwise than the booked fills; None if nothing."""
         assert self.record is not None
-        told = {one.market: one.signed_size for standing in standings.values() for one in standing.positions}
+        told = {
+            position.market: position.signed_size for standing in standings.values() for position in standing.positions
+        }
         for market in sorted({*told, *self.record.markets}):
             ours, theirs = self.record.position(market), told.get(market, 0)
             if ours != theirs:

@@ -52,13 +52,13 @@ class AccountReader:
             reports += feed.begin(before, self._clock.now_ms())
             assert feed.record is not None
             # By the exchange's own clock: ours may have been set, and what is verified is never read again.
-            read_ms = min(one.at_ms for one in before.values())
-            found = await self._account.fills(min(feed.record.read_from_ms, read_ms), read_ms + DAY_MS)
+            read_ms = min(standing.at_ms for standing in before.values())
+            answer = await self._account.fills(min(feed.record.read_from_ms, read_ms), read_ms + DAY_MS)
             standings = await self._standings()
             feed.hear_standings(standings, self._clock.now_ms())
         except NoExchangeAnswer as error:
             return [*reports, *feed.failed(str(error), self._clock.now_ms())]
-        return [*reports, *feed.repaired(found.reports, read_ms, standings, self._clock.now_ms())]
+        return [*reports, *feed.repaired(answer.reports, read_ms, standings, self._clock.now_ms())]
 
     async def _standings(self) -> dict[str, AccountStanding]:
         return {dex: await self._account.standing(dex) for dex in self._dexes}

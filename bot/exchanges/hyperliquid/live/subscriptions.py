@@ -66,7 +66,9 @@ class SocketProtocol:
 
     def first_texts(self) -> list[str]:
         """What is sent after the opening."""
-        return [json.dumps({"method": "subscribe", "subscription": dict(one)}) for one in self._waiting]
+        return [
+            json.dumps({"method": "subscribe", "subscription": dict(subscription)}) for subscription in self._waiting
+        ]
 
     def take(self, text: str, now_ms: int) -> ChannelMessage | None:
         """Take one message. Returns it if it belongs to a channel. UnknownForm if it is in no known form."""
@@ -95,7 +97,11 @@ class SocketProtocol:
 
     def _settle(self, told: Mapping[str, Any]) -> int:
         """Wait no longer for this subscription. Returns how many of those that are waited for it is: 0 or 1."""
-        left = [one for one in self._waiting if not all(told.get(name) == one[name] for name in one)]
+        left = [
+            subscription
+            for subscription in self._waiting
+            if not all(told.get(name) == subscription[name] for name in subscription)
+        ]
         settled, self._waiting = len(self._waiting) - len(left), left
         return settled
 
@@ -128,7 +134,7 @@ class SocketProtocol:
         if now_ms - self._heard_ms > SILENCE_MAX_MS:
             return f"the exchange has sent nothing for {SILENCE_MAX_MS // SECOND_MS} s"
         if self._waiting and now_ms - self._opened_ms > ACKNOWLEDGE_MAX_MS:
-            left = ", ".join(sorted({one["type"] for one in self._waiting}))
+            left = ", ".join(sorted({subscription["type"] for subscription in self._waiting}))
             return f"the exchange has not acknowledged {left} within {ACKNOWLEDGE_MAX_MS // SECOND_MS} s"
         return None
 
