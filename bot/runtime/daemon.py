@@ -61,7 +61,7 @@ async def run(request: RunRequest, *, held: HeldDirectory | None = None) -> Daem
             name=request.settings.name,
             base_url=request.base_url,
             state_dir=str(state_dir),
-            strategies=[one.strategy.name for one in specs],
+            strategies=[spec.strategy.name for spec in specs],
         )
         was_used = (state_dir / "progress").exists()
         snapshot = await _reach_service(request, client, access, was_used=was_used)
@@ -150,12 +150,12 @@ def _run_of(request: RunRequest) -> dict[str, Any]:
     settings = request.settings
     strategies = [
         {
-            "name": one.name,
-            "markets": list(one.markets),
-            "interval": one.interval,
-            "budget_usd": format_decimal(one.budget_usd),
+            "name": strategy.name,
+            "markets": list(strategy.markets),
+            "interval": strategy.interval,
+            "budget_usd": format_decimal(strategy.budget_usd),
         }
-        for one in settings.strategies
+        for strategy in settings.strategies
     ]
     config = None if request.config is None else str(request.config)
     return {"name": settings.name, "base_url": request.base_url, "config": config, "strategies": strategies}

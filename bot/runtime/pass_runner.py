@@ -113,11 +113,11 @@ class PassRunner:
         check_descriptors(kernel.health)
         _degrade_for(kernel.health, "embedded", self._request.trouble())
         await self._heartbeats.beat_by_hand()
-        for n, one in enumerate(work):
+        for n, step in enumerate(work):
             if n and not kernel.budget.has_time():
                 # The next pass does the rest.
                 break
-            await one()
+            await step()
         _degrade_for(kernel.health, "heartbeat_timing", self._heartbeats.follow_clock())
 
     def _next_look_ms(self, began_ms: int, now_ms: int, speed: float) -> int | None:
@@ -125,7 +125,7 @@ class PassRunner:
         that closed within the pass may have come after the question. Or soon, for a bar that was not there yet.
         """
         feed = self._kernel.feed
-        looks = [began_ms // (step := INTERVAL_MS[one.interval]) * step + step for one in feed.wanted]
+        looks = [began_ms // (step := INTERVAL_MS[series.interval]) * step + step for series in feed.wanted]
         awaited_ms = feed.awaited_ms(now_ms)
         if awaited_ms is not None:
             looks += [at_ms for late in LATE_BAR_MS if (at_ms := awaited_ms + round(late * speed)) > now_ms][:1]

@@ -76,7 +76,7 @@ class Supervisor:
         fence = secrets.randbits(63)
         self.progress = _progress(settings.state_dir / "progress", fence)
         self.workers = WorkerPool(
-            _calls(settings.state_dir / call_record.FILE, fence), [one.strategy.name for one in specs]
+            _calls(settings.state_dir / call_record.FILE, fence), [spec.strategy.name for spec in specs]
         )
         self.heartbeats = HeartbeatSupervision(settings, client, partial(_heartbeat_process, request, fence))
         self.notifier = reporting.notifier_of(settings, journal)

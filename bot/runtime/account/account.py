@@ -94,7 +94,7 @@ class DaemonAccount:
         if self.account_state.is_protected(position.market):
             return True
         bare = self.bare_before_page
-        return False if bare is None or any(one.market == position.market for one in bare) else None
+        return False if bare is None or any(uncovered.market == position.market for uncovered in bare) else None
 
     def look_for_foreign(self, see: Callable[[FillEvent | OrderChanged | GuardianMoved], None]) -> None:
         """From now on show `see` each fill without an owner, each order that rests, and each change of a guardian."""
@@ -126,9 +126,9 @@ class DaemonAccount:
 
     def learn_markets(self, markets: Iterable[Market]) -> None:
         """Take over the order rules and the entry terms of each market."""
-        for one in markets:
-            self.order_rules[bare_coin(one.coin)] = order_rules(one)
-            self.account_state.terms[bare_coin(one.coin)] = entry_terms(one)
+        for market in markets:
+            self.order_rules[bare_coin(market.coin)] = order_rules(market)
+            self.account_state.terms[bare_coin(market.coin)] = entry_terms(market)
 
     def mark_at(self, market: str, at_ms: int | None) -> Decimal | None:
         """The close of the newest bar by that instant that the history still has; otherwise the mark price of now."""

@@ -121,18 +121,20 @@ class AccountState:
         self.epoch = snapshot.epoch
         self.environment = snapshot.environment
         self.balance_e8 = e8_of_decimal(snapshot.balance_usd)
-        self.positions = {one.coin: _position_of(one, self.positions.get(one.coin)) for one in snapshot.positions}
+        self.positions = {
+            position.coin: _position_of(position, self.positions.get(position.coin)) for position in snapshot.positions
+        }
         keys = self._keys_of_orders(snapshot.orders)
-        self.orders = {one.oid: _order_of(one, keys) for one in snapshot.orders}
+        self.orders = {order.oid: _order_of(order, keys) for order in snapshot.orders}
         self.see_guardians(snapshot.guardians)
-        for one in snapshot.positions:
-            if one.mark_px is not None:
-                self.marks[one.coin] = float(one.mark_px)
+        for position in snapshot.positions:
+            if position.mark_px is not None:
+                self.marks[position.coin] = float(position.mark_px)
         self.value_offset_usd = float(snapshot.account_value_usd - snapshot.balance_usd - snapshot.unrealized_pnl_usd)
 
     def see_guardians(self, listed: Iterable[Guardian]) -> None:
         """Take over the service's list of guardians."""
-        self.guardians = {one.id: _guardian_of(one) for one in listed}
+        self.guardians = {guardian.id: _guardian_of(guardian) for guardian in listed}
 
     def adopt(self, market: str, owner: str | None, *, is_adopted: bool = False) -> None:
         """Make this strategy the owner of the position.
@@ -168,7 +170,7 @@ class AccountState:
         if not self.positions:
             self.bare = []
             return []
-        bare = {one.market: one.size_e8 for one in self.positions.values() if one.owner is not None}
+        bare = {position.market: position.size_e8 for position in self.positions.values() if position.owner is not None}
         for order in self.orders.values():
             market = order.market
             is_stop = order.kind == "stop_loss" and market in bare and order.action == "close"
@@ -199,11 +201,12 @@ class AccountState:
 
     def is_unsure_of(self, market: str) -> bool:
         """True if the position has a trailing stop, and only the service's list of guardians says if it is active."""
-        return any(one.active is None for one in _trails(self.guardians, market)) and self._has_r(market)
+        return any(trail.active is None for trail in _trails(self.guardians, market)) and self._has_r(market)
 
     def _is_trailed(self, market: str) -> bool:
         return any(
-            one.active or (one.active is None and not self._has_r(market)) for one in _trails(self.guardians, market)
+            trail.active or (trail.active is None and not self._has_r(market))
+            for trail in _trails(self.guardians, market)
         )
 
     def _has_r(self, market: str) -> bool:
@@ -287,7 +290,7 @@ class AccountState:
 
     def _keys_of_orders(self, orders: Iterable[Order]) -> Mapping[TradeOf, str]:
         """The keys of our orders among those that show no key."""
-        bare = {one.trade_id for one in orders if one.idempotency_key is None and one.trade_id is not None}
+        bare = {order.trade_id for order in orders if order.idempotency_key is None and order.trade_id is not None}
         return self.keys_of(bare) if bare and not self.events_named else {}
 
     def keep_key(self, key: str, trade_id: str) -> None:

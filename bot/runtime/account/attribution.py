@@ -111,7 +111,7 @@ class Attribution:
             margin_lost_usd=decimal_of_e16(row.margin_lost),
             unrealized_usd=decimal_of_e16(unrealized),
             day_usd=decimal_of_e16(row.net + unrealized - row.base),
-            notional_usd=sum((one.notional_usd for one in shares), NOUGHT),
+            notional_usd=sum((held.notional_usd for held in shares), NOUGHT),
             is_halted=self.is_halted(strategy),
             shares=shares,
         )

@@ -129,4 +129,4 @@ _ALARMS: Final = (
         "bot explain shows why; set the target by hand, or close a part",
     ),
 )
-ALARMS: Final = {one.name: one for one in _ALARMS}
+ALARMS: Final = {alarm.name: alarm for alarm in _ALARMS}

@@ -79,7 +79,7 @@ class DaemonHealth:
 
     def keep(self, prefix: str, reasons: dict[str, str]) -> None:
         """Make the reasons under a prefix exactly these."""
-        for reason in [one for one in self.degraded if one.startswith(prefix)]:
+        for reason in [known for known in self.degraded if known.startswith(prefix)]:
             if reason.removeprefix(prefix) not in reasons:
                 self.restore(reason)
         for name, message in reasons.items():
@@ -87,7 +87,7 @@ class DaemonHealth:
 
     def markets_of(self, prefix: str) -> list[str]:
         """Markets that have a reason with this prefix."""
-        return sorted(one.removeprefix(prefix) for one in self.degraded if one.startswith(prefix))
+        return sorted(reason.removeprefix(prefix) for reason in self.degraded if reason.startswith(prefix))
 
     def no_entry(self, market: str | None = None) -> Refusal | None:
         """Why nothing may be opened, in any market or in this one; None if it may."""
@@ -97,7 +97,7 @@ class DaemonHealth:
             if reason.startswith(PARTIAL):
                 continue
             is_local = reason.startswith(LOCAL)
-            if not is_local or (market is not None and reason in (f"{one}{market}" for one in LOCAL)):
+            if not is_local or (market is not None and reason in (f"{prefix}{market}" for prefix in LOCAL)):
                 return Refusal(CODES.get(reason, "degraded"), f"closes only ({reason}): {message}", {"action": "wait"})
         return None
 
@@ -128,7 +128,7 @@ class DaemonHealth:
 
     def covered(self, still_bare: frozenset[str]) -> None:
         """Note that positions in all other markets have their stops again, or are closed."""
-        for market in [one for one in self.bare if one not in still_bare]:
+        for market in [uncovered for uncovered in self.bare if uncovered not in still_bare]:
             del self.bare[market]
             self.restore(f"drift:{market}")
             self.incident("protection.restored", market, market=market, message="it has a stop again, or is closed")

@@ -108,7 +108,7 @@ TEMPLATES: Final[Mapping[str, NoticeTemplate]] = {
         " {why}. bot approvals approve {id}",
         ("side", "size", "est_px", "notional_usd", "until", "id", "proposed_by", "why"),
     ),
-    **{one.notice: NoticeTemplate(one.level, one.title, "{message}", _WHY) for one in ALARMS.values()},
+    **{alarm.notice: NoticeTemplate(alarm.level, alarm.title, "{message}", _WHY) for alarm in ALARMS.values()},
     "account.foreign": NoticeTemplate("warning", "Someone else used the account", "{market}: {message}", _WHY),
     "heartbeat.lapsed": NoticeTemplate(
         "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY

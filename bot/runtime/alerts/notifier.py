@@ -111,7 +111,9 @@ class NoticeDelivery:
         if now_ms < self._not_before_ms:
             return self._not_before_ms
         self._fill(now_ms)
-        self._repeats = {key: one for key, one in self._repeats.items() if one.count or now_ms < one.until_ms}
+        self._repeats = {
+            key: repeat for key, repeat in self._repeats.items() if repeat.count or now_ms < repeat.until_ms
+        }
         if not await self._send_repeats(self._counted(now_ms), now_ms):
             return self._not_before_ms
         while rows := [self._readable(row) for row in self.journal.owed(self.cursor, PAGE)]:
@@ -127,7 +129,7 @@ class NoticeDelivery:
                 return again_ms
             # A long page of muted notices awaits nothing else.
             await asyncio.sleep(0)
-        again_ms = min((one.until_ms for one in self._repeats.values() if one.count), default=now_ms + IDLE_MS)
+        again_ms = min((repeat.until_ms for repeat in self._repeats.values() if repeat.count), default=now_ms + IDLE_MS)
         return again_ms if again_ms > now_ms else now_ms + self._refill_ms()
 
     async def end(self, now_ms: int) -> int:
@@ -219,7 +221,7 @@ class NoticeDelivery:
             if behind and behind[0].seq > last_seq + 1:
                 break
             rows = [self._readable(row) for row in behind]
-        again = [(one.kind, one.message) for _, one in counted for _ in range(one.count)]
+        again = [(repeat.kind, repeat.message) for _, repeat in counted for _ in range(repeat.count)]
         accepted = await self._send(digest([*waiting, *again], bot=self.wording.bot), now_ms)
         if accepted:
             self._move(last_seq)
@@ -239,15 +241,15 @@ class NoticeDelivery:
     def _counted(self, now_ms: float) -> list[tuple[str, _Repeat]]:
         """All counted repeats once the first is due, newest last, so that the last message shows the present state."""
         counted = sorted((item for item in self._repeats.items() if item[1].count), key=lambda item: item[1].seq)
-        return counted if any(now_ms >= one.until_ms for _, one in counted) else []
+        return counted if any(now_ms >= repeat.until_ms for _, repeat in counted) else []
 
     async def _send_repeats(self, counted: Sequence[tuple[str, _Repeat]], now_ms: int) -> bool:
         """Send counted repeats as far as the limit allows; False if the target failed."""
-        for key, one in counted:
+        for key, repeat in counted:
             if self._tokens < 1:
                 break
-            times = "once more" if one.count == 1 else f"{one.count} more times"
-            again = Message(one.message.level, f"{one.message.title} ({times})", one.message.text)
+            times = "once more" if repeat.count == 1 else f"{repeat.count} more times"
+            again = Message(repeat.message.level, f"{repeat.message.title} ({times})", repeat.message.text)
             if not await self._send(again, now_ms):
                 return False
             del self._repeats[key]

@@ -76,9 +76,9 @@ class AlarmWatch:
 
     def standing(self) -> Iterator[tuple[str, str, str]]:
         """Name, subject and message of each alarm that people were told."""
-        for (name, subject), one in self._standing.items():
-            if one.is_told:
-                yield name, subject, one.message
+        for (name, subject), alarm in self._standing.items():
+            if alarm.is_told:
+                yield name, subject, alarm.message
 
     def documents(self) -> list[dict[str, Any]]:
         """The alarms for `bot status`."""
@@ -104,12 +104,12 @@ class AlarmWatch:
                 if ALARMS[name].degrades:
                     self._kernel.health.restore(PRICES + subject)
         for subject, message in found.items():
-            one = self._standing.setdefault((name, subject), StandingAlarm(now_ms, message))
-            if ALARMS[name].is_event and message != one.message:
-                one.is_told = False
-            one.message = message
-            if not one.is_told and now_ms - one.since_ms >= ALARMS[name].grace_ms:
-                one.is_told = True
+            alarm = self._standing.setdefault((name, subject), StandingAlarm(now_ms, message))
+            if ALARMS[name].is_event and message != alarm.message:
+                alarm.is_told = False
+            alarm.message = message
+            if not alarm.is_told and now_ms - alarm.since_ms >= ALARMS[name].grace_ms:
+                alarm.is_told = True
                 self._tell(name, subject, message)
 
     def _tell(self, name: str, subject: str, message: str) -> None:
@@ -124,22 +124,25 @@ class AlarmWatch:
 
     def _markets(self) -> Mapping[str, str]:
         """Coin -> market of our strategies and positions."""
-        names = [market for one in self._kernel.strategy_host.instances for market in one.markets]
+        names = [market for instance in self._kernel.strategy_host.instances for market in instance.markets]
         return {bare_coin(market): market for market in (*names, *self._kernel.account.account_state.positions)}
 
     def _prices_lost(self) -> Found:
         now, ours = self._prices.newest, self._markets()
-        closed = () if now is None else [one for one in now.markets if not one.open and one.coin in ours]
+        closed = () if now is None else [market for market in now.markets if not market.open and market.coin in ours]
         return {
-            ours[
-                one.coin
-            ]: f"{one.reason or 'no live price'}; its stops cannot fire and nothing is opened there until prices come"
-            for one in closed
+            ours[market.coin]: (
+                f"{market.reason or 'no live price'}; its stops cannot fire and nothing is opened there until"
+                " prices come"
+            )
+            for market in closed
         }
 
     def _price_jumps(self) -> Found:
         now, ours, now_ms = self._prices.newest, self._markets(), self._kernel.now_ms()
-        jumps = [(one.coin, one.jump) for one in (() if now is None else now.markets) if one.jump is not None]
+        jumps = [
+            (market.coin, market.jump) for market in (() if now is None else now.markets) if market.jump is not None
+        ]
         return {
             ours[coin]: (
                 f"from {format_decimal(jump.from_px)} to {format_decimal(jump.to_px)} at {iso(jump.at)}; a second"
@@ -151,22 +154,25 @@ class AlarmWatch:
 
     def _agents(self, name: str) -> Found:
         alarms = {
-            one.name: getattr(one.strategy, "alarms", {}).get(name) for one in self._kernel.strategy_host.instances
+            instance.name: getattr(instance.strategy, "alarms", {}).get(name)
+            for instance in self._kernel.strategy_host.instances
         }
         return {strategy: message for strategy, message in alarms.items() if message is not None}
 
     def _approvals(self) -> Found:
-        now_ms, found = self._kernel.now_ms(), {}
-        for one in self._kernel.approvals.waiting():
-            end_ms = one.intent.not_after_ms
-            if end_ms - now_ms <= min(EXPIRING_MS, (end_ms - one.row.asked_ms) // EXPIRING_PART):
-                name = one.intent.id[:12]
-                text = f"{one.intent.strategy} waits for an answer until {iso(end_ms)}: bot approvals approve {name}"
-                found[f"{one.intent.market} {name}"] = text
-        return found
+        now_ms, expiring = self._kernel.now_ms(), {}
+        for proposal in self._kernel.approvals.waiting():
+            end_ms = proposal.intent.not_after_ms
+            if end_ms - now_ms <= min(EXPIRING_MS, (end_ms - proposal.row.asked_ms) // EXPIRING_PART):
+                name = proposal.intent.id[:12]
+                text = (
+                    f"{proposal.intent.strategy} waits for an answer until {iso(end_ms)}: bot approvals approve {name}"
+                )
+                expiring[f"{proposal.intent.market} {name}"] = text
+        return expiring
 
     def _targets(self) -> Found:
-        kernel, found = self._kernel, {}
+        kernel, by_market = self._kernel, {}
         for position in kernel.account.account_state.positions.values():
             if position.owner is None or kernel.journal.fault is not None:
                 continue
@@ -175,10 +181,10 @@ class AlarmWatch:
             )
             if refused is not None:
                 why = refused.message or refused.code
-                found[position.market] = (
+                by_market[position.market] = (
                     f"the service has refused a target of {refused.strategy} ({why}); the stop stands"
                 )
-        return found
+        return by_market
 
     def _backup(self) -> Found:
         path = self._settings().state_dir / LAST_BACKUP

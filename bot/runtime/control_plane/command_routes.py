@@ -53,7 +53,7 @@ class CommandRoutes:
         question.nothing_else()
         self._access.require_kernel()
         commands = self._access.require_daemon().commands
-        return {"changes": [str(one) for one in await self._access.mailbox.ask(commands.diff)]}
+        return {"changes": [str(change) for change in await self._access.mailbox.ask(commands.diff)]}
 
     async def reload(self, question: ControlRequest) -> Data:
         """Read the config again and apply it, all or nothing."""
@@ -62,7 +62,7 @@ class CommandRoutes:
         daemon = self._access.require_daemon()
         result = await self._access.mailbox.ask(daemon.commands.reload)
         return self._state_of(daemon) | {
-            "changes": [str(one) for one in result.diff],
+            "changes": [str(change) for change in result.diff],
             "applied": list(result.applied),
             "refused": list(result.refused),
             "exit_code": int(result.code),
@@ -77,7 +77,7 @@ class CommandRoutes:
             kernel.budget.begin()
             return await kernel.reconciliation.compare()
 
-        return {"drifts": [asdict(one) for one in await self._compared(work)], "applied": False}
+        return {"drifts": [asdict(drift) for drift in await self._compared(work)], "applied": False}
 
     async def reconcile(self, question: ControlRequest) -> Data:
         """Compare and repair, as the daemon does by itself every few minutes."""
@@ -92,7 +92,7 @@ class CommandRoutes:
                 raise TryLater("busy", "the events could not be read to their end")
             return drifts
 
-        return {"drifts": [asdict(one) for one in await self._compared(work)], "applied": True}
+        return {"drifts": [asdict(drift) for drift in await self._compared(work)], "applied": True}
 
     async def _compared(self, work: Callable[[], Awaitable[list[Drift]]]) -> list[Drift]:
         try:
@@ -205,7 +205,7 @@ class CommandRoutes:
     def _strategy_of(self, question: ControlRequest) -> str | None:
         name = question.text("strategy")
         question.nothing_else()
-        known = [one.name for one in self._access.settings.strategies]
+        known = [strategy.name for strategy in self._access.settings.strategies]
         if name is not None and name not in known:
             raise RequestProblem(404, "not_found", f"no strategy {name}; there are {', '.join(known)}")
         return name

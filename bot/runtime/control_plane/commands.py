@@ -105,8 +105,8 @@ class Commands:
         """Why strategies open nothing, by name: a person paused them, or they reached their daily loss."""
         kernel = self._run.kernel
         refusals = {
-            one.name: kernel.conditions.strategy_stopped(one.name, kernel.now_ms())
-            for one in self._run.settings.strategies
+            strategy.name: kernel.conditions.strategy_stopped(strategy.name, kernel.now_ms())
+            for strategy in self._run.settings.strategies
         }
         return {name: no.message for name, no in refusals.items() if no is not None}
 
@@ -153,9 +153,9 @@ class Commands:
         if strategy is None:
             reviewed += [kernel.health.degraded[FOREIGN]] if FOREIGN in kernel.health.degraded else []
             reviewed += [
-                f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which no longer waits"
-                for one in kernel.execution.live.values()
-                if one.state == "quarantined"
+                f"{intent.action} {intent.market} of {intent.strategy} ({intent.id[:12]}), which no longer waits"
+                for intent in kernel.execution.live.values()
+                if intent.state == "quarantined"
             ]
             kernel.health.restore(FOREIGN)
             kernel.execution.release()
@@ -196,7 +196,7 @@ class Commands:
         await self._run.yield_to_pass()
         kernel = self._run.kernel
         try:
-            warm = await self._warmed([one for one in plan.specs if one.strategy.name in plan.fresh])
+            warm = await self._warmed([spec for spec in plan.specs if spec.strategy.name in plan.fresh])
             # ConfigError if no heartbeat could keep it from firing.
             beat_timing_of(plan.settings, self._run.client.clock.speed)
             await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.account.account_state.epoch)
@@ -240,12 +240,12 @@ class Commands:
             ) from error
         finally:
             worker.close()
-        old = {one.name: one for one in self._run.settings.strategies}
+        old = {strategy.name: strategy for strategy in self._run.settings.strategies}
         versions = {instance.name: instance.version for instance in self._run.kernel.strategy_host.instances}
         plan = _Plan(settings, specs, diff(self._run.settings, settings))
-        for one in specs:
-            name = one.strategy.name
-            if versions.get(name) != one.version:
+        for spec in specs:
+            name = spec.strategy.name
+            if versions.get(name) != spec.version:
                 plan.fresh.append(name)
                 if name in versions and not any(change.path.startswith(f"strategies.{name}.") for change in plan.diff):
                     plan.diff += (
@@ -261,12 +261,12 @@ class Commands:
         warm = {}
         try:
             async with asyncio.timeout(WARM_S):
-                for one in specs:
-                    its_warm_up = warm[one.strategy.name] = await warm_up(self._run.kernel, one)
+                for spec in specs:
+                    its_warm_up = warm[spec.strategy.name] = await warm_up(self._run.kernel, spec)
                     for message in its_warm_up.feed.gone.values():
-                        raise ConfigError(f"strategy {one.strategy.name}: {message}")
+                        raise ConfigError(f"strategy {spec.strategy.name}: {message}")
         except TimeoutError:
-            names = ", ".join(one.strategy.name for one in specs)
+            names = ", ".join(spec.strategy.name for spec in specs)
             raise CommandTimeout(
                 f"the service did not return the bars of {names} within {WARM_S:g} s, and no pass runs while the daemon"
                 " waits: try again, or restart the daemon"
@@ -282,7 +282,7 @@ class Commands:
         run.take_settings(new)
         # First, because the old switch needs heartbeats with its own timing until it is gone.
         if rearmed:
-            applied.append("guardians: " + (", ".join(one.name for one in kernel.guardians.wanted) or "none"))
+            applied.append("guardians: " + (", ".join(guardian.name for guardian in kernel.guardians.wanted) or "none"))
             try:
                 await kernel.guardians.retire()
             except ApiError as error:
@@ -311,12 +311,12 @@ class Commands:
         await hot_reload(
             run.kernel, specs, fresh=warm, gone=gone, renew=run.workers.renew, yield_to_pass=run.yield_to_pass
         )
-        run.workers.keep_only(one.strategy.name for one in specs)
+        run.workers.keep_only(spec.strategy.name for spec in specs)
 
     async def _build_again(self, name: str) -> None:
         """Build a quarantined strategy from its file as it is now, with the config that runs."""
         run = self._run
-        settings = next(one for one in run.settings.strategies if one.name == name)
+        settings = next(strategy for strategy in run.settings.strategies if strategy.name == name)
         worker = Worker("@reload")
         try:
             mine = await _read(worker, lambda: place(run.settings, settings, anew=True), "its code cannot be read")
@@ -342,14 +342,14 @@ class Commands:
             at_ms=run.kernel.now_ms(),
             epoch=run.kernel.account.account_state.epoch,
         )
-        kept = [mine if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
+        kept = [mine if strategy.name == name else _as_it_runs(run, strategy) for strategy in run.settings.strategies]
         await self._hot_reload(kept, warm, [name])
         instance = next(instance for instance in run.kernel.strategy_host.instances if instance.name == name)
         if instance.quarantined is not None:
             raise ConfigError(f"{name} failed again and is back in quarantine: {instance.quarantined}")
 
     def _known(self, strategy: str | None) -> None:
-        names = [one.name for one in self._run.settings.strategies]
+        names = [configured.name for configured in self._run.settings.strategies]
         if strategy is not None and strategy not in names:
             raise BotError(f"no strategy {strategy}; there are {', '.join(names)}")
 

@@ -69,7 +69,7 @@ async def hot_reload(
     Due bars of a series that no active strategy uses wait until then.
     """
     instances = {instance.name: instance for instance in kernel.strategy_host.instances}
-    order = [one.strategy.name for one in specs]
+    order = [spec.strategy.name for spec in specs]
     unready: list[str] = []
     waiting: list[ClosedBar] = []
     # newest bar that the old instance has decided
@@ -83,10 +83,10 @@ async def hot_reload(
         unready += [name] if name in fresh else []
         waiting += _activate(kernel, list(instances.values()), unready)
         await yield_to_pass()
-    kernel.risk.limit({one.strategy.name: one.limits for one in specs})
+    kernel.risk.limit({spec.strategy.name: spec.limits for spec in specs})
     kernel.conditions.losses.limits_changed()
-    for one in specs:
-        name = one.strategy.name
+    for spec in specs:
+        name = spec.strategy.name
         if name not in fresh:
             continue
         if name not in gone:
@@ -95,7 +95,7 @@ async def hot_reload(
             unready.append(name)
             kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=unready)
         warm = fresh[name]
-        instance = await _built(kernel, one, warm, yield_to_pass)
+        instance = await _built(kernel, spec, warm, yield_to_pass)
         await _catch_up(kernel, instance, warm.feed, decided.get(name, {}), yield_to_pass)
         kernel.bars.join(closed for closed in warm.due if closed.series not in kernel.feed.histories)
         kernel.bars.join(closed for closed in waiting if closed.series in instance.series)

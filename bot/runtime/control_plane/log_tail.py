@@ -165,10 +165,10 @@ def older(path: Path) -> Path:
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
     """The newest lines of the log file of an earlier run, oldest first. Lines in another format are left out."""
-    found: deque[dict[str, Any]] = deque(maxlen=max(count, 1))
+    lines: deque[dict[str, Any]] = deque(maxlen=max(count, 1))
     for part in (older(path), path):
-        found.extend(_lines(part))
-    return list(found)[-count:] if count else []
+        lines.extend(_lines(part))
+    return list(lines)[-count:] if count else []
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

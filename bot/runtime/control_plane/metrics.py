@@ -220,7 +220,7 @@ class Figures:
         meter = self._of.meter
         yield _family("ready", [((), float(is_ready(self._of, now_ns)))])
         state = self._of.state()
-        yield _family("state", [((one,), float(one == state)) for one in WORDS])
+        yield _family("state", [((word,), float(word == state)) for word in WORDS])
         yield _family("degraded", [((reason,), 1.0) for reason in sorted(self._of.kernel.health.degraded)])
         if self._of.alarms is not None:
             yield _family(ALARM_METRIC, _alarms(self._of.alarms))
@@ -242,15 +242,17 @@ class Figures:
     def _trading(self) -> Iterator[Metric]:
         kernel = self._of.kernel
         account_state, live = kernel.account.account_state, list(kernel.execution.live.values())
-        unprotected = sum(kernel.context.requires_protection(one) for one in kernel.account.seen_unprotected())
+        unprotected = sum(
+            kernel.context.requires_protection(position) for position in kernel.account.seen_unprotected()
+        )
         yield _family("account_value_usd", [((), account_state.equity_usd)])
         yield _family("account_epoch", [((), account_state.epoch)])
         yield _family("positions", [((), len(account_state.positions))])
         yield _family("orders", [((), len(account_state.orders))])
         yield _family("unprotected_positions", [((), unprotected)])
-        yield _family("intents_open", [((), sum(one.state not in FINAL for one in live))])
-        yield _family("intents_in_doubt", [((), sum(one.state in IN_DOUBT for one in live))])
-        yield _family("intents_quarantined", [((), sum(one.state == "quarantined" for one in live))])
+        yield _family("intents_open", [((), sum(intent.state not in FINAL for intent in live))])
+        yield _family("intents_in_doubt", [((), sum(intent.state in IN_DOUBT for intent in live))])
+        yield _family("intents_quarantined", [((), sum(intent.state == "quarantined" for intent in live))])
         yield _family("approvals_waiting", [((), len(kernel.approvals.waiting()))])
         yield _family("approvals", [((outcome,), count) for outcome, count in sorted(kernel.approvals.counts.items())])
         yield from self._agents()
@@ -260,18 +262,20 @@ class Figures:
     def _agents(self) -> Iterator[Metric]:
         asker = self._of.kernel.strategy_host.asker
         totals = asker.totals if isinstance(asker, ThreadAsker) else {}
-        counts = [((name, word), getattr(one, word)) for name, one in totals.items() for word in ("answered", "failed")]
+        counts = [
+            ((name, word), getattr(total, word)) for name, total in totals.items() for word in ("answered", "failed")
+        ]
         yield _family("agent_asks", counts)
-        yield _family("agent_tokens", [((name,), one.tokens) for name, one in totals.items()])
-        yield _family("agent_usd", [((name,), one.usd) for name, one in totals.items()])
-        yield _family("agent_ask_seconds", [((name,), one.seconds) for name, one in totals.items()])
+        yield _family("agent_tokens", [((name,), total.tokens) for name, total in totals.items()])
+        yield _family("agent_usd", [((name,), total.usd) for name, total in totals.items()])
+        yield _family("agent_ask_seconds", [((name,), total.seconds) for name, total in totals.items()])
 
     def _guards(self, now_ns: int) -> Iterator[Metric]:
         kernel = self._of.kernel
         # Before the recovery nobody knows which guardians are armed.
         if self._of.is_recovered():
-            fallen = {one.name for one in kernel.guardians.fallen()}
-            stands = [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted]
+            fallen = {guardian.name for guardian in kernel.guardians.fallen()}
+            stands = [((guardian.name,), float(guardian.name not in fallen)) for guardian in kernel.guardians.wanted]
             yield _family("guardian_stands", stands)
         heartbeat = self._of.heartbeat()
         if heartbeat is not None:
@@ -286,8 +290,12 @@ class Figures:
                 yield _family("heartbeat_age_seconds", [((), heartbeat.lengths.deadline_ns / 1e9 - left_s)])
         if self._of.notifier is not None:
             deliveries = self._of.notifier.deliveries
-            yield _family("notifications_sent", [((one.target.name,), one.sent_total) for one in deliveries])
-            yield _family("notifications_failed", [((one.target.name,), one.failed_total) for one in deliveries])
+            yield _family(
+                "notifications_sent", [((delivery.target.name,), delivery.sent_total) for delivery in deliveries]
+            )
+            yield _family(
+                "notifications_failed", [((delivery.target.name,), delivery.failed_total) for delivery in deliveries]
+            )
         journal = kernel.journal
         yield _family("journal_bytes", [((), _bytes(journal.path))])
         yield _family("journal_fault", [((), float(journal.fault is not None))])
@@ -300,10 +308,10 @@ class Figures:
         yield _family("prices_connected", [((now.source,), float(now.connected))])
         if now.clock_difference_ms is not None:
             yield _family("prices_clock_difference_seconds", [((), now.clock_difference_ms / 1_000)])
-        ages = [((one.coin,), age_s) for one in now.markets if (age_s := watch.age_s(one)) is not None]
+        ages = [((market.coin,), age_s) for market in now.markets if (age_s := watch.age_s(market)) is not None]
         yield _family("price_age_seconds", ages)
-        yield _family("price_closed", [((one.coin,), float(not one.open)) for one in now.markets])
-        refused = [((one.coin, reason), count) for one in now.markets for reason, count in one.refused.items()]
+        yield _family("price_closed", [((market.coin,), float(not market.open)) for market in now.markets])
+        refused = [((market.coin, reason), count) for market in now.markets for reason, count in market.refused.items()]
         yield _family("prices_refused", refused)
 
     def _strategies(self) -> Iterator[Metric]:
@@ -315,12 +323,12 @@ class Figures:
             for name in dict.fromkeys([*names, *kernel.account.attribution.names()])
         }
         for name, (_, figure) in PROFIT.items():
-            samples = [((one,), float(getattr(book, figure))) for one, book in attribution.items()]
+            samples = [((strategy,), float(getattr(book, figure))) for strategy, book in attribution.items()]
             yield _family(f"strategy_{name}", samples)
-        yield _family("strategy_fills", [((one,), book.fills) for one, book in attribution.items()])
+        yield _family("strategy_fills", [((strategy,), book.fills) for strategy, book in attribution.items()])
         now_ms, stopped = kernel.now_ms(), kernel.conditions.strategy_stopped
         yield _family("strategy_paused", [((name,), float(stopped(name, now_ms) is not None)) for name in names])
-        quarantined = [((one.name,), float(one.quarantined is not None)) for one in instances]
+        quarantined = [((instance.name,), float(instance.quarantined is not None)) for instance in instances]
         yield _family("strategy_quarantined", quarantined)
 
 

@@ -69,15 +69,15 @@ class PriceWatch:
             "missing": dict(now.missing),
             "markets": [
                 {
-                    "market": one.coin,
-                    "symbol": one.symbol,
-                    "open": one.open,
-                    "reason": one.reason,
-                    "since_ms": one.since,
-                    "age_s": self.age_s(one),
-                    "refused": dict(one.refused),
+                    "market": market.coin,
+                    "symbol": market.symbol,
+                    "open": market.open,
+                    "reason": market.reason,
+                    "since_ms": market.since,
+                    "age_s": self.age_s(market),
+                    "refused": dict(market.refused),
                 }
-                for one in now.markets
+                for market in now.markets
             ],
         }
 
@@ -88,9 +88,9 @@ def _log_changes(before: LivePriceStatus | None, now: LivePriceStatus) -> None:
         log.info("prices.connected", source=now.source, transport=now.transport)
     elif not now.connected and (before is None or was_connected or (now.trouble and not before.trouble)):
         log.warning("prices.disconnected", source=now.source, message=now.trouble or "it has sent no price yet")
-    were_closed = {one.coin for one in (() if before is None else before.markets) if not one.open}
-    for one in now.markets:
-        if one.open and one.coin in were_closed:
-            log.info("prices.market_opened", market=one.coin)
-        elif not one.open and one.coin not in were_closed:
-            log.warning("prices.market_closed", market=one.coin, message=one.reason, since_ms=one.since)
+    were_closed = {market.coin for market in (() if before is None else before.markets) if not market.open}
+    for market in now.markets:
+        if market.open and market.coin in were_closed:
+            log.info("prices.market_opened", market=market.coin)
+        elif not market.open and market.coin not in were_closed:
+            log.warning("prices.market_closed", market=market.coin, message=market.reason, since_ms=market.since)

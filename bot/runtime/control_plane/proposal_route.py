@@ -109,7 +109,7 @@ async def _enter(kernel: Kernel, asked: ProposedEntry) -> Refusal | None:
 
     Nothing is entered for a key that the journal has.
     """
-    instances = {one.name: one for one in kernel.strategy_host.instances}
+    instances = {running.name: running for running in kernel.strategy_host.instances}
     instance = instances.get(asked.strategy)
     if instance is None:
         raise RequestProblem(
@@ -128,13 +128,13 @@ async def _enter(kernel: Kernel, asked: ProposedEntry) -> Refusal | None:
     if intents.proposed_since(now_ms - HOUR_MS) >= HOUR_MAX:
         return Refusal("too_many_proposals", f"{HOUR_MAX} proposals were made within an hour, which is the most")
     origin = {"by": asked.by, "why": asked.why, "asked": asked.plain}
-    made = kernel.builder.propose(instance, asked.signal, trigger=asked.trigger, origin=origin)
-    if isinstance(made, Refusal):
+    intent = kernel.builder.propose(instance, asked.signal, trigger=asked.trigger, origin=origin)
+    if isinstance(intent, Refusal):
         kernel.journal.flush()
-        return made
-    log.warning("proposal.entered", intent=made.id, strategy=made.strategy, market=made.market, by=asked.by)
+        return intent
+    log.warning("proposal.entered", intent=intent.id, strategy=intent.strategy, market=intent.market, by=asked.by)
     kernel.budget.begin()
-    await kernel.execution.open_and_send([made])
+    await kernel.execution.open_and_send([intent])
     await kernel.events.drain()
     kernel.journal.flush()
     return None
@@ -142,9 +142,9 @@ async def _enter(kernel: Kernel, asked: ProposedEntry) -> Refusal | None:
 
 def _answer(kernel: Kernel, asked: ProposedEntry) -> Data | None:
     """What has become of the proposal; None while it is being planned."""
-    for one in kernel.approvals.waiting():
-        if one.intent.trigger == asked.trigger:
-            return {"state": "waiting", **document(one, kernel.now_ms())}
+    for proposal in kernel.approvals.waiting():
+        if proposal.intent.trigger == asked.trigger:
+            return {"state": "waiting", **document(proposal, kernel.now_ms())}
     intent = kernel.journal.intents.of_trigger(asked.trigger, epoch=kernel.account.account_state.epoch)
     if intent is None or intent.state in ("opened", "planned"):
         return None

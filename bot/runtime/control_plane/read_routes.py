@@ -32,7 +32,8 @@ class ReadRoutes:
         kernel = self._access.require_kernel()
         return {
             "positions": [
-                status_documents.position(kernel, one) for one in kernel.account.account_state.positions.values()
+                status_documents.position(kernel, position)
+                for position in kernel.account.account_state.positions.values()
             ]
         }
 
@@ -40,23 +41,25 @@ class ReadRoutes:
         """Resting entries and armed stops and targets."""
         question.nothing_else()
         kernel = self._access.require_kernel()
-        return {"orders": [status_documents.order(kernel, one) for one in kernel.account.account_state.orders.values()]}
+        return {
+            "orders": [status_documents.order(kernel, order) for order in kernel.account.account_state.orders.values()]
+        }
 
     async def approvals(self, question: ControlRequest) -> Data:
         """The entries that wait for a person. A token is never shown."""
         question.nothing_else()
         kernel = self._access.require_kernel()
-        return {"approvals": [document(one, kernel.now_ms()) for one in kernel.approvals.waiting()]}
+        return {"approvals": [document(proposal, kernel.now_ms()) for proposal in kernel.approvals.waiting()]}
 
     async def strategies(self, question: ControlRequest) -> Data:
         """Each strategy as in the status, with its params and the indicators that it declares."""
         question.nothing_else()
         daemon = self._access.require_daemon()
-        instances = {one.name: one for one in daemon.kernel.strategy_host.instances}
+        instances = {running.name: running for running in daemon.kernel.strategy_host.instances}
         documents = status_documents.strategies(daemon, self._access.settings)
-        for one in documents:
-            if (instance := instances.get(one["name"])) is not None:
-                one |= status_documents.declared(instance)
+        for row in documents:
+            if (instance := instances.get(row["name"])) is not None:
+                row |= status_documents.declared(instance)
         return {"strategies": documents}
 
     async def guardians(self, question: ControlRequest) -> Data:
@@ -71,7 +74,7 @@ class ReadRoutes:
         back_ms = question.number("back_ms", 0, at_most=INSTANT_MAX)
         limit = question.number("limit", 100, at_most=queries.PAGE_MAX)
         question.nothing_else()
-        types = tuple(one.strip() for one in (kinds or "").split(",") if one.strip())
+        types = tuple(kind.strip() for kind in (kinds or "").split(",") if kind.strip())
 
         def read(db: sqlite3.Connection) -> Data:
             if no := queries.no_such_type(db, types):
@@ -114,7 +117,7 @@ class ReadRoutes:
             return {"lines": [], "last": 0}
         lines = tail.after(after, count) if is_following else tail.newest(count)
         last = lines[-1].seq if lines else max(after, 0) if is_following else tail.seq
-        return {"lines": [{"seq": one.seq, "at_ms": one.at_ms, **one.event} for one in lines], "last": last}
+        return {"lines": [{"seq": line.seq, "at_ms": line.at_ms, **line.event} for line in lines], "last": last}
 
     async def _of_journal(self, read: Callable[[sqlite3.Connection], Data]) -> Data:
         """Read the journal's file in a thread. While the file cannot be written, read the journal in memory."""

@@ -44,8 +44,8 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> Da
     no = kernel.conditions.entries_stopped(kernel.now_ms())
     if no is not None and not reasons:
         reasons.append(no.message)
-    blocking = [one for one in kernel.account.account_state.guardians.values() if one.blocks_opens]
-    reasons += [f"the service refuses entries: {one.type} {one.id} stands" for one in blocking]
+    blocking = [guardian for guardian in kernel.account.account_state.guardians.values() if guardian.blocks_opens]
+    reasons += [f"the service refuses entries: {guardian.type} {guardian.id} stands" for guardian in blocking]
     reasons += [
         f"{instance.name} is in quarantine: {instance.quarantined}"
         for instance in kernel.strategy_host.instances

@@ -95,7 +95,9 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "alarms": daemon.alarms.documents(),
         "guardians": guardians(kernel),
         "blocked_by": [
-            {"type": one.type, "id": one.id} for one in account_state.guardians.values() if one.blocks_opens
+            {"type": guardian.type, "id": guardian.id}
+            for guardian in account_state.guardians.values()
+            if guardian.blocks_opens
         ],
         "strategies": strategies(daemon, settings),
         "other_books": other_books(kernel, settings),
@@ -119,14 +121,20 @@ def unsafe(kernel: Kernel, settings: Settings) -> list[str]:
 def intents(kernel: Kernel) -> Data:
     """How many intents are not final, and which of them wait for a person."""
     live = [intent for intent in kernel.execution.live.values() if intent.state not in FINAL]
-    waiting = [one for one in live if one.state == "quarantined"]
+    waiting = [intent for intent in live if intent.state == "quarantined"]
     return {
         "open": len(live),
-        "in_doubt": sum(one.state in IN_DOUBT for one in live),
+        "in_doubt": sum(intent.state in IN_DOUBT for intent in live),
         "quarantined": len(waiting),
         "waiting": [
-            {"id": one.id, "strategy": one.strategy, "action": one.action, "market": one.market, "message": one.message}
-            for one in waiting
+            {
+                "id": intent.id,
+                "strategy": intent.strategy,
+                "action": intent.action,
+                "market": intent.market,
+                "message": intent.message,
+            }
+            for intent in waiting
         ],
     }
 
@@ -140,13 +148,13 @@ def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
     for owner, oid in kernel.account.account_state.resting():
         resting.setdefault(owner, []).append(oid)
     documents = []
-    for one in settings.strategies:
-        instance = instances.get(one.name)
+    for strategy in settings.strategies:
+        instance = instances.get(strategy.name)
         # Without an instance, or while its events are kept for it, it is still warming up.
-        is_starting = instance is None or one.name in kernel.strategy_host.backlogs or not daemon.is_recovered
+        is_starting = instance is None or strategy.name in kernel.strategy_host.backlogs or not daemon.is_recovered
         documents.append(
-            _strategy(one, instance, paused=paused.get(one.name), is_starting=is_starting)
-            | {"book": book(kernel, one.name), "resting": resting.get(one.name, [])}
+            _strategy(strategy, instance, paused=paused.get(strategy.name), is_starting=is_starting)
+            | {"book": book(kernel, strategy.name), "resting": resting.get(strategy.name, [])}
         )
     return documents
 
@@ -174,7 +182,7 @@ def other_books(kernel: Kernel, settings: Settings) -> list[Data]:
 
     With these, all rows add up to the account.
     """
-    configured = {one.name for one in settings.strategies}
+    configured = {strategy.name for strategy in settings.strategies}
     books = {name: book(kernel, name) for name in kernel.account.attribution.names() if name not in configured}
     return [{"name": name, "book": amounts} for name, amounts in books.items() if any(map(Decimal, amounts.values()))]
 
@@ -213,7 +221,7 @@ def health(daemon: RoutedDaemon) -> Data:
     return {
         "loop_lag_s": round(daemon.loop_lag_s, 3),
         "cursor_lag_s": round(kernel.state.lag_s(kernel.budget.pacer.mono_ms()), 1),
-        "rates": [one._asdict() for one in daemon.client.limiter.budgets()],
+        "rates": [budget._asdict() for budget in daemon.client.limiter.budgets()],
         "journal_fault": daemon.journal.fault,
     }
 
@@ -224,22 +232,22 @@ def declared(instance: StrategyInstance) -> Data:
     return {
         "params": strategy.params.model_dump(mode="json"),
         "indicators": [
-            one.described(strategy.params)._asdict() for one in declared_indicators(type(strategy)).values()
+            indicator.described(strategy.params)._asdict() for indicator in declared_indicators(type(strategy)).values()
         ],
     }
 
 
 def guardians(kernel: Kernel) -> list[Data]:
     """The guardians of the config, and whether the service has each armed."""
-    fallen = {one.name for one in kernel.guardians.fallen()}
+    fallen = {guardian.name for guardian in kernel.guardians.fallen()}
     return [
         {
-            "name": one.name,
-            "type": one.request.type,
-            "id": kernel.guardians.ids.get(one.name),
-            "stands": one.name not in fallen,
+            "name": guardian.name,
+            "type": guardian.request.type,
+            "id": kernel.guardians.ids.get(guardian.name),
+            "stands": guardian.name not in fallen,
         }
-        for one in kernel.guardians.wanted
+        for guardian in kernel.guardians.wanted
     ]
 
 
@@ -247,14 +255,14 @@ def armed_guardians(kernel: Kernel) -> list[Data]:
     """Every guardian of the account at the service, as the daemon knows it."""
     return [
         {
-            "id": one.id,
-            "type": one.type,
-            "market": one.market,
-            "latched": one.latched,
-            "blocks_opens": one.blocks_opens,
-            "active": one.active,
+            "id": guardian.id,
+            "type": guardian.type,
+            "market": guardian.market,
+            "latched": guardian.latched,
+            "blocks_opens": guardian.blocks_opens,
+            "active": guardian.active,
         }
-        for one in kernel.account.account_state.guardians.values()
+        for guardian in kernel.account.account_state.guardians.values()
     ]
 
 
@@ -269,7 +277,7 @@ def newest_reload(daemon: RoutedDaemon) -> Data | None:
     return {
         "began_s": (now_ns - newest.began_ns) // 1_000_000_000,
         "ended_s": None if ended_ns is None else (now_ns - ended_ns) // 1_000_000_000,
-        "changes": [str(one) for one in result.diff],
+        "changes": [str(change) for change in result.diff],
         "applied": list(result.applied),
         "refused": list(result.refused),
         "exit_code": int(result.code),

@@ -29,11 +29,11 @@ class BarQueue:
         fresh = sorted(due)
         if self.catching_up or any(map(self._feed.is_past, fresh)):
             listeners = self._host.listeners()
-            behind = {one.market for one in (*self.catching_up, *fresh) if self._feed.is_past(one)}
+            behind = {bar.market for bar in (*self.catching_up, *fresh) if self._feed.is_past(bar)}
             late = frozenset[str]().union(*(listeners.get(market, ()) for market in behind))
-            waits = {one.market for one in fresh if not late.isdisjoint(listeners.get(one.market, ()))} | behind
-            self.catching_up = sorted([*self.catching_up, *(one for one in fresh if one.market in waits)])
-            fresh = [one for one in fresh if one.market not in waits]
+            waits = {bar.market for bar in fresh if not late.isdisjoint(listeners.get(bar.market, ()))} | behind
+            self.catching_up = sorted([*self.catching_up, *(bar for bar in fresh if bar.market in waits)])
+            fresh = [bar for bar in fresh if bar.market not in waits]
         self.due = sorted([*self.due, *fresh])
 
     def put_back(self, bars: Iterable[ClosedBar]) -> None:
@@ -43,7 +43,7 @@ class BarQueue:
     def remove(self, bars: Iterable[ClosedBar]) -> None:
         """Take due bars out, to decide them."""
         chosen = set(bars)
-        self.due = [one for one in self.due if one not in chosen]
+        self.due = [bar for bar in self.due if bar not in chosen]
 
     def take_all(self) -> list[ClosedBar]:
         """Empty the queue: the newest bar of each series after `recover`. The bars are the caller's from now on."""
@@ -56,10 +56,10 @@ class BarQueue:
         """
         if not awaited:
             return self.due
-        markets, names = {one.market for one in awaited}, {one.strategy for one in awaited}
+        markets, names = {intent.market for intent in awaited}, {intent.strategy for intent in awaited}
         listeners = self._host.listeners()
         return [
-            one for one in self.due if one.market not in markets and names.isdisjoint(listeners.get(one.market, ()))
+            bar for bar in self.due if bar.market not in markets and names.isdisjoint(listeners.get(bar.market, ()))
         ]
 
 
@@ -69,8 +69,8 @@ def wanted_series(specs: Sequence[StrategySpec]) -> dict[BarSeries, int]:
     So many that a restart sees what an unbroken run sees: the whole history of a view, and averages that have settled.
     """
     wanted: dict[BarSeries, int] = {}
-    for one in specs:
-        for market in one.strategy.markets:
-            series = BarSeries(market, one.interval)
-            wanted[series] = max(wanted.get(series, HISTORY_BARS), one.strategy.warmup_bars * SETTLED_PERIODS)
+    for spec in specs:
+        for market in spec.strategy.markets:
+            series = BarSeries(market, spec.interval)
+            wanted[series] = max(wanted.get(series, HISTORY_BARS), spec.strategy.warmup_bars * SETTLED_PERIODS)
     return wanted

@@ -188,19 +188,19 @@ class EventConsumer:
         account_state = account.account_state
         if not account_state.events_named:
             fresh = with_our_keys(account_state, fresh)
-        made = _Followed()
+        followed = _Followed()
         hooked = context.strategy_host.event_types
         began_ms, count = context.pacer.mono_ms() if hooked else 0, len(fresh)
         for n, event in enumerate(fresh, start=1):
             account_state.is_named_by_us = isinstance(event, Named)
             happened = model_event(event)
             parts = _NO_PARTS if happened is None else account.apply(happened)
-            self._note(event, parts, made)
+            self._note(event, parts, followed)
             if happened is None or type(happened) not in hooked:
                 continue
             if context.strategy_host.backlogs:
                 context.strategy_host.keep(event, parts)
-            await self._deliver(happened, event.id, parts, made)
+            await self._deliver(happened, event.id, parts, followed)
             if n < count and context.budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
@@ -211,13 +211,13 @@ class EventConsumer:
                 fresh,
                 last_id,
                 epoch=epoch,
-                states=made.states,
-                intents=made.intents,
-                notices=made.notices,
+                states=followed.states,
+                intents=followed.intents,
+                notices=followed.notices,
                 attribution=account.attribution.changes(),
                 now_ms=context.now_ms(),
             )
-        self._open(made.intents, opened)
+        self._open(followed.intents, opened)
         return len(fresh) == count
 
     async def _fold_source(self, source: EventSource) -> None:
@@ -228,25 +228,25 @@ class EventConsumer:
         context, account, journal = self._context, self._account, self._context.journal
         host, cursor = context.strategy_host, journal.events.cursor
         assert cursor is not None, "recover sets the cursor"
-        made = _Followed()
-        is_noted = self.notices_of is not None or made.is_logged
+        followed = _Followed()
+        is_noted = self.notices_of is not None or followed.is_logged
         for event in fresh:
             parts = account.apply(event)
             is_hooked = type(event) in host.event_types
             if is_noted or (is_hooked and host.backlogs):
                 read = source.as_wire(event)
-                self._note(read, parts, made)
+                self._note(read, parts, followed)
                 if is_hooked and host.backlogs:
                     host.keep(read, parts)
             if is_hooked:
-                await self._deliver(event, source.id_of(event), parts, made)
+                await self._deliver(event, source.id_of(event), parts, followed)
         source.take(fresh)
         with journal.together() if host.backlogs else _NO_TRANSACTION:
             for backlog in host.backlogs.values():
                 backlog.write(cursor.epoch)
-            opened = self.approvals.write_decision(made.intents, states=made.states)
-            journal.write_attribution(None, made.notices, now_ms=context.now_ms())
-        self._open(made.intents, opened)
+            opened = self.approvals.write_decision(followed.intents, states=followed.states)
+            journal.write_attribution(None, followed.notices, now_ms=context.now_ms())
+        self._open(followed.intents, opened)
 
     def _note(self, event: Event, parts: Mapping[str, Part], made: _Followed) -> None:
         """Give a folded event to the notices and the log."""

@@ -97,7 +97,7 @@ class Approvals:
         self.take: Write = journal.take
         # True once entries may wait; until then a run pays nothing for them
         self.is_used = False
-        if any(one.approval is not None for one in limits.values()) or journal.approvals.is_any_pending():
+        if any(limit.approval is not None for limit in limits.values()) or journal.approvals.is_any_pending():
             self._use()
 
     # -- what the order sender asks
@@ -209,7 +209,7 @@ class Approvals:
             text = {
                 name: figures.get(name) for name in ("side", "size", "est_px", "notional_usd", "proposed_by", "why")
             }
-            made = notice(
+            question = notice(
                 "order.proposal" if intent.is_proposed else "order.approval",
                 intent.id,
                 at_ms=now_ms,
@@ -219,7 +219,7 @@ class Approvals:
                 until=iso(intent.not_after_ms),
                 **text,
             )
-            self._journal.notify([made], now_ms=now_ms)
+            self._journal.notify([question], now_ms=now_ms)
 
     # -- what ends an entry that waits
 
@@ -251,14 +251,14 @@ class Approvals:
 
         Call it in the transaction that writes the new ones.
         """
-        places = {_place(one): one for one in new if one.action == "open"}
+        places = {_place(intent): intent for intent in new if intent.action == "open"}
         for old in self._unsent() if places else ():
             newer = places.get(_place(old))
             if newer is not None and newer.trigger != old.trigger and newer.opened_ms >= old.opened_ms:
                 self._supersede(old, REPLACED)
-        for one in new:
-            if one.action == "cancel":
-                self._canceled.setdefault((one.strategy, one.trigger), set()).update(one.cancel().oids)
+        for intent in new:
+            if intent.action == "cancel":
+                self._canceled.setdefault((intent.strategy, intent.trigger), set()).update(intent.cancel().oids)
 
     def end_outdated(self, events: Sequence[Event]) -> None:
         """End the waiting entries that were decided before these events changed their position or their orders.
@@ -283,26 +283,26 @@ class Approvals:
         """The entries that need an answer and of which no order can exist: planned or not, asked or not, also
         approved ones that are held.
         """
-        unsent = [one for one in self._live.values() if one.action == "open" and one.state in UNSENT]
-        found = []
-        for one in unsent:
-            row = self._journal.approvals.of(one.id)
-            if self.of(one) is not None if row is None else row.state in ("pending", "approved"):
-                found.append(one)
-        if not found:
+        unsent = [intent for intent in self._live.values() if intent.action == "open" and intent.state in UNSENT]
+        undecided = []
+        for intent in unsent:
+            row = self._journal.approvals.of(intent.id)
+            if self.of(intent) is not None if row is None else row.state in ("pending", "approved"):
+                undecided.append(intent)
+        if not undecided:
             self._canceled.clear()
-        return found
+        return undecided
 
     def _on_its_way(self, intent: Intent) -> Intent | None:
         """An approved entry of another decision of this strategy in this market whose fill or order the events have
         not shown.
         """
-        for one in self._live.values():
-            is_rival = (one.strategy, one.market, one.action) == (intent.strategy, intent.market, "open")
-            if is_rival and one.trigger != intent.trigger and one.state not in ("rejected", "expired", "void"):
-                row = self._journal.approvals.of(one.id)
+        for rival in self._live.values():
+            is_rival = (rival.strategy, rival.market, rival.action) == (intent.strategy, intent.market, "open")
+            if is_rival and rival.trigger != intent.trigger and rival.state not in ("rejected", "expired", "void"):
+                row = self._journal.approvals.of(rival.id)
                 if row is not None and row.state == "approved":
-                    return one
+                    return rival
         return None
 
     def _is_outdated_by(self, event: Event, intent: Intent) -> bool:
@@ -325,8 +325,12 @@ class Approvals:
 
     def waiting(self) -> list[Waiting]:
         """The entries that wait for a person, oldest first."""
-        found = [(one, self._journal.approvals.of(one.id)) for one in self._live.values() if one.state == "planned"]
-        return [Waiting(intent, row) for intent, row in found if row is not None and row.state == "pending"]
+        pairs = [
+            (intent, self._journal.approvals.of(intent.id))
+            for intent in self._live.values()
+            if intent.state == "planned"
+        ]
+        return [Waiting(intent, row) for intent, row in pairs if row is not None and row.state == "pending"]
 
     def decide(self, name: str, *, approve: bool, decider: str, reason: str | None = None) -> Intent:
         """Write the answer to the proposal with this id (or its first letters).
@@ -373,15 +377,16 @@ class Approvals:
         if row.state == "superseded":
             raise BotError(f"{name} does not wait any more: {row.reason or REPLACED}")
         asked = self._journal.intents.find(row.intent_id)
-        for one in self.waiting():
-            if one.intent.id == row.intent_id:
-                return one
-            if asked is not None and _decision(one.intent) == _decision(asked):
+        for proposal in self.waiting():
+            if proposal.intent.id == row.intent_id:
+                return proposal
+            if asked is not None and _decision(proposal.intent) == _decision(asked):
                 # A newer plan at the price that the person saw.
-                if one.row.px == row.px:
-                    return one
+                if proposal.row.px == row.px:
+                    return proposal
                 raise BotError(
-                    f"{name} was replaced by {one.intent.id[:SHOWN_LETTERS]}, at another price: bot approvals shows it"
+                    f"{name} was replaced by {proposal.intent.id[:SHOWN_LETTERS]}, at another price: bot"
+                    " approvals shows it"
                 )
         code = "expired" if asked is None or asked.code is None else asked.code
         raise BotError(f"{name} does not wait any more ({code}); the strategy decides anew on its next bar")

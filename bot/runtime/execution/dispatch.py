@@ -40,25 +40,25 @@ def next_batch(
     `at_most` intents may be in flight, those of `in_flight` included. `slow`: ids of intents whose late reply no other
     market waits for.
     """
-    taken = {place_of(one) for one in in_flight}
+    taken = {place_of(intent) for intent in in_flight}
     exits: list[Intent] = []
     entries: list[Intent] = []
-    for one in waiting:
-        place = place_of(one)
+    for intent in waiting:
+        place = place_of(intent)
         if place not in taken:
             taken.add(place)
-            (entries if one.action == "open" else exits).append(one)
+            (entries if intent.action == "open" else exits).append(intent)
     free = at_most - len(in_flight)
     if exits:
         return exits[: max(0, free)]
-    if any(one.action != "open" and one.id not in slow for one in in_flight):
+    if any(intent.action != "open" and intent.id not in slow for intent in in_flight):
         return []
-    busy = {one.market for one in in_flight}
+    busy = {intent.market for intent in in_flight}
     of_market: dict[str, Intent] = {}
-    for one in entries:
-        if one.market not in busy:
-            of_market.setdefault(one.market, one)
-    free = min(free, entries_max(at_most) - sum(one.action == "open" for one in in_flight))
+    for entry in entries:
+        if entry.market not in busy:
+            of_market.setdefault(entry.market, entry)
+    free = min(free, entries_max(at_most) - sum(intent.action == "open" for intent in in_flight))
     return list(of_market.values())[: max(0, free)]
 
 
@@ -66,13 +66,13 @@ def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
     """The order in which intents are sent one after another, each after the reply to the one before."""
     if len(intents) < 2:
         return intents
-    waiting, found = intents, list[Intent]()
+    waiting, ordered = intents, list[Intent]()
     while waiting:
         # no bound: one at a time is in flight
-        found += next_batch(waiting, at_most=2 * len(waiting))
-        gone = {one.id for one in found}
-        waiting = [one for one in intents if one.id not in gone]
-    return found
+        ordered += next_batch(waiting, at_most=2 * len(waiting))
+        gone = {intent.id for intent in ordered}
+        waiting = [intent for intent in intents if intent.id not in gone]
+    return ordered
 
 
 def side_by_side(due: Sequence[ClosedBar], listeners: dict[str, frozenset[str]]) -> int:

@@ -131,7 +131,7 @@ class ExecutionEngine:
 
     def requests(self) -> list[Intent]:
         """The open intents that have a request on its way."""
-        return [one for one in self.in_flight.intents if self._is_open(one)] if self.in_flight else []
+        return [intent for intent in self.in_flight.intents if self._is_open(intent)] if self.in_flight else []
 
     def awaited(self) -> list[Intent]:
         """The intents whose replies bars and entries wait for.
@@ -140,7 +140,7 @@ class ExecutionEngine:
         """
         requests = self.requests()
         slow = self._slow() if requests else ()
-        return [one for one in requests if one.id not in slow]
+        return [request for request in requests if request.id not in slow]
 
     def _slow(self) -> set[str]:
         """Ids of the intents that no other market waits for: their request is slow, or a request before it got no
@@ -251,8 +251,8 @@ class ExecutionEngine:
                 await self._send(intent)
             return
         requests = self.requests()
-        busy = {one.id for one in requests}
-        waiting = [one for one in waiting if one.id not in busy and self._is_open(one)]
+        busy = {request.id for request in requests}
+        waiting = [intent for intent in waiting if intent.id not in busy and self._is_open(intent)]
         while waiting and self._budget.may_go_on():
             # A request that nobody waits for any more still uses a connection.
             free = self.in_flight.abreast - (len(self.in_flight) - len(requests))
@@ -265,10 +265,12 @@ class ExecutionEngine:
             # One wait for the disk.
             with self._journal.together():
                 marked = self.sender.mark_sending(batch)
-            for one in batch:
-                await self.in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
-            gone = {one.id for one in batch}
-            waiting = [one for one in waiting if one.id not in gone]
+            for intent in batch:
+                await self.in_flight.start(
+                    intent, self._send(marked.get(intent.id, intent), is_marked=intent.id in marked)
+                )
+            gone = {intent.id for intent in batch}
+            waiting = [intent for intent in waiting if intent.id not in gone]
             requests = self.requests()
 
     def _write_accepted(self) -> None:
@@ -360,8 +362,8 @@ class ExecutionEngine:
             return True
         if not self.in_flight:
             return self.in_doubt(market, besides)
-        awaited = {one.id for one in self.awaited()}
-        late = {one.id for one in self.requests()} - awaited
+        awaited = {intent.id for intent in self.awaited()}
+        late = {request.id for request in self.requests()} - awaited
         return any(
             i.market == market and i.id not in awaited and i.id != besides and (i.state in IN_DOUBT or i.id in late)
             for i in self.live.values()
@@ -394,7 +396,7 @@ class ExecutionEngine:
         self.live.update((intent.id, intent) for intent in self._journal.intents.live())
         self.sender.search.inherited = frozenset(self.live)
         # The run before may have been killed after the event that showed an order and before the intent was accepted.
-        unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
+        unsure = [key for key, intent in self.live.items() if intent.state in IN_DOUBT and intent.action != "cancel"]
         if unsure:
             for key, trade_id in self._journal.events.trades_by_key(unsure, epoch=self._account_state.epoch).items():
                 self._account_state.see_trade(key, trade_id)

@@ -281,14 +281,14 @@ class OrderSender:
         """
         if self.search.is_needed(intent):
             try:
-                found = await self.search.find(intent)
+                result = await self.search.find(intent)
             except AccessLost:
                 raise
             # The next pass searches again; nothing is sent meanwhile.
             except ApiError:
                 return intent
-            if found.trade_id is not None:
-                return self.outcomes.accept(intent, found.trade_id)
+            if result.trade_id is not None:
+                return self.outcomes.accept(intent, result.trade_id)
             if self.search.must_wait_for_late(intent, self._now_ms()):
                 state = self._states.of(intent.id)
                 state.ending = ending
@@ -432,18 +432,18 @@ class OrderSender:
         `is_past`: the fence has passed, so that no later search can tell more. Without a proof a person must look then.
         """
         try:
-            found = await self.search.find(intent)
+            result = await self.search.find(intent)
         except AccessLost:
             raise
         # Away: search again later. Refused for SEARCH_REFUSED_MS: the service will not tell.
         except ApiError as no:
-            found = SearchResult(None, is_proof=False)
+            result = SearchResult(None, is_proof=False)
             is_past = is_past and self._is_search_refused_for_long(intent, no)
         else:
             self._states.of(intent.id).search_refused_since_ms = None
-        if found.trade_id is not None:
-            return self.outcomes.accept(intent, found.trade_id)
-        if absent is not None and found.is_proof:
+        if result.trade_id is not None:
+            return self.outcomes.accept(intent, result.trade_id)
+        if absent is not None and result.is_proof:
             if isinstance(absent, End):
                 return self.outcomes.end(intent, absent.state, absent.code, absent.message)
             return self.outcomes.end(intent, "quarantined", error.code, f"{KEY_USED_OTHERWISE} ({error.message})")

@@ -62,8 +62,8 @@ class ApprovalLog:
             )
 
     def of(self, intent_id: str) -> ApprovalRow | None:
-        found = self._rows("WHERE a.intent_id=?", intent_id)
-        return found[0] if found else None
+        rows = self._rows("WHERE a.intent_id=?", intent_id)
+        return rows[0] if rows else None
 
     def is_any_pending(self) -> bool:
         """True if a plan waits for an answer."""
@@ -72,20 +72,20 @@ class ApprovalLog:
     def newest_of(self, intent: Intent) -> ApprovalRow | None:
         """The newest row of the decision behind this intent, whichever of its plans it is about."""
         decision = (intent.strategy, intent.market, intent.trigger, intent.ordinal, intent.epoch)
-        found = self._rows(f"{_OF_DECISION} ORDER BY a.seq DESC LIMIT 1", *decision)
-        return found[0] if found else None
+        rows = self._rows(f"{_OF_DECISION} ORDER BY a.seq DESC LIMIT 1", *decision)
+        return rows[0] if rows else None
 
     def origin_of(self, intent: Intent) -> Mapping[str, Any]:
         """Who proposed this entry, why, and what was asked for.
 
         Empty if no assistant proposed it. All its plans have one origin.
         """
-        found = self._database.read(
+        row = self._database.read(
             "SELECT t.payload FROM intents AS i JOIN traces AS t ON t.intent_id = i.id AND t.kind = 'wish'"
             " WHERE i.market=? AND i.strategy=? AND i.cause=? AND i.epoch=? ORDER BY i.seq LIMIT 1",
             (intent.market, intent.strategy, intent.trigger, intent.epoch),
         ).fetchone()
-        origin: Mapping[str, Any] = {} if found is None else json.loads(found[0]).get("proposal", {})
+        origin: Mapping[str, Any] = {} if row is None else json.loads(row[0]).get("proposal", {})
         return origin
 
     def named(self, prefix: str) -> list[ApprovalRow]:

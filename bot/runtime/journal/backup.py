@@ -39,8 +39,8 @@ def write_copy(source: Path, target: Path) -> None:
             copy_into(rows, copy)
             # In this mode the copy needs no file beside it.
             copy.execute("PRAGMA journal_mode=DELETE")
-            if (found := faults(copy)) is not None:
-                raise NotCopied(f"{source} is damaged: {found}")
+            if (damage := faults(copy)) is not None:
+                raise NotCopied(f"{source} is damaged: {damage}")
         sync(part)
         part.replace(target)
         sync(target.parent)
@@ -55,5 +55,5 @@ def write_copy(source: Path, target: Path) -> None:
 
 def faults(db: sqlite3.Connection) -> str | None:
     """What `PRAGMA integrity_check` finds; None for a sound database."""
-    found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
-    return None if found == ["ok"] else "; ".join(found)
+    lines = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
+    return None if lines == ["ok"] else "; ".join(lines)

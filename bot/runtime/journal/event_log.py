@@ -77,16 +77,16 @@ class EventLog:
 
         A restored service gives ids again, so an event with a known id and another instant is new.
         """
-        found: dict[str, Event] = {}
+        fresh: dict[str, Event] = {}
         for event in events:
-            if event.id in found:
+            if event.id in fresh:
                 continue
             row = self._database.read("SELECT ts FROM events WHERE id=?", (event.id,)).fetchone()
             if row is None or row[0] != event.ts:
-                found[event.id] = event
+                fresh[event.id] = event
                 if row is not None:
                     self.reused_ids.add(event.id)
-        return list(found.values())
+        return list(fresh.values())
 
     def _forget_old_event(self, event: Event) -> None:
         """Remove the event that had this id before the service was restored.

@@ -61,10 +61,10 @@ def file_ids(path: Path) -> FileIds | None:
 
 def _file_id(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def may_pass(error: sqlite3.Error) -> bool:

@@ -49,13 +49,13 @@ def check(name: str, value: str) -> None:
 
 
 def _is_names(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(one, str) for one in found)
+    return isinstance(found, list) and all(isinstance(name, str) for name in found)
 
 
 def _is_days(found: Any) -> bool:
     return isinstance(found, dict) and all(
-        isinstance(one, list) and len(one) == 2 and all(isinstance(number, int) for number in one)
-        for one in found.values()
+        isinstance(day, list) and len(day) == 2 and all(isinstance(number, int) for number in day)
+        for day in found.values()
     )
 
 
@@ -65,7 +65,7 @@ def _is_sentence(found: Any) -> bool:
 
 def _is_quarantine(found: Any) -> bool:
     """The fields of pauses.Quarantine: why, version, when."""
-    return isinstance(found, list) and [type(one) for one in found] == [str, str, int]
+    return isinstance(found, list) and [type(field) for field in found] == [str, str, int]
 
 
 class HaltFlagsFile:
@@ -81,8 +81,8 @@ class HaltFlagsFile:
     def read(self) -> dict[str, str] | None:
         try:
             with self.path.open("rb") as file:
-                found = json.loads(file.read(BYTES_MAX))
-            notes, address, sealed = found["notes"], found["address"], found["seal"]
+                content = json.loads(file.read(BYTES_MAX))
+            notes, address, sealed = content["notes"], content["address"], content["seal"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -125,11 +125,11 @@ class HaltFlagsFile:
 
 def merged(journal: Notes, beside: Notes) -> dict[str, str]:
     """What is stopped in either. If both have a note, the journal's note counts."""
-    found = {**beside, **{name: value for name, value in journal.items() if value}}
+    notes = {**beside, **{name: value for name, value in journal.items() if value}}
     for name, join in ((PAUSES, _paused_in_either), (HALTED, _newest_halts)):
         if name in journal and name in beside:
-            found[name] = json.dumps(join(json.loads(journal[name] or "[]"), json.loads(beside[name])))
-    return found
+            notes[name] = json.dumps(join(json.loads(journal[name] or "[]"), json.loads(beside[name])))
+    return notes
 
 
 def _paused_in_either(one: Any, other: Any) -> list[str]:

@@ -151,37 +151,37 @@ class IntentLog:
         return self._intents(f"WHERE {LIVE} ORDER BY seq")
 
     def find(self, intent_id: str) -> Intent | None:
-        found = self._intents("WHERE id=?", (intent_id,))
-        return found[0] if found else None
+        intents = self._intents("WHERE id=?", (intent_id,))
+        return intents[0] if intents else None
 
     def last_open(self, market: str, epoch: int) -> Intent | None:
         """The newest accepted entry of a market."""
-        found = self._intents(
+        intents = self._intents(
             "WHERE market=? AND epoch=? AND action='open' AND state='accepted' ORDER BY seq DESC LIMIT 1",
             (market, epoch),
         )
-        return found[0] if found else None
+        return intents[0] if intents else None
 
     def last_of(self, strategy: str, market: str, trigger: str, *, epoch: int) -> Intent | None:
         """The newest intent of one trigger."""
-        found = self._intents(
+        intents = self._intents(
             "WHERE market=? AND strategy=? AND cause=? AND epoch=? ORDER BY seq DESC LIMIT 1",
             (market, strategy, trigger, epoch),
         )
-        return found[0] if found else None
+        return intents[0] if intents else None
 
     def refused_target(self, market: str, *, epoch: int, since_ms: int) -> Intent | None:
         """The newest target order of a market that the service refused after this instant."""
-        found = self._intents(
+        intents = self._intents(
             "WHERE market=? AND epoch=? AND leg=? AND state='rejected' AND opened_ms>=? ORDER BY seq DESC LIMIT 1",
             (market, epoch, TARGET_LEG, since_ms),
         )
-        return found[0] if found else None
+        return intents[0] if intents else None
 
     def of_trigger(self, trigger: str, *, epoch: int) -> Intent | None:
         """The newest intent of this trigger, of whichever strategy and market."""
-        found = self._intents("WHERE cause=? AND epoch=? ORDER BY seq DESC LIMIT 1", (trigger, epoch))
-        return found[0] if found else None
+        intents = self._intents("WHERE cause=? AND epoch=? ORDER BY seq DESC LIMIT 1", (trigger, epoch))
+        return intents[0] if intents else None
 
     def proposed_since(self, at_ms: int) -> int:
         """How many entries assistants have proposed since that instant. Further plans of one entry do not count."""

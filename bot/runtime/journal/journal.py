@@ -252,10 +252,10 @@ class Journal:
             " (SELECT count(*) FROM arms WHERE name GLOB 'cover:*')"
         ).fetchone()
         is_over = (spans[0] or 0) >= kept.intents or (spans[1] or 0) >= kept.events or bool(spans[2])
-        found = held() if is_over else HeldKeys()
+        keys = held() if is_over else HeldKeys()
         with self.database.transaction():
-            gone = trim_intents(self._read, self._execute, found, kept, now_ms) if is_over else 0
-            trim_rest(self._execute, found, kept)
+            gone = trim_intents(self._read, self._execute, keys, kept, now_ms) if is_over else 0
+            trim_rest(self._execute, keys, kept)
         self.database.free_pages()
         return gone
 
@@ -291,8 +291,8 @@ class Journal:
             halt_flags.check(name, value)
         for table, columns in SEALED.items():
             # Constants only.
-            for *values, found in self._read(f"SELECT {', '.join(columns)}, seal FROM {table}"):  # noqa: S608
-                if found is not None and found != seal(*values):
+            for *values, stored in self._read(f"SELECT {', '.join(columns)}, seal FROM {table}"):  # noqa: S608
+                if stored is not None and stored != seal(*values):
                     raise JournalDamaged(
                         f"a row of {table} in the journal does not match its checksum: the file is damaged. {WAY_OUT}"
                     )

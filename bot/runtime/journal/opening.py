@@ -193,13 +193,13 @@ def _copy_before_migration(db: Database, path: Path | None, shown: str) -> None:
 
 def _check(db: Database, shown: str) -> None:
     try:
-        found = [row[0] for row in db.conn.execute("PRAGMA quick_check(3)")]
+        lines = [row[0] for row in db.conn.execute("PRAGMA quick_check(3)")]
     except sqlite3.DatabaseError as error:
         if may_pass(error):
             raise JournalBlocked(f"{shown} cannot be used: {error}. {NOTHING_SENT}") from error
         raise JournalDamaged(f"{shown} is damaged: {error}. {WAY_OUT}") from error
-    if found != ["ok"]:
-        raise JournalDamaged(f"{shown} is damaged: {'; '.join(found)}. {WAY_OUT}")
+    if lines != ["ok"]:
+        raise JournalDamaged(f"{shown} is damaged: {'; '.join(lines)}. {WAY_OUT}")
 
 
 def _refuse_newer(db: Database, shown: str) -> None:
@@ -238,13 +238,13 @@ def _format_of(db: Database) -> int:
 def _migrations_applied(db: Database) -> set[str]:
     if "_sqlite_migrations" not in db.table_names():
         return set()
-    found = db.conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set='journal'")
-    return {row[0] for row in found}
+    rows = db.conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set='journal'")
+    return {row[0] for row in rows}
 
 
 def _migrations_known() -> set[str]:
     with Database(memory=True) as empty:
-        return {one.name for one in migrations.pending(empty)}
+        return {migration.name for migration in migrations.pending(empty)}
 
 
 def _check_owner(journal: Journal, shown: str) -> None:

@@ -71,7 +71,7 @@ def explain(db: sqlite3.Connection, name: str) -> list[TraceStep]:
     if intent is not None:
         return _chain(db, intent)
     if asked := queries.asks(db, strategy=name, limit=ASKS_SHOWN):
-        return [step for one in reversed(asked) for step in _ask(one, None)]
+        return [step for ask in reversed(asked) for step in _ask(ask, None)]
     events = [event for event in queries.events_like(db, name) if _is_about(event, name)]
     if not events:
         raise NotFound(
@@ -96,7 +96,7 @@ def _is_about(event: Row, name: str) -> bool:
     return name in (
         event["id"],
         event.get("idempotencyKey"),
-        *(data.get(one) for one in ("tradeId", "oid", "guardianId")),
+        *(data.get(field) for field in ("tradeId", "oid", "guardianId")),
     ) or name in (data.get("tradeIds") or ())
 
 
@@ -110,7 +110,7 @@ def _chain(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
         asked = queries.asks(db, strategy=intent["strategy"], cause=intent["cause"].removeprefix(AGENT), limit=1)
         steps += _ask(asked[0], intent["ordinal"]) if asked else []
     steps.append(_decision(intent, traces))
-    steps += [_refusal(one) for one in queries.refusals(db, strategy=intent["strategy"], cause=intent["cause"])]
+    steps += [_refusal(refusal) for refusal in queries.refusals(db, strategy=intent["strategy"], cause=intent["cause"])]
     steps.append(_written(intent))
     if "plan" in traces:
         steps.append(_plan(traces["plan"]))
@@ -122,17 +122,20 @@ def _chain(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
 
 def _approval(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     """Who was asked about the plan, and the answer."""
-    one = queries.approval(db, intent["id"])
-    if one is None:
+    approval = queries.approval(db, intent["id"])
+    if approval is None:
         return []
     steps = []
-    if not (one["decider"] or "").startswith("the policy"):
-        text = f"a person is asked; the price that is shown is {_px(one['px'])}"
-        steps.append(TraceStep("asked", one["asked_ms"], text, {"shown_px": one["px"]}))
-    if one["state"] != "pending":
-        by, why = f" by {one['decider']}" if one["decider"] else "", f": {one['reason']}" if one["reason"] else ""
-        data = {"state": one["state"], "decider": one["decider"], "reason": one["reason"]}
-        steps.append(TraceStep("approval", one["decided_ms"], f"{one['state']}{by}{why}", data))
+    if not (approval["decider"] or "").startswith("the policy"):
+        text = f"a person is asked; the price that is shown is {_px(approval['px'])}"
+        steps.append(TraceStep("asked", approval["asked_ms"], text, {"shown_px": approval["px"]}))
+    if approval["state"] != "pending":
+        by, why = (
+            f" by {approval['decider']}" if approval["decider"] else "",
+            f": {approval['reason']}" if approval["reason"] else "",
+        )
+        data = {"state": approval["state"], "decider": approval["decider"], "reason": approval["reason"]}
+        steps.append(TraceStep("approval", approval["decided_ms"], f"{approval['state']}{by}{why}", data))
     return steps
 
 
@@ -176,8 +179,10 @@ def _cause(db: sqlite3.Connection, cause: str, intent: Row, traces: Mapping[str,
         return [TraceStep("bar", int(at), text, figures)]
     if kind == "event":
         name, _, at = rest.partition(":")
-        found = [one for one in queries.events_like(db, name) if one["id"] == name and at in ("", str(one["ts"]))]
-        return [event_step(one) for one in found] or [
+        events = [
+            event for event in queries.events_like(db, name) if event["id"] == name and at in ("", str(event["ts"]))
+        ]
+        return [event_step(event) for event in events] or [
             TraceStep("event", None, f"event {name}, which is no longer in the journal", {"id": name})
         ]
     if kind == "proposal":
@@ -249,9 +254,13 @@ def _plan(plan: Row) -> TraceStep:
 def _requests(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     outcomes = {"done": "answered", "unknown": "outcome unknown", "no": "not executed", None: "no answer"}
     steps = []
-    for one in queries.attempts(db, intent["id"]):
-        code = f" ({one['code']})" if one["code"] else ""
-        steps.append(TraceStep("request", one["sent_ms"], f"attempt {one['n']}: {outcomes[one['outcome']]}{code}", one))
+    for attempt in queries.attempts(db, intent["id"]):
+        code = f" ({attempt['code']})" if attempt["code"] else ""
+        steps.append(
+            TraceStep(
+                "request", attempt["sent_ms"], f"attempt {attempt['n']}: {outcomes[attempt['outcome']]}{code}", attempt
+            )
+        )
     return steps
 
 
@@ -280,10 +289,10 @@ def _consequences(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     if intent["action"] == "cancel":
         wanted = set(map(str, intent["body"]["oids"]))
         return [
-            event_step(one)
+            event_step(row)
             for oid in wanted
-            for one in queries.events_like(db, oid)
-            if one["data"].get("oid") == oid and one["ts"] >= intent["opened_ms"]
+            for row in queries.events_like(db, oid)
+            if row["data"].get("oid") == oid and row["ts"] >= intent["opened_ms"]
         ][:EVENTS_MAX]
     life: list[Row] = []
     is_filled = False
@@ -308,20 +317,20 @@ def _of_events(db: sqlite3.Connection, events: list[Row]) -> list[TraceStep]:
     coin = events[0].get("coin")
     if coin is None:
         return _events(events)
-    ids = {one["id"] for one in events}
+    ids = {row["id"] for row in events}
     life: list[Row] = []
     for event in queries.events_of_coin(db, coin):
         # A reset wiped the position.
         if life and event["epoch"] != life[0]["epoch"]:
-            if ids & {one["id"] for one in life}:
+            if ids & {row["id"] for row in life}:
                 break
             life = []
         life.append(event)
         if _is_flat(event):
-            if ids & {one["id"] for one in life}:
+            if ids & {row["id"] for row in life}:
                 break
             life = []
-    entry = next((one for one in life if one["type"] == "fill" and one["subtype"] == "entry"), None)
+    entry = next((row for row in life if row["type"] == "fill" and row["subtype"] == "entry"), None)
     intent = (
         None
         if entry is None or not entry.get("idempotencyKey")
@@ -341,7 +350,7 @@ def _is_flat(event: Row) -> bool:
 
 
 def _events(life: list[Row]) -> list[TraceStep]:
-    steps = [event_step(one) for one in life[:EVENTS_MAX]]
+    steps = [event_step(row) for row in life[:EVENTS_MAX]]
     if len(life) > EVENTS_MAX:
         steps.append(
             TraceStep(

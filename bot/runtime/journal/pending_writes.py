@@ -76,7 +76,7 @@ def _write_ask(execute: Execute, strategy: str, record: AskRecord) -> None:
     """Write a question, or replace what was known of it, and remove the strategy's oldest."""
     *given, kept = record
     # A text of a model may hold lone surrogates, which cannot be encoded.
-    values = [one.encode(errors="backslashreplace").decode() if isinstance(one, str) else one for one in given]
+    values = [value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value for value in given]
     execute(
         "INSERT INTO asks (strategy, cause, asked_ms, key, setup, prompt, model, answer, problem, outcomes, tokens_in,"
         " tokens_out, usd, took_ms) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (strategy, cause) DO UPDATE SET"

@@ -144,7 +144,7 @@ def in_rows(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def rows(db: sqlite3.Connection, sql: str, values: Sequence[object] = ()) -> list[Row]:
-    return [dict(one) for one in db.execute(sql, tuple(values))]
+    return [dict(row) for row in db.execute(sql, tuple(values))]
 
 
 def has_table(db: sqlite3.Connection, name: str) -> bool:
@@ -157,13 +157,13 @@ def has_table(db: sqlite3.Connection, name: str) -> bool:
 
 def no_such_type(db: sqlite3.Connection, types: Sequence[str]) -> str | None:
     """The error text for the first type that neither the interface nor the journal has; None if all are known."""
-    for one in types:
-        if one in EVENT_FILTERS or events(db, types=(one,), limit=1):
+    for wanted in types:
+        if wanted in EVENT_FILTERS or events(db, types=(wanted,), limit=1):
             continue
-        near = get_close_matches(one, sorted(EVENT_FILTERS), n=1)
+        near = get_close_matches(wanted, sorted(EVENT_FILTERS), n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         known = "; ".join(f"{kind} ({', '.join(subs)})" for kind, subs in EVENT_SUBTYPES.items())
-        return f"{one!r} is not a type of event.{hint} Types, each also as type.subtype: {known}"
+        return f"{wanted!r} is not a type of event.{hint} Types, each also as type.subtype: {known}"
     return None
 
 
@@ -184,40 +184,40 @@ def events(
         since_ms = max(SystemClock().now_ms(), newest_event_ms(db) or 0) - back_ms
     where, values = ["1"], list[object]()
     if since_id is not None:
-        found = rows(db, "SELECT seq FROM events WHERE id=?", (since_id,))
-        if not found:
+        since_rows = rows(db, "SELECT seq FROM events WHERE id=?", (since_id,))
+        if not since_rows:
             raise NotFound(f"the journal has no event {since_id}; `bot events` shows the newest")
         where.append("seq > ?")
-        values.append(found[0]["seq"])
+        values.append(since_rows[0]["seq"])
     if since_ms is not None:
         where.append("ts >= ?")
         values.append(since_ms)
     if types:
         where.append("(" + " OR ".join("type=? OR type||'.'||subtype=?" for _ in types) + ")")
-        values += [one for kind in types for one in (kind, kind)]
+        values += [value for kind in types for value in (kind, kind)]
     forward = since_id is not None or since_ms is not None
     order = "ASC" if forward else "DESC"
     # Constants only.
     sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq {order} LIMIT ?"  # noqa: S608
-    found = [json.loads(one["payload"]) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
-    return found if forward else found[::-1]
+    payloads = [json.loads(row["payload"]) for row in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
+    return payloads if forward else payloads[::-1]
 
 
 def newest_event_ms(db: sqlite3.Connection) -> int | None:
-    found = rows(db, "SELECT ts FROM events ORDER BY seq DESC LIMIT 1")
-    return int(found[0]["ts"]) if found else None
+    newest = rows(db, "SELECT ts FROM events ORDER BY seq DESC LIMIT 1")
+    return int(newest[0]["ts"]) if newest else None
 
 
 def events_like(db: sqlite3.Connection, name: str) -> list[Row]:
     """Events that contain this id in any field, oldest first."""
     sql = "SELECT payload FROM events WHERE payload LIKE '%\"'||?||'\"%' ORDER BY seq LIMIT ?"
-    return [json.loads(one["payload"]) for one in rows(db, sql, (name, PAGE_MAX))]
+    return [json.loads(row["payload"]) for row in rows(db, sql, (name, PAGE_MAX))]
 
 
 def events_of_coin(db: sqlite3.Connection, coin: str) -> Iterator[Row]:
     """Every event of a coin, oldest first."""
-    for one in db.execute("SELECT payload, epoch FROM events WHERE coin=? ORDER BY seq", (coin,)):
-        yield json.loads(one["payload"]) | {"epoch": one["epoch"]}
+    for row in db.execute("SELECT payload, epoch FROM events WHERE coin=? ORDER BY seq", (coin,)):
+        yield json.loads(row["payload"]) | {"epoch": row["epoch"]}
 
 
 def newest_events_of_coin(db: sqlite3.Connection, coin: str, *, types: Sequence[str], limit: int) -> list[Row]:
@@ -228,7 +228,7 @@ def newest_events_of_coin(db: sqlite3.Connection, coin: str, *, types: Sequence[
         f"SELECT payload FROM events WHERE coin=? AND type IN ({marks})"  # noqa: S608
         " AND epoch=(SELECT epoch FROM cursor) ORDER BY seq DESC LIMIT ?"
     )
-    return [json.loads(one["payload"]) for one in rows(db, sql, (coin, *types, min(limit, PAGE_MAX)))][::-1]
+    return [json.loads(row["payload"]) for row in rows(db, sql, (coin, *types, min(limit, PAGE_MAX)))][::-1]
 
 
 def search_events(
@@ -245,7 +245,7 @@ def search_events(
     where, values = ["1"], list[object]()
     if types:
         where.append("(" + " OR ".join("type=? OR type||'.'||subtype=?" for _ in types) + ")")
-        values += [one for kind in types for one in (kind, kind)]
+        values += [value for kind in types for value in (kind, kind)]
     if coin is not None:
         where.append("coin=?")
         values.append(coin)
@@ -260,26 +260,26 @@ def search_events(
         values.append(before_id)
     # Constants only.
     sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608
-    return [json.loads(one["payload"]) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
+    return [json.loads(row["payload"]) for row in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
 
 
 def all_events(db: sqlite3.Connection, types: Sequence[str]) -> Iterator[Row]:
     marks = ", ".join("?" for _ in types)
     sql = f"SELECT payload, epoch FROM events WHERE type IN ({marks}) ORDER BY seq"  # noqa: S608 - constants only
-    for one in db.execute(sql, tuple(types)):
-        yield json.loads(one["payload"]) | {"epoch": one["epoch"]}
+    for row in db.execute(sql, tuple(types)):
+        yield json.loads(row["payload"]) | {"epoch": row["epoch"]}
 
 
 def newest_events(db: sqlite3.Connection, *, epoch: int | None, limit: int) -> list[Row]:
     """The newest events of an epoch, oldest first."""
     sql = "SELECT payload FROM events WHERE epoch=? ORDER BY seq DESC LIMIT ?"
-    return [json.loads(one["payload"]) for one in rows(db, sql, (epoch, limit))][::-1]
+    return [json.loads(row["payload"]) for row in rows(db, sql, (epoch, limit))][::-1]
 
 
 def run_note(db: sqlite3.Connection) -> Row:
     """Name, service and strategies of the last run (`RUN`); empty for a journal of an older version."""
-    found = rows(db, "SELECT value FROM meta WHERE name=?", (RUN,))
-    note: Row = json.loads(found[0]["value"]) if found else {}
+    notes = rows(db, "SELECT value FROM meta WHERE name=?", (RUN,))
+    note: Row = json.loads(notes[0]["value"]) if notes else {}
     return note
 
 
@@ -304,27 +304,27 @@ def intents(
         values.append(strategy)
     # Constants only.
     sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608
-    return [_intent(one) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
+    return [_intent(row) for row in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
 
 
 def intent_where(db: sqlite3.Connection, column: str, value: str) -> Row | None:
     assert column in ("id", "trade_id")
     # Constants only.
     sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE {column}=? ORDER BY seq DESC LIMIT 1"  # noqa: S608
-    found = rows(db, sql, (value,))
-    return _intent(found[0]) if found else None
+    matching = rows(db, sql, (value,))
+    return _intent(matching[0]) if matching else None
 
 
 def intents_by_prefix(db: sqlite3.Connection, start: str) -> list[Row]:
     """At most two intents whose id begins so: two mean that the prefix is ambiguous."""
     sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE substr(id, 1, ?)=? LIMIT 2"  # noqa: S608 - constants only
-    return [_intent(one) for one in rows(db, sql, (len(start), start))]
+    return [_intent(row) for row in rows(db, sql, (len(start), start))]
 
 
 def strategies_of(db: sqlite3.Connection, keys: Sequence[str]) -> list[str]:
     """The strategies of these keys, each once."""
-    found = (rows(db, "SELECT strategy FROM intents WHERE id=?", (key,)) for key in keys)
-    return list(dict.fromkeys(one[0]["strategy"] for one in found if one))
+    answers = (rows(db, "SELECT strategy FROM intents WHERE id=?", (key,)) for key in keys)
+    return list(dict.fromkeys(answer[0]["strategy"] for answer in answers if answer))
 
 
 def attempts(db: sqlite3.Connection, intent_id: str) -> list[Row]:
@@ -337,18 +337,18 @@ def approval(db: sqlite3.Connection, intent_id: str) -> Row | None:
     """The question about a plan and its answer; None if nobody was asked."""
     if not has_table(db, "approvals"):
         return None
-    found = rows(
+    approvals = rows(
         db, "SELECT state, px, asked_ms, decided_ms, decider, reason FROM approvals WHERE intent_id=?", (intent_id,)
     )
-    return found[0] if found else None
+    return approvals[0] if approvals else None
 
 
 def origin(db: sqlite3.Connection, intent: Row) -> Row:
     """Who proposed the entry and why, for each of its plans. Empty for a strategy's own entry."""
     sql = "SELECT id FROM intents WHERE market=? AND strategy=? AND cause=? AND epoch=? ORDER BY seq LIMIT 1"
     first = rows(db, sql, (intent["market"], intent["strategy"], intent["cause"], intent["epoch"]))
-    found: Row = traces(db, first[0]["id"]).get("wish", {}).get("proposal", {}) if first else {}
-    return found
+    proposal: Row = traces(db, first[0]["id"]).get("wish", {}).get("proposal", {}) if first else {}
+    return proposal
 
 
 def asks(db: sqlite3.Connection, *, strategy: str, cause: str | None = None, limit: int = 100) -> list[Row]:
@@ -361,24 +361,24 @@ def asks(db: sqlite3.Connection, *, strategy: str, cause: str | None = None, lim
     )
     where, values = ("", [strategy]) if cause is None else (" AND cause=?", [strategy, cause])
     sql = f"SELECT {columns} FROM asks WHERE strategy=?{where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
-    return [one | {"outcomes": _list_in(one["outcomes"])} for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
+    return [row | {"outcomes": _list_in(row["outcomes"])} for row in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
 
 
 def _list_in(text: str) -> list[Any]:
     """The list in a JSON text; empty if a redaction has broken the text."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return []
-    return found if isinstance(found, list) else []
+    return parsed if isinstance(parsed, list) else []
 
 
 def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
     """The traces of an intent: kind -> payload and `at_ms`."""
     if not has_table(db, "traces"):
         return {}
-    found = rows(db, "SELECT kind, at_ms, payload FROM traces WHERE intent_id=?", (intent_id,))
-    return {one["kind"]: {"at_ms": one["at_ms"], **json.loads(one["payload"])} for one in found}
+    kept = rows(db, "SELECT kind, at_ms, payload FROM traces WHERE intent_id=?", (intent_id,))
+    return {row["kind"]: {"at_ms": row["at_ms"], **json.loads(row["payload"])} for row in kept}
 
 
 def refusals(db: sqlite3.Connection, *, strategy: str, cause: str) -> list[Row]:
@@ -414,7 +414,7 @@ def last_state(state_dir: Path) -> LastState:
             epoch=epoch,
             last_event_id=cursor[0]["last_id"] if cursor else None,
             last_event_ms=newest_event_ms(db),
-            written_ms=max(one.st_mtime_ns // 1_000_000 for one in files),
+            written_ms=max(path.st_mtime_ns // 1_000_000 for path in files),
             last_bars=rows(
                 db,
                 "SELECT market, interval, at_ms FROM progress WHERE market NOT LIKE '@%' ORDER BY market, interval",
@@ -442,18 +442,18 @@ def _positions(db: sqlite3.Connection, epoch: int | None) -> list[Row]:
         "SELECT coin, max(seq), type, subtype, payload FROM events WHERE epoch=? AND coin IS NOT NULL AND"
         " (type IN ('fill', 'settlement') OR (type='liquidation' AND subtype!='partial')) GROUP BY coin ORDER BY coin"
     )
-    found = []
-    for one in rows(db, sql, (epoch,)):
-        data = json.loads(one["payload"])
+    positions = []
+    for row in rows(db, sql, (epoch,)):
+        data = json.loads(row["payload"])
         size = data["data"].get("positionSize", "0")
-        if one["type"] == "fill" and size.strip("-0."):
-            found.append(
+        if row["type"] == "fill" and size.strip("-0."):
+            positions.append(
                 {
-                    "market": one["coin"],
+                    "market": row["coin"],
                     "side": data["data"]["side"],
                     "size": size.lstrip("-"),
                     "entry_px": data["data"].get("entryPx"),
                     "at_ms": data["ts"],
                 }
             )
-    return found
+    return positions

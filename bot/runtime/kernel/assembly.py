@@ -22,7 +22,7 @@ def place_strategies(settings: Settings, *, anew: bool = False) -> list[Strategy
 
     `anew`: for a reload. Changed code that only a new process can load is an error then.
     """
-    return [place(settings, one, anew=anew) for one in settings.strategies]
+    return [place(settings, strategy, anew=anew) for strategy in settings.strategies]
 
 
 def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> StrategySpec:
@@ -41,7 +41,7 @@ def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> S
 
 def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
     """Strategy -> digest of the source that runs."""
-    return {one.strategy.name: one.sha256 for one in specs}
+    return {spec.strategy.name: spec.sha256 for spec in specs}
 
 
 def version_of(one: StrategySettings, loaded: Loaded) -> str:
@@ -76,6 +76,7 @@ def wanted_guardians(settings: Settings) -> tuple[WantedGuardian, ...]:
         )
         wanted.append(WantedGuardian(DEAD_MAN, request))
     wanted += [
-        WantedGuardian(f"config-{index}-{one.type}", one.request()) for index, one in enumerate(settings.guardians)
+        WantedGuardian(f"config-{index}-{guardian.type}", guardian.request())
+        for index, guardian in enumerate(settings.guardians)
     ]
     return tuple(wanted)

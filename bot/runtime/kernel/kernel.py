@@ -137,7 +137,7 @@ class Kernel:
         live: dict[str, Intent] = {}
         self.account = account = DaemonAccount(journal, live, self.feed, now_ms)
         account_state = account.account_state
-        limits = {one.strategy.name: one.limits for one in specs}
+        limits = {spec.strategy.name: spec.limits for spec in specs}
         losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
         self.timers = Timers()
         self.strategy_host = StrategyHost(
@@ -484,7 +484,7 @@ class Kernel:
         if self.port.clock.is_sandbox:
             self.timers.go_back(self.journal, now_ms=self.now_ms())
         for due in self.timers.due(until_ms):
-            if any(one.strategy == due.strategy for one in self.execution.awaited()):
+            if any(intent.strategy == due.strategy for intent in self.execution.awaited()):
                 # The timer stays due until the strategy's orders have their replies.
                 return
             if not self.budget.has_time() or not await self.events.drain_or_wait():
@@ -503,7 +503,7 @@ class Kernel:
         asker = self.strategy_host.asker
         assert asker is not None
         for strategy in asker.answered():
-            if any(one.strategy == strategy for one in self.execution.awaited()):
+            if any(intent.strategy == strategy for intent in self.execution.awaited()):
                 # The bar waits until the strategy's orders have their replies.
                 continue
             if not self.budget.has_time() or not await self.events.drain_or_wait():

@@ -48,7 +48,7 @@ class Upkeep:
         """The positions and orders of the account, which the journal must keep."""
         context = self._context
         account_state = context.account_state
-        positions = {one.market: one.opened_ms for one in account_state.positions.values()}
+        positions = {position.market: position.opened_ms for position in account_state.positions.values()}
         keys = {order.key for order in account_state.orders.values() if order.key is not None} | {
             *context.execution.live
         }

@@ -160,10 +160,12 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
     # A clock that was once far ahead has this effect at one start only.
     journal.state.write_note(WALL_HIGH, str(wall_ms))
-    held = [one for one in journal.intents.live() if one.action == "open" and journal.intents.is_unsent(one)]
-    for one in held:
+    held = [
+        intent for intent in journal.intents.live() if intent.action == "open" and journal.intents.is_unsent(intent)
+    ]
+    for intent in held:
         journal.intents.end(
-            one,
+            intent,
             "expired",
             "clock_behind",
             "the clock went back over a reboot, so the age of this order is unknown",

@@ -206,7 +206,7 @@ class HeartbeatLoop:
         answers: queue.SimpleQueue[tuple[int, HeartbeatAnswer]] = queue.SimpleQueue()
         start = boot_ns()
         end = start + heartbeat_rule.ATTEMPT_NS
-        self.running = [one for one in self.running if one.is_alive()]
+        self.running = [thread for thread in self.running if thread.is_alive()]
         if len(self.running) >= ATTEMPTS_AT_ONCE_MAX:
             time.sleep(heartbeat_rule.HEDGE_NS / SECOND)
             return start, HeartbeatAnswer("retry", "connections_hang")
@@ -333,9 +333,9 @@ def _connected(orders: HeartbeatOrders, end_ns: int, *, from_last: bool) -> sock
                     under_way.unregister(key.data)
         raise failed
     finally:
-        for one in tries:
-            if one is not winner:
-                one.close()
+        for attempt in tries:
+            if attempt is not winner:
+                attempt.close()
 
 
 def _secured(orders: HeartbeatOrders, plain: socket.socket, end_ns: int) -> socket.socket:
@@ -410,9 +410,9 @@ def _armed(body: bytes) -> HeartbeatAnswer:
     """The result of a 200 with its switches. An unreadable switch counts as a failure."""
     try:
         data = json.loads(body)
-        deadlines = [one["nextDeadline"] for one in data["guardians"]]
+        deadlines = [guardian["nextDeadline"] for guardian in data["guardians"]]
         server_ms = data.get("serverTime", 0)
-        if not all(type(one) is int for one in [*deadlines, server_ms]):
+        if not all(type(value) is int for value in [*deadlines, server_ms]):
             raise TypeError("not whole milliseconds")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return HeartbeatAnswer("retry", "bad_answer")

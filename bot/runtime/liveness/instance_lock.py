@@ -156,8 +156,8 @@ def private_dir(path: Path) -> Path:
 
 
 def _is_for_something_else(folder: Path) -> bool:
-    found = {one.name for one in folder.iterdir()} - UNUSED
-    return bool(found) and not found & OWN
+    names = {path.name for path in folder.iterdir()} - UNUSED
+    return bool(names) and not names & OWN
 
 
 @contextlib.contextmanager
@@ -311,8 +311,8 @@ def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
     places += [Path(f"/run/user/{user}")]
     # A folder that does not exist, or that a unit's ProtectHome= hides, is skipped.
     for place in places:
-        if (made := _private(place / "bot", user)) is not None:
-            return made
+        if (folder := _private(place / "bot", user)) is not None:
+            return folder
     return _private(Path(tempfile.gettempdir()) / f"bot-{user}", user)
 
 

@@ -25,8 +25,8 @@ async def kept(*things: Kept, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None
     async def look() -> None:
         while True:
             await asyncio.sleep(look_s)
-            for one in things:
-                await one.look()
+            for thing in things:
+                await thing.look()
 
     keeper = asyncio.create_task(look(), name="keeper")
     try:

@@ -77,12 +77,12 @@ class SharedRecord:
             return
         with contextlib.suppress(OSError):
             try:
-                found = os.stat(self.path)  # noqa: PTH116 - the heartbeat process imports no pathlib
+                status = os.stat(self.path)  # noqa: PTH116 - the heartbeat process imports no pathlib
             except FileNotFoundError:
                 if not self._write:
                     return
             else:
-                if (found.st_dev, found.st_ino) == before:
+                if (status.st_dev, status.st_ino) == before:
                     return
             fresh = self._open()
             if fresh is None:
@@ -105,8 +105,8 @@ class SharedRecord:
         if fd < 0:
             return None
         try:
-            found = os.fstat(fd)
-            if found.st_size < self._size:
+            status = os.fstat(fd)
+            if status.st_size < self._size:
                 if not self._write:
                     os.close(fd)
                     # The writer is creating the file now.
@@ -116,5 +116,5 @@ class SharedRecord:
         except OSError:
             os.close(fd)
             raise
-        self._file = found.st_dev, found.st_ino
+        self._file = status.st_dev, status.st_ino
         return fd

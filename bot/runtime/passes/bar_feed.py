@@ -107,16 +107,16 @@ class BarFeed:
 
         Bars that were missed while the daemon was down are past; only the newest undecided one is due.
         """
-        found: list[ClosedBar] = []
+        bars: list[ClosedBar] = []
         for series in self.wanted:
             await yield_to_pass()
             try:
-                found += await self._begun(port, series, done_until, now_ms)
+                bars += await self._begun(port, series, done_until, now_ms)
             # The other series go on; positions there are protected without bars.
             except Refused as error:
                 self._is_gone(series, error)
-        past = [one for one in found if self.is_past(one)]
-        return WarmUpBars(sorted(past), sorted(one for one in found if not self.is_past(one)))
+        past = [bar for bar in bars if self.is_past(bar)]
+        return WarmUpBars(sorted(past), sorted(bar for bar in bars if not self.is_past(bar)))
 
     def is_past(self, closed: ClosedBar) -> bool:
         """True if the bar is for the history only and is not decided."""
@@ -137,32 +137,32 @@ class BarFeed:
         later poll. For a series whose warm-up was refused, most of the bars are past.
         """
         due = iter([series for series in self.due(now_ms) if series not in self._asked])
-        found: list[ClosedBar] = []
+        bars: list[ClosedBar] = []
         if abreast <= 1:
             for series in due:
                 if not has_time():
                     break
-                found += await self._ask(port, series, done_until, now_ms)
-            return sorted(found)
+                bars += await self._ask(port, series, done_until, now_ms)
+            return sorted(bars)
         fresh = set[asyncio.Task[list[ClosedBar]]]()
         while True:
-            while len(self._asked) < abreast and has_time() and (one := next(due, None)) is not None:
-                self._asked[one] = asyncio.create_task(self._ask(port, one, done_until, now_ms))
-                fresh.add(self._asked[one])
+            while len(self._asked) < abreast and has_time() and (due_series := next(due, None)) is not None:
+                self._asked[due_series] = asyncio.create_task(self._ask(port, due_series, done_until, now_ms))
+                fresh.add(self._asked[due_series])
             if not fresh:
-                return sorted(found + self._replies())
+                return sorted(bars + self._replies())
             ended, fresh = await asyncio.wait(fresh, timeout=REPLY_S, return_when=asyncio.FIRST_COMPLETED)
             # A request that hangs does not hold up other markets.
             if not ended:
-                return sorted(found + self._replies())
-            found += self._replies()
+                return sorted(bars + self._replies())
+            bars += self._replies()
 
     def _replies(self) -> list[ClosedBar]:
-        found: list[ClosedBar] = []
-        for series in [one for one, task in self._asked.items() if task.done()]:
+        replied: list[ClosedBar] = []
+        for series in [asked for asked, task in self._asked.items() if task.done()]:
             bars = self._asked.pop(series).result()
-            found += bars if series in self.wanted else ()
-        return found
+            replied += bars if series in self.wanted else ()
+        return replied
 
     def cancel(self) -> list[asyncio.Task[list[ClosedBar]]]:
         """Cancel the requests. Returns their tasks."""
@@ -175,9 +175,9 @@ class BarFeed:
     async def _ask(self, port: VenuePort, series: BarSeries, done_until: DoneUntil, now_ms: int) -> list[ClosedBar]:
         try:
             if series in self._last_ms:
-                found = await self._fresh(port, series, now_ms)
+                bars = await self._fresh(port, series, now_ms)
             else:
-                found = await self._begun(port, series, done_until, now_ms)
+                bars = await self._begun(port, series, done_until, now_ms)
         # Other markets go on.
         except Refused as error:
             self._is_gone(series, error)
@@ -186,24 +186,24 @@ class BarFeed:
             log.warning("feed.missed", market=series.market, interval=series.interval, code=error.code)
             return []
         self.gone.pop(series.market, None)
-        return found
+        return bars
 
     async def _begun(self, port: VenuePort, series: BarSeries, done_until: DoneUntil, now_ms: int) -> list[ClosedBar]:
         """Ask for the history of a series. All bars are past, except the newest one if it was not decided."""
         done_ms = done_until(*series)
         gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
-        found = await self._closed(port, series, max(self.wanted[series], gap) + SPARE_BARS)
-        if found:
-            newest_ms = self._last_ms[series] = found[-1].at_ms
+        bars = await self._closed(port, series, max(self.wanted[series], gap) + SPARE_BARS)
+        if bars:
+            newest_ms = self._last_ms[series] = bars[-1].at_ms
             is_done = done_ms is not None and newest_ms <= done_ms
             self._past_ms[series] = newest_ms if is_done else newest_ms - 1
-        return found
+        return bars
 
     async def _fresh(self, port: VenuePort, series: BarSeries, now_ms: int) -> list[ClosedBar]:
         last_ms = self._last_ms[series]
         gap = max(1, (now_ms - last_ms) // INTERVAL_MS[series.interval])
         bars = await self._closed(port, series, gap + SPARE_BARS)
-        fresh = [one for one in bars if one.at_ms > last_ms]
+        fresh = [bar for bar in bars if bar.at_ms > last_ms]
         if fresh:
             self._last_ms[series] = fresh[-1].at_ms
         return fresh
@@ -261,13 +261,19 @@ class BarFeed:
 def _bars(series: BarSeries, candles: Iterable[Candle]) -> list[ClosedBar]:
     """The closed bars in order, each once."""
     step_ms = INTERVAL_MS[series.interval]
-    found: list[ClosedBar] = []
-    for one in sorted(candles, key=lambda candle: candle.ts):
-        at_ms = one.ts + step_ms
-        if not one.closed or (found and found[-1].at_ms == at_ms):
+    bars: list[ClosedBar] = []
+    for candle in sorted(candles, key=lambda candle: candle.ts):
+        at_ms = candle.ts + step_ms
+        if not candle.closed or (bars and bars[-1].at_ms == at_ms):
             continue
         bar = Bar(
-            series.market, at_ms, float(one.open), float(one.high), float(one.low), float(one.close), float(one.volume)
+            series.market,
+            at_ms,
+            float(candle.open),
+            float(candle.high),
+            float(candle.low),
+            float(candle.close),
+            float(candle.volume),
         )
-        found.append(ClosedBar(at_ms, series.market, series.interval, bar))
-    return found
+        bars.append(ClosedBar(at_ms, series.market, series.interval, bar))
+    return bars

@@ -27,7 +27,7 @@ async def adopt(context: RepairContext, position: AccountPosition, strategy: str
     """Make the strategy the owner of a position without an owner, once it has a stop. Otherwise decline it."""
     market = position.market
     if context.requires_protection_of(strategy):
-        theirs = next((one for one in (await context.port.account()).positions if one.coin == market), None)
+        theirs = next((held for held in (await context.port.account()).positions if held.coin == market), None)
         if theirs is None or theirs.side != position.side:
             # The position was closed just now. The next comparison judges what is there then.
             return
@@ -69,8 +69,12 @@ async def _why_uncovered(context: RepairContext, position: AccountPosition, thei
     market, trail_pct, liquidation_px = position.market, context.adopted_stop_pct, theirs.liquidation_px
     # Only the list says if a trailing stop is active, and where it is.
     listed = await context.guardians.listed()
-    trails = [one for one in listed if one.type == "trailing_stop" and one.coin == market and one.status != "latched"]
-    is_trailed = any(one.active and position.can_fire(one.stop_px, liquidation_px) for one in trails)
+    trails = [
+        guardian
+        for guardian in listed
+        if guardian.type == "trailing_stop" and guardian.coin == market and guardian.status != "latched"
+    ]
+    is_trailed = any(trail.active and position.can_fire(trail.stop_px, liquidation_px) for trail in trails)
     if is_trailed or context.account_state.is_stopped(position, liquidation_px):
         return None
     if trail_pct is None:
@@ -81,7 +85,7 @@ async def _why_uncovered(context: RepairContext, position: AccountPosition, thei
 
 async def why_dead(context: RepairContext, position: AccountPosition, trail_pct: Decimal) -> str | None:
     """Why a trailing stop that is armed now at this distance could never close the position. None if it could."""
-    theirs = next((one for one in (await context.port.account()).positions if one.coin == position.market), None)
+    theirs = next((held for held in (await context.port.account()).positions if held.coin == position.market), None)
     return None if theirs is None else _why_dead(position, theirs, trail_pct)
 
 

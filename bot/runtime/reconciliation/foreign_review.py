@@ -74,14 +74,14 @@ async def _look_at_switches(foreign_activity: ForeignActivity, context: RepairCo
             del foreign_activity.switches[guardian_id]
     if not foreign_activity.switches or guardians.awaits_dead_man():
         return
-    there = {one.id: one for one in await guardians.listed()}
+    there = {armed.id: armed for armed in await guardians.listed()}
     for guardian_id, at_ms in list(foreign_activity.switches.items()):
         del foreign_activity.switches[guardian_id]
         guardian = there.get(guardian_id)
         if at_ms < context.state.alone_since_ms and not foreign_activity.has_late_switch:
             if guardian is None:
                 continue
-            if any(stands_for(one.request, guardian) for one in guardians.wanted):
+            if any(stands_for(wanted.request, guardian) for wanted in guardians.wanted):
                 foreign_activity.has_late_switch = True
                 guardians.take_over(guardian_id)
                 continue

@@ -95,7 +95,9 @@ class Guardians:
 
     def missing(self, listed: Sequence[Guardian]) -> list[WantedGuardian]:
         """The guardians that the config wants and that are not in the list."""
-        return [one for one in self.wanted if _standing(one.request, listed, self.ids.get(one.name)) is None]
+        return [
+            wanted for wanted in self.wanted if _standing(wanted.request, listed, self.ids.get(wanted.name)) is None
+        ]
 
     def is_ours(self, guardian_id: str) -> bool:
         """True if this run or an earlier run of this journal armed the guardian."""
@@ -115,7 +117,7 @@ class Guardians:
 
         A fired dead-man switch is not armed; a cap that blocks entries is.
         """
-        return [one for one in self.wanted if not self._stands(one)] if self.wanted else []
+        return [wanted for wanted in self.wanted if not self._stands(wanted)] if self.wanted else []
 
     def _stands(self, one: WantedGuardian) -> bool:
         guardian = self.account_state.guardians.get(self.ids.get(one.name, ""))
@@ -123,12 +125,12 @@ class Guardians:
 
     def lacks_dead_man(self) -> bool:
         """True if the config wants a dead-man switch and none of ours is armed."""
-        return any(one.request.type == SWITCH for one in self.fallen())
+        return any(wanted.request.type == SWITCH for wanted in self.fallen())
 
     def forget(self, held: Mapping[str, AccountPosition]) -> None:
         """Forget the trailing stops of positions that are closed."""
-        covers = {cover_name(one.market, one.opened_ms) for one in held.values()}
-        for name in [one for one in self.ids if one.startswith(COVER) and one not in covers]:
+        covers = {cover_name(position.market, position.opened_ms) for position in held.values()}
+        for name in [known for known in self.ids if known.startswith(COVER) and known not in covers]:
             del self.ids[name]
         self.made &= self.account_state.guardians.keys()
 
@@ -136,22 +138,24 @@ class Guardians:
         """The guardians at the service. The account state takes them over."""
         listed = await self.port.guardians()
         if self._stood is None:
-            self._stood = frozenset(one.id for one in listed)
+            self._stood = frozenset(guardian.id for guardian in listed)
         self.account_state.see_guardians(listed)
         return listed
 
     async def arm_all(self, *, epoch: int) -> None:
         """Arm every wanted guardian. Those that the service refuses are in `refused` afterwards."""
         listed = await self.listed()
-        for one in self.wanted:
+        for wanted in self.wanted:
             try:
-                listed = await self._arm(one, listed, epoch=epoch)
+                listed = await self._arm(wanted, listed, epoch=epoch)
             # The others are armed; entries wait, because `fallen` has this one.
             except Refused as error:
-                self.refused[one.name] = f"the service refuses guardian {one.name} ({error.code}): {error.message}"
-                log.error("guardian.refused", name=one.name, code=error.code, message=error.message)
+                self.refused[wanted.name] = (
+                    f"the service refuses guardian {wanted.name} ({error.code}): {error.message}"
+                )
+                log.error("guardian.refused", name=wanted.name, code=error.code, message=error.message)
             else:
-                self.refused.pop(one.name, None)
+                self.refused.pop(wanted.name, None)
         await self.retire(listed)
 
     async def change(self, wanted: Sequence[WantedGuardian], *, epoch: int) -> None:
@@ -162,11 +166,11 @@ class Guardians:
         again. Those that were, or may have been, armed meanwhile are disarmed at once or by the next passes (`owes`).
         """
         before, ids = self.wanted, dict(self.ids)
-        rows = {one.name: self.journal.state.arm_of(one.name) for one in wanted}
+        rows = {guardian.name: self.journal.state.arm_of(guardian.name) for guardian in wanted}
         try:
             listed = await self.listed()
-            for one in wanted:
-                listed = await self._arm(one, listed, epoch=epoch)
+            for guardian in wanted:
+                listed = await self._arm(guardian, listed, epoch=epoch)
         except ApiError:
             self.wanted, self.ids, self.owes = before, ids, True
             for name, row in rows.items():
@@ -175,7 +179,7 @@ class Guardians:
                 await self.retire()
             raise
         self.wanted, self.owes = tuple(wanted), True
-        names = {one.name for one in wanted}
+        names = {guardian.name for guardian in wanted}
         self.ids = {
             name: guardian_id for name, guardian_id in self.ids.items() if name in names or name.startswith(COVER)
         }
@@ -201,7 +205,7 @@ class Guardians:
 
         One that blocks entries stays, because only a person may lift it.
         """
-        names = {one.name for one in self.wanted}
+        names = {wanted.name for wanted in self.wanted}
         arms = self.journal.state.arms()
         # Requests without a reply that are no longer wanted.
         for arm in arms:
@@ -225,7 +229,7 @@ class Guardians:
         self.owes = bool(old)
         if not old:
             return
-        there = {one.id: one for one in (await self.listed() if listed is None else listed)}
+        there = {armed.id: armed for armed in (await self.listed() if listed is None else listed)}
         for arm in old:
             guardian = there.get(arm.guardian_id or "")
             if guardian is not None and guardian.status != "armed":
@@ -326,7 +330,7 @@ class Guardians:
     def _go_back(self, name: str, before: Arm | None, *, epoch: int) -> None:
         """Put back the row of a name, except for its serial, which is used up."""
         row = self.journal.state.arm_of(name)
-        if row is None or row == before or row.body in [one.request.body().decode() for one in self.wanted]:
+        if row is None or row == before or row.body in [wanted.request.body().decode() for wanted in self.wanted]:
             return
         self._set_aside(row, epoch=epoch)
         if before is not None and before.guardian_id is not None:
@@ -337,10 +341,10 @@ class Guardians:
     async def _take_back(self, arm: Arm) -> None:
         """Disarm the guardian that a request without a reply may have made."""
         epoch, _, name = arm.name.removeprefix(LOST).split(":", 2)
-        one = WantedGuardian(name, GuardianRequest.from_wire(json.loads(arm.body, parse_float=Decimal)))
+        wanted = WantedGuardian(name, GuardianRequest.from_wire(json.loads(arm.body, parse_float=Decimal)))
         asked = False
         try:
-            guardian = await self.port.arm(one.request, key=self._key(one, arm.serial, int(epoch)))
+            guardian = await self.port.arm(wanted.request, key=self._key(wanted, arm.serial, int(epoch)))
             asked = True
             self.made.add(guardian.id)
             if guardian.id not in self.ids.values():
@@ -372,10 +376,10 @@ def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str |
 
     A dead-man switch counts only if its id is `known`.
     """
-    own = next((one for one in listed if one.id == known and _does_the_same(request, one)), None)
+    own = next((guardian for guardian in listed if guardian.id == known and _does_the_same(request, guardian)), None)
     if request.type == SWITCH:
         return own
-    return own or next((one for one in listed if stands_for(request, one)), None)
+    return own or next((guardian for guardian in listed if stands_for(request, guardian)), None)
 
 
 def stands_for(request: GuardianRequest, guardian: Guardian) -> bool:

@@ -95,7 +95,7 @@ def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | 
         sent = SENT if limits is None or limits.approval is None else SENT_WITH_APPROVAL
         for trigger in _triggers(context, instance, at_ms):
             for ordinal, leg in product(range(ORDINALS), sent):
-                made = intent_key(
+                candidate = intent_key(
                     address=context.journal.address,
                     epoch=context.account_state.epoch,
                     strategy=instance.name,
@@ -104,7 +104,7 @@ def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | 
                     ordinal=ordinal,
                     leg=leg,
                 )
-                if made == key:
+                if candidate == key:
                     context.order_owners.by_key[key] = instance.name
                     return instance.name
     return None

@@ -59,7 +59,9 @@ async def _cover_each(context: RepairContext, *, besides: frozenset[str]) -> lis
     Closes come first, because a new stop may have to wait for the list of guardians.
     """
     drifts = found_naked(context, besides=besides)
-    for n, drift in enumerate(sorted(drifts, key=lambda one: _new_trail_pct(context, one.market) is not None)):
+    for n, drift in enumerate(
+        sorted(drifts, key=lambda unprotected: _new_trail_pct(context, unprotected.market) is not None)
+    ):
         if n and not context.budget.may_go_on():
             # The next pass finds the rest.
             break
@@ -109,8 +111,8 @@ async def stand(context: RepairContext) -> list[Drift]:
     if context.guardians.owes:
         await context.guardians.retire()
     drifts = [
-        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config is not armed")
-        for one in context.guardians.fallen()
+        Drift("guardian_gone", None, guardian.name, f"guardian {guardian.name} of the config is not armed")
+        for guardian in context.guardians.fallen()
     ]
     if not drifts or _is_refused_for_now(context):
         return drifts
@@ -135,7 +137,7 @@ async def arm_all(context: RepairContext) -> None:
 
 def _is_refused_for_now(context: RepairContext) -> bool:
     """True if the service has just refused every guardian that is not armed."""
-    fallen = {one.name for one in context.guardians.fallen()}
+    fallen = {guardian.name for guardian in context.guardians.fallen()}
     return (
         bool(fallen)
         and fallen <= context.guardians.refused.keys()
@@ -217,8 +219,10 @@ def _trailed_pct(context: RepairContext, position: AccountPosition) -> Decimal |
     opener = context.journal.intents.last_open(position.market, context.account_state.epoch)
     if opener is None:
         return None
-    found = next((one.trail_pct for one in opener.order().guardians if one.trail_pct is not None), None)
-    return None if found is None else min(max(found, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
+    trail_pct = next(
+        (guardian.trail_pct for guardian in opener.order().guardians if guardian.trail_pct is not None), None
+    )
+    return None if trail_pct is None else min(max(trail_pct, TRAIL_PCT_MIN), TRAIL_PCT_MAX)
 
 
 async def close_all(context: RepairContext, position: AccountPosition, why: str) -> str | None:

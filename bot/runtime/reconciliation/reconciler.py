@@ -152,7 +152,8 @@ def _unowned(context: RepairContext) -> list[Drift]:
 def _unguarded(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
     missing = context.guardians.missing(snapshot.guardians)
     return [
-        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config is not armed") for one in missing
+        Drift("guardian_gone", None, guardian.name, f"guardian {guardian.name} of the config is not armed")
+        for guardian in missing
     ]
 
 

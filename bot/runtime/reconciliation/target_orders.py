@@ -35,19 +35,19 @@ def find_entries(context: RepairContext) -> None:
     """After a start: find the entries whose target orders may not all be made, resting ones and those of open
     positions.
     """
-    account_state, journal, found = context.account_state, context.journal, context.execution.with_targets
-    found.clear()
+    account_state, journal, entries = context.account_state, context.journal, context.execution.with_targets
+    entries.clear()
     keys = [order.key for order in account_state.orders.values() if order.could_open]
     for position in account_state.positions.values():
         keys += journal.events.entry_keys(position.market, epoch=account_state.epoch, since_ms=position.opened_ms)
-    for market in sorted({market for one in context.strategy_host.instances for market in one.markets}):
+    for market in sorted({market for instance in context.strategy_host.instances for market in instance.markets}):
         # The events of the newest entry may be late.
         newest = journal.intents.last_open(market, account_state.epoch)
         keys.append(None if newest is None else newest.id)
     for key in dict.fromkeys(keys):
         intent = None if key is None else journal.intents.find(key)
         if intent is not None and intent.targets is not None and intent.state == "accepted":
-            found[intent.id] = intent
+            entries[intent.id] = intent
 
 
 async def place(context: RepairContext) -> None:
@@ -57,11 +57,11 @@ async def place(context: RepairContext) -> None:
         return
     due: list[Intent] = []
     for entry in list(entries.values()):
-        found = _due_of(context, entry)
-        if found is None:
+        requests = _due_of(context, entry)
+        if requests is None:
             del entries[entry.id]
         else:
-            due += found
+            due += requests
     cancels = (_cancel_of(context, order) for order in _orphans(context))
     due += [cancel for cancel in cancels if context.journal.intents.find(cancel.id) is None]
     if due:
@@ -100,13 +100,13 @@ def _requests_of(
     market, side, risk = entry.market, position.side, context.risk
     filled = sum((size for size, _, _ in fills), Decimal(0))
     entry_px = sum((size * px for size, px, _ in fills), Decimal(0)) / filled
-    found = []
+    requests = []
     for n, target in enumerate(targets_in(entry.targets), 1):
         size = min(whole_steps(target.fraction * filled, risk.step(market)), position.size)
         px = target_px(target.level, entry_px, position.first_stop_px, side, risk.grid(market))
         if size and px is not None and px > 0:
-            found.append((n, target_request(market, side, size, px)))
-    return found
+            requests.append((n, target_request(market, side, size, px)))
+    return requests
 
 
 def _newest_try(context: RepairContext, entry: Intent, n: int, request: OrderRequest) -> tuple[Intent, bool]:
@@ -127,14 +127,14 @@ def _orphans(context: RepairContext) -> list[AccountOrder]:
 
     At a service that does not cancel them they could open a position.
     """
-    account_state, found = context.account.account_state, []
+    account_state, orphans = context.account.account_state, []
     for order in account_state.orders.values():
         if order.kind == "limit" and order.action == "close" and order.key is not None:
             position = account_state.positions.get(order.market)
             is_orphan = position is None or position.side != order.side
             if is_orphan and account_state.owner_of(order.key) is not None:
-                found.append(order)
-    return found
+                orphans.append(order)
+    return orphans
 
 
 def _cancel_of(context: RepairContext, order: AccountOrder) -> Intent:

@@ -56,7 +56,7 @@ class LossLimits:
 
         Without one, `watch` and `has_limits`, which every pass asks, are over at once.
         """
-        self.is_used = any(one.daily_loss_usd is not None for one in self.strategy_limits.values())
+        self.is_used = any(limit.daily_loss_usd is not None for limit in self.strategy_limits.values())
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
         """Halt the strategies that have reached their limit.
@@ -165,7 +165,7 @@ class LossLimits:
         lost = -self.attribution.day_usd(name)
         self.attribution.halt(name)
         today = [self.attribution.epoch, self.attribution.day_ms]
-        self._noted = {one: on for one, on in self._noted.items() if on == today} | {name: today}
+        self._noted = {strategy: on for strategy, on in self._noted.items() if on == today} | {name: today}
         until = iso(next_utc_day_ms(self.attribution.day_ms))
         message = (
             f"{lost:.2f} USD lost since 00:00 UTC, daily_loss_usd is {format_decimal(limit)}; no entries until {until}"

@@ -132,7 +132,7 @@ def targets_text(plan: TargetPlan | None) -> str | None:
     """The targets that become limit orders, as the journal keeps them. None if there are none."""
     if plan is None or not plan.orders:
         return None
-    return json.dumps([[str(one.fraction), one.level.unit, str(one.level.value)] for one in plan.orders])
+    return json.dumps([[str(order.fraction), order.level.unit, str(order.level.value)] for order in plan.orders])
 
 
 def targets_in(text: str) -> list[Target]:

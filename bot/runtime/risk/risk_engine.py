@@ -141,9 +141,9 @@ class RiskEngine:
         used = Decimal(0)
         if (limits := self.strategy_limits.get(strategy)) is not None and limits.nets:
             shares = (
-                one
-                for one in self.attribution.shares_of(strategy)
-                if one.market not in closing and one.market in account_state.positions
+                share
+                for share in self.attribution.shares_of(strategy)
+                if share.market not in closing and share.market in account_state.positions
             )
             for share in shares:
                 used += staying_usd(share.notional_usd, share.size, account_state.leaving(share.market, strategy))
@@ -155,7 +155,7 @@ class RiskEngine:
             if order.action == "open" and order.key is not None and account_state.owner_of(order.key) == strategy:
                 used += order.resting_usd(account_state.marks.get(order.market))
         return used + sum(
-            (one.notional_usd for one in self.intents.live.values() if one.strategy == strategy), Decimal(0)
+            (intent.notional_usd for intent in self.intents.live.values() if intent.strategy == strategy), Decimal(0)
         )
 
     def over_leverage(self, limits: StrategyLimits, market: str, leverage: int | None) -> Refusal | None:
@@ -183,9 +183,9 @@ class RiskEngine:
     def _accepted_leverage(self, market: str) -> float:
         """The leverage of a position that no event has shown yet, by the entries that were accepted."""
         accepted = [
-            one.order().leverage or 1
-            for one in self.intents.live.values()
-            if one.state == "accepted" and one.market == market and one.action == "open"
+            intent.order().leverage or 1
+            for intent in self.intents.live.values()
+            if intent.state == "accepted" and intent.market == market and intent.action == "open"
         ]
         return max(accepted, default=1)
 
@@ -245,14 +245,14 @@ class RiskEngine:
         strategy.
         """
         waiting = self.account_state.closing(market, strategy)
-        told = {*self.account_state.closed, *(one.key for one in waiting)}
-        return sum((one.size - one.filled for one in waiting), Decimal(0)) + sum(
+        told = {*self.account_state.closed, *(order.key for order in waiting)}
+        return sum((order.size - order.filled for order in waiting), Decimal(0)) + sum(
             (
-                Decimal(one.close().size or 0)
-                for one in self.intents.live.values()
-                if (one.market, one.strategy, one.action) == (market, strategy, "close")
-                and one.state not in ("rejected", "expired", "void")
-                and one.id not in told
+                Decimal(intent.close().size or 0)
+                for intent in self.intents.live.values()
+                if (intent.market, intent.strategy, intent.action) == (market, strategy, "close")
+                and intent.state not in ("rejected", "expired", "void")
+                and intent.id not in told
             ),
             Decimal(0),
         )
@@ -428,9 +428,12 @@ def not_against_others(risk: RiskEngine, limits: StrategyLimits, ask: RiskReques
         if o.key is not None and account_state.owner_of(o.key) != name
     }
     waiting |= {
-        str(one.order().side)
-        for one in risk.intents.live.values()
-        if one.market == signal.market and one.action == "open" and one.strategy != name and one.state not in FINAL
+        str(intent.order().side)
+        for intent in risk.intents.live.values()
+        if intent.market == signal.market
+        and intent.action == "open"
+        and intent.strategy != name
+        and intent.state not in FINAL
     }
     if waiting - {signal.side}:
         return Refusal(
@@ -444,7 +447,7 @@ def protected(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Ref
     assert isinstance(signal, Open)
     if not limits.require_protection or (signal.bracket is not None and signal.bracket.has_stop):
         return None
-    if any(isinstance(one, TrailingStop) for one in signal.guardians):
+    if any(isinstance(guardian, TrailingStop) for guardian in signal.guardians):
         return None
     if signal.market in risk.account_state.positions and risk.account_state.is_protected(signal.market):
         return None

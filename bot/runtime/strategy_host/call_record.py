@@ -130,12 +130,12 @@ def asked(folder: Path) -> tuple[int, list[UnfinishedCall]]:
         if magic != _MAGIC:
             return 0, []
         seen_ns = _seen_ns(folder, fence)
-        found = [
+        calls = [
             UnfinishedCall(name.rstrip(b"\0").decode(), version.rstrip(b"\0").decode(), (seen_ns - began_ns) / 1e9)
             for name, version, began_ns in _ROW.iter_unpack(raw[_HEAD.size :])
             if began_ns
         ]
-        return fence, sorted(found, key=lambda one: -one.seconds)
+        return fence, sorted(calls, key=lambda call: -call.seconds)
     return 0, []
 
 

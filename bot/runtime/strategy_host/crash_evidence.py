@@ -28,28 +28,28 @@ def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpe
     # There is no call record, or a failed start has counted it already.
     if fence in (0, counted):
         return
-    versions = {one.strategy.name: one.version for one in specs}
+    versions = {spec.strategy.name: spec.version for spec in specs}
     now: dict[str, tuple[str, int]] = {}
-    for one in asked:
-        if versions.get(one.strategy) != one.version:
+    for call in asked:
+        if versions.get(call.strategy) != call.version:
             continue
-        version, ends = before.get(one.strategy, ("", 0))
-        ends = ends + 1 if version == one.version else 1
-        if one.blocked_daemon:
-            why = f"did not return for {one.seconds:.0f} s, and the daemon was blocked until it was ended"
+        version, ends = before.get(call.strategy, ("", 0))
+        ends = ends + 1 if version == call.version else 1
+        if call.blocked_daemon:
+            why = f"did not return for {call.seconds:.0f} s, and the daemon was blocked until it was ended"
         elif ends >= ENDS_MAX:
             why = f"{ENDS_MAX} times in a row the daemon's process ended during a call of it"
         else:
-            now[one.strategy] = one.version, ends
+            now[call.strategy] = call.version, ends
             continue
-        quarantine(journal, one.strategy, one.version, f"{one.strategy}: {why}", at_ms=now_ms)
+        quarantine(journal, call.strategy, call.version, f"{call.strategy}: {why}", at_ms=now_ms)
     journal.state.write_note(ASKED, json.dumps([fence, now]))
 
 
 def _asked_before(journal: Journal) -> tuple[int, dict[str, tuple[str, int]]]:
     """Last counted run, and consecutive crashes per strategy with its version. A damaged note counts as none."""
     try:
-        fence, found = json.loads(journal.state.note(ASKED) or "[0, {}]")
-        return int(fence), {str(name): (str(version), int(ends)) for name, (version, ends) in found.items()}
+        fence, counts = json.loads(journal.state.note(ASKED) or "[0, {}]")
+        return int(fence), {str(name): (str(version), int(ends)) for name, (version, ends) in counts.items()}
     except (ValueError, TypeError, AttributeError):
         return 0, {}

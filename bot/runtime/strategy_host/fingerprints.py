@@ -64,7 +64,9 @@ def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, 
     return {
         "version": __version__,
         "config": {name: _digest(plain[name]) for name in SECTIONS},
-        "strategies": {one.name: _strategy(one, sources.get(one.name)) for one in settings.strategies},
+        "strategies": {
+            strategy.name: _strategy(strategy, sources.get(strategy.name)) for strategy in settings.strategies
+        },
     }
 
 
@@ -107,10 +109,10 @@ def note_source(journal: Journal, one: StrategySettings, sha256: str | None, *, 
 def marks_in(text: str | None) -> list[dict[str, Any]]:
     """The marks in a note; none if it is missing or damaged."""
     try:
-        found = [] if text is None else json.loads(text)
+        marks = [] if text is None else json.loads(text)
     except ValueError:
         return []
-    return found if isinstance(found, list) and all(map(_is_mark, found)) else []
+    return marks if isinstance(marks, list) and all(map(_is_mark, marks)) else []
 
 
 def is_start(mark: Mark) -> bool:
@@ -148,8 +150,10 @@ def changes_since(marks: Sequence[Mark], now: Mark, *, known_ms: int) -> list[tu
 
     Times before `known_ms` are left out.
     """
-    found: list[tuple[int, Changes]] = [(one["atMs"], changes(one, now)) for one in marks if one["atMs"] >= known_ms]
-    return [(0, {}), *found] if known_ms else found
+    since: list[tuple[int, Changes]] = [
+        (mark["atMs"], changes(mark, now)) for mark in marks if mark["atMs"] >= known_ms
+    ]
+    return [(0, {}), *since] if known_ms else since
 
 
 def known_since(marks: Sequence[Mark]) -> int:
@@ -161,45 +165,43 @@ def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
     """Strategy -> [(`code`, `agent` or `config`, sentence)], the differences between two marks; those of all
     strategies are under "".
     """
-    found: dict[str, list[tuple[str, str]]] = {}
+    sentences: dict[str, list[tuple[str, str]]] = {}
     for name in SECTIONS:
         if then["config"].get(name) != now["config"].get(name):
-            found.setdefault("", []).append(("config", f"the config's {name} has changed"))
+            sentences.setdefault("", []).append(("config", f"the config's {name} has changed"))
     if then["version"] != now["version"]:
-        found.setdefault("", []).append(("code", f"bot was version {then['version']}, this is {now['version']}"))
+        sentences.setdefault("", []).append(("code", f"bot was version {then['version']}, this is {now['version']}"))
     for name in sorted({*then["strategies"], *now["strategies"]}):
-        one, other = then["strategies"].get(name), now["strategies"].get(name)
-        if one is None or other is None:
+        old, new = then["strategies"].get(name), now["strategies"].get(name)
+        if old is None or new is None:
             said = (
                 "is in this config and was not in that of the run"
-                if one is None
+                if old is None
                 else "was in the config of the run and is not in this one"
             )
-            found.setdefault(name, []).append(("config", f"strategy {name} {said}"))
+            sentences.setdefault(name, []).append(("config", f"strategy {name} {said}"))
             continue
-        if one["source"] != other["source"]:
-            found.setdefault(name, []).append(("code", f"the source of strategy {name} has changed"))
+        if old["source"] != new["source"]:
+            sentences.setdefault(name, []).append(("code", f"the source of strategy {name} has changed"))
         params = [
-            key
-            for key in sorted({*one["params"], *other["params"]})
-            if one["params"].get(key) != other["params"].get(key)
+            key for key in sorted({*old["params"], *new["params"]}) if old["params"].get(key) != new["params"].get(key)
         ]
-        kinds = {key: "agent" if MODEL in other["params"] and key in AGENT_PARAMS else "config" for key in params}
+        kinds = {key: "agent" if MODEL in new["params"] and key in AGENT_PARAMS else "config" for key in params}
         texts = ((kinds[key], f"strategy {name}: params.{key} has changed") for key in params)
-        found.setdefault(name, []).extend(sorted(texts))
-        limits = [key for key in LIMITS if one["limits"].get(key) != other["limits"].get(key)]
-        found[name].extend(("config", f"strategy {name}: {key} has changed") for key in limits)
-    return {name: said for name, said in found.items() if said}
+        sentences.setdefault(name, []).extend(sorted(texts))
+        limits = [key for key in LIMITS if old["limits"].get(key) != new["limits"].get(key)]
+        sentences[name].extend(("config", f"strategy {name}: {key} has changed") for key in limits)
+    return {name: said for name, said in sentences.items() if said}
 
 
 def sources_of(settings: Settings) -> dict[str, str | None]:
     """Digests of the strategies' present sources; None for one that cannot be loaded. This runs their code."""
-    found: dict[str, str | None] = {}
-    for one in settings.strategies:
-        found[one.name] = None
+    digests: dict[str, str | None] = {}
+    for strategy in settings.strategies:
+        digests[strategy.name] = None
         with contextlib.suppress(ConfigError, StrategyError):
-            found[one.name] = load(one.use, settings.strategies_dir).sha256
-    return found
+            digests[strategy.name] = load(strategy.use, settings.strategies_dir).sha256
+    return digests
 
 
 def _strategy(one: StrategySettings, sha256: str | None) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class StrategyHost:
         # The classes of events that some strategy gets.
         self.event_types: frozenset[type] = frozenset()
         self._started = False
-        self.set_instances([self.made(one) for one in specs])
+        self.set_instances([self.made(spec) for spec in specs])
 
     def made(self, one: StrategySpec, feed: BarFeed | None = None) -> StrategyInstance:
         """Make the instance of a strategy with its durable state. It is in quarantine if this version was."""

@@ -143,19 +143,19 @@ def load_policy(name: str, folder: Path) -> Callable[[Proposal], object]:
                 raise _blame(error, f"approve: {name!r}", None) from error
     else:
         raise ConfigError(f"approve: {name!r}: no file {module_name}.py in {folder}")
-    found = getattr(module, function, None)
-    if not callable(found) or isinstance(found, type):
-        offered = [key for key, one in vars(module).items() if isinstance(one, types.FunctionType)]
+    candidate = getattr(module, function, None)
+    if not callable(candidate) or isinstance(candidate, type):
+        offered = [key for key, value in vars(module).items() if isinstance(value, types.FunctionType)]
         raise ConfigError(
             f"approve: {name!r}: {module_name} has no function {function}{_did_you_mean(function, offered)}"
         )
-    if inspect.iscoroutinefunction(found):
+    if inspect.iscoroutinefunction(candidate):
         raise StrategyError(f"approve: {name!r} is async; write a plain def, because it runs in a thread of its own")
     try:
-        inspect.signature(found).bind("proposal")
+        inspect.signature(candidate).bind("proposal")
     except TypeError:
         raise StrategyError(f"approve: {name!r} must take one argument, the proposal") from None
-    policy: Callable[[Proposal], object] = found
+    policy: Callable[[Proposal], object] = candidate
     return policy
 
 
@@ -164,12 +164,12 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
     problems = check_params(loaded.strategy, params)
     if problems:
         lines = [f"strategy {name!r} ({loaded.use}): {many(len(problems), 'bad param')}"]
-        lines += [f"  params.{'.'.join(map(str, one.loc))}: {one.message}" for one in problems]
+        lines += [f"  params.{'.'.join(map(str, problem.loc))}: {problem.message}" for problem in problems]
         raise ConfigError("\n".join(lines))
     where = f"strategy {name!r} ({loaded.use})"
     try:
         with localcontext():
-            made = loaded.strategy(name=name, markets=markets, params=params)
+            instance = loaded.strategy(name=name, markets=markets, params=params)
     except StrategyError as error:
         raise StrategyError(without_referred(f"{where}: {error}", params)) from None
     except BaseException as error:
@@ -177,9 +177,9 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
             raise StrategyError(f"{where}: {error}; remove __init__ and prepare in on_start") from error
         blamed = _blame(error, where, loaded.path, "built")
         raise StrategyError(without_referred(str(blamed), params)) from error
-    if not isinstance(getattr(made, "indicators", None), Indicators):
+    if not isinstance(getattr(instance, "indicators", None), Indicators):
         raise StrategyError(f"{where}: its __init__ does not call super().__init__; remove it and prepare in on_start")
-    return made
+    return instance
 
 
 def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[ParamProblem]:
@@ -191,14 +191,14 @@ def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[Pa
         for name, value in params.items()
         if isinstance(value, bool) and name in fields and fields[name].annotation in (int, float)
     ]
-    known = [one.loc for one in problems]
+    known = [problem.loc for problem in problems]
     try:
         strategy.Params.model_validate(dict(params))
     except ValidationError as error:
-        found = error.errors(include_url=False)
+        errors = error.errors(include_url=False)
         problems += [
-            ParamProblem(one.loc, without_referred(one.message, params))
-            for one in (_problem(error, list(fields)) for error in found if error["loc"][:1] not in known)
+            ParamProblem(problem.loc, without_referred(problem.message, params))
+            for problem in (_problem(error, list(fields)) for error in errors if error["loc"][:1] not in known)
         ]
     # The text of the author's own validator may contain a secret.
     except (Exception, SystemExit) as error:
@@ -211,20 +211,20 @@ def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[Pa
 
 def discover(folder: Path) -> list[Found]:
     """Every strategy of the folder and of the installed entry points, by name; broken ones with their error."""
-    found: list[Found] = []
+    listed: list[Found] = []
     for path in sorted(folder.glob("*.py")):
         if path.name.startswith("_"):
             continue
         try:
             module, _ = _run(path)
-            names = [one.__name__ for one in _strategies_of(module)]
+            names = [strategy.__name__ for strategy in _strategies_of(module)]
         except StrategyError as error:
-            found.append(Found(path.stem, "file", path, "", {}, str(error)))
+            listed.append(Found(path.stem, "file", path, "", {}, str(error)))
             continue
         uses = [path.stem] if len(names) < 2 else [f"{path.stem}:{name}" for name in names]
-        found += [_found(use, folder, "file", path) for use in uses]
-    found += [_found(name, folder, "entry point", None) for name in names_of(GROUP)]
-    return found
+        listed += [_found(use, folder, "file", path) for use in uses]
+    listed += [_found(name, folder, "entry point", None) for name in names_of(GROUP)]
+    return listed
 
 
 def _is_file(path: Path) -> bool:
@@ -356,13 +356,13 @@ def _in_time() -> Iterator[None]:
 def _strategies_of(module: types.ModuleType) -> list[type[Strategy]]:
     """Strategies that a module defines itself, without abstract and private ones."""
     return [
-        one
-        for one in vars(module).values()
-        if isinstance(one, type)
-        and issubclass(one, Strategy)
-        and one.__module__ == module.__name__
-        and not one.__name__.startswith("_")
-        and not inspect.isabstract(one)
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Strategy)
+        and value.__module__ == module.__name__
+        and not value.__name__.startswith("_")
+        and not inspect.isabstract(value)
     ]
 
 
@@ -370,20 +370,20 @@ def _pick(use: str, module: types.ModuleType, name: str | None, where: str) -> t
     offered = _strategies_of(module)
     if name is not None:
         if not hasattr(module, name):
-            hint = _did_you_mean(name, [one.__name__ for one in offered])
+            hint = _did_you_mean(name, [strategy.__name__ for strategy in offered])
             raise ConfigError(f"use: {use!r}: {where} has no class {name}{hint}")
         return _usable(use, getattr(module, name), where)
     if len(offered) == 1:
         return _usable(use, offered[0], where)
     if offered:
-        choices = ", ".join(f"{use}:{one.__name__}" for one in offered)
+        choices = ", ".join(f"{use}:{strategy.__name__}" for strategy in offered)
         raise ConfigError(
             f"use: {use!r}: {where} has {many(len(offered), 'strategy', 'strategies')}; write one of {choices}"
         )
-    for one in vars(module).values():
-        if isinstance(one, type) and issubclass(one, Strategy) and one.__module__ == module.__name__:
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Strategy) and value.__module__ == module.__name__:
             # Raises and names the missing method.
-            return _usable(use, one, where)
+            return _usable(use, value, where)
     raise StrategyError(
         f"{where}: contains no strategy: define a class with bot's Strategy as its base and an on_bar method"
     )
@@ -402,7 +402,7 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
         raise StrategyError(
             f"{where}: {target.__name__}.Params does not derive from bot's Params: write class Params(Params)"
         )
-    named = [(one.name, number) for one in declared(target).values() for number in one.numbers]
+    named = [(indicator.name, number) for indicator in declared(target).values() for number in indicator.numbers]
     for label, period in (("warmup", target.warmup), *named):
         if isinstance(period, str) and period not in target.Params.model_fields:
             known = list(target.Params.model_fields)
@@ -472,9 +472,12 @@ def _listed(params: type[Params]) -> dict[str, Any]:
         schema = params.model_json_schema()
     # A param has a type that JSON lacks.
     except PydanticUserError:
-        return {name: {} if one.is_required() else {"default": None} for name, one in params.model_fields.items()}
-    found: dict[str, Any] = schema.get("properties", {})
-    return {name: one if name in schema.get("required", ()) else {"default": None} | one for name, one in found.items()}
+        return {name: {} if field.is_required() else {"default": None} for name, field in params.model_fields.items()}
+    properties: dict[str, Any] = schema.get("properties", {})
+    return {
+        name: definition if name in schema.get("required", ()) else {"default": None} | definition
+        for name, definition in properties.items()
+    }
 
 
 def _exposure(place: Path) -> Iterator[str]:
@@ -518,7 +521,7 @@ def _nothing_named(use: str, module: str, folder: Path) -> str:
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
 

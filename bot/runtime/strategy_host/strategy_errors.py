@@ -17,11 +17,14 @@ def own_lines(error: BaseException, file: str | None) -> str:
     `mine.py:25 in size, from mine.py:10 in on_bar`. "" if there is none.
     """
     report = traceback.TracebackException.from_exception(error, lookup_lines=False)
-    own = [one for one in reversed(report.stack) if one.filename == file]
+    own = [frame for frame in reversed(report.stack) if frame.filename == file]
     if len(own) == 1:
         return f"{Path(own[0].filename).name}:{own[0].lineno}"
     more = ", ..." if len(own) > FRAMES_MAX else ""
-    return ", from ".join(f"{Path(one.filename).name}:{one.lineno} in {one.name}" for one in own[:FRAMES_MAX]) + more
+    return (
+        ", from ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in own[:FRAMES_MAX])
+        + more
+    )
 
 
 def whole_traceback(error: BaseException) -> str | None:

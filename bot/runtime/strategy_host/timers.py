@@ -91,12 +91,14 @@ class Timers:
 
     def go_back(self, journal: Journal, *, now_ms: int) -> None:
         """Continue timers from now if the service was restored to before their last instant."""
-        ahead = [one for one in self._timers if one.last_ms > now_ms + BACK_MS]
-        for one in ahead:
-            log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
-            one.last_ms, one.next_ms, one.backs = now_ms, next_after(one.spec, now_ms), one.backs + 1
-            journal.state.bar_done(progress_name(one.strategy, one.backs), one.name, now_ms)
-            journal.state.bar_done(_backs_name(one.strategy), one.name, one.backs)
+        ahead = [timer for timer in self._timers if timer.last_ms > now_ms + BACK_MS]
+        for timer in ahead:
+            log.warning(
+                "timer.went_back", strategy=timer.strategy, timer=timer.name, from_ms=timer.last_ms, to_ms=now_ms
+            )
+            timer.last_ms, timer.next_ms, timer.backs = now_ms, next_after(timer.spec, now_ms), timer.backs + 1
+            journal.state.bar_done(progress_name(timer.strategy, timer.backs), timer.name, now_ms)
+            journal.state.bar_done(_backs_name(timer.strategy), timer.name, timer.backs)
         if ahead:
             self._look()
 
@@ -107,22 +109,22 @@ class Timers:
         """
         if self.next_ms is None or self.next_ms > until_ms:
             return []
-        found = [
-            Due(newest_until(one.spec, until_ms), one.strategy, one.name, one.backs)
-            for one in self._timers
-            if one.next_ms <= until_ms
+        dues = [
+            Due(newest_until(timer.spec, until_ms), timer.strategy, timer.name, timer.backs)
+            for timer in self._timers
+            if timer.next_ms <= until_ms
         ]
-        return sorted(found)
+        return sorted(dues)
 
     def fired(self, due: Due) -> None:
-        for one in self._timers:
-            if (one.strategy, one.name) == (due.strategy, due.name):
-                one.last_ms = due.at_ms
-                one.next_ms = next_after(one.spec, due.at_ms)
+        for timer in self._timers:
+            if (timer.strategy, timer.name) == (due.strategy, due.name):
+                timer.last_ms = due.at_ms
+                timer.next_ms = next_after(timer.spec, due.at_ms)
         self._look()
 
     def _look(self) -> None:
-        self.next_ms = min((one.next_ms for one in self._timers), default=None)
+        self.next_ms = min((timer.next_ms for timer in self._timers), default=None)
 
 
 def progress_name(strategy: str, backs: int) -> str:

@@ -97,7 +97,7 @@ class _Lost:
             return None
         for node in ast.walk(self._tree):
             if isinstance(node, ast.FunctionDef) and node is not self._tree:
-                self._helpers[node.name] = any(isinstance(one, ast.Yield | ast.YieldFrom) for one in _inside(node))
+                self._helpers[node.name] = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _inside(node))
         statements = (node for node in ast.walk(self._tree) if isinstance(node, ast.Expr))
         return next((text for node in statements if (text := self._of(node.value)) is not None), None)
 
@@ -123,13 +123,13 @@ class _Lost:
 
     def _function(self, called: ast.expr) -> types.FunctionType | None:
         if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == self._self:
-            found = inspect.getattr_static(self._target, called.attr, None)
+            candidate = inspect.getattr_static(self._target, called.attr, None)
         elif isinstance(called, ast.Attribute) and ast.unparse(called.value) == "super()":
             after = self._target.__mro__[self._target.__mro__.index(self._owner) + 1 :]
-            found = next((vars(one)[called.attr] for one in after if called.attr in vars(one)), None)
+            candidate = next((vars(cls)[called.attr] for cls in after if called.attr in vars(cls)), None)
         else:
-            found = self._value(called)
-        return found if isinstance(found, types.FunctionType) else None
+            candidate = self._value(called)
+        return candidate if isinstance(candidate, types.FunctionType) else None
 
     def _value(self, called: ast.expr) -> Any:
         """The value of a global name, or of a name of a module."""
@@ -197,7 +197,7 @@ def _makes_intents(value: ast.expr | None) -> bool:
     if isinstance(value, ast.Call):
         called = value.func
         name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
-        return name in {one.__name__ for one in INTENTS}
+        return name in {cls.__name__ for cls in INTENTS}
     if isinstance(value, ast.List | ast.Tuple):
         return bool(value.elts)
     return isinstance(value, ast.ListComp | ast.GeneratorExp)
