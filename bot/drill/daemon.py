@@ -214,7 +214,8 @@ class DrillDaemon:
     def _next_ms(self, kernel: Kernel, now_ms: int) -> int:
         if self._has_work(kernel):
             return now_ms + PASS_MS
-        closes = [now_ms // (step := INTERVAL_MS[one.interval]) * step + step + SETTLE_MS for one in kernel.feed.wanted]
+        steps = [INTERVAL_MS[series.interval] for series in kernel.bars.feed.wanted]
+        closes = [now_ms // step * step + step + SETTLE_MS for step in steps]
         timer_ms = kernel.timers.next_ms
         compare_ms = now_ms + max(0, kernel.context.comparison.next_ms - self._pacer.mono_ms())
         return max(now_ms + 1, min([*closes, compare_ms, *([] if timer_ms is None else [timer_ms])]))
@@ -224,7 +225,7 @@ class DrillDaemon:
         return (
             self.port.failed != self._failed_before
             or kernel.state.behind
-            or bool(kernel.execution.live)
+            or bool(kernel.intents.live)
             or bool(kernel.health.degraded)
             or not kernel.reconciliation.has_nothing_to_do()
             or (self.heartbeats is not None and self.heartbeats.refusal() is not None)
@@ -258,7 +259,7 @@ class DrillDaemon:
 
     def open_intents(self) -> list[str]:
         """Intents without an outcome."""
-        live = () if self.kernel is None else self.kernel.execution.live.values()
+        live = () if self.kernel is None else self.kernel.intents.live.values()
         return [f"{one.action} {one.market} {one.state}" for one in live if one.state not in FINAL]
 
 

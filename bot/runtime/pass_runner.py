@@ -124,7 +124,7 @@ class PassRunner:
         """When bars are asked for next, on the service's clock: at the next close after the pass began, because a bar
         that closed within the pass may have come after the question. Or soon, for a bar that was not there yet.
         """
-        feed = self._kernel.feed
+        feed = self._kernel.bars.feed
         looks = [began_ms // (step := INTERVAL_MS[series.interval]) * step + step for series in feed.wanted]
         awaited_ms = feed.awaited_ms(now_ms)
         if awaited_ms is not None:

@@ -72,7 +72,7 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
         await kernel.execution.settle_in_flight(REPLIES_MS)
         await kernel.cancel_in_flight()
         # A cancelled pass may have written an intent's next state without taking it over.
-        kernel.execution.reload_live()
+        kernel.intents.reload(kernel.account.account_state)
         kernel.execution.give_up_entries()
         known = await kernel.events.drain()
         # Settle intents in doubt; nothing new is opened.
@@ -93,7 +93,7 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
             stops = f", {', '.join(bare)} WITHOUT A STOP" if bare else " with their stops at the service"
             why.append(f"positions stay open{stops} (safety.on_exit: {on_exit})")
         doubtful = sorted(
-            {i.market for i in kernel.execution.live.values() if i.action == "open" and i.state == "sending"}
+            {i.market for i in kernel.intents.live.values() if i.action == "open" and i.state == "sending"}
         )
         if doubtful:
             complete = on_exit == "leave"
@@ -125,7 +125,7 @@ async def _cancel_entries(kernel: Kernel) -> bool:
     ]
     # Parallel requests share the time, because the end of a run has no time for one after another.
     rest = iter(resting)
-    canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.execution.abreast, len(resting))))
+    canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.intents.in_flight.abreast, len(resting))))
     for end in await asyncio.gather(*canceling, return_exceptions=True):
         if isinstance(end, BaseException):
             raise end

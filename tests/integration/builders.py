@@ -341,7 +341,7 @@ async def story(
     trades = await hand.trades()
     account_checks.intents_and_trades(list(bot.kernel.journal.db["intents"].rows), trades)
     account_checks.account_state_is_right(bot.kernel.account.account_state, await hand.ask("GET", "/v1/account"))
-    assert not bot.kernel.execution.with_targets
+    assert not bot.kernel.intents.with_targets
     await bot.kill()
     await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     return trades

@@ -1249,7 +1249,7 @@ class World:
             await asyncio.sleep(5)
             one = self.one
             if one is not None and any(
-                intent.code == "idempotency_conflict" for intent in one.kernel.execution.live.values()
+                intent.code == "idempotency_conflict" for intent in one.kernel.intents.live.values()
             ):
                 await CommandRoutes(one.access).resume(ControlRequest({}))
 
@@ -1301,7 +1301,7 @@ class World:
         one in doubt.
         """
         one = self.one
-        held = [] if one is None else [i for i in one.kernel.execution.live.values() if i.state not in FINAL]
+        held = [] if one is None else [i for i in one.kernel.intents.live.values() if i.state not in FINAL]
         in_doubt = {i.market for i in held if i.state in IN_DOUBT}
         # Of what is in doubt the fence tells, at the first try after it.
         told_s = RETRY_MAX_S + 2 * self.pass_s
@@ -1322,9 +1322,9 @@ class World:
         if one is None or self.down_since is not None or not one.kernel.state.ready:
             return "not ready"
         kernel = one.kernel
-        open_now = [i.id for i in kernel.execution.live.values() if i.state not in FINAL]
+        open_now = [i.id for i in kernel.intents.live.values() if i.state not in FINAL]
         if open_now:
-            return f"intents {[(i.id[:6], i.action, i.state, i.code) for i in kernel.execution.live.values()]}"
+            return f"intents {[(i.id[:6], i.action, i.state, i.code) for i in kernel.intents.live.values()]}"
         if kernel.state.behind or kernel.journal.fault is not None:
             return f"behind {kernel.state.behind}, fault {kernel.journal.fault}"
         if kernel.guardians.fallen():

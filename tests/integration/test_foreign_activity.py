@@ -361,7 +361,7 @@ async def test_a_price_that_drifts_away_from_every_plan_ends_with_the_third(box:
         ("order-3", "plan_stale"),
     ]
     assert await one.held() is None
-    assert one.bot.kernel.execution.live == {}
+    assert one.bot.kernel.intents.live == {}
 
 
 async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_first_is_proven_unused(

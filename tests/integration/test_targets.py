@@ -197,12 +197,12 @@ async def test_no_entry_is_sent_while_a_target_order_of_the_position_before_is_o
 async def test_a_target_order_that_waits_to_be_sent_holds_back_entries_of_its_market(box: Box) -> None:
     one = await entered(box)
     kernel = one.bot.kernel
-    assert not kernel.execution.is_doubtful("BTC")
+    assert not kernel.intents.is_doubtful("BTC")
     (key,) = [row["id"] for row in one.rows() if row["leg"] == "target"]
     target = kernel.journal.intents.find(key)
     assert target is not None
-    kernel.execution.live[key] = moved(target, "opened")
-    assert (kernel.execution.is_doubtful("BTC"), kernel.execution.is_doubtful("ETH")) == (True, False)
+    kernel.intents.live[key] = moved(target, "opened")
+    assert (kernel.intents.is_doubtful("BTC"), kernel.intents.is_doubtful("ETH")) == (True, False)
 
 
 async def test_an_order_left_behind_by_a_service_that_does_not_cancel_it_is_canceled(box: Box) -> None:

@@ -224,11 +224,11 @@ def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(fo
     world.wire.refused.add("k")
     assert world._is_held()
     behind = SimpleNamespace(id="l", market="BTC", action="open", state="opened", not_after_ms=doubt.not_after_ms)
-    kernel.execution.live["l"] = behind
+    kernel.intents.live["l"] = behind
     assert world._is_held(), "an entry that waits behind it"
     behind.market = "ETH"
     assert not world._is_held(), "nothing is in doubt there"
-    del kernel.execution.live["l"]
+    del kernel.intents.live["l"]
     told_s = world._real(doubt.not_after_ms + SETTLE_MS) + RETRY_MAX_S + 2 * world.pass_s
     clocks.loop_s = told_s - 0.1
     assert world._is_held(), "the first try after the fence, and a pass"

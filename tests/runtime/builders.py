@@ -171,8 +171,8 @@ async def minutes(kernel: Kernel, venue: FakeVenue, *closes: str, coin: str = "B
 
 async def replied(kernel: Kernel) -> None:
     """The passes that the replies in flight ask for, until there is none in flight."""
-    while kernel.execution.in_flight:
-        await kernel.execution.in_flight.wait()
+    while kernel.intents.in_flight:
+        await kernel.intents.in_flight.wait()
         await kernel.cycle()
 
 

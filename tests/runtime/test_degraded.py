@@ -433,7 +433,7 @@ async def test_an_exit_does_not_wait_for_bars_however_long_those_take(are_slow: 
     kernel = await begun(venue, pacer=venue.pacer)
     venue.faults = [Fault("close", AWAY, 3)]
     await minutes(kernel, venue, "101")
-    assert [one.action for one in kernel.execution.live.values()] == ["close"]
+    assert [one.action for one in kernel.intents.live.values()] == ["close"]
     venue.takes_ms, venue.are_slow = PASS_MS + 1_000, are_slow
     venue.clock.advance(MINUTE_MS)
     for _ in range(4):
@@ -873,7 +873,7 @@ async def test_trades_that_are_known_to_be_other_orders_of_ours_leave_no_doubt_o
     await minutes_of_real_time(kernel, venue, "101", "101")
     found = kernel.journal.intents.find(doubt.id)
     assert found is not None
-    assert (found.state, kernel.execution.in_doubt("BTC")) == ("expired", False)
+    assert (found.state, kernel.intents.in_doubt("BTC")) == ("expired", False)
 
 
 @pytest.mark.parametrize(("no", "state"), [(refused("invalid_input"), "quarantined"), (AWAY, "sending")])
@@ -907,7 +907,7 @@ async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes
     await minutes_of_real_time(kernel, venue, "100")
     found = kernel.journal.intents.find(asked.id)
     assert found is not None
-    assert (found.state, kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ("accepted", [], False)
+    assert (found.state, kernel.journal.intents.live(), kernel.intents.in_doubt("BTC")) == ("accepted", [], False)
     assert [one.owner for one in kernel.account.account_state.positions.values()] == ["trend"]
     assert venue.calls.count("plan") == 1
 
@@ -927,7 +927,7 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
     kill(kernel)
     kernel = make_kernel(venue, always, path=tmp_path / "journal.db")
     await kernel.recover()
-    assert (kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ([], False)
+    assert (kernel.journal.intents.live(), kernel.intents.in_doubt("BTC")) == ([], False)
     assert [one.owner for one in kernel.account.account_state.positions.values()] == ["trend"]
 
 

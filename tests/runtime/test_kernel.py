@@ -51,7 +51,7 @@ async def test_a_bar_becomes_a_protected_position() -> None:
     assert (position.owner, position.size) == ("trend", 5)
     assert kernel.account.account_state.is_protected("BTC")
     assert kernel.journal.intents.live() == []
-    assert kernel.execution.live == {}
+    assert kernel.intents.live == {}
 
 
 class Told(Scripted):
@@ -125,7 +125,7 @@ async def test_a_stop_that_is_hit_leaves_the_account_flat() -> None:
     await minutes(kernel, venue, "97")
     assert kernel.account.account_state.positions == {}
     assert kernel.account.account_state.orders == {}
-    assert kernel.execution.live == {}
+    assert kernel.intents.live == {}
 
 
 @pytest.mark.parametrize("op", ["plan", "confirm"])
@@ -346,7 +346,7 @@ async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_onc
 async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
     venue = SlowCancels()
     kernel = await begun(venue, many_rest, pacer=venue.pacer)
-    kernel.execution.in_flight.abreast = ABREAST
+    kernel.intents.in_flight.abreast = ABREAST
     await minutes(kernel, venue, "100")
     assert (venue.working, len(venue.asked)) == ({}, 40)
     assert kernel.journal.intents.live() == []
@@ -467,7 +467,7 @@ async def test_a_calm_stretch_without_signals_is_done_at_its_end() -> None:
         None,
     )
     assert kernel.journal.state.done_until("BTC", "1m") == bars[-1].at_ms
-    assert len(kernel.feed.histories[BarSeries("BTC", "1m")]) == 7
+    assert len(kernel.bars.feed.histories[BarSeries("BTC", "1m")]) == 7
 
 
 @pytest.mark.parametrize("damage", ["", "soon", "-1", "9" * 5_000, "9999999999999"])

@@ -205,7 +205,7 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 2)]
     await kernel.recover()
     await kernel.cycle()
-    assert (slow.lived, list(kernel.feed.gone)) == ([], ["BTC"])
+    assert (slow.lived, list(kernel.bars.feed.gone)) == ([], ["BTC"])
     venue.minute(BTC="101")
     passes = 0
     while passes == 0 or kernel.is_late:
@@ -215,7 +215,8 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
         passes += 1
     assert passes > PAST * YIELD_MS // 2 // PASS_MS
     assert slow.lived == ["bar"] * (PAST + 1)
-    assert kernel.feed.histories[BarSeries("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
+    closes = kernel.bars.feed.histories[BarSeries("BTC", "1m")].closes(99)
+    assert closes == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
     assert kernel.journal.state.of_strategy("trend") == {**before, "bars": before["bars"] + 1}
 
 
@@ -235,7 +236,7 @@ async def test_a_past_that_comes_late_holds_up_no_other_strategy(tmp_path: Path)
     kernel = make_kernel(venue, path=path, strategies=both, pacer=slow.pacer)
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 1)]
     await kernel.recover()
-    assert list(kernel.feed.gone) == ["BTC"]
+    assert list(kernel.bars.feed.gone) == ["BTC"]
     await kernel.cycle()
     decided.clear()
     passes = 0

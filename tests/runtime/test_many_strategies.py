@@ -223,7 +223,7 @@ async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: Fake
     """Without one of its own it has the position's: another's of a shared market, or that of an earlier config."""
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True, max_leverage=5)
-    kernel.execution.in_flight.abreast = abreast
+    kernel.intents.in_flight.abreast = abreast
     kernel.risk.limit(
         kernel.risk.strategy_limits | {"beta": replace(kernel.risk.strategy_limits["beta"], max_leverage=2)}
     )
@@ -378,7 +378,7 @@ async def kept_back(
     venue.faults = [Fault(op, by, count=3)]
     told.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
-    (waits,) = kernel.execution.live.values()
+    (waits,) = kernel.intents.live.values()
     return kernel, waits
 
 
@@ -404,7 +404,7 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
     venue.close_bar("BTC", "100")
     await kernel.cycle()
     for waited_ms in (BLOCKED_MS - 1, 1):
-        assert kernel.execution.live[waits.id].state == waits.state
+        assert kernel.intents.live[waits.id].state == waits.state
         later(kernel, waited_ms)
         await kernel.cycle()
     ended = kernel.journal.intents.find(waits.id)
@@ -437,7 +437,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
     kernel.conditions.pauses.pause("alpha")
     later(kernel, 20_000)
     await kernel.cycle()
-    assert kernel.execution.live[waits.id].state == "sending"
+    assert kernel.intents.live[waits.id].state == "sending"
     asked = venue.calls.count(op)
     venue.clock.advance(kernel.budget.hold_ms(0) + 10 * MINUTE_MS)
     later(kernel, 20_000)
@@ -466,7 +466,7 @@ async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: Fake
     assert done is not None
     assert (done.state, done.code) == ("expired", "insufficient_depth"), "time is not the cause"
     assert done.message == f"{said} (insufficient_depth: the book has 3)"
-    assert waits.id not in kernel.execution.sender._states
+    assert waits.id not in kernel.intents.states
 
 
 async def test_an_entry_delayed_by_the_rate_limit_is_sent_when_the_limit_allows(venue: FakeVenue) -> None:

@@ -82,7 +82,7 @@ class SingleMarketPath:
         # The venue has seen this bar, but no strategy has decided on it: the next run starts with it.
         seen: Bar | None = None
         while True:
-            band = band_of(coin) if self._may_skip and not kernel.execution.live else _EVERY_BAR
+            band = band_of(coin) if self._may_skip and not kernel.intents.live else _EVERY_BAR
             decision: Decision | None = None
             # An order waits for the next bar: nothing is decided before it.
             if seen is None and band.lo > band.hi:

@@ -36,7 +36,7 @@ class OrderLatency:
         Events also come while orders are on their way, so each event has its own instant.
         """
         stepper, buffer = self._stepper, self._exchange.event_buffer
-        intent = None if key is None else stepper.kernel.execution.live.get(key)
+        intent = None if key is None else stepper.kernel.intents.live.get(key)
         if intent is not None and intent.trigger.startswith(EVENT_TRIGGER):
             index = int(intent.trigger.removeprefix(EVENT_TRIGGER)) - buffer.first
             if 0 <= index < len(buffer.events):

@@ -82,7 +82,7 @@ class SlotPath:
         price that the venue must see. False:
         the next close matters."""
         exchange, kernel = self._exchange, self._stepper.kernel
-        if not self._may_leap or kernel.execution.live:
+        if not self._may_leap or kernel.intents.live:
             return False
         step_ms = self._timeline.cursors[0].step_ms
         closes = (series_cursor.next_close_ms for series_cursor in self._timeline.series_cursors)
@@ -117,7 +117,7 @@ class SlotPath:
         Where no candle closes the venue is always asked, because only bars can say that it need not be.
         """
         exchange, kernel, stats, timeline = self._exchange, self._stepper.kernel, self._monitor.stats, self._timeline
-        bands = exchange.bands() if is_close and self._may_skip and not kernel.execution.live else None
+        bands = exchange.bands() if is_close and self._may_skip and not kernel.intents.live else None
         if bands is not None and exchange.is_calm(slot_ms - 1, bands):
             # The venue may have seen the beginning of a longer bar that closes here.
             begun = [cursor for cursor in timeline.cursors if cursor.step and cursor.next_close_ms() == slot_ms]

@@ -199,7 +199,7 @@ class Stepper:
         """
         kernel = self.kernel
         is_behind = at_once or self._exchange.count != self.drained
-        if not is_behind and not kernel.execution.live:
+        if not is_behind and not kernel.intents.live:
             return
         # With latency a retried order is sent at this instant.
         self.cause_ms = None if is_behind else self.now_ms()
@@ -211,7 +211,7 @@ class Stepper:
     def begin_pass(self) -> None:
         assert self.is_up
         kernel = self.kernel
-        if kernel.execution.live and _has_unsettled(kernel):
+        if kernel.intents.live and _has_unsettled(kernel):
             self.pacer.moved(self.now_ms())
         kernel.budget.begin()
 
@@ -222,7 +222,7 @@ class Stepper:
         kernel = self.kernel
         if kernel.strategy_host.asker is not None and kernel.strategy_host.asker.answered():
             self.wait(kernel.take_replies())
-        if kernel.execution.live:
+        if kernel.intents.live:
             self.wait(kernel.execution.settle())
             # A live daemon begins its next pass with these events, and decides nothing before.
             self.wait(kernel.events.drain())
@@ -239,14 +239,14 @@ class Stepper:
     def end_of_chunk(self) -> None:
         """Compare with the account, unless nothing has happened since the last comparison here."""
         kernel = self.kernel
-        if self._exchange.count != self._compared or kernel.execution.live:
+        if self._exchange.count != self._compared or kernel.intents.live:
             self.begin_pass()
             self.wait(kernel.reconciliation.reconcile())
             self.drained = self._compared = self._exchange.count
-        kernel.feed.trim()
+        kernel.bars.feed.trim()
         gc.freeze()
 
 
 def _has_unsettled(kernel: Kernel) -> bool:
     """True if the service has not accepted one of the open intents."""
-    return not _ACCEPTED.issuperset(map(_STATE, kernel.execution.live.values()))
+    return not _ACCEPTED.issuperset(map(_STATE, kernel.intents.live.values()))

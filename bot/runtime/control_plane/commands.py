@@ -154,7 +154,7 @@ class Commands:
             reviewed += [kernel.health.degraded[FOREIGN]] if FOREIGN in kernel.health.degraded else []
             reviewed += [
                 f"{intent.action} {intent.market} of {intent.strategy} ({intent.id[:12]}), which no longer waits"
-                for intent in kernel.execution.live.values()
+                for intent in kernel.intents.live.values()
                 if intent.state == "quarantined"
             ]
             kernel.health.restore(FOREIGN)

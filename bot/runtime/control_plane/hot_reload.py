@@ -45,7 +45,7 @@ async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
     past: list[ClosedBar] = []
     due: list[ClosedBar] = []
     for closed in sorted([*bars.past, *bars.due]):
-        running = kernel.feed.histories.get(closed.series)
+        running = kernel.bars.feed.histories.get(closed.series)
         if running is None:
             (due if closed in bars.due else past).append(closed)
         elif running.last_at_ms is not None and closed.at_ms <= running.last_at_ms:
@@ -97,18 +97,18 @@ async def hot_reload(
         warm = fresh[name]
         instance = await _built(kernel, spec, warm, yield_to_pass)
         await _catch_up(kernel, instance, warm.feed, decided.get(name, {}), yield_to_pass)
-        kernel.bars.join(closed for closed in warm.due if closed.series not in kernel.feed.histories)
+        kernel.bars.join(closed for closed in warm.due if closed.series not in kernel.bars.feed.histories)
         kernel.bars.join(closed for closed in waiting if closed.series in instance.series)
         waiting = [closed for closed in waiting if closed.series not in instance.series]
-        kernel.feed.join(warm.feed)
+        kernel.bars.feed.join(warm.feed)
         instances[name] = instance
         unready = [other for other in unready if other != name]
         waiting += _activate(
             kernel, sorted(instances.values(), key=lambda instance: order.index(instance.name)), unready
         )
     wanted = wanted_series(specs)
-    for series in [series for series in kernel.feed.histories if series not in wanted]:
-        kernel.feed.drop(series)
+    for series in [series for series in kernel.bars.feed.histories if series not in wanted]:
+        kernel.bars.feed.drop(series)
     waiting += _activate(kernel, [instances[name] for name in order], ())
     assert not any(closed.series in wanted for closed in waiting), "a bar that a strategy waits for is due"
     kernel.reconciliation.compare_strategies_anew()
@@ -121,10 +121,10 @@ def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], unready: Se
     Returns the due bars of series that none of them uses; those series are not polled meanwhile.
     """
     for instance in instances:
-        instance.use_feed(kernel.feed)
+        instance.use_feed(kernel.bars.feed)
     used: set[BarSeries] = {series for instance in instances for series in instance.series}
-    for series in [series for series in kernel.feed.wanted if series not in used]:
-        kernel.feed.rest(series)
+    for series in [series for series in kernel.bars.feed.wanted if series not in used]:
+        kernel.bars.feed.rest(series)
     kernel.strategy_host.set_instances(instances, unready=unready)
     kernel.timers.follow(instances, kernel.journal, now_ms=kernel.now_ms())
     due = kernel.bars.take_all()
@@ -149,7 +149,7 @@ async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: Y
 
 def _decided(kernel: Kernel, instance: StrategyInstance) -> dict[BarSeries, int]:
     """Series -> close instant of the newest bar that the instance has seen."""
-    last = {series: kernel.feed.histories[series].last_at_ms for series in instance.series}
+    last = {series: kernel.bars.feed.histories[series].last_at_ms for series in instance.series}
     return {series: at_ms for series, at_ms in last.items() if at_ms is not None}
 
 
@@ -184,7 +184,7 @@ async def _catch_up(
 
 def _missed(kernel: Kernel, series: BarSeries, feed: BarFeed) -> list[ClosedBar]:
     """Bars of a running series that are not in this feed yet."""
-    running, last_ms = kernel.feed.histories.get(series), feed.histories[series].last_at_ms
+    running, last_ms = kernel.bars.feed.histories.get(series), feed.histories[series].last_at_ms
     if running is None or running.last_at_ms is None or running.last_at_ms == last_ms:
         return []
     bars = [bar for bar in running.bars(len(running)) if last_ms is None or bar.at_ms > last_ms]
@@ -193,6 +193,6 @@ def _missed(kernel: Kernel, series: BarSeries, feed: BarFeed) -> list[ClosedBar]
 
 def _drop_unsent(kernel: Kernel, strategy: str) -> None:
     """Drop its intents that were never sent. Intents that may have been sent are settled as usual."""
-    for intent in list(kernel.execution.live.values()):
+    for intent in list(kernel.intents.live.values()):
         if intent.strategy == strategy:
-            kernel.execution.live[intent.id] = kernel.execution.sender.give_up(intent)
+            kernel.intents.live[intent.id] = kernel.execution.sender.give_up(intent)

@@ -241,7 +241,7 @@ class Figures:
 
     def _trading(self) -> Iterator[Metric]:
         kernel = self._of.kernel
-        account_state, live = kernel.account.account_state, list(kernel.execution.live.values())
+        account_state, live = kernel.account.account_state, list(kernel.intents.live.values())
         unprotected = sum(
             kernel.context.requires_protection(position) for position in kernel.account.seen_unprotected()
         )

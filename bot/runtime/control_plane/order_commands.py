@@ -14,7 +14,7 @@ from bot.errors import BotError, Declined, OutcomeUnknown, Refused, TryLater
 from bot.logs import log
 from bot.money import format_decimal
 from bot.runtime.control_plane.commands import CommandTimeout
-from bot.runtime.execution.execution_engine import SLOW_MS
+from bot.runtime.execution.open_intents import SLOW_MS
 from bot.runtime.model.intents import Intent
 from bot.runtime.reconciliation import protection
 
@@ -63,7 +63,7 @@ async def close_position(
         raise BotError(
             f"the position in {market} has another size now: {format_decimal(position.size)}; nothing was closed"
         )
-    if fraction != 1 and kernel.execution.has_close(market):
+    if fraction != 1 and kernel.intents.has_close(market):
         raise BotError(f"a close in {market} is on its way or in doubt; bot positions shows what became of it")
     log.warning("position.closed_by_operator", market=market, fraction=format_decimal(fraction))
     kernel.budget.begin()

@@ -120,7 +120,7 @@ def unsafe(kernel: Kernel, settings: Settings) -> list[str]:
 
 def intents(kernel: Kernel) -> Data:
     """How many intents are not final, and which of them wait for a person."""
-    live = [intent for intent in kernel.execution.live.values() if intent.state not in FINAL]
+    live = [intent for intent in kernel.intents.live.values() if intent.state not in FINAL]
     waiting = [intent for intent in live if intent.state == "quarantined"]
     return {
         "open": len(live),

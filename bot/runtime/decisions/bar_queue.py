@@ -18,7 +18,7 @@ class BarQueue:
     """Due bars in order of time, and bars that wait for a strategy whose past came late."""
 
     def __init__(self, feed: BarFeed, host: StrategyHost) -> None:
-        self._feed = feed
+        self.feed = feed
         self._host = host
         self.due: list[ClosedBar] = []
         # Past bars that a strategy still has to see, and the bars that are due to it after them.
@@ -27,9 +27,9 @@ class BarQueue:
     def join(self, due: Iterable[ClosedBar]) -> None:
         """Add bars in their places. A strategy that has past bars to see gets its other bars after those."""
         fresh = sorted(due)
-        if self.catching_up or any(map(self._feed.is_past, fresh)):
+        if self.catching_up or any(map(self.feed.is_past, fresh)):
             listeners = self._host.listeners()
-            behind = {bar.market for bar in (*self.catching_up, *fresh) if self._feed.is_past(bar)}
+            behind = {bar.market for bar in (*self.catching_up, *fresh) if self.feed.is_past(bar)}
             late = frozenset[str]().union(*(listeners.get(market, ()) for market in behind))
             waits = {bar.market for bar in fresh if not late.isdisjoint(listeners.get(bar.market, ()))} | behind
             self.catching_up = sorted([*self.catching_up, *(bar for bar in fresh if bar.market in waits)])

@@ -155,7 +155,7 @@ class EventConsumer:
                 folds[type(event)](event)
             source.take(fresh)
             self._look_for_foreign()
-        if self._context.execution.live or self._account.account_state.closed:
+        if self._context.intents.live or self._account.account_state.closed:
             self._context.execution.learn_from_events()
         return True
 
@@ -267,8 +267,8 @@ class EventConsumer:
     def _open(self, intents: Sequence[Intent], opened: Sequence[Intent]) -> None:
         """Send the new intents of hooks next, and look for positions of others."""
         if intents:
-            self._context.execution.forget_unwritten(intents, opened)
-            self._context.execution.replies += opened
+            self._context.intents.forget_unwritten(intents, opened)
+            self._context.intents.replies += opened
         self._look_for_foreign()
 
     def _look_for_foreign(self) -> None:

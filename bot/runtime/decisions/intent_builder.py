@@ -15,7 +15,7 @@ from bot.errors import Refusal
 from bot.logs import log
 from bot.runtime.account.account import DaemonAccount
 from bot.runtime.decisions.entry_conditions import EntryConditions
-from bot.runtime.execution.execution_engine import ExecutionEngine
+from bot.runtime.execution.open_intents import OpenIntents
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FIRST_LEG, Intent, intent_key
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest
@@ -44,7 +44,7 @@ class IntentBuilder:
         account: DaemonAccount,
         risk: RiskEngine,
         conditions: EntryConditions,
-        execution: ExecutionEngine,
+        intents: OpenIntents,
         budget: PassBudget,
         now_ms: Callable[[], int],
     ) -> None:
@@ -55,7 +55,7 @@ class IntentBuilder:
         self._order_owners = account.order_owners
         self._risk = risk
         self._conditions = conditions
-        self._live = execution.live
+        self._live = intents.live
         self._budget = budget
         self._now_ms = now_ms
 

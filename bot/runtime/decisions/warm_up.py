@@ -122,7 +122,7 @@ class WarmUp:
                     message = f"the note with its undelivered events cannot be read ({why}), kept as {copy}"
                     context.health.incident("strategy.backlog_lost", name, strategy=instance.name, message=message)
             while backlog and not (self.is_ahead and context.budget.is_used_up_since(began_ms)):
-                context.execution.forget_unwritten(*await self._deliver_next(instance, backlog))
+                context.intents.forget_unwritten(*await self._deliver_next(instance, backlog))
             if backlog:
                 left[instance.name] = backlog
         if left:

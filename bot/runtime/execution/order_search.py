@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.execution.in_flight import InFlight
+from bot.runtime.execution.open_intents import OpenIntents
 from bot.runtime.execution.outcome import SETTLE_MS, Fences
 from bot.runtime.model.intents import Intent
 from bot.runtime.passes.ports import VenuePort
@@ -35,21 +35,19 @@ class SearchResult(NamedTuple):
 class OrderSearch:
     """Looks for orders by their key, and knows which intents an earlier, lost journal may have sent.
 
-    The kernel sets `begun_ms` and `lost_requests_may_arrive` when it recovers. The execution engine sets `inherited`.
+    The kernel sets `begun_ms` and `lost_requests_may_arrive` when it recovers.
     """
 
-    def __init__(self, port: VenuePort, account_state: AccountState, risk: RiskEngine, in_flight: InFlight) -> None:
+    def __init__(self, port: VenuePort, account_state: AccountState, risk: RiskEngine, intents: OpenIntents) -> None:
         self._port = port
         self._account_state = account_state
         self._risk = risk
-        self._in_flight = in_flight
+        self._intents = intents
         # Service time when this journal was begun. An earlier journal may have sent what was decided for an instant
         # before.
         self.begun_ms = 0
         # The account was not empty then, so an earlier run may have been killed with requests on their way.
         self.lost_requests_may_arrive = False
-        # Intents of an earlier run, or of before the journal was read again.
-        self.inherited: frozenset[str] = frozenset()
 
     def seen(self, intent: Intent) -> str | None:
         """The trade id that the events have shown for this intent. A cancel never has one."""
@@ -67,7 +65,7 @@ class OrderSearch:
         maybe_ours = False
         for _ in range(TRADES_PAGES_MAX):
             question = self._port.trades(limit=TRADES_PAGE_MAX, before=before, coin=intent.market)
-            page = await self._in_flight.ask(intent, question)
+            page = await self._intents.in_flight.ask(intent, question)
             # trades that belong to other intents
             accepted = self._account_state.keys_of(trade.id for trade in page.trades)
             for trade in page.trades:
@@ -89,7 +87,8 @@ class OrderSearch:
         A lost journal may have sent the intent. The run before may have sent a close, because closes go out even while
         the journal cannot be written.
         """
-        return self._is_older_than_journal(intent) or (intent.action == "close" and intent.id in self.inherited)
+        is_old_close = intent.action == "close" and intent.id in self._intents.inherited
+        return is_old_close or self._is_older_than_journal(intent)
 
     def may_arrive_late(self, intent: Intent) -> bool:
         """True if a lost journal may have sent the same request, so that it may still reach the service before its

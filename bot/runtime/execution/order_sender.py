@@ -7,18 +7,18 @@ the reply.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, OutcomeUnknown, Refused, TryLater
 from bot.logs import log
 from bot.runtime.execution.approvals import Approvals
 from bot.runtime.execution.entry_wait import EntryChecks, EntryWait
-from bot.runtime.execution.in_flight import InFlight
+from bot.runtime.execution.open_intents import OpenIntents
 from bot.runtime.execution.order_search import PLAN_TTL_MS, OrderSearch, SearchResult
 from bot.runtime.execution.outcome import Accept, Again, End, Look, Move, settle_move
 from bot.runtime.execution.outcome_writer import OutcomeWriter, log_plan, log_state
-from bot.runtime.execution.send_state import Ending, SendStates
+from bot.runtime.execution.send_state import Ending
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, Intent, State
 from bot.runtime.passes.pass_budget import PassBudget
@@ -38,9 +38,6 @@ EXIT_AGAIN_MS: Final = 10_000
 SEARCH_AGAIN_MS: Final = 5_000
 # if the service refuses to show its trades for so long, a person must look
 SEARCH_REFUSED_MS: Final = 30_000
-# Without an outcome for so long, the run reports that it cannot order in that market. A healthy service answers in less
-# than a second, and the rate limiter delays an exit by at most 2 s.
-UNSETTLED_MS: Final = 3_000
 
 KEY_USED_OTHERWISE: Final = (
     "the service has answered another request under its key, of which there is no order: an earlier run whose journal"
@@ -72,7 +69,7 @@ class OrderSender:
         search: OrderSearch,
         outcomes: OutcomeWriter,
         budget: PassBudget,
-        in_flight: InFlight,
+        intents: OpenIntents,
         approvals: Approvals,
     ) -> None:
         self.port = port
@@ -82,10 +79,10 @@ class OrderSender:
         self.outcomes = outcomes
         self.budget = budget
         self.pacer = budget.pacer
-        self.in_flight = in_flight
+        self.in_flight = intents.in_flight
         self.approvals = approvals
         self._now_ms = port.clock.now_ms
-        self._states = SendStates()
+        self._states = intents.states
         self._entry_wait = EntryWait(checks, port, journal, search, self._states, self.pacer)
         # accepted by the service, not written yet: intent and trade id
         self._replies: list[tuple[Intent, str]] = []
@@ -160,19 +157,6 @@ class OrderSender:
             return intent
         before = intent.state
         return self._moved(self.outcomes.end(intent, "expired", *self._states.expiry_of(intent.id, _RUN_ENDED)), before)
-
-    def forget(self, live: Collection[str]) -> None:
-        """Forget what is known of intents that are not in `live`, such as those that a reset has voided."""
-        self._states.keep(live)
-
-    def without_outcome(self, for_ms: int) -> dict[str, str]:
-        """The ids of intents whose requests have had no outcome for so long, each with the last error."""
-        now_ms = self.pacer.mono_ms()
-        return {
-            intent_id: "no reply yet" if state.last_error is None else state.last_error
-            for intent_id, state in self._states.items()
-            if state.no_outcome_since_ms is not None and now_ms - state.no_outcome_since_ms >= for_ms
-        }
 
     # -- before the first request
 

@@ -31,8 +31,8 @@ from bot.runtime.decisions.pre_send_check import PreSendCheck
 from bot.runtime.decisions.warm_up import WarmUp
 from bot.runtime.execution.approvals import Approvals, RunPolicy, run_policy_inline
 from bot.runtime.execution.dispatch import side_by_side
-from bot.runtime.execution.execution_engine import SLOW_MS, ExecutionEngine
-from bot.runtime.execution.in_flight import InFlight
+from bot.runtime.execution.execution_engine import ExecutionEngine
+from bot.runtime.execution.open_intents import SLOW_MS, OpenIntents
 from bot.runtime.execution.order_search import OrderSearch
 from bot.runtime.execution.order_sender import OrderSender
 from bot.runtime.execution.outcome_writer import OutcomeWriter
@@ -133,9 +133,9 @@ class Kernel:
         self.hooks = hooks
         self.budget = PassBudget(pacer, port.clock)
         self.state = RunState()
-        self.feed = BarFeed(wanted_series(specs))
-        live: dict[str, Intent] = {}
-        self.account = account = DaemonAccount(journal, live, self.feed, now_ms)
+        feed = BarFeed(wanted_series(specs))
+        self.intents = intents = OpenIntents(journal, self.budget, hooks.wake, abreast)
+        self.account = account = DaemonAccount(journal, intents.live, feed, now_ms)
         account_state = account.account_state
         limits = {spec.strategy.name: spec.limits for spec in specs}
         losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
@@ -144,12 +144,12 @@ class Kernel:
             specs,
             journal=journal,
             account_state=account_state,
-            feed=self.feed,
+            feed=feed,
             run=hooks.run,
             attribution=account.attribution,
             asker=hooks.asker or ThreadAsker(hooks.wake),
         )
-        self.bars = BarQueue(self.feed, self.strategy_host)
+        self.bars = BarQueue(feed, self.strategy_host)
         wanted, serial = settings.guardians, hooks.new_serial
         self.guardians = Guardians(
             port=port, journal=journal, account_state=account_state, wanted=wanted, new_serial=serial
@@ -158,13 +158,12 @@ class Kernel:
         self.conditions = EntryConditions(
             self.state, journal, account_state, self.health, self.guardians, losses, hooks.lease, hooks.schedule
         )
-        in_flight = InFlight(live, hooks.wake, SLOW_MS / 1000, abreast)
         owners = account.order_owners
-        self.execution = ExecutionEngine(live, in_flight, journal, account_state, owners, self.budget, port.clock)
+        self.execution = ExecutionEngine(intents, journal, account_state, owners, self.budget, port.clock)
         self.risk = RiskEngine(
             account_state,
             limits,
-            self.execution,
+            intents,
             self.conditions,
             account.attribution,
             checks_plans=self.strategy_host.checks_plans,
@@ -173,18 +172,18 @@ class Kernel:
         )
         self.risk.order_rules = account.order_rules
         context = self._repair_context(settings, ComparisonSchedule(pacer, settings.reconcile_ms), limits)
-        self.builder = IntentBuilder(journal, account, self.risk, self.conditions, self.execution, self.budget, now_ms)
+        self.builder = IntentBuilder(journal, account, self.risk, self.conditions, intents, self.budget, now_ms)
         self.events = EventConsumer(context, self.builder, hooks.notices_of)
         context.events = self.execution.events = self.events
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
-        search = OrderSearch(port, account_state, self.risk, in_flight)
+        search = OrderSearch(port, account_state, self.risk, intents)
         outcomes = OutcomeWriter(journal, account_state, self.risk, port.clock, late_events=self.events)
         allowed = self.risk.strategy_limits
-        approvals = Approvals(journal, allowed, live, account_state.marks, now_ms, hooks.run_policy)
-        self.execution.sender = OrderSender(port, journal, check, search, outcomes, self.budget, in_flight, approvals)
+        approvals = Approvals(journal, allowed, intents.live, account_state.marks, now_ms, hooks.run_policy)
+        self.execution.sender = OrderSender(port, journal, check, search, outcomes, self.budget, intents, approvals)
         self.events.approvals = approvals
         self.reconciliation = Reconciliation(context)
-        self.warm_up = WarmUp(context, self.feed, self.bars, self.builder, self._yield_to_pass)
+        self.warm_up = WarmUp(context, feed, self.bars, self.builder, self._yield_to_pass)
         self.upkeep = Upkeep(context)
 
     def _repair_context(
@@ -198,6 +197,7 @@ class Kernel:
             self.health,
             self.budget,
             self.execution,
+            self.intents,
             self.guardians,
             self.strategy_host,
             ForeignActivity(self.account.order_owners.owner_of),
@@ -241,7 +241,7 @@ class Kernel:
             account.learn_markets((await self.port.markets(view="all", limit=MARKETS_MAX)).markets)
         self._check_key(snapshot)
         account.account_state.of_snapshot(snapshot)
-        self.execution.reload_live()
+        self.intents.reload(account.account_state)
         if not account.account_state.events_named and self.journal.events.has_seen_own_key():
             account.account_state.keys_proven = account.account_state.events_named = True
         await self.strategy_host.start(now_ms=self.now_ms())
@@ -269,7 +269,7 @@ class Kernel:
             "kernel.recovered",
             positions=len(account.account_state.positions),
             orders=len(account.account_state.orders),
-            open_intents=len(self.execution.live),
+            open_intents=len(self.intents.live),
         )
 
     @property
@@ -345,12 +345,12 @@ class Kernel:
             await self.events.drain()
         if with_bars and not self.bars.due and self.budget.has_time():
             self.bars.join(
-                await self.feed.poll(
+                await self.bars.feed.poll(
                     self.port,
                     self.journal.state.done_until,
                     self.now_ms(),
                     self.budget.has_time,
-                    abreast=self.execution.abreast,
+                    abreast=self.intents.in_flight.abreast,
                 )
             )
         self.state.is_starved = not (hurries or self.budget.has_time())
@@ -361,8 +361,8 @@ class Kernel:
         if not hurries:
             await self.reconciliation.reconcile_if_due()
         await self.reconciliation.review_foreign_activity()
-        self.health.keep("market:", self.feed.gone)
-        self.health.keep(ORDERS, self.execution.without_outcome())
+        self.health.keep("market:", self.bars.feed.gone)
+        self.health.keep(ORDERS, self.intents.without_outcome())
 
     async def _decide_due(self) -> None:
         """Decide the bars that have closed, and let the timers fire."""
@@ -373,7 +373,8 @@ class Kernel:
             self.reconciliation.repairs_were_long = False
         # A bar that this pass has no time for stays due: no bar is ever skipped.
         while (ready := self._ready()) and self.budget.has_time():
-            group = ready[: side_by_side(ready, self.strategy_host.listeners()) if self.execution.abreast > 1 else 1]
+            count = side_by_side(ready, self.strategy_host.listeners()) if self.intents.in_flight.abreast > 1 else 1
+            group = ready[:count]
             self.bars.remove(group)
             done = await self._steps(group)
             self.bars.put_back(group[done:])
@@ -388,7 +389,7 @@ class Kernel:
 
     def _ready(self) -> list[ClosedBar]:
         """The bars that may be decided now."""
-        return self.bars.ready(self.execution.awaited() if self.bars.due else ())
+        return self.bars.ready(self.intents.awaited() if self.bars.due else ())
 
     @property
     def is_late(self) -> bool:
@@ -484,7 +485,7 @@ class Kernel:
         if self.port.clock.is_sandbox:
             self.timers.go_back(self.journal, now_ms=self.now_ms())
         for due in self.timers.due(until_ms):
-            if any(intent.strategy == due.strategy for intent in self.execution.awaited()):
+            if any(intent.strategy == due.strategy for intent in self.intents.awaited()):
                 # The timer stays due until the strategy's orders have their replies.
                 return
             if not self.budget.has_time() or not await self.events.drain_or_wait():
@@ -503,7 +504,7 @@ class Kernel:
         asker = self.strategy_host.asker
         assert asker is not None
         for strategy in asker.answered():
-            if any(intent.strategy == strategy for intent in self.execution.awaited()):
+            if any(intent.strategy == strategy for intent in self.intents.awaited()):
                 # The bar waits until the strategy's orders have their replies.
                 continue
             if not self.budget.has_time() or not await self.events.drain_or_wait():
@@ -520,7 +521,7 @@ class Kernel:
 
     async def cancel_in_flight(self) -> None:
         """Wait for no reply any more. Orders whose requests are on their way are in doubt, as after a crash."""
-        await asyncio.gather(*self.execution.cancel_requests(), *self.feed.cancel(), return_exceptions=True)
+        await asyncio.gather(*self.intents.in_flight.cancel(), *self.bars.feed.cancel(), return_exceptions=True)
 
     async def stop(self) -> None:
         """End the run: open nothing more, call on_stop of every strategy, write what waits."""

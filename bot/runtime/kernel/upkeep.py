@@ -41,7 +41,7 @@ class Upkeep:
         self._trim_at_ms = now_ms + TRIM_MS
         context.journal.trim(self.held, now_ms=context.now_ms())
         context.order_owners.forget_oldest()
-        context.execution.sender.forget(context.execution.live)
+        context.intents.forget_states()
         context.guardians.forget(context.account_state.positions)
 
     def held(self) -> HeldKeys:
@@ -49,9 +49,7 @@ class Upkeep:
         context = self._context
         account_state = context.account_state
         positions = {position.market: position.opened_ms for position in account_state.positions.values()}
-        keys = {order.key for order in account_state.orders.values() if order.key is not None} | {
-            *context.execution.live
-        }
+        keys = {order.key for order in account_state.orders.values() if order.key is not None} | {*context.intents.live}
         for market, opened_ms in positions.items():
             entries = context.journal.events.entry_keys(market, epoch=account_state.epoch, since_ms=opened_ms)
             keys.update(entries[-ENTRIES_HELD:])

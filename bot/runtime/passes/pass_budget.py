@@ -22,7 +22,7 @@ class PassBudget:
 
     def __init__(self, pacer: Pacer, clock: PortClock) -> None:
         self.pacer = pacer
-        self._clock = clock
+        self.clock = clock
         self._ends_ms = 0
         # False: this pass opens nothing
         self.takes_entries = True
@@ -63,4 +63,4 @@ class PassBudget:
 
     def hold_ms(self, wanted_ms: int) -> int:
         """`wanted_ms` of service time, but at least REAL_HOLD_MS of real time at the speed of the service's clock."""
-        return max(wanted_ms, int(REAL_HOLD_MS * max(1.0, self._clock.speed)))
+        return max(wanted_ms, int(REAL_HOLD_MS * max(1.0, self.clock.speed)))

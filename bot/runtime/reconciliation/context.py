@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bot.runtime.account.account import DaemonAccount
 from bot.runtime.alerts.health import DaemonHealth
 from bot.runtime.execution.execution_engine import EventReader, ExecutionEngine
+from bot.runtime.execution.open_intents import OpenIntents
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.positions import AccountPosition
@@ -39,6 +40,7 @@ class RepairContext:
     health: DaemonHealth
     budget: PassBudget
     execution: ExecutionEngine
+    intents: OpenIntents
     guardians: Guardians
     strategy_host: StrategyHost
     foreign_activity: ForeignActivity

@@ -82,7 +82,7 @@ def naked(context: RepairContext) -> list[Drift]:
     return [
         Drift("naked_position", p.market, "", f"the {p.market} position has no stop")
         for p in context.account_state.unprotected()
-        if context.requires_protection(p) and not context.execution.is_closing(p.market)
+        if context.requires_protection(p) and not context.intents.is_closing(p.market)
     ]
 
 

@@ -130,7 +130,7 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
             if not snapshot.positions and not snapshot.orders:
                 context.health.restore(FOREIGN)
     context.account_state.of_snapshot(snapshot)
-    context.execution.reload_live()
+    context.intents.reload(context.account_state)
     context.position_owners.own_positions(events_skipped=True)
     for intent in void:
         log.warning("intent.void", intent=intent.id, strategy=intent.strategy, market=intent.market)
@@ -189,7 +189,7 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
     if policy == "adopt" and instance is not None:
         await adoption.adopt(context, position, instance.name)
     elif policy == "flatten":
-        if context.account_state.events_named or not context.execution.in_doubt(
+        if context.account_state.events_named or not context.intents.in_doubt(
             drift.market
             # Otherwise the trade may be ours; the reply will show it.
         ):

@@ -28,14 +28,14 @@ TRY_MS: Final = 60_000
 
 def is_due(context: RepairContext) -> bool:
     """True if `place` has something to look at. Every pass asks this, so it must be cheap."""
-    return bool(context.execution.with_targets) or bool(_orphans(context))
+    return bool(context.intents.with_targets) or bool(_orphans(context))
 
 
 def find_entries(context: RepairContext) -> None:
     """After a start: find the entries whose target orders may not all be made, resting ones and those of open
     positions.
     """
-    account_state, journal, entries = context.account_state, context.journal, context.execution.with_targets
+    account_state, journal, entries = context.account_state, context.journal, context.intents.with_targets
     entries.clear()
     keys = [order.key for order in account_state.orders.values() if order.could_open]
     for position in account_state.positions.values():
@@ -52,7 +52,7 @@ def find_entries(context: RepairContext) -> None:
 
 async def place(context: RepairContext) -> None:
     """Make the intents that are due, and send them."""
-    state, entries = context.state, context.execution.with_targets
+    state, entries = context.state, context.intents.with_targets
     if state.behind or state.is_page_cut:
         return
     due: list[Intent] = []
@@ -82,7 +82,7 @@ def _due_of(context: RepairContext, entry: Intent) -> list[Intent] | None:
     position = account_state.positions.get(market)
     if position is None or position.side != side or fills[-1][2] < position.opened_ms:
         return None
-    if context.execution.is_closing(market):
+    if context.intents.is_closing(market):
         return []
     tries = [_newest_try(context, entry, n, request) for n, request in _requests_of(context, entry, position, fills)]
     due = [intent for intent, is_new in tries if is_new]

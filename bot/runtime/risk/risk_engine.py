@@ -42,8 +42,8 @@ from bot.wire import CloseRequest, bare_coin, fields_of, message_of
 WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")
 
 
-class OpenIntents(Protocol):
-    """The execution engine, as the risk rules see it."""
+class LiveIntents(Protocol):
+    """The open intents, as the risk rules see it."""
 
     @property
     def live(self) -> Mapping[str, Intent]:
@@ -73,7 +73,7 @@ class RiskEngine:
         self,
         account_state: AccountState,
         strategy_limits: dict[str, StrategyLimits],
-        intents: OpenIntents,
+        intents: LiveIntents,
         conditions: Conditions,
         attribution: Attribution,
         *,

@@ -203,7 +203,7 @@ async def test_a_new_strategy_starts_warmed_up_and_a_removed_ones_position_keeps
     assert len(instance.view.closes("ETH", 5)) == 1, "the newest bar is still to be decided"
     await daemon.minute()
     await daemon.kernel.cycle()
-    assert daemon.kernel.feed.histories[instance.series[0]].last_at_ms == daemon.venue.clock.now_ms()
+    assert daemon.kernel.bars.feed.histories[instance.series[0]].last_at_ms == daemon.venue.clock.now_ms()
     daemon.write(CONFIG.replace("name: one", "name: two").replace("holds:Holds", "idle:Idle").replace("[BTC]", "[ETH]"))
     result = await daemon.commands.reload()
     assert "one: stopped; its BTC stays with its stop" in result.applied

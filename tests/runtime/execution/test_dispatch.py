@@ -15,8 +15,7 @@ from bot.errors import AccessLost, OutcomeUnknown
 from bot.runtime.alerts.health import ORDERS
 from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.dispatch import ABREAST, entries_max, next_batch, one_by_one, side_by_side
-from bot.runtime.execution.execution_engine import SLOW_MS
-from bot.runtime.execution.order_sender import UNSETTLED_MS
+from bot.runtime.execution.open_intents import SLOW_MS, UNSETTLED_MS
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.kernel import Hooks, Kernel, KernelSettings
 from bot.runtime.model.intents import Intent
@@ -189,7 +188,7 @@ async def test_orders_of_several_markets_are_in_flight_together_and_each_is_sent
     ).fetchall()
     assert rows == [("accepted", 1, 12)]
     assert venue.positions == {}
-    assert not kernel.execution.live or all(one.state == "accepted" for one in kernel.execution.live.values())
+    assert not kernel.intents.live or all(one.state == "accepted" for one in kernel.intents.live.values())
 
 
 async def test_a_lost_reply_is_settled_with_the_same_key_and_delays_no_other_order(tmp_path: Path) -> None:
@@ -330,12 +329,12 @@ async def test_an_order_whose_event_arrived_needs_no_reply(tmp_path: Path) -> No
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     await tick(kernel, venue)
     assert states(kernel)[0] == ("BTC", "open", "accepted")
-    assert len(kernel.execution.in_flight) == 1
+    assert len(kernel.intents.in_flight) == 1
     await tick(kernel, venue)
     assert venue.arrived.count("close BTC") == 1
     venue.free.set()
     await tick(kernel, venue)
-    assert not kernel.execution.in_flight
+    assert not kernel.intents.in_flight
     rows = kernel.journal.db.conn.execute("SELECT attempts, count(*) FROM intents GROUP BY attempts").fetchall()
     assert [row[0] for row in rows] == [1], "each was sent once"
 
@@ -359,7 +358,7 @@ async def test_orders_that_their_events_accept_wait_for_the_disk_once(tmp_path: 
     assert "commit" not in moments[first : first + len(MARKETS)]
     venue.free.set()
     await tick(kernel, venue)
-    assert not kernel.execution.in_flight
+    assert not kernel.intents.in_flight
 
 
 async def test_a_reply_of_an_account_that_was_reset_meanwhile_changes_nothing(tmp_path: Path) -> None:
@@ -370,7 +369,7 @@ async def test_a_reply_of_an_account_that_was_reset_meanwhile_changes_nothing(tm
     assert ("BTC", "open", "void") in states(kernel)
     venue.free.set()
     await tick(kernel, venue)
-    assert not kernel.execution.in_flight
+    assert not kernel.intents.in_flight
 
 
 async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp_path: Path) -> None:
@@ -390,13 +389,13 @@ async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp
 
 async def test_after_a_cut_run_known_outcomes_are_stored_and_the_rest_is_sent_with_the_same_key(tmp_path: Path) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
-    kernel.execution.in_flight.abreast = 2
+    kernel.intents.in_flight.abreast = 2
     await tick(kernel, venue)
     await kernel.cancel_in_flight()
     assert [row[2] for row in states(kernel)] == ["sending", "accepted", "accepted"]
-    assert (venue.under_way, len(kernel.execution.in_flight)) == (0, 0)
+    assert (venue.under_way, len(kernel.intents.in_flight)) == (0, 0)
     venue.free.set()
-    kernel.execution.reload_live()
+    kernel.intents.reload(kernel.account.account_state)
     await tick(kernel, venue)
     assert [row[2] for row in states(kernel)] == ["accepted"] * 3
     assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
@@ -417,7 +416,7 @@ async def test_an_exit_without_a_free_slot_is_sent_at_the_next_reply(tmp_path: P
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     venue.free.set()
     await tick(kernel, venue)
-    kernel.execution.in_flight.abreast, venue.arrived = 2, []
+    kernel.intents.in_flight.abreast, venue.arrived = 2, []
     venue.minute(BTC="100", ETH="100", SOL="100")
     await kernel.cycle()
     assert [row[2] for row in states(kernel) if row[1] == "close"] == ["sending", "sending", "opened"], "the bound"

@@ -215,11 +215,11 @@ async def test_strategies_get_bars_after_the_clock_went_back() -> None:
     await kernel.recover()
     await kernel.cycle()
     series = BarSeries("BTC", "1m")
-    assert kernel.feed.due(venue.clock.now_ms()) == []
+    assert kernel.bars.feed.due(venue.clock.now_ms()) == []
     behind_ms = venue.clock.now_ms() - HOUR_MS
-    assert kernel.feed.due(behind_ms) == [series]
+    assert kernel.bars.feed.due(behind_ms) == [series]
     venue.minute(BTC="101")
-    found: list[ClosedBar] = await kernel.feed.poll(venue, kernel.journal.state.done_until, behind_ms)
+    found: list[ClosedBar] = await kernel.bars.feed.poll(venue, kernel.journal.state.done_until, behind_ms)
     assert [one.bar.close for one in found] == [101]
 
 

@@ -763,7 +763,7 @@ async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_c
     await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
     assert sum(order.coin == "ETH" for order in venue.working.values()) == many
-    kernel.execution.in_flight.abreast = ABREAST
+    kernel.intents.in_flight.abreast = ABREAST
     async with asyncio.timeout(10):
         left = await wind_down(kernel, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
@@ -833,7 +833,7 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
 
     scripts = [once, turned]
     kernel = make_kernel(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
-    kernel.execution.in_flight.abreast = abreast
+    kernel.intents.in_flight.abreast = abreast
     await kernel.recover()
     await kernel.cycle()
     await replied(kernel)
@@ -848,7 +848,7 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
     await minutes(kernel, venue, "101")
     assert [row["state"] for row in kernel.journal.db["intents"].rows] == ["accepted", "accepted", "void"]
     assert venue.fills == [], "what was decided about the account of before is not ordered on the new one"
-    assert kernel.execution.live == {}
+    assert kernel.intents.live == {}
 
 
 async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:

@@ -122,7 +122,7 @@ async def test_orders_that_leave_side_by_side_are_ours() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
-    kernel.execution.in_flight.abreast = 4
+    kernel.intents.in_flight.abreast = 4
     await kernel.recover()
     await kernel.cycle()
     await replied(kernel)
@@ -228,7 +228,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
-    assert (ours(kernel), kernel.execution.in_doubt("BTC")) == ({"BTC": None}, True)
+    assert (ours(kernel), kernel.intents.in_doubt("BTC")) == ({"BTC": None}, True)
     assert (set(venue.positions), booked(kernel, FOREIGN)) == ({"BTC"}, (1, 1, 0))
     if killed:
         kill(kernel)
@@ -237,7 +237,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     else:
         later(kernel, 60_000)
         await kernel.cycle()
-    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.health.degraded) == ({"BTC": "trend"}, False, {})
+    assert (ours(kernel), kernel.intents.in_doubt("BTC"), kernel.health.degraded) == ({"BTC": "trend"}, False, {})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((1, 1, 0), (0, 0, 0)), "also its fee"
     assert kernel.account.attribution.of("trend").shares[0].entry_px == 100
     assert proves_nothing(kernel)
@@ -330,7 +330,7 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     # It has no time for it at first.
     monkeypatch.setattr(again.execution.sender, "is_due", lambda _intent: False)
     await again.recover()
-    assert again.execution.in_doubt("BTC")
+    assert again.intents.in_doubt("BTC")
     monkeypatch.undo()
     assert (await again.execution.sender.search.find(doubt)).trade_id is not None
     await again.cycle()
@@ -467,7 +467,7 @@ async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Ker
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
-    (doubt,) = kernel.execution.live.values()
+    (doubt,) = kernel.intents.live.values()
     await kernel.execution.sender.search.find(doubt)
     assert (kernel.account.account_state.keys_proven, kernel.account.account_state.events_named) == (True, False)
     later(kernel, 60_000)
@@ -480,12 +480,12 @@ async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await minutes(kernel, venue, "100")
-    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.health.degraded) == ({"BTC": "trend"}, True, {}), (
+    assert (ours(kernel), kernel.intents.in_doubt("BTC"), kernel.health.degraded) == ({"BTC": "trend"}, True, {}), (
         "known by its trade's key"
     )
     later(kernel, 60_000)
     await minutes(kernel, venue, "100")
-    assert (kernel.execution.in_doubt("BTC"), kernel.health.degraded, ours(kernel)) == (False, {}, {"BTC": "trend"})
+    assert (kernel.intents.in_doubt("BTC"), kernel.health.degraded, ours(kernel)) == (False, {}, {"BTC": "trend"})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
 
 
