@@ -195,7 +195,10 @@ class LiquidationReport:
 
 @dataclass(frozen=True, slots=True)
 class OrderUpdate:
-    """A change of an order. `reason`: why it was canceled, or the error code of a refusal; None otherwise."""
+    """A change of an order. `reason`: why it was canceled, or the error code of a refusal; None otherwise.
+
+    A triggered order may go on under another id: then no end of this one is reported.
+    """
 
     order_id: str
     client_order_id: str | None

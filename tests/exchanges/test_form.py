@@ -223,8 +223,11 @@ def test_account_has_no_method_that_changes_anything() -> None:
         "dex_names",
         "exchange_ms",
         "fills",
+        "funding",
+        "ledger",
         "listings",
         "mode",
         "open_orders",
+        "order",
         "standing",
     }

@@ -8,8 +8,9 @@ from typing import Any
 from bot.cli.common.text_table import screen_width, table_lines
 from bot.clock import iso
 from bot.errors import ConfigError
-from bot.exchanges.hyperliquid.account import MAIN_DEX, Fills, HyperliquidAccount, dex_of
+from bot.exchanges.hyperliquid.account import Fills, HyperliquidAccount
 from bot.exchanges.hyperliquid.fill_order import gaps
+from bot.exchanges.hyperliquid.form import MAIN_DEX, dex_of
 from bot.exchanges.protocol import AccountStanding, ExecutionReport, OrderReport, PositionReport, RequestBudget
 from bot.money import format_e8
 from bot.words import did_you_mean, many

@@ -6,25 +6,26 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bot.exchanges.hyperliquid import form
+from bot.exchanges.hyperliquid import form, money_form, order_form
 from bot.exchanges.hyperliquid.fill_order import in_order
 from bot.exchanges.hyperliquid.fill_pages import FillPages
+from bot.exchanges.hyperliquid.form import MAIN_DEX
+from bot.exchanges.hyperliquid.money_form import LedgerReport
+from bot.exchanges.hyperliquid.row_pages import RowPages
 from bot.exchanges.protocol import (
     AccountStanding,
     AddressReport,
     AgentReport,
     ExecutionReport,
+    FundingReport,
     MarketListing,
     OrderReport,
+    OrderUpdate,
     RequestBudget,
 )
 
-MAIN_DEX: Final = ""
-
-
-def dex_of(market: str) -> str:
-    """The dex of a market: `xyz` of `xyz:TSLA`, and the main dex of `BTC`."""
-    return market.rpartition(":")[0]
+FUNDING: Final = "userFunding"
+LEDGER: Final = "userNonFundingLedgerUpdates"
 
 
 class InfoSource(Protocol):
@@ -85,3 +86,21 @@ class HyperliquidAccount:
         while (query := pages.query) is not None:
             pages.take(await self._source.info(query))
         return Fills(tuple(in_order(pages.found)), pages.is_cut)
+
+    async def order(self, name: str) -> OrderUpdate | None:
+        """The newest change of an order by the exchange's id or by ours; None if the exchange does not know it."""
+        return order_form.order_status(await self._of("orderStatus", oid=int(name) if name.isdecimal() else name))
+
+    async def funding(self, start_ms: int, end_ms: int) -> list[FundingReport]:
+        """All payments of funding in this range, both ends included. Some may stand there twice."""
+        return money_form.fundings(await self._rows(FUNDING, start_ms, end_ms), FUNDING)
+
+    async def ledger(self, start_ms: int, end_ms: int) -> list[LedgerReport]:
+        """All transfers and liquidations in this range, both ends included. Some may stand there twice."""
+        return money_form.ledger(await self._rows(LEDGER, start_ms, end_ms), self.address, LEDGER)
+
+    async def _rows(self, kind: str, start_ms: int, end_ms: int) -> list[Any]:
+        pages = RowPages(kind, self.address, start_ms, end_ms)
+        while (query := pages.query) is not None:
+            pages.take(await self._source.info(query))
+        return pages.rows

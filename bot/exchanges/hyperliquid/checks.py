@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from bot.clock import DAY_MS, Clock, datetime_of
-from bot.exchanges.hyperliquid.account import MAIN_DEX, HyperliquidAccount, dex_of
-from bot.exchanges.hyperliquid.form import ACCOUNT_MODES, URLS
+from bot.exchanges.hyperliquid.account import HyperliquidAccount
+from bot.exchanges.hyperliquid.form import ACCOUNT_MODES, MAIN_DEX, URLS, dex_of
 from bot.exchanges.protocol import AddressReport, AgentReport, MarketListing, UnknownForm
 from bot.words import did_you_mean, many
 

@@ -25,6 +25,7 @@ from bot.exchanges.protocol import (
 )
 
 URLS: Final = {"mainnet": "https://api.hyperliquid.xyz", "testnet": "https://api.hyperliquid-testnet.xyz"}
+MAIN_DEX: Final = ""
 ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 IS_BUY: Final = {"B": True, "A": False}
 ROLES: Final[Mapping[str, Role]] = {
@@ -54,6 +55,11 @@ ACCOUNT_MODES: Final = {
     "unifiedAccount": "unified",
     "portfolioMargin": "portfolio margin",
 }
+
+
+def dex_of(market: str) -> str:
+    """The dex of a market: `xyz` of `xyz:TSLA`, and the main dex of `BTC`."""
+    return market.rpartition(":")[0]
 
 
 def listings(answer: Any) -> list[MarketListing]:

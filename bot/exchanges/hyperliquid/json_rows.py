@@ -5,6 +5,7 @@ Fields that nobody asks for are allowed: the exchange adds some from time to tim
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
@@ -46,6 +47,10 @@ class JsonRow:
         if not is_right(value):
             raise unknown(f"{self.where}.{name}", expected, value if name in self._values else "no such field")
         return value
+
+    def content(self) -> str:
+        """All fields as text, the same for two objects with the same fields."""
+        return json.dumps(self._values, sort_keys=True)
 
     def has(self, name: str) -> bool:
         """True if the field is there and not null."""

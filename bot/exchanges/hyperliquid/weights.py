@@ -31,6 +31,8 @@ WEIGHTS: Final[Mapping[str, int]] = {
 # Answers whose rows weigh besides: rows for a weight of one, and the most rows of an answer.
 ROWS: Final[Mapping[str, tuple[int, int]]] = {
     "userFillsByTime": (20, 2_000),
+    "userFunding": (20, 500),
+    "userNonFundingLedgerUpdates": (20, 500),
     "fundingHistory": (20, 500),
     "candleSnapshot": (60, 5_000),
 }

@@ -5,6 +5,7 @@ Also agents and deposits.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import insort
 from typing import Final
 
@@ -45,9 +46,12 @@ def deposit(
 
 
 def tell_ledger(exchange: Exchange, address: str, delta: dict[str, object]) -> None:
-    """Report a transfer to an address."""
-    row = (exchange.now_ms, delta)
-    exchange.users[address].ledger_rows.append(row)
+    """Report a transfer or a liquidation to an address."""
+    rows = exchange.users[address].ledger_rows
+    # No two rows of an address have the same hash, as no two transactions have.
+    place = f"{exchange.seed}:{exchange.block}:{address}:{len(rows)}:{exchange.now_ms}"
+    row = (exchange.now_ms, delta, "0x" + hashlib.blake2b(place.encode(), digest_size=32).hexdigest())
+    rows.append(row)
     exchange.reports.append(Report("ledger", address, row))
 
 

@@ -4,10 +4,12 @@ when nothing is left.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from bot.clock import SECOND_MS
 from bot.local_exchange.engine import lifecycle, matching, order_checks
+from bot.local_exchange.engine.admission import tell_ledger
 from bot.local_exchange.engine.records import Report
 from bot.local_exchange.engine.state import LIQUIDATOR, MAKER, Coin, Exchange, User, account_id, position_size
 from bot.local_exchange.engine.venue_rules import (
@@ -72,7 +74,7 @@ def _scope(account: VenueAccount, position: VenuePosition) -> list[VenuePosition
 def _to_the_book(exchange: Exchange, user: User, account: VenueAccount, position: VenuePosition) -> bool:
     """Send a market order for the position, or for a fifth of a large one. False if the next price update goes on."""
     coin = exchange.coins[position.coin]
-    size, held = position.size, position.size
+    size, held, isolated = position.size, position.size, position.isolated
     limit = PARTIAL_FROM[exchange.network]
     partial = notional_of(coin.market.mark, size) > limit and exchange.now_ms >= user.liquidation_until.get(
         coin.name, 0
@@ -88,7 +90,8 @@ def _to_the_book(exchange: Exchange, user: User, account: VenueAccount, position
     matching.match(exchange, coin, order, bound, (user.address, coin.market.mark, "market"))
     if order.sz:
         lifecycle.end(exchange, order, "filled" if order.filled else "marketOrderNoLiquidityRejected")
-    _tell(exchange, user, account, notional_of(coin.market.mark, order.filled))
+    taken = {coin.name: -order.filled if buy else order.filled}
+    _tell(exchange, user, account, notional_of(coin.market.mark, order.filled), taken, isolated=isolated)
     if not order.filled:
         _backstop(exchange, user, account, position)
         return True
@@ -99,10 +102,11 @@ def _backstop(exchange: Exchange, user: User, account: VenueAccount, position: V
     """The liquidator takes over positions and margin at mark."""
     raw = exchange.raw[account_id(user.address, exchange.coins[position.coin].dex)]
     scope = _scope(account, position)
+    sizes = {closed.coin: closed.side * closed.size for closed in scope}
     kept = account.balance
-    for taken in scope:
-        coin = exchange.coins[taken.coin]
-        label = f"Liquidated {'Isolated' if taken.isolated else 'Cross'} {'Long' if taken.side > 0 else 'Short'}"
+    for closed in scope:
+        coin = exchange.coins[closed.coin]
+        label = f"Liquidated {'Isolated' if closed.isolated else 'Cross'} {'Long' if closed.side > 0 else 'Short'}"
         matching.close_apart(exchange, user, coin, coin.market.mark, label, "backstop")
     left = account.balance - kept if position.isolated else account.balance
     lost = max(0, left)
@@ -110,13 +114,15 @@ def _backstop(exchange: Exchange, user: User, account: VenueAccount, position: V
     account.margin_lost += lost
     raw.add("forfeited", -lost)
     exchange.users[LIQUIDATOR].spot_usd += lost
-    _tell(exchange, user, account, lost)
+    _tell(exchange, user, account, lost, sizes, isolated=position.isolated)
     raw.check(account)
 
 
 def _deleverage(exchange: Exchange, user: User, account: VenueAccount, position: VenuePosition) -> None:
     """Close positions without value at the previous mark price against the best-ranked positions of the other side."""
-    for closed in _scope(account, position):
+    scope = _scope(account, position)
+    sizes = {closed.coin: closed.side * closed.size for closed in scope}
+    for closed in scope:
         coin = exchange.coins[closed.coin]
         px = coin.previous_mark or coin.market.mark
         for address in [*_ranked(exchange, coin, -closed.side), MAKER]:
@@ -124,7 +130,7 @@ def _deleverage(exchange: Exchange, user: User, account: VenueAccount, position:
             other = left if address == MAKER else abs(position_size(exchange, address, coin.name))
             if left:
                 _cross(exchange, user.address, address, coin, px, min(left, other))
-    _tell(exchange, user, account, 0)
+    _tell(exchange, user, account, 0, sizes, isolated=position.isolated)
 
 
 def _ranked(exchange: Exchange, coin: Coin, side: int) -> list[str]:
@@ -156,12 +162,20 @@ def _cross(exchange: Exchange, loser: str, winner: str, coin: Coin, px: int, siz
         matching.execute_apart(exchange, user, coin, order, other.oid, DELEVERAGED, None)
 
 
-def _tell(exchange: Exchange, user: User, account: VenueAccount, notional: int) -> None:
-    """Report a liquidation to the address."""
+def _tell(
+    exchange: Exchange, user: User, account: VenueAccount, notional: int, taken: Mapping[str, int], *, isolated: bool
+) -> None:
+    """Report a liquidation to the address, with the signed sizes that it took."""
+    value = value_of(exchange.venue, account)
     row = {
         "lid": exchange.next_oid,
         "liquidated_user": user.address,
         "liquidated_ntl_pos": notional - notional % MICRO,
-        "liquidated_account_value": value_of(exchange.venue, account),
+        "liquidated_account_value": value,
     }
     exchange.reports.append(Report("liquidation", user.address, row))
+    positions = [{"coin": name, "szi": size} for name, size in taken.items() if size]
+    if positions:
+        kind = "Isolated" if isolated else "Cross"
+        delta = {"type": "liquidation", "accountValue": value, "leverageType": kind, "liquidatedPositions": positions}
+        tell_ledger(exchange, user.address, delta)

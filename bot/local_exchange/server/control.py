@@ -14,7 +14,7 @@ from bot.local_exchange import switches
 from bot.local_exchange.engine import admission, lifecycle, listing, matching, timeline
 from bot.local_exchange.engine.state import LIQUIDATOR, Coin, Exchange
 from bot.local_exchange.engine.venue_rules import MICRO
-from bot.local_exchange.wire import market_answers, rows
+from bot.local_exchange.wire import market_answers, queries, rows
 from bot.local_exchange.wire.signatures import ADDRESS
 from bot.money import parse_e8
 
@@ -63,6 +63,14 @@ def _px(coin: Coin, body: Mapping[str, Any], name: str) -> int:
     return px
 
 
+def _credit_row(address: str, usd: str, dex: str) -> Json:
+    """The ledger row of a credit. Money reaches another dex than the main one only from somewhere at the exchange."""
+    if not dex:
+        return {"type": "deposit", "usdc": usd}
+    route = {"user": queries.NO_USER, "destination": address, "sourceDex": "spot", "destinationDex": dex}
+    return {"type": "send", **route, "token": rows.COLLATERAL, "amount": usd, "usdcValue": usd, "fee": "0.0"}
+
+
 def deposit(exchange: Exchange, body: Mapping[str, Any]) -> Json:
     """Credit an address with USD, in the main dex or another."""
     address, usd = _address(body), _amount(body, "usd", least=MICRO)
@@ -72,7 +80,7 @@ def deposit(exchange: Exchange, body: Mapping[str, Any]) -> Json:
     if usd % MICRO:
         raise BadCommand(f"usd has at most 6 decimals, not {body['usd']!r}")
     admission.deposit(exchange, address, usd, dex=dex)
-    admission.tell_ledger(exchange, address, {"type": "deposit", "usdc": rows.usd(usd)})
+    admission.tell_ledger(exchange, address, _credit_row(address, rows.usd(usd), dex))
     return {
         "address": address,
         "accountValue": rows.clearinghouse(exchange, exchange.users[address], dex)["marginSummary"]["accountValue"],

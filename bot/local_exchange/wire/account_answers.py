@@ -15,7 +15,6 @@ from bot.local_exchange.wire.actions import CLOID, Malformed, number
 from bot.local_exchange.wire.queries import (
     ANYONE,
     FILL_ROWS,
-    NO_HASH,
     RANGE_ROWS,
     Json,
     Query,
@@ -116,8 +115,13 @@ def user_funding(exchange: Exchange, query: Query) -> list[Json]:
     return [rows.funding_row(row) for row in _timed(exchange, query, user_in(exchange, query).fundings)]
 
 
-def ledger_row(row: tuple[int, Json]) -> Json:
-    return {"time": row[0], "hash": NO_HASH, "delta": row[1]}
+def ledger_row(row: tuple[int, Json, str]) -> Json:
+    delta = row[1]
+    if delta["type"] == "liquidation":
+        positions = [{**taken, "szi": rows.amount(taken["szi"])} for taken in delta["liquidatedPositions"]]
+        value = rows.usd(delta["accountValue"])
+        delta = {**delta, "accountValue": value, "liquidatedPositions": positions}
+    return {"time": row[0], "hash": row[2], "delta": delta}
 
 
 def ledger_updates(exchange: Exchange, query: Query) -> list[Json]:

@@ -16,7 +16,6 @@ Query = Mapping[str, Any]
 # The rows of an answer over a range of time.
 RANGE_ROWS: Final = 500
 FILL_ROWS: Final = 2_000
-NO_HASH: Final = "0x" + "0" * 64
 NO_USER: Final = "0x" + "0" * 40
 # an address that the exchange does not know: every list is empty
 ANYONE: Final = User(NO_USER)

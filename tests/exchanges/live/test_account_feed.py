@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from bot.clock import ManualClock
-from bot.exchanges.hyperliquid import form
+from bot.exchanges.hyperliquid import form, money_form
 from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from bot.exchanges.hyperliquid.fill_order import gaps, in_order
 from bot.exchanges.hyperliquid.live.account_feed import AGAIN_MS, STANDING_MAX_MS
@@ -17,22 +17,37 @@ from bot.exchanges.hyperliquid.live.account_reader import AccountReader
 from bot.exchanges.hyperliquid.live.connections import Counters, Down, Event, LiveSocket, Tick, Up
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage
 from bot.exchanges.protocol import (
+    ORDER_ENDS,
     AccountReport,
     AccountStanding,
     ExecutionReport,
     FillCursor,
+    FundingReport,
     LinkState,
+    LiquidationReport,
     NoExchangeAnswer,
     OpenOrders,
+    OrderUpdate,
+    TransferReport,
     UnknownForm,
 )
 from bot.local_exchange.engine.state import Exchange
 from bot.local_exchange.wire import rows
+from bot.local_exchange.wire.account_answers import ledger_row
 from bot.local_exchange.wire.channels import CHANNELS, normalised
 from bot.money import parse_e8
 from tests.exchanges.sources import InProcess
 from tests.local_exchange.exchanges import ANN, BOB, BTC, Venue, limit
 from tests.local_exchange.worlds import COINS, USERS, World
+
+T = TypeVar("T")
+# The channels that tell rows, and where a message has them.
+ROWS_IN = {
+    "userFills": "fills",
+    "userFundings": "fundings",
+    "userNonFundingLedgerUpdates": "nonFundingLedgerUpdates",
+    "orderUpdates": None,
+}
 
 
 class Unreliable(InProcess):
@@ -62,7 +77,7 @@ class Follower:
         self.reports: list[AccountReport] = []
         self.on_the_way: list[ChannelMessage] = []
         self.counts: Counter[str] = Counter()
-        self.heard = 0
+        self.heard: Counter[str] = Counter()
         self.is_up = False
 
     @property
@@ -87,17 +102,30 @@ class Follower:
         assert state is not None
         return ChannelMessage(CHANNELS[kind].name, state(exchange, subscription))
 
+    def rows_of(self, channel: str) -> list[Any]:
+        """All rows of a channel that the exchange has for the user."""
+        user = self.venue.exchange.users[self.user]
+        return {
+            "userFills": lambda: [rows.fill(row) for row in user.fills],
+            "userFundings": lambda: [flat_funding(row) for row in user.fundings],
+            "userNonFundingLedgerUpdates": lambda: [ledger_row(row) for row in user.ledger_rows],
+            "orderUpdates": lambda: [order_row(row) for row in user.history],
+        }[channel]()
+
     async def step(self) -> None:
         """Deliver, lose, repeat and mix messages; cut and open the connection."""
-        fills = [rows.fill(row) for row in self.venue.exchange.users[self.user].fills]
-        for row in fills[self.heard :] if self.is_up else ():
-            fate = self.random.choices(["arrives", "lost", "doubled"], [6, 2, 1])[0]
-            self.counts[fate] += 1
-            copies = {"arrives": 1, "lost": 0, "doubled": 2}[fate]
-            self.on_the_way += [ChannelMessage("userFills", {"user": self.user, "fills": [row]})] * copies
-        self.heard = len(fills)
+        for channel, name in ROWS_IN.items():
+            told = self.rows_of(channel)
+            for row in told[self.heard[channel] :] if self.is_up else ():
+                fate = self.random.choices(["arrives", "lost", "doubled"], [6, 2, 1])[0]
+                self.counts[fate] += 1
+                copies = {"arrives": 1, "lost": 0, "doubled": 2}[fate]
+                data = [row] if name is None else {"user": self.user, name: [row]}
+                self.on_the_way += [ChannelMessage(channel, data)] * copies
+            self.heard[channel] = len(told)
         if self.random.random() < 0.2:
             self.on_the_way.append(self.message("allDexsClearinghouseState"))
+            self.on_the_way += [self.message("openOrders", dex=dex) for dex in ("", "xyz")]
         self.random.shuffle(self.on_the_way)
         while self.is_up and self.on_the_way and self.random.random() < 0.8:
             await self.take(self.on_the_way.pop())
@@ -114,11 +142,57 @@ class Follower:
         await self.take(Up())
         for _ in range(3):
             self.venue.control("advance", ms=AGAIN_MS)
+            for dex in ("", "xyz"):
+                await self.take(self.message("openOrders", dex=dex))
             await self.take(Tick())
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [one for one in self.reports if isinstance(one, kind)]
+
+    def cash(self) -> dict[str, int]:
+        """The cash at cost of each dex, as the exchange has it."""
+        return {dex: parse_e8(self.summary(dex)["totalRawUsd"]) for dex in ("", "xyz")}
+
+    def summary(self, dex: str) -> Any:
+        return self.venue.info("clearinghouseState", user=self.user, dex=dex)["marginSummary"]
+
+    def open_orders(self) -> set[str]:
+        return {str(oid) for oid in self.venue.exchange.users[self.user].orders}
+
+
+def flat_funding(row: Any) -> dict[str, Any]:
+    told = rows.funding_row(row)
+    return {"time": told["time"], **told["delta"]}
+
+
+def order_row(row: Any) -> dict[str, Any]:
+    order = rows.basic_order(row, row.told_sz)
+    return {"order": order, "status": row.status, "statusTimestamp": row.status_ms}
+
+
+def move_money(venue: Venue, random: Random) -> None:
+    """A deposit, a withdrawal, or a transfer to another user, dex or spot."""
+    user, other = random.sample(USERS, 2)
+    usd = random.choice(["1", "2.5", "10"])
+    signed = {"hyperliquidChain": "Testnet", "signatureChainId": "0x66eee"}
+    sent = {"destination": random.choice([user, other]), "token": "USDC", "amount": usd, "fromSubAccount": ""}
+    actions: list[dict[str, Any]] = [
+        {"type": "usdSend", "destination": other, "amount": usd, "time": 0},
+        {"type": "withdraw3", "destination": user, "amount": usd, "time": 0},
+        {"type": "usdClassTransfer", "amount": usd, "toPerp": random.random() < 0.5, "nonce": 0},
+        {"type": "sendAsset", "sourceDex": "", "destinationDex": random.choice(["xyz", "spot"]), **sent, "nonce": 0},
+        {"type": "sendAsset", "sourceDex": "xyz", "destinationDex": random.choice(["", "spot"]), **sent, "nonce": 0},
+    ]
+    action = random.choice([None, *actions])
+    if action is None:
+        venue.control("deposit", address=user, usd=usd, dex=random.choice(["", "xyz"]))
+        return
+    nonce = venue.nonce()
+    venue.act(user, {**action, **signed, "time" if "time" in action else "nonce": nonce}, nonce=nonce)
 
 
 @pytest.mark.soak(worlds=8, full=300)
-async def test_each_fill_is_reported_once_and_the_link_is_in_step_at_the_end(worlds: int) -> None:
+async def test_each_report_comes_once_and_the_link_is_in_step_at_the_end(worlds: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(worlds):
         world = World(seed)
@@ -127,7 +201,7 @@ async def test_each_fill_is_reported_once_and_the_link_is_in_step_at_the_end(wor
             await one.reader.prepare()
             await one.take(Up())
             one.is_up = True
-        begun = {one.user: {fill.key for fill in one.journal()} for one in followers}
+        begun_ms, cash = world.venue.exchange.now_ms, {one.user: one.cash() for one in followers}
         world.venue.control("advance", ms=1)
         for one in followers:
             one.source.share = 0.1
@@ -135,20 +209,59 @@ async def test_each_fill_is_reported_once_and_the_link_is_in_step_at_the_end(wor
             world.step()
             for _ in range(4):
                 world.order()
+            move_money(world.venue, world.random)
             for one in followers:
                 await one.step()
         for one in followers:
             await one.settle()
-            expected = Counter(fill.key for fill in one.journal() if fill.key not in begun[one.user])
-            assert Counter(fill.key for fill in one.fills()) == expected, (seed, one.user)
-            assert gaps(in_order(one.fills())) == []
+            check_reports(one, begun_ms)
+            counts["checked cash"] += has_cash_of_reports(one, cash[one.user])
             assert one.reader.feed.state.phase == "in_step", (seed, one.user, one.reader.feed.state)
-            assert one.reader.feed.record is not None
+            assert one.reader.feed.records is not None
             for market in COINS:
-                assert one.reader.feed.record.position(market) == parse_e8(world.venue.size(one.user, market))
-            counts += one.counts
-            counts["fills"] += len(one.fills())
-    assert min(counts[name] for name in ("arrives", "lost", "doubled", "cut", "fills")) >= 2 * worlds, counts
+                booked = one.reader.feed.records.fills.position(market)
+                assert booked == parse_e8(world.venue.size(one.user, market))
+            counts += one.counts + Counter(type(report).__name__ for report in one.reports)
+    needed = ("ExecutionReport", "FundingReport", "TransferReport", "OrderUpdate", "arrives", "lost", "doubled", "cut")
+    assert min(counts[name] for name in (*needed, "checked cash")) >= 2 * worlds, counts
+
+
+def check_reports(one: Follower, begun_ms: int) -> None:
+    """Each row after the beginning was reported once, and no order that was told open is open no more."""
+    expected: dict[type[Any], list[Any]] = {
+        ExecutionReport: one.journal(),
+        FundingReport: money_form.fundings(one.rows_of("userFundings")),
+        TransferReport: money_form.ledger(one.rows_of("userNonFundingLedgerUpdates"), one.user),
+    }
+    for kind, journal in expected.items():
+        reported = Counter(report.key for report in one.reports if isinstance(report, kind))
+        later = (report for report in journal if isinstance(report, kind) and report.at_ms > begun_ms)
+        assert reported == Counter(report.key for report in later), (kind, one.user)
+    assert gaps(in_order(one.fills())) == []
+    updates = one.of(OrderUpdate)
+    assert len({update.key for update in updates}) == len(updates)
+    ended = {update.order_id for update in updates if update.state in ORDER_ENDS}
+    told = {order.order_id for state in one.of(OpenOrders) for order in state.orders}
+    told |= {update.order_id for update in updates}
+    triggered = {update.order_id for update in updates if update.state == "triggered"}
+    assert told - ended - triggered == one.open_orders() - triggered, one.user
+    assert one.open_orders() <= told - ended, one.user
+
+
+def has_cash_of_reports(one: Follower, cash: dict[str, int]) -> bool:
+    """The cash at cost is the one at the beginning and what was reported. False: a liquidation took money besides."""
+    if one.of(LiquidationReport):
+        return False
+    for fill in one.fills():
+        signed = fill.size if fill.is_buy else -fill.size
+        cash[form.dex_of(fill.market)] -= signed * fill.px // 10**8 + fill.fee
+    for funding in one.of(FundingReport):
+        cash[form.dex_of(funding.market)] += funding.amount
+    for transfer in one.of(TransferReport):
+        assert transfer.amount is not None
+        cash[transfer.group] += transfer.amount
+    assert cash == one.cash()
+    return True
 
 
 def follower(**more: Any) -> Follower:
@@ -218,8 +331,8 @@ async def test_a_clock_that_is_set_and_a_late_standing_change_nothing_of_what_is
     one.ahead_ms += 7_200_000
     await one.take(Tick())
     await one.take(Up())
-    assert one.reader.feed.record is not None
-    assert one.reader.feed.record.verified_ms <= one.venue.exchange.now_ms
+    assert one.reader.feed.records is not None
+    assert one.reader.feed.records.fills.verified_ms <= one.venue.exchange.now_ms
     one.venue.place(ANN, limit(BTC, "B", "0.01", "110000", "Ioc"))
     await one.take(Up())
     assert [fill.key for fill in one.fills()] == [fill.key for fill in one.journal()]

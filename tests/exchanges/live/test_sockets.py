@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import eth_account
 import pytest
@@ -17,10 +17,19 @@ from bot.clock import SystemClock
 from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.live import exchange as live
 from bot.exchanges.hyperliquid.live.connections import Counters, Down, LiveSocket, Up
-from bot.exchanges.protocol import AccountReport, ExecutionReport, LinkState, NoExchangeAnswer
+from bot.exchanges.protocol import (
+    AccountReport,
+    ExecutionReport,
+    LinkState,
+    NoExchangeAnswer,
+    OpenOrders,
+    OrderUpdate,
+    TransferReport,
+)
 from bot.market_data.source import Depth, Quote, Update
 from bot.testing.hyperliquid import LocalExchange
 
+T = TypeVar("T")
 WALLET = eth_account.Account.from_key("0x" + "01" * 32)
 ADDRESS = WALLET.address.lower()
 FUNDED = pytest.mark.hyperliquid(accounts={ADDRESS: "100000"}, clock="real")
@@ -42,9 +51,12 @@ class Followed:
     def __init__(self) -> None:
         self.reports: list[AccountReport] = []
 
+    def of(self, kind: type[T]) -> list[T]:
+        return [one for one in self.reports if isinstance(one, kind)]
+
     @property
     def fills(self) -> list[ExecutionReport]:
-        return [one for one in self.reports if isinstance(one, ExecutionReport)]
+        return self.of(ExecutionReport)
 
     @property
     def phases(self) -> list[str]:
@@ -138,6 +150,38 @@ async def test_a_fault_loses_no_fill_and_repeats_none(
         await until(20, lambda: len(followed.fills) >= trader.fills and followed.phases[-1] == "in_step")
         told = form.fills(hyperliquid.info("userFills", user=ADDRESS), ADDRESS)
         assert sorted(fill.key for fill in followed.fills) == sorted(fill.key for fill in told)
+
+
+@FUNDED
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"point": "socket_message", "kind": kind, "count": 9, "ms": 500} for kind in ("lost", "double", "late")),
+        {"point": "socket", "kind": "close"},
+    ],
+    ids=lambda fault: fault["kind"],
+)
+async def test_a_fault_loses_no_transfer_and_no_end_of_an_order_and_repeats_none(
+    hyperliquid: LocalExchange, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.exchanges.hyperliquid.fill_record.READ_EVERY_MS", 3_000)
+    sdk = await asyncio.to_thread(Exchange, WALLET, hyperliquid.base_url)
+    resting = {"limit": {"tif": "Gtc"}}
+    answers = [await asyncio.to_thread(sdk.order, "BTC", True, 0.01, 80_000, resting) for _ in range(2)]
+    oids = [answer["response"]["data"]["statuses"][0]["resting"]["oid"] for answer in answers]
+    async with following(plugin(hyperliquid), ADDRESS) as followed:
+        await until(20, lambda: "in_step" in followed.phases and followed.of(OpenOrders) != [])
+        for channel in ("userNonFundingLedgerUpdates", "orderUpdates"):
+            hyperliquid.fault(**(fault if "count" not in fault else {**fault, "channel": channel}))
+        hyperliquid.deposit(ADDRESS, "7")
+        await asyncio.to_thread(sdk.cancel, "BTC", oids[0])
+        await until(30, lambda: len(followed.of(TransferReport)) >= 1 and len(followed.of(OrderUpdate)) >= 1)
+        hyperliquid.deposit(ADDRESS, "8")
+        await asyncio.to_thread(sdk.cancel, "BTC", oids[1])
+        await until(30, lambda: len(followed.of(TransferReport)) >= 2 and len(followed.of(OrderUpdate)) >= 2)
+        assert [one.amount for one in followed.of(TransferReport)] == [7 * 10**8, 8 * 10**8]
+        ends = [(one.order_id, one.state, one.reason) for one in followed.of(OrderUpdate)]
+        assert sorted(ends) == [(str(oid), "canceled", "user") for oid in oids]
 
 
 @FUNDED

@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol
 from bot.clock import Clock
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
 from bot.exchanges.hyperliquid import form
-from bot.exchanges.hyperliquid.account import MAIN_DEX
 from bot.exchanges.hyperliquid.actions.budget import ActionBudget
 from bot.exchanges.hyperliquid.actions.form import WrongSigner, action_answer, wire_action
 from bot.exchanges.hyperliquid.actions.signing import Signer
+from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.requests import Requests
 from bot.exchanges.protocol import ActionMalformed, NoExchangeAnswer
 

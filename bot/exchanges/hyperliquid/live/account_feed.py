@@ -1,24 +1,30 @@
-"""An account from its messages and reads: each fill once, and whether anything may be missing. Pure.
+"""An account from its messages and reads: each report once, and whether anything may be missing. Pure.
 
-Messages are booked by the chain of positions. A read of all fills repairs what they lack: after each connection, every
-5 minutes, and when a fill does not fit. The positions of the exchange must then equal the booked ones.
+Fills are booked by the chain of positions. A read of all fills, payments and transfers repairs what the messages lack:
+after each connection, every 5 minutes, and when a fill does not fit. The positions of the exchange must then equal the
+booked ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from bot.clock import SECOND_MS
-from bot.exchanges.hyperliquid import form
+from bot.exchanges.hyperliquid import form, money_form, order_form
 from bot.exchanges.hyperliquid.fill_record import FillRecord
 from bot.exchanges.hyperliquid.json_rows import JsonRow, unknown
+from bot.exchanges.hyperliquid.live.order_watch import OrderWatch
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage, Subscription
+from bot.exchanges.hyperliquid.money_form import LedgerReport
+from bot.exchanges.hyperliquid.row_record import RowRecord
 from bot.exchanges.protocol import (
     AccountReport,
     AccountStanding,
     ExecutionReport,
     FillCursor,
+    FundingReport,
     LinkPhase,
     LinkState,
     OpenOrders,
@@ -29,13 +35,35 @@ from bot.money import format_e8
 STANDING_MAX_MS: Final = 20 * SECOND_MS
 # Answers may be older than messages by about 1.2 s, so a repair that found a difference is done again after this.
 AGAIN_MS: Final = 2 * SECOND_MS
+KINDS: Final = ("userFills", "userFundings", "userNonFundingLedgerUpdates", "orderUpdates", "allDexsClearinghouseState")
+
+
+class AccountRecords:
+    """What has been reported of an account after the instants of a cursor, each once."""
+
+    def __init__(self, cursor: FillCursor) -> None:
+        self.fills = FillRecord(cursor.at_ms, cursor.positions)
+        funding_ms, transfers_ms = (
+            cursor.at_ms if at_ms is None else at_ms for at_ms in (cursor.funding_ms, cursor.transfers_ms)
+        )
+        self.funding: RowRecord[FundingReport] = RowRecord(funding_ms)
+        self.ledger: RowRecord[LedgerReport] = RowRecord(transfers_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRows:
+    """All fills, payments and transfers until `read_ms` of the exchange's clock, as a read has them."""
+
+    read_ms: int
+    fills: Sequence[ExecutionReport]
+    funding: Sequence[FundingReport]
+    ledger: Sequence[LedgerReport]
 
 
 def subscriptions_of(address: str, dexes: Sequence[str]) -> list[Subscription]:
-    """What is listened to: fills, the standing of all dexes, and the open orders of each."""
+    """What is listened to: fills, money, changes of orders, the standing of all dexes, and the open orders of each."""
     orders = [{"type": "openOrders", "user": address, "dex": dex} for dex in dexes]
-    kinds = ("userFills", "allDexsClearinghouseState")
-    return [*({"type": kind, "user": address} for kind in kinds), *orders]
+    return [*({"type": kind, "user": address} for kind in KINDS), *orders]
 
 
 class AccountFeed:
@@ -43,10 +71,11 @@ class AccountFeed:
 
     def __init__(self, address: str, cursor: FillCursor | None, now_ms: int) -> None:
         self.address = address
-        self.record = None if cursor is None else FillRecord(cursor.at_ms, cursor.positions)
+        self.records = None if cursor is None else AccountRecords(cursor)
+        self.orders = OrderWatch()
         self.state = LinkState("away", now_ms, "not connected yet")
-        # Fills that came before the record could begin.
-        self._early: list[ExecutionReport] = []
+        # Reports that came before the records could begin.
+        self._early: list[ExecutionReport | FundingReport | LedgerReport] = []
         self._newest_standing_ms = 0
         self._difference_ms: int | None = None
         # The earliest instant of the next repair.
@@ -69,7 +98,7 @@ class AccountFeed:
         if self.state.phase == "away" or (self._repair_ms is not None and now_ms < self._repair_ms):
             return False
         is_behind = self.state.phase == "behind" or self._has_differed
-        return is_behind or self.record is None or self.record.is_read_due(self.exchange_ms(now_ms))
+        return is_behind or self.records is None or self.records.fills.is_read_due(self.exchange_ms(now_ms))
 
     def is_silent(self, now_ms: int) -> bool:
         """True if a connection tells no standing, although it lives."""
@@ -95,31 +124,44 @@ class AccountFeed:
     # ── Messages ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, message: ChannelMessage, now_ms: int) -> list[AccountReport]:
-        """Take a message of a channel. UnknownForm if it is in no known form, or tells a fill with two contents."""
-        if message.channel == "userFills":
-            row = JsonRow(message.data, "userFills")
-            self._check_user(row)
-            return self._fills(form.fills(row.items("fills"), self.address, "userFills.fills"), now_ms)
-        if message.channel == "allDexsClearinghouseState":
-            row = JsonRow(message.data, "allDexsClearinghouseState")
-            self._check_user(row)
-            return list(self._standings(row, now_ms).values())
-        if message.channel == "openOrders":
-            row = JsonRow(message.data, "openOrders")
-            self._check_user(row)
-            return [OpenOrders(row.text("dex"), tuple(form.open_orders(row.items("orders"))))]
-        return []
-
-    def _check_user(self, row: JsonRow) -> None:
+        """Take a message of a channel. UnknownForm if it is in no known form, or tells a report with two contents."""
+        if message.channel == "orderUpdates":
+            updates = order_form.order_updates(message.data)
+            return [fresh for update in updates for fresh in self.orders.hear(update)]
+        if message.channel not in (*KINDS, "openOrders"):
+            return []
+        row = JsonRow(message.data, message.channel)
         if row.text("user").lower() != self.address:
             raise unknown(f"{row.where}.user", self.address, row.text("user"))
+        if message.channel == "userFills":
+            return self._hear(form.fills(row.items("fills"), self.address, "userFills.fills"), now_ms)
+        if message.channel == "userFundings":
+            return self._hear(money_form.fundings(row.items("fundings"), "userFundings.fundings"), now_ms)
+        if message.channel == "userNonFundingLedgerUpdates":
+            rows = row.items("nonFundingLedgerUpdates")
+            return self._hear(money_form.ledger(rows, self.address, row.where), now_ms)
+        if message.channel == "openOrders":
+            state = OpenOrders(row.text("dex"), tuple(form.open_orders(row.items("orders"))))
+            self.orders.see(state, now_ms)
+            return [state]
+        return list(self._standings(row, now_ms).values())
 
-    def _fills(self, fills: Sequence[ExecutionReport], now_ms: int) -> list[AccountReport]:
-        if self.record is None:
-            self._early += fills
+    def _hear(
+        self, reports: Sequence[ExecutionReport | FundingReport | LedgerReport], now_ms: int
+    ) -> list[AccountReport]:
+        """Take reports of messages. Those from before the records begin wait for them."""
+        if self.records is None:
+            self._early += reports
             return []
-        at_ms = self.exchange_ms(now_ms)
-        return [booked for fill in fills for booked in self.record.hear(fill, at_ms)]
+        heard: list[AccountReport] = []
+        for report in reports:
+            if isinstance(report, ExecutionReport):
+                heard += self.records.fills.hear(report, self.exchange_ms(now_ms))
+            elif isinstance(report, FundingReport):
+                heard += self.records.funding.hear(report)
+            else:
+                heard += self.records.ledger.hear(report)
+        return heard
 
     def _standings(self, row: JsonRow, now_ms: int) -> dict[str, AccountStanding]:
         standings = {}
@@ -140,23 +182,24 @@ class AccountFeed:
     # ── Repair ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, standings: Mapping[str, AccountStanding], now_ms: int) -> list[AccountReport]:
-        """Begin the record at these standings, if it has not begun. The early messages are heard then."""
+        """Begin the records at these standings, if they have not begun. The early messages are heard then."""
         self.hear_standings(standings, now_ms)
-        if self.record is not None:
+        if self.records is not None:
             return []
-        positions = {
-            position.market: position.signed_size for standing in standings.values() for position in standing.positions
-        }
-        self.record = FillRecord(min(standing.at_ms for standing in standings.values()), positions)
+        positions = {held.market: held.signed_size for standing in standings.values() for held in standing.positions}
+        self.records = AccountRecords(FillCursor(min(standing.at_ms for standing in standings.values()), positions))
         early, self._early = self._early, []
-        return self._fills(early, now_ms)
+        return self._hear(early, now_ms)
 
-    def repaired(
-        self, fills: Sequence[ExecutionReport], read_ms: int, standings: Mapping[str, AccountStanding], now_ms: int
-    ) -> list[AccountReport]:
-        """Take all fills until `read_ms` of the exchange's clock, and the standings that were read after them."""
-        assert self.record is not None
-        reports: list[AccountReport] = [*self.record.read(fills, read_ms, self.exchange_ms(now_ms))]
+    def repaired(self, rows: AccountRows, standings: Mapping[str, AccountStanding], now_ms: int) -> list[AccountReport]:
+        """Take all rows until an instant, and the standings that were read after them. Transfers come first."""
+        records = self.records
+        assert records is not None
+        reports: list[AccountReport] = [
+            *records.ledger.read(rows.ledger, rows.read_ms),
+            *records.funding.read(rows.funding, rows.read_ms),
+            *records.fills.read(rows.fills, rows.read_ms, self.exchange_ms(now_ms)),
+        ]
         difference = self._difference(standings)
         if difference is None:
             self._has_differed, self._repair_ms = False, None
@@ -174,12 +217,11 @@ class AccountFeed:
 
     def _difference(self, standings: Mapping[str, AccountStanding]) -> str | None:
         """What the exchange's positions have otherwise than the booked fills; None if nothing."""
-        assert self.record is not None
-        told = {
-            position.market: position.signed_size for standing in standings.values() for position in standing.positions
-        }
-        for market in sorted({*told, *self.record.markets}):
-            ours, theirs = self.record.position(market), told.get(market, 0)
+        assert self.records is not None
+        record = self.records.fills
+        told = {one.market: one.signed_size for standing in standings.values() for one in standing.positions}
+        for market in sorted({*told, *record.markets}):
+            ours, theirs = record.position(market), told.get(market, 0)
             if ours != theirs:
                 return (
                     f"{market}: the exchange has a position of {format_e8(theirs)}, and its fills give"

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bot.clock import DAY_MS, SECOND_MS, Clock
-from bot.exchanges.hyperliquid.account import MAIN_DEX, HyperliquidAccount
-from bot.exchanges.hyperliquid.live.account_feed import STANDING_MAX_MS, AccountFeed, subscriptions_of
+from bot.exchanges.hyperliquid.account import HyperliquidAccount
+from bot.exchanges.hyperliquid.form import MAIN_DEX
+from bot.exchanges.hyperliquid.live.account_feed import (
+    STANDING_MAX_MS,
+    AccountFeed,
+    AccountRecords,
+    AccountRows,
+    subscriptions_of,
+)
 from bot.exchanges.hyperliquid.live.connections import Down, Event, LiveSocket, Tick, Up
 from bot.exchanges.hyperliquid.live.subscriptions import Subscription
 from bot.exchanges.protocol import AccountReport, AccountStanding, FillCursor, NoExchangeAnswer
+
+# A lookup weighs 2, and messages wait meanwhile.
+LOOKED_UP_AT_ONCE: Final = 20
 
 
 class AccountReader:
@@ -42,23 +53,44 @@ class AccountReader:
             socket.end_reason = f"the exchange has told no standing for {STANDING_MAX_MS // SECOND_MS} s"
         elif self.feed.is_repair_due(now_ms):
             reports += await self._repair()
+        if self.feed.orders.due and self.feed.state.phase != "away":
+            reports += await self._look_up()
+        return reports
+
+    async def _look_up(self) -> list[AccountReport]:
+        """Ask for the orders whose end no message has told."""
+        orders, reports = self.feed.orders, list[AccountReport]()
+        for order_id in orders.due[:LOOKED_UP_AT_ONCE]:
+            try:
+                update = await self._account.order(order_id)
+            except NoExchangeAnswer:
+                # It stays due, and the next event asks again.
+                return reports
+            reports += orders.looked_up(order_id, update, self._clock.now_ms())
         return reports
 
     async def _repair(self) -> list[AccountReport]:
-        """Read all fills since the verified instant, and compare the positions."""
+        """Read all rows since the verified instants, and compare the positions."""
         feed, reports = self.feed, list[AccountReport]()
         try:
             before = await self._standings()
             reports += feed.begin(before, self._clock.now_ms())
-            assert feed.record is not None
+            assert feed.records is not None
             # By the exchange's own clock: ours may have been set, and what is verified is never read again.
             read_ms = min(standing.at_ms for standing in before.values())
-            answer = await self._account.fills(min(feed.record.read_from_ms, read_ms), read_ms + DAY_MS)
+            rows = await self._rows(feed.records, read_ms)
             standings = await self._standings()
             feed.hear_standings(standings, self._clock.now_ms())
         except NoExchangeAnswer as error:
             return [*reports, *feed.failed(str(error), self._clock.now_ms())]
-        return [*reports, *feed.repaired(answer.reports, read_ms, standings, self._clock.now_ms())]
+        return [*reports, *feed.repaired(rows, standings, self._clock.now_ms())]
+
+    async def _rows(self, records: AccountRecords, read_ms: int) -> AccountRows:
+        account, end_ms = self._account, read_ms + DAY_MS
+        fills = await account.fills(min(records.fills.read_from_ms, read_ms), end_ms)
+        funding = await account.funding(min(records.funding.read_from_ms, read_ms), end_ms)
+        ledger = await account.ledger(min(records.ledger.read_from_ms, read_ms), end_ms)
+        return AccountRows(read_ms, fills.reports, funding, ledger)
 
     async def _standings(self) -> dict[str, AccountStanding]:
         return {dex: await self._account.standing(dex) for dex in self._dexes}

@@ -12,8 +12,9 @@ from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS, Clock, SystemClock
 from bot.errors import ConfigError
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
 from bot.exchanges.hyperliquid import form
-from bot.exchanges.hyperliquid.account import MAIN_DEX, HyperliquidAccount
+from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from bot.exchanges.hyperliquid.actions.sender import ActionSender, sender_of
+from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.json_rows import rows_of
 from bot.exchanges.hyperliquid.live import market_feed
 from bot.exchanges.hyperliquid.live.account_reader import AccountReader
