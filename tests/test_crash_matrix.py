@@ -22,6 +22,12 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("service with an exchange link", "at a stream"): (
         "exchanges/link/test_process.py::test_a_killed_service_ends_its_link",
     ),
+    ("exchange link", "while the service follows an account"): (
+        "service/exchange_accounts/test_follower.py::test_a_killed_link_is_started_again_and_nothing_is_lost",
+    ),
+    ("service with an exchange account", "while fills come"): (
+        "service/exchange_accounts/test_follower.py::test_kill_9_of_the_service_loses_and_repeats_no_fill",
+    ),
     ("local exchange", "after an answer"): ("local_exchange/test_served.py::test_kill_9_keeps_what_a_client_was_told",),
     ("local exchange", "random, under load"): (
         "local_exchange/test_kills.py::test_after_kill_9_under_load_each_acknowledged_order_exists_once",

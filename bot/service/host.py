@@ -55,6 +55,8 @@ from bot.service.webhooks.outbox import Outbox
 from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
 if TYPE_CHECKING:
+    from bot.service.exchange_accounts.account_options import FollowedAccount
+    from bot.service.exchange_accounts.follower import ExchangeFollower
     from bot.service.live_prices.price_sources import PriceSources
 
 CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a variable, not a secret
@@ -104,6 +106,8 @@ class HostOptions:
     webhooks_private: bool | None = None
     ready_fd: int | None = None
     ready_file: Path | None = None
+    # the account at an exchange that the service follows; None: that of the database, if it has one
+    followed: FollowedAccount | None = None
 
 
 @dataclass(slots=True)
@@ -123,6 +127,8 @@ class Service:
     # freeze the garbage collector's objects after each snapshot; for a process of its own
     freezes: bool = False
     live: PriceSources | None = None
+    follower: ExchangeFollower | None = None
+    _follower: asyncio.Task[None] | None = field(default=None, repr=False)
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
     _prices: asyncio.Task[None] | None = field(default=None, repr=False)
     _sender: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -148,6 +154,9 @@ class Service:
         if self.live is not None:
             self.live.begin()
             self._prices = asyncio.create_task(self._work(self.live.run), name="service-prices")
+        if self.follower is not None:
+            self.follower.begin()
+            self._follower = asyncio.create_task(self._work(self.follower.run), name="service-exchange")
         await self.machine.settle()
         self._ticker = asyncio.create_task(self._tick(), name="service-ticker")
         self._sender = asyncio.create_task(self._work(self.dispatcher.run), name="service-webhooks")
@@ -209,13 +218,13 @@ class Service:
         self.streams.close()
         await self.forks.stop()
         await self.mcp_route.close()
-        for task in (self._prices, self._sender, self._ticker):
+        for task in (self._follower, self._prices, self._sender, self._ticker):
             if task is not None:
                 task.cancel()
                 # The error of the task is in the log and in `fault`.
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
-        self._prices = self._sender = self._ticker = None
+        self._follower = self._prices = self._sender = self._ticker = None
         machine = self.machine
         if machine.fault is None:
             machine.catch_up()
@@ -276,7 +285,26 @@ def build(
     if machine.feed.live():
         service.live = _live_prices(machine)
         operations.live_view = service.live.view
+    try:
+        service.follower = _follower(machine, options)
+    except BotError:
+        command_log.close()
+        raise
+    if service.follower is not None:
+        operations.exchange_view = service.follower.view
     return service
+
+
+def _follower(machine: Machine, options: HostOptions) -> ExchangeFollower | None:
+    """What follows the account at an exchange, if the options or the database name one."""
+    if options.followed is None and all(one.exchange is None for one in dict.values(machine.state.accounts)):
+        return None
+    # Only a service with such an account loads this.
+    from bot.service.exchange_accounts.account_options import followed_account
+    from bot.service.exchange_accounts.follower import ExchangeFollower
+
+    followed = followed_account(machine, options.followed, has_file=str(options.db) != MEMORY)
+    return None if followed is None else ExchangeFollower(machine, followed)
 
 
 def _prices_of(options: HostOptions) -> PriceOptions:

@@ -64,8 +64,8 @@ _HOME = {
     ),
     "limits": "AccountLimits Apis Credit Health KeyLimits Limits McpApi Platform RateResource RestApi SlippageDefaults",
     "account": (
-        "AccountSnapshot DeviceResult DeviceTokenResult Funding FundingMethod Home HomePortfolio HomeWallet KillResult"
-        " OtpResult Portfolio ResetResult SandboxAccountResult SettingsResult VerifyResult"
+        "AccountExchange AccountSnapshot DeviceResult DeviceTokenResult Funding FundingMethod Home HomePortfolio"
+        " HomeWallet KillResult OtpResult Portfolio ResetResult SandboxAccountResult SettingsResult VerifyResult"
     ),
     "orders": (
         "CancelCoinResult CancelResult DisarmResult GuardiansPage HeartbeatGuardian HeartbeatResult OrderResult"
@@ -73,7 +73,7 @@ _HOME = {
     ),
     "market": (
         "AgentDocument BookResult Candle CandlesResult ChangelogEntry ChangelogResult CountriesResult Country Level"
-        " MarketsResult StartResult StartStep StatusClock StatusLimits StatusResult"
+        " MarketsResult StartResult StartStep ExchangeLinkStatus StatusClock StatusLimits StatusResult"
     ),
     "wallets": "NavPoint PnlRanges WalletNavResult WalletPnlResult WalletPositionsResult WalletResult",
     "events": (

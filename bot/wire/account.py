@@ -11,6 +11,17 @@ from bot.wire.limits import AccountLimits, Apis, Credit, Health, Limits
 from bot.wire.resources import Guardian, Order, Position, TradeResource
 
 
+class AccountExchange(Resource):
+    """The account at an exchange that this account follows. `link`: away, behind or in_step, `since` when and why."""
+
+    name: str
+    network: str
+    link: str
+    since: int
+    reason: str | None = None
+    transferred_usd: Amount
+
+
 class AccountSnapshot(Resource):
     """Answer of GET /v1/account: the whole account at one instant. Read events from `last_event_id` on."""
 
@@ -33,6 +44,8 @@ class AccountSnapshot(Resource):
     last_event_id: str
     health: Health
     server_time: int | None = None
+    # absent for a sandbox account
+    exchange: AccountExchange | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class FundingMethod(Resource):

@@ -167,6 +167,29 @@ class LivePriceStatus(Resource):
     sources: tuple[PriceSourceStatus, ...] = Field(default=(), exclude_if=lambda value: not value)
 
 
+class ExchangeLinkStatus(Resource):
+    """The account at an exchange that the service follows. `link`: away, behind or in_step, `since` when and for which
+    `reason`.
+
+    `waiting_fills`: fills that the service cannot book yet because one before them is missing. `differences`: what the
+    books of the service have otherwise than the exchange. `clock_difference_ms`: the exchange's clock less ours.
+    `request_weight`: what the requests of the last minute count in the exchange's limit.
+    """
+
+    name: str
+    network: str
+    address: str
+    account_id: str | None = None
+    link: str
+    since: int | None = None
+    reason: str | None = None
+    sessions: int = 0
+    waiting_fills: int = 0
+    clock_difference_ms: int | None = None
+    request_weight: int | None = None
+    differences: tuple[str, ...] = ()
+
+
 class StatusResult(Resource):
     """Answer of GET /v1/system/status."""
 
@@ -180,6 +203,8 @@ class StatusResult(Resource):
     limits: StatusLimits | None = None
     # absent without live prices
     prices: LivePriceStatus | None = Field(default=None, exclude_if=lambda value: value is None)
+    # absent if the service follows no account at an exchange
+    exchange: ExchangeLinkStatus | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class AgentDocument(Resource):

@@ -74,6 +74,27 @@ class ClockParam(click.ParamType[str]):
         return text
 
 
+class ExchangeAccountParam(click.ParamType[tuple[str, str, str]]):
+    """`EXCHANGE:NETWORK:ADDRESS`. Returns the three, the address in lower case."""
+
+    name = "account"
+
+    def convert(
+        self, value: str | tuple[str, str, str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str, str]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"([a-z0-9_]+):(testnet|mainnet|[1-9][0-9]{0,4}):(0x[0-9a-fA-F]{40})", value, re.ASCII)
+        if match is None:
+            self.fail(
+                f"{value!r} is no account at an exchange; write EXCHANGE:testnet:0x and 40 hexadecimal digits (or"
+                " mainnet, or the port of a local exchange)",
+                param,
+                ctx,
+            )
+        return match[1], match[2], match[3].lower()
+
+
 class CandlesFile(NamedTuple):
     """A file of candles, and its market if one was given."""
 

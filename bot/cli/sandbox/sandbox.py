@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bot.cli.common.param_types import CandleFile, CandlesFile, ClockParam, recordings
+from bot.cli.common.param_types import CandleFile, CandlesFile, ClockParam, ExchangeAccountParam, recordings
+
+if TYPE_CHECKING:
+    from bot.service.exchange_accounts.account_options import FollowedAccount
 
 EPILOG = """\b
 Examples:
@@ -15,6 +19,8 @@ Examples:
   bot sandbox --data BTC=candles.csv.gz --clock 600x
   bot sandbox --prices ccxt:hyperliquid --markets BTC,ETH
   bot sandbox --prices ccxt:kraken:BTC=BTC/USD --prices ccxt:binance:ETH
+  bot sandbox --db watched.db --prices hyperliquid:testnet --exchange-account hyperliquid:testnet:0x1a642f0e3c3af545e\
+7acbd38b07251b3990914f1
 
 \b
 Then, from anywhere on this machine:
@@ -64,6 +70,14 @@ Then, from anywhere on this machine:
     default="",
     metavar="BTC,ETH",
     help="Markets to list (default: all). With --prices, BTC=BTC/USDC names the exchange's market.",
+)
+@click.option(
+    "--exchange-account",
+    "followed",
+    type=ExchangeAccountParam(),
+    default=None,
+    metavar="hyperliquid:testnet:0x...",
+    help="Follow this account at an exchange: its fills, funding and transfers become events. Nothing is sent there.",
 )
 @click.option(
     "--control-socket",
@@ -120,6 +134,7 @@ def sandbox(
     data: tuple[CandlesFile, ...],
     prices: tuple[str, ...],
     markets: str,
+    followed: tuple[str, str, str] | None,
     control_socket: Path | None,
     no_rate_limits: bool,
     origins: tuple[str, ...],
@@ -160,6 +175,7 @@ def sandbox(
         webhooks_private=private_webhooks,
         ready_fd=ready_fd,
         ready_file=ready_file,
+        followed=_followed(followed),
     )
 
     def say(base_url: str) -> None:
@@ -173,6 +189,15 @@ def sandbox(
             )
 
     return serve(options, on_ready=say)
+
+
+def _followed(given: tuple[str, str, str] | None) -> FollowedAccount | None:
+    if given is None:
+        return None
+    # Only a service with such an account loads this.
+    from bot.service.exchange_accounts.account_options import FollowedAccount
+
+    return FollowedAccount(*given)
 
 
 def _market(text: str) -> str:

@@ -111,13 +111,14 @@ class AccountOperations(OperationExecutor):
         now = self.refresh()
         state, account = self.machine.state, self.account(principal)
         limits = self._limits(principal, context, now)
+        exchange = account_views.exchange(account)
         return ServiceAnswer.ok(
             {
                 "accountId": account.id,
                 "address": account.address,
                 "epoch": account.epoch,
                 "nickname": account.name,
-                "environment": "sandbox",
+                "environment": account_views.environment(account),
                 "accountValueUsd": format_e8(ledger.account_value(state, account)),
                 "balanceUsd": format_e8(account.balance),
                 "freeMarginUsd": format_e8(ledger.free_margin(state, account)),
@@ -132,6 +133,7 @@ class AccountOperations(OperationExecutor):
                 "lastEventId": event_id(account.event_seq),
                 "health": account_views.health(state, account),
                 "serverTime": now,
+                **({} if exchange is None else {"exchange": exchange}),
             }
         )
 

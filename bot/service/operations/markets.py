@@ -23,6 +23,8 @@ class MarketOperations(AccountOperations):
     """The public reads. `live_view`: the state of live prices, in a service that has them."""
 
     live_view: Callable[[], dict[str, Any]] | None = None
+    # the state of the exchange link, in a service that follows an account at an exchange
+    exchange_view: Callable[[], dict[str, Any]] | None = None
 
     def markets(self, query: MarketsQuery) -> ServiceAnswer:
         """GET /v1/markets."""
@@ -169,6 +171,7 @@ class MarketOperations(AccountOperations):
                 "clock": {"mode": clock.mode, "speed": speed},
                 "limits": {"platform": self.platform(), "rate": self.rate_limits.views(None, context.ip)},
                 **({} if prices is None else {"prices": prices}),
+                **({} if self.exchange_view is None else {"exchange": self.exchange_view()}),
             }
         )
 

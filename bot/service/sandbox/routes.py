@@ -69,6 +69,12 @@ class Control:
         }
 
     def _refuse_if_live(self) -> None:
+        if self._operations.exchange_view is not None:
+            text = (
+                "this service follows an account at an exchange, whose time, prices and past cannot be set; start one"
+                " without --exchange-account for that"
+            )
+            raise OperationRefused(Refusal("forbidden", text))
         if self._machine.feed.live():
             text = (
                 "this service has live prices, so its time and prices cannot be set; start one without --prices for"
@@ -160,6 +166,12 @@ class Control:
         operations, machine = self._operations, self._machine
         machine.catch_up()
         account = self._account(request.account_id)
+        if account is None and operations.exchange_view is not None:
+            link = operations.exchange_view()
+            text = (
+                f"the link has not read the account {link['address']} yet ({link['reason'] or link['link']}); try again"
+            )
+            raise OperationRefused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
         if account is None:
             account, minted = operations.new_account(EMBEDDED, EMBEDDED_BALANCE, key_name=MINTED)
         else:
@@ -221,6 +233,8 @@ class Control:
     def _account(self, wanted: str | None) -> VenueAccount | None:
         accounts = self._machine.state.accounts
         # Anybody may use that account name; the first key shows the owner.
+        if wanted is None and self._operations.exchange_view is not None:
+            return next((one for one in accounts.values() if one.exchange is not None), None)
         if wanted is None:
             return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)
         if wanted not in accounts:

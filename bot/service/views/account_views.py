@@ -437,10 +437,33 @@ def _venue(state: State) -> str:
     return "ok" if False not in are_open else "degraded" if True in are_open else "halted"
 
 
+def environment(account: VenueAccount) -> str:
+    """What the money of an account is: sandbox, local (an exchange on this machine), testnet or mainnet."""
+    if account.exchange is None:
+        return "sandbox"
+    network = account.exchange.network
+    return "local" if network.isdigit() else network
+
+
+def exchange(account: VenueAccount) -> Body | None:
+    """The account at an exchange that this account follows; None for a sandbox account."""
+    followed = account.exchange
+    if followed is None:
+        return None
+    return {
+        "name": followed.exchange,
+        "network": followed.network,
+        "link": followed.link,
+        "since": followed.link_since_ms,
+        "reason": followed.link_reason,
+        "transferredUsd": format_e8(followed.transferred),
+    }
+
+
 def credit(state: State, account: VenueAccount) -> Body:
     return {
         "grantedUsd": format_e8(account.start_balance),
         "remainingUsd": format_e8(ledger.free_margin(state, account)),
         "expiresAt": None,
-        "policy": "sandbox",
+        "policy": "sandbox" if account.exchange is None else "exchange",
     }

@@ -11,6 +11,7 @@ from bot.venue.model.commands import BookFunding, BookTakeover, BookTransfer, Se
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, next_oid, next_seq, open_trade
 from bot.venue.model.state import (
+    HOUR_MS,
     ExchangeMargin,
     ExchangePosition,
     State,
@@ -26,9 +27,12 @@ ROUNDING: Final = 200
 
 
 def fund(state: State, command: BookFunding) -> None:
-    """Book a payment. It goes through the balance; a report of margins says what an isolated position paid of it."""
+    """Book a payment: one an hour and market, whose copies may differ by milliseconds.
+
+    It goes through the balance; a report of margins says what an isolated position paid of it."""
     account, exchange = followed(state, command.account)
-    if not is_new(exchange, FUNDING, f"{command.coin} {command.at_ms}", command.at_ms):
+    hour = (command.at_ms + HOUR_MS // 2) // HOUR_MS
+    if not is_new(exchange, FUNDING, f"{command.coin} {hour}", command.at_ms):
         return
     account.balance += command.amount
     account.funding += command.amount
@@ -138,11 +142,15 @@ def _change_leverage(state: State, account: VenueAccount, position: VenuePositio
 
 
 def take_over(state: State, command: BookTakeover) -> None:
-    """End positions that the exchange took without fills, at the mark. What its cash lacks then is margin lost."""
+    """End positions that the exchange took without fills, at the mark. What its cash lacks then is margin lost, also if
+    every position was taken with fills.
+    """
     account, exchange = followed(state, command.account)
     if not is_new(exchange, TRANSFER, command.takeover, command.at_ms):
         return
     taken = [account.positions[coin] for coin in command.coins if coin in account.positions]
+    if not taken:
+        _lose_margin(state, account, command)
     for position in taken:
         market = state.markets[position.coin]
         trade = _takeover_trade(state, account, position)
@@ -176,6 +184,37 @@ def take_over(state: State, command: BookTakeover) -> None:
             account.balance,
         )
         emit(state, account, event)
+
+
+def _lose_margin(state: State, account: VenueAccount, command: BookTakeover) -> None:
+    """The fills of a liquidation are booked, and the exchange has kept the margin that was left."""
+    lost = nav.stand_of(account, state).cash - command.cash
+    trades = (one for one in reversed(account.trades) if one.coin in command.coins and one.kind == "liquidation")
+    trade = next(trades, None)
+    if trade is None or not lost:
+        return
+    account.balance -= lost
+    account.margin_lost += lost
+    trade.margin_lost += lost
+    ledger.realize_today(account, state.now_ms, -lost)
+    px = trade.avg_px() or state.markets[trade.coin].mark
+    event = Liquidated(
+        account.id,
+        next_seq(account),
+        state.now_ms,
+        "backstop",
+        trade.coin,
+        trade.id,
+        side_name(trade.side),
+        0,
+        px,
+        state.markets[trade.coin].mark,
+        0,
+        0,
+        lost,
+        account.balance,
+    )
+    emit(state, account, event)
 
 
 def _takeover_trade(state: State, account: VenueAccount, position: VenuePosition) -> VenueTrade:

@@ -31,6 +31,16 @@ def see(state: State, command: SeeReportedOrder) -> None:
     attach(account, told.coin)
 
 
+def is_news(account: VenueAccount, told: ReportedOrder) -> bool:
+    """True if this report would change something."""
+    assert account.exchange is not None
+    number = account.exchange.orders.get(told.order_id)
+    if number is None:
+        return f"{ORDER} {told.order_id}" not in account.exchange.seen
+    order = account.orders[number]
+    return (order.limit_px, order.trigger_px, order.size) != _present(account, order, told)
+
+
 def _open(state: State, account: VenueAccount, exchange: ExchangeAccount, told: ReportedOrder) -> None:
     is_limit = told.kind == "limit"
     closes = told.reduce_only or not is_limit
@@ -62,13 +72,18 @@ def _open(state: State, account: VenueAccount, exchange: ExchangeAccount, told: 
 
 def _change(state: State, account: VenueAccount, order: VenueOrder, told: ReportedOrder) -> None:
     """A new price. The size of an order changes by its fills alone; that of a position's stop follows the position."""
-    limit_px = told.px if order.kind == "limit" else None
+    present = _present(account, order, told)
+    if (order.limit_px, order.trigger_px, order.size) != present:
+        order.limit_px, order.trigger_px, order.size = present
+        emit_order(state, account, order, "changed")
+
+
+def _present(account: VenueAccount, order: VenueOrder, told: ReportedOrder) -> tuple[int | None, int | None, int]:
+    """Limit, trigger and size of a reported order."""
     size = order.size
     if not told.size and (position := account.positions.get(order.coin)) is not None:
         size = position.size
-    if (order.limit_px, order.trigger_px, order.size) != (limit_px, told.trigger_px, size):
-        order.limit_px, order.trigger_px, order.size = limit_px, told.trigger_px, size
-        emit_order(state, account, order, "changed")
+    return told.px if order.kind == "limit" else None, told.trigger_px, size
 
 
 def end(state: State, command: EndReportedOrder) -> None:

@@ -1,0 +1,277 @@
+"""The task that follows an account at an exchange: sessions with the link, one after another, with growing waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from bot.clock import SECOND_MS
+from bot.errors import BotError
+from bot.exchanges.link.client import ExchangeLink
+from bot.exchanges.protocol import (
+    AccountReport,
+    AccountStanding,
+    FillCursor,
+    LinkHealth,
+    LinkState,
+    LiquidationReport,
+    NoExchangeAnswer,
+    OpenOrders,
+)
+from bot.logs import log
+from bot.money import format_e8
+from bot.service.exchange_accounts.account_options import FollowedAccount, exchange_account
+from bot.service.exchange_accounts.report_commands import MarketNames, commands_of, position
+from bot.service.state_machine.machine import Machine
+from bot.venue.accounting import nav
+from bot.venue.exchange import reports as venue_reports
+from bot.venue.exchange.order_reports import VENUE
+from bot.venue.model import commands as c
+from bot.venue.model.state import VenueAccount
+
+WAIT_FIRST_SECONDS: Final = 1.0
+WAIT_MAX_SECONDS: Final = 60.0
+# A session that lasted so long was a good one, so the waits begin anew.
+GOOD_SESSION_MS: Final = 60 * SECOND_MS
+# Standings come every 5 s.
+HEALTH_EVERY_MS: Final = 15 * SECOND_MS
+# What a liquidation took is compared with standings that are so much newer.
+TAKEOVER_WAIT_MS: Final = 5 * SECOND_MS
+# A difference counts when so many standings in a row show it: a standing may be older than the newest fill.
+DIFFERENCES_MIN: Final = 3
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class ExchangeFollower:
+    """Follows one account. Until the exchange has told its cash and positions once, there is no account here."""
+
+    def __init__(self, machine: Machine, followed: FollowedAccount, sleep: Sleep = asyncio.sleep) -> None:
+        self.followed = followed
+        self.sessions = 0
+        # why the last session ended, while no session has told anything since
+        self.trouble: str | None = None
+        self.health: LinkHealth | None = None
+        # what the books have otherwise than the exchange
+        self.differences: tuple[str, ...] = ()
+        self._machine = machine
+        self._sleep = sleep
+        self._names = MarketNames(_coins_by_symbol(machine, followed), machine.state.markets)
+        self._session = _Session()
+
+    @property
+    def account(self) -> VenueAccount | None:
+        return exchange_account(self._machine)
+
+    def begin(self) -> None:
+        """Nothing is known of the account until the link has told it."""
+        self._see_away("the service has started and the link has told nothing yet")
+
+    async def run(self) -> None:
+        """Hold sessions until cancelled."""
+        wait = WAIT_FIRST_SECONDS
+        while True:
+            begun_ms = self._machine.clock.now_ms()
+            try:
+                await self.session()
+            except BotError as error:
+                self.trouble = str(error)
+                self._see_away(self.trouble)
+                log.warning("exchange.disconnected", message=self.trouble, wait_seconds=wait)
+            if self._machine.clock.now_ms() - begun_ms > GOOD_SESSION_MS:
+                wait = WAIT_FIRST_SECONDS
+            await self._sleep(wait)
+            wait = min(WAIT_MAX_SECONDS, wait * 2)
+
+    async def session(self) -> None:
+        """One link. NoExchangeAnswer when it ends."""
+        self.sessions += 1
+        self._session, self.health = _Session(), None
+        asked_ms = 0
+        followed = self.followed
+        link = ExchangeLink(followed.exchange, followed.network, agent_key_file=followed.agent_key_file)
+        async with link:
+            async for batch in link.account(followed.address, self.cursor()):
+                self.take(batch)
+                now_ms = self._machine.clock.now_ms()
+                if now_ms - asked_ms > HEALTH_EVERY_MS:
+                    asked_ms = now_ms
+                    self.health = await link.health()
+        raise NoExchangeAnswer("the link has ended the reports of the account")
+
+    def cursor(self) -> FillCursor | None:
+        """From where a new link reads; None until there is an account."""
+        account = self.account
+        if account is None or account.exchange is None:
+            return None
+        at_ms, sizes = venue_reports.cursor(account)
+        symbols = {coin: symbol for symbol, coin in self._names.symbols.items()}
+        return FillCursor(
+            at_ms,
+            {symbols.get(coin, coin): size for coin, size in sizes.items()},
+            funding_ms=venue_reports.money_cursor(account.exchange, venue_reports.FUNDING),
+            transfers_ms=venue_reports.money_cursor(account.exchange, venue_reports.TRANSFER),
+        )
+
+    # ── Reports ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, batch: Sequence[AccountReport]) -> None:
+        """Book a batch of reports. UnlistedMarket leaves the rest of it to the next session."""
+        self._machine.catch_up()
+        self._session.see(batch)
+        account = self.account
+        if account is None:
+            batch = self._adopt(batch)
+            account = self.account
+        if account is None:
+            return
+        self.trouble = None
+        for report in batch:
+            for command in commands_of(report, account, self._names):
+                self._machine.run(command)
+        self._end_absent_orders(account)
+        self._compare(account)
+        self._take_over(account)
+
+    def _adopt(self, batch: Sequence[AccountReport]) -> Sequence[AccountReport]:
+        """Begin the account with standings of one instant, when the link is in step. Returns the reports to book."""
+        session = self._session
+        session.early += batch
+        standings = session.standings
+        if session.phase != "in_step" or not standings or len({one.at_ms for one in standings.values()}) > 1:
+            return ()
+        positions = tuple(position(one, self._names) for told in standings.values() for one in told.positions)
+        state, followed = self._machine.state, self.followed
+        command = c.AdoptExchangeAccount(
+            account=f"acc_{state.account_seq + 1:08d}",
+            address=followed.address,
+            name=None,
+            exchange=followed.exchange,
+            network=followed.network,
+            at_ms=next(iter(standings.values())).at_ms,
+            cash=sum(one.cash for one in standings.values()),
+            positions=positions,
+        )
+        self._machine.run(command)
+        early, session.early = session.early, []
+        # The last state is the present one.
+        return [one for one in early if not isinstance(one, LinkState)] + [LinkState("in_step", 0)]
+
+    def _take_over(self, account: VenueAccount) -> None:
+        """End what the exchange took in a liquidation without fills: positions, and margin that its cash lacks now."""
+        session = self._session
+        for report in list(session.liquidations):
+            standing = session.standings.get(report.group)
+            if standing is None or standing.at_ms < report.at_ms + TAKEOVER_WAIT_MS:
+                continue
+            if not session.differing:
+                session.liquidations.remove(report)
+            elif session.differing >= DIFFERENCES_MIN:
+                session.liquidations.remove(report)
+                left = {one.market for one in standing.positions}
+                coins = tuple(self._names.coin(market) for market, _ in report.positions if market not in left)
+                cash = sum(one.cash for one in session.standings.values())
+                self._machine.run(c.BookTakeover(account.id, report.liquidation_id, report.at_ms, coins, cash))
+
+    def _end_absent_orders(self, account: VenueAccount) -> None:
+        """Once a session: end the orders that have ended while nobody listened."""
+        session = self._session
+        is_whole = bool(session.standings) and set(session.standings) <= set(session.open_ids)
+        if session.has_swept or session.phase != "in_step" or not is_whole:
+            return
+        session.has_swept = True
+        assert account.exchange is not None
+        there = {order_id for ids in session.open_ids.values() for order_id in ids}
+        at_ms = max(one.at_ms for one in session.standings.values())
+        for order_id in [known for known in account.exchange.orders if known not in there]:
+            self._machine.run(c.EndReportedOrder(account.id, order_id, at_ms, VENUE))
+
+    def _compare(self, account: VenueAccount) -> None:
+        """Compare cash and sizes with the newest standings. A standing may be older than the newest fill."""
+        session = self._session
+        # A position that was taken without fills keeps the link behind.
+        is_known = session.phase == "in_step" or (session.phase == "behind" and session.liquidations)
+        if not is_known or not session.is_standing_new:
+            return
+        found = tuple(self._found_differences(account))
+        session.differing = session.differing + 1 if found else 0
+        if not found:
+            self.differences = ()
+        elif session.differing >= DIFFERENCES_MIN and self.differences != found:
+            self.differences = found
+            log.error("exchange.differs", differences=list(found))
+
+    def _found_differences(self, account: VenueAccount) -> list[str]:
+        standings = self._session.standings.values()
+        cash = nav.stand_of(account, self._machine.state).cash
+        told = sum(one.cash for one in standings)
+        texts = [] if cash == told else [f"cash: {format_e8(cash)} USD here, {format_e8(told)} at the exchange"]
+        ours = {coin: held.side * held.size for coin, held in account.positions.items()}
+        theirs = {self._names.coin(one.market): one.signed_size for told in standings for one in told.positions}
+        for coin in sorted({*ours, *theirs}):
+            if (size := ours.get(coin, 0)) != (there := theirs.get(coin, 0)):
+                texts.append(f"{coin}: {format_e8(size)} here, {format_e8(there)} at the exchange")
+        return texts
+
+    def _see_away(self, reason: str) -> None:
+        self._machine.catch_up()
+        if (account := self.account) is not None:
+            self._machine.run(c.SeeLink(account.id, "away", reason))
+
+    # ── Status ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def view(self) -> dict[str, Any]:
+        """The state of the link, for GET /v1/system/status."""
+        account, health = self.account, self.health
+        known = None if account is None else account.exchange
+        return {
+            "name": self.followed.exchange,
+            "network": self.followed.network,
+            "address": self.followed.address,
+            "accountId": None if account is None else account.id,
+            # Before there is an account nothing is known of it, whatever the link knows.
+            "link": "away" if known is None else known.link,
+            "since": None if known is None else known.link_since_ms,
+            "reason": self.trouble if known is None else known.link_reason,
+            "sessions": self.sessions,
+            "waitingFills": 0 if known is None else len(known.waiting),
+            "clockDifferenceMs": None if health is None else health.clock_difference_ms,
+            "requestWeight": None if health is None else health.weight,
+            "differences": list(self.differences),
+        }
+
+
+class _Session:
+    """What one link has told."""
+
+    def __init__(self) -> None:
+        self.phase = "away"
+        self.standings: dict[str, AccountStanding] = {}
+        self.is_standing_new = False
+        self.open_ids: dict[str, set[str]] = {}
+        self.liquidations: list[LiquidationReport] = []
+        # reports that came before there was an account
+        self.early: list[AccountReport] = []
+        self.has_swept = False
+        self.differing = 0
+
+    def see(self, batch: Sequence[AccountReport]) -> None:
+        told = {one.group: one for one in batch if isinstance(one, AccountStanding)}
+        self.is_standing_new = bool(told)
+        self.standings |= told
+        for one in batch:
+            if isinstance(one, LinkState):
+                self.phase = one.phase
+            elif isinstance(one, OpenOrders):
+                self.open_ids[one.group] = {order.order_id for order in one.orders}
+            elif isinstance(one, LiquidationReport):
+                self.liquidations.append(one)
+
+
+def _coins_by_symbol(machine: Machine, followed: FollowedAccount) -> Mapping[str, str]:
+    """The names that the exchange has for the coins of this service, as its prices have them."""
+    live = json.loads(machine.feed.options or "{}").get("live", ())
+    source = f"{followed.exchange}:{followed.network}"
+    return {symbol: coin for one in live if one["source"] == source for coin, symbol in one["symbols"].items()}

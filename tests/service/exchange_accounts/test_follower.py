@@ -1,0 +1,295 @@
+"""A service follows an account at a local exchange: real sockets, a real link process, a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import eth_account
+import httpx
+import pytest
+from hyperliquid.exchange import Exchange
+
+from bot.errors import ConfigError
+from bot.service.exchange_accounts.account_options import FollowedAccount
+from bot.service.host import HostOptions, Service, build
+from bot.testing.hyperliquid import LocalExchange
+from bot.venue.accounting import nav
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import VenueAccount
+from bot.wire import AccountSnapshot, EventsPage, StatusResult
+from tests.service.conftest import CONTROL_TOKEN
+
+WALLET = eth_account.Account.from_key("0x" + "01" * 32)
+ADDRESS = WALLET.address.lower()
+FUNDED = pytest.mark.hyperliquid(accounts={ADDRESS: "100000"}, clock="real")
+
+
+class Hand:
+    """A person who trades on the exchange's own page."""
+
+    def __init__(self, exchange: LocalExchange) -> None:
+        self.exchange = exchange
+        self.sdk = Exchange(WALLET, exchange.base_url)
+
+    def trade(self, size: float, coin: str = "BTC") -> None:
+        """Buy at once; a negative size sells."""
+        px = {"BTC": 100_000, "ETH": 3_000}[coin] * (1.1 if size > 0 else 0.9)
+        answer = self.sdk.order(coin, size > 0, abs(size), round(px), {"limit": {"tif": "Ioc"}})
+        assert "filled" in answer["response"]["data"]["statuses"][0], answer
+
+    def rest(self, size: float, px: float) -> int:
+        answer = self.sdk.order("BTC", size > 0, abs(size), px, {"limit": {"tif": "Gtc"}})
+        return int(answer["response"]["data"]["statuses"][0]["resting"]["oid"])
+
+    def raw(self) -> int:
+        """The cash at cost that the exchange has, in units of 1e-8."""
+        told = self.exchange.info("clearinghouseState", user=ADDRESS)["marginSummary"]["totalRawUsd"]
+        return round(float(told) * 1e6) * 100
+
+
+def options_of(exchange: LocalExchange, db: Path, **more: Any) -> HostOptions:
+    followed = FollowedAccount("hyperliquid", exchange.base_url.rpartition(":")[2], ADDRESS)
+    defaults: dict[str, Any] = {"markets": ("BTC", "ETH"), "hold_prices": True, "followed": followed}
+    return HostOptions(db=db, **defaults | more)
+
+
+@asynccontextmanager
+async def running(options: HostOptions) -> AsyncIterator[Service]:
+    service = build(options, control_token=CONTROL_TOKEN)
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.stop()
+
+
+async def until(is_so: Callable[[], bool], seconds: float = 40) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+def account_of(service: Service) -> VenueAccount:
+    assert service.follower is not None and service.follower.account is not None
+    return service.follower.account
+
+
+def is_in_step(service: Service) -> bool:
+    account = service.follower and service.follower.account
+    return account is not None and account.exchange is not None and account.exchange.link == "in_step"
+
+
+def size_of(service: Service, coin: str = "BTC") -> int:
+    held = account_of(service).positions.get(coin)
+    return 0 if held is None else held.side * held.size
+
+
+def cash_of(service: Service) -> int:
+    return nav.stand_of(account_of(service), service.machine.state).cash
+
+
+@asynccontextmanager
+async def owner(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """The owner of the account, with a key as an embedded daemon gets it."""
+    transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        control = {"Authorization": f"Bearer {CONTROL_TOKEN}"}
+        minted = (await http.post("/sandbox/v1/keys", json={}, headers=control)).json()
+        assert minted["address"] == ADDRESS
+        http.headers["Authorization"] = f"Bearer {minted['apiKey']}"
+        yield http
+
+
+@FUNDED
+async def test_hand_trades_become_events_and_the_books_equal_the_exchange(
+    hyperliquid: LocalExchange, tmp_path: Path
+) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    await asyncio.to_thread(hand.trade, 0.01)
+    async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:
+        await until(lambda: is_in_step(service))
+        assert size_of(service) == E8 // 100
+        for size in (0.02, -0.05, 0.01):
+            await asyncio.to_thread(hand.trade, size)
+        await asyncio.to_thread(hand.trade, 0.3, "ETH")
+        await until(lambda: size_of(service) == -E8 // 100 and size_of(service, "ETH") == 3 * E8 // 10)
+        assert cash_of(service) == hand.raw()
+        await asyncio.to_thread(hand.rest, 0.01, 80_000)
+        await until(lambda: len(account_of(service).orders) == 1)
+        async with owner(service) as http:
+            answer = AccountSnapshot.model_validate((await http.get("/v1/account")).json())
+            assert answer.exchange is not None and answer.exchange.link == "in_step"
+            assert (answer.environment, answer.address) == ("local", ADDRESS)
+            assert [str(order.limit_px) for order in answer.orders] == ["80000"]
+            page = EventsPage.model_validate((await http.get("/v1/events")).json())
+            kinds = [f"{event.type}.{event.subtype}" for event in page.events]
+            assert kinds.count("fill.entry") == 3 and kinds.count("fill.exit") == 2
+            assert {"account.link", "account.created", "order.open"} <= set(kinds)
+            assert all(event.data.venue_ts for event in page.events if event.type == "fill")
+            status = StatusResult.model_validate((await http.get("/v1/system/status")).json())
+            assert status.exchange is not None
+            assert (status.exchange.link, status.exchange.differences) == ("in_step", ())
+
+
+@FUNDED
+async def test_nothing_is_sent_and_the_refusal_says_so(hyperliquid: LocalExchange, tmp_path: Path) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    await asyncio.to_thread(hand.trade, 0.01)
+    async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:
+        await until(lambda: is_in_step(service))
+        async with owner(service) as http:
+            for path, body in (
+                ("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 100}),
+                ("/v1/positions/BTC/close", {}),
+                ("/v1/account/kill", {}),
+                ("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 60, "onMiss": "flatten"}),
+            ):
+                answer = await http.post(path, json=body, headers={"Idempotency-Key": path})
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (503, "service_unavailable"), answer.text
+                assert error["message"].startswith("this account is watched only")
+                assert error["details"] == {"reason": "watched_only"}
+                assert error.get("orderSubmitted", False) is False
+            control = {"Authorization": f"Bearer {CONTROL_TOKEN}"}
+            for path, body in (
+                ("clock/advance", {"ms": 1}),
+                ("reset", {}),
+                ("restore", {"name": "a"}),
+                ("fork", {"name": "a"}),
+                ("seed", {"seed": 1}),
+            ):
+                answer = await http.post(f"/sandbox/v1/{path}", json=body, headers=control)
+                assert answer.status_code == 403, (path, answer.text)
+                assert "follows an account at an exchange" in answer.json()["error"]["message"]
+            assert (await http.post("/v1/sandbox/accounts/reset", json={})).status_code == 403
+        assert [order["sz"] for order in hyperliquid.info("openOrders", user=ADDRESS)] == []
+
+
+@FUNDED
+async def test_a_restart_books_what_happened_meanwhile_once(hyperliquid: LocalExchange, tmp_path: Path) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    options = options_of(hyperliquid, tmp_path / "a.db")
+    async with running(options) as service:
+        await until(lambda: is_in_step(service))
+        await asyncio.to_thread(hand.trade, 0.02)
+        await asyncio.to_thread(hand.rest, 0.01, 80_000)
+        await until(lambda: size_of(service) == 2 * E8 // 100 and len(account_of(service).orders) == 1)
+    for size in (0.01, -0.05):
+        await asyncio.to_thread(hand.trade, size)
+    await asyncio.to_thread(hand.sdk.cancel, "BTC", hyperliquid.info("openOrders", user=ADDRESS)[0]["oid"])
+    # Without the option: the database knows the account.
+    async with running(options_of(hyperliquid, tmp_path / "a.db", followed=None)) as service:
+        await until(lambda: is_in_step(service) and not account_of(service).orders)
+        assert size_of(service) == -2 * E8 // 100
+        assert cash_of(service) == hand.raw()
+        assert account_of(service).trade_seq == 1 + 1 + 2
+        books = size_of(service), cash_of(service), account_of(service).fees
+    async with running(options) as service:
+        assert (size_of(service), cash_of(service), account_of(service).fees) == books
+        await until(lambda: is_in_step(service))
+        assert account_of(service).trade_seq == 4
+
+
+@FUNDED
+async def test_a_killed_link_is_started_again_and_nothing_is_lost(hyperliquid: LocalExchange, tmp_path: Path) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:
+        await until(lambda: is_in_step(service))
+        assert service.follower is not None
+        for count in (1, 2):
+            os.kill(link_pid(), signal.SIGKILL)
+            await asyncio.to_thread(hand.trade, 0.01)
+            await until(lambda: not is_in_step(service))
+            await until(lambda: is_in_step(service))
+            assert size_of(service) == count * E8 // 100
+        assert cash_of(service) == hand.raw()
+        assert service.follower.sessions == 3
+
+
+def process(hyperliquid: LocalExchange, db: Path, *more: str) -> subprocess.Popen[str]:
+    place = f"hyperliquid:{hyperliquid.base_url.rpartition(':')[2]}:{ADDRESS}"
+    command = [sys.executable, "-m", "bot", "sandbox", "--port", "0", "--json", "--db", str(db), "--markets", "BTC,ETH"]
+    return subprocess.Popen([*command, "--exchange-account", place, *more], stdout=subprocess.PIPE, text=True)
+
+
+@FUNDED
+async def test_kill_9_of_the_service_loses_and_repeats_no_fill(hyperliquid: LocalExchange, tmp_path: Path) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    fills = 0
+    for _ in range(2):
+        service = process(hyperliquid, tmp_path / "a.db")
+        try:
+            assert service.stdout is not None
+            base_url = json.loads(await asyncio.to_thread(service.stdout.readline))["baseUrl"]
+            async with asyncio.timeout(60):
+                while link_of(base_url)["link"] != "in_step":
+                    await asyncio.sleep(0.1)
+            for size in (0.01, -0.02, 0.02):
+                await asyncio.to_thread(hand.trade, size)
+                fills += 1
+        finally:
+            service.kill()
+            service.wait()
+            service.stdout.close()
+    async with running(options_of(hyperliquid, tmp_path / "a.db", followed=None)) as last:
+        await until(lambda: is_in_step(last))
+        assert (size_of(last), cash_of(last)) == (2 * E8 // 100, hand.raw())
+        assert account_of(last).trade_seq == fills
+
+
+def link_of(base_url: str) -> dict[str, Any]:
+    told: dict[str, Any] = httpx.get(f"{base_url}/v1/system/status", timeout=10).json()["exchange"]
+    return told
+
+
+def link_pid() -> int:
+    """The link is a child of this process."""
+    for path in Path("/proc").iterdir():
+        with suppress(OSError):
+            if path.name.isdigit():
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == os.getpid() and "bot.exchanges.link.process" in (path / "cmdline").read_text():
+                    return int(path.name)
+    raise AssertionError("there is no link")
+
+
+@FUNDED
+async def test_a_market_that_the_service_does_not_list_is_named(hyperliquid: LocalExchange, tmp_path: Path) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    await asyncio.to_thread(hand.trade, 0.3, "ETH")
+    options = options_of(hyperliquid, tmp_path / "a.db", markets=("BTC",))
+    async with running(options) as service:
+        assert service.follower is not None
+        await until(lambda: service.follower is not None and service.follower.trouble is not None)
+        assert service.follower.trouble is not None
+        assert service.follower.trouble.startswith("ETH: the account trades this market, and this service does not")
+        assert service.follower.view()["reason"] == service.follower.trouble
+        assert service.follower.account is None
+
+
+@FUNDED
+async def test_options_that_cannot_keep_such_an_account_are_refused(hyperliquid: LocalExchange, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    other = FollowedAccount("hyperliquid", "testnet", "0x" + "b" * 40)
+    for more, text in (
+        ({"db": ":memory:"}, "needs a database file; name one with --db"),
+        ({"clock": "manual"}, "needs --clock real"),
+        ({"followed": FollowedAccount("hyperliquid", "moon", ADDRESS)}, "write hyperliquid:testnet"),
+        ({"followed": FollowedAccount("binance", "testnet", ADDRESS)}, "exchange 'binance' is not known"),
+    ):
+        options = options_of(hyperliquid, **{"db": tmp_path / "b.db"} | more)
+        with pytest.raises(ConfigError, match=text):
+            build(options)
+    async with running(options_of(hyperliquid, db)) as service:
+        await until(lambda: is_in_step(service))
+    with pytest.raises(ConfigError, match="this database follows 0x.* use a new database"):
+        build(options_of(hyperliquid, db, followed=other))
