@@ -17,6 +17,25 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
+WEEK_MS: Final = 7 * DAY_MS
+# from the epoch, a Thursday, to the first Monday
+MONDAY_MS: Final = 4 * DAY_MS
+# Every interval of bars, the shortest first. The interface serves some of them.
+INTERVALS: Final = {
+    "1m": MINUTE_MS,
+    "3m": 3 * MINUTE_MS,
+    "5m": 5 * MINUTE_MS,
+    "15m": 15 * MINUTE_MS,
+    "30m": 30 * MINUTE_MS,
+    "1h": HOUR_MS,
+    "2h": 2 * HOUR_MS,
+    "4h": 4 * HOUR_MS,
+    "6h": 6 * HOUR_MS,
+    "8h": 8 * HOUR_MS,
+    "12h": 12 * HOUR_MS,
+    "1d": DAY_MS,
+    "1w": WEEK_MS,
+}
 # environment variable that systemd sets for a unit
 BOOT_ID: Final = "BOT_BOOT_ID"
 

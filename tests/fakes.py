@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import ROUND_DOWN, Decimal
+from itertools import groupby
 from typing import Any
 
 from bot.clock import ManualClock
@@ -309,13 +310,10 @@ class FakeVenue:
         return await self._call("trades", page)
 
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
-        assert INTERVAL_MS[interval] == 60_000
-        return await self._call(
-            "candles",
-            lambda: CandlesResult(
-                coin=bare_coin(coin), interval=interval, candles=tuple(self.candle_rows[bare_coin(coin)][-limit:])
-            ),
-        )
+        rows = self.candle_rows[bare_coin(coin)]
+        whole = rows if interval == "1m" else _longer(rows, INTERVAL_MS[interval])
+        answer = CandlesResult(coin=bare_coin(coin), interval=interval, candles=tuple(whole[-limit:]))
+        return await self._call("candles" if interval == "1m" else "longer candles", lambda: answer)
 
     async def markets(self, *, view: str = "trending", limit: int = 150) -> MarketsResult:
         rows = [
@@ -850,3 +848,22 @@ _ASYNC = frozenset(
     and getattr(getattr(FakeVenue, name), "__code__", None) is not None
     and getattr(FakeVenue, name).__code__.co_flags & 0x80
 )
+
+
+def _longer(rows: Sequence[Candle], step_ms: int) -> list[Candle]:
+    """Longer candles, the running one included."""
+    whole: list[Candle] = []
+    for start_ms, parts in groupby(rows, key=lambda row: row.ts - row.ts % step_ms):
+        part = list(parts)
+        whole.append(
+            Candle(
+                ts=start_ms,
+                open=part[0].open,
+                high=max(row.high for row in part),
+                low=min(row.low for row in part),
+                close=part[-1].close,
+                volume=sum(row.volume for row in part),
+                closed=part[-1].ts + 60_000 >= start_ms + step_ms,
+            )
+        )
+    return whole

@@ -78,7 +78,13 @@ def _checked(path: Path, source: ConfigSource) -> ConfigSource:
                 problems.append(source.problem((*at, "approve"), str(error).removeprefix("approve: ")))
         if not bad:
             try:
-                loader.build(loaded, name=strategy.name, markets=strategy.markets, params=strategy.params)
+                loader.build(
+                    loaded,
+                    name=strategy.name,
+                    markets=strategy.markets,
+                    params=strategy.params,
+                    interval=strategy.interval,
+                )
             except BotError as error:
                 problems.append(source.problem((*at, "use"), str(error)))
     if source.settings.account.embedded:
@@ -106,6 +112,7 @@ def check_strategies(settings: Settings) -> None:
             name=strategy.name,
             markets=strategy.markets,
             params=strategy.params,
+            interval=strategy.interval,
         )
 
 

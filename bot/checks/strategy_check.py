@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot.checks.strategy_account import BY_PRICE, NEVER_RIGHT, CheckedAccount
-from bot.clock import monotonic_ns
-from bot.config import Settings
+from bot.clock import INTERVALS, monotonic_ns
+from bot.config import Settings, StrategySettings
 from bot.errors import StrategyError
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries
@@ -29,8 +29,9 @@ from bot.runtime.strategy_host.strategy_limits import limits_of
 from bot.runtime.strategy_host.timers import next_after
 from bot.service.market_data.instruments import CATALOGUE
 from bot.strategy import Bar, Fill, GuardianNote, Strategy, Timer, Trigger
+from bot.strategy.longer_bars import pieces_of
 from bot.venue.model.numbers import E8
-from bot.wire import INTERVAL_MS
+from bot.wire import CANDLES_MAX, INTERVAL_MS
 from bot.words import many
 
 # The bars of each market, after the warm-up.
@@ -139,6 +140,7 @@ class StrategyCheck:
         strategy, instance = self.strategy, self.account.instance
         view = instance.view
         instance.call_without_signals(partial(strategy.on_start, view), now_ms=START_MS)
+        self._begin_longer()
         timers = list(instance.timers.items())
         end_ns = monotonic_ns() + int(CALLS_S * 1e9)
         for number, bar in enumerate(islice(self._bars(), self._bars_in_all()), 1):
@@ -191,15 +193,30 @@ class StrategyCheck:
     def _bars_in_all(self) -> int:
         return min(self.strategy.warmup_bars + BARS, BARS_MAX) * len(self.strategy.markets)
 
+    def _begin_longer(self) -> None:
+        """Generate the past of the longer intervals up to the first bar."""
+        for series, history in self.feed.histories.items():
+            index = self.strategy.markets.index(series.market)
+            for interval, kept in history.longer.items():
+                pieces = pieces_of(interval, series.interval)
+                needed = (self.strategy.longer_bars[interval] + 1) * INTERVALS[interval] // INTERVALS[pieces]
+                last = START_MS // INTERVALS[pieces]
+                numbers = range(last - min(needed, CANDLES_MAX), last)
+                kept.begin([_bar(series.market, index, number, INTERVALS[pieces]) for number in numbers], pieces)
+
     def _bars(self) -> Iterator[Bar]:
         """Bars whose prices swing by some percent, slowly and quickly, so that averages cross and ranges break."""
-        for n in count():
-            at_ms = (START_MS // self.interval_ms + n) * self.interval_ms
+        for number in count(START_MS // self.interval_ms):
             for index, market in enumerate(self.strategy.markets):
-                open_, close = (_start_px(market) * _course(i, index) for i in (n - 1, n))
-                yield Bar(
-                    market, at_ms, open_, max(open_, close) * 1.002, min(open_, close) * 0.998, close, 10.0 + n % 7
-                )
+                yield _bar(market, index, number, self.interval_ms)
+
+
+def _bar(market: str, index: int, number: int, step_ms: int) -> Bar:
+    """The generated bar of this number since the epoch."""
+    n = number - START_MS // step_ms
+    open_, close = (_start_px(market) * _course(i, index) for i in (n - 1, n))
+    high, low = max(open_, close) * 1.002, min(open_, close) * 0.998
+    return Bar(market, number * step_ms, open_, high, low, close, 10.0 + n % 7)
 
 
 def _start_px(market: str) -> float:
@@ -217,19 +234,24 @@ def checked(settings: Settings) -> list[Checked]:
     for placed in settings.strategies:
         loaded = loader.load(placed.use, settings.strategies_dir)
         limits = limits_of(settings, placed)
-
-        def tried(equity_usd: Decimal) -> StrategyCheck:
-            strategy = loader.build(loaded, name=placed.name, markets=placed.markets, params=placed.params)  # noqa: B023
-            check = StrategyCheck(strategy, placed.interval, limits, equity_usd)  # noqa: B023
-            check.problem = check.run()
-            return check
-
-        check = tried(EQUITY_USD)
+        check = _tried(placed, loaded, limits, EQUITY_USD)
         if check.problem is None and check.refusal() is not None:
             # A strategy that sizes by the account may fit its budget with less money.
-            smaller = tried(limits.budget_usd / 2)
+            smaller = _tried(placed, loaded, limits, limits.budget_usd / 2)
             check = smaller if smaller.problem is None and smaller.refusal() is None else check
         problem = check.problem or check.refusal()
         note = None if problem is not None else check.note()
         results.append(Checked(problem, note, dict(loaded.strategy.timers)))
     return results
+
+
+def _tried(
+    placed: StrategySettings, loaded: loader.Loaded, limits: StrategyLimits, equity_usd: Decimal
+) -> StrategyCheck:
+    """The check of one strategy, after its run."""
+    strategy = loader.build(
+        loaded, name=placed.name, markets=placed.markets, params=placed.params, interval=placed.interval
+    )
+    check = StrategyCheck(strategy, placed.interval, limits, equity_usd)
+    check.problem = check.run()
+    return check

@@ -229,7 +229,7 @@ async def market_values(sources: PageSources, query: Query) -> Data:
         lambda db: queries.newest_events_of_coin(db, coin, types=("fill",), limit=market.FILLS_MAX)
     )
     marks = market.fills(filled.value or [])
-    overlays = market.overlays(coin, candles.value, snapshot.strategies)
+    overlays = market.overlays(coin, candles.value, snapshot.strategies, interval)
     lines = market.lines(coin, snapshot, None if held is None else held.liquidation_px)
     book = await sources.service.book(coin)
     asks, bids = market.book_rows(book.value)

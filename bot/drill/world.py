@@ -89,7 +89,7 @@ class DrillSetup:
     @cached_property
     def warm_ms(self) -> int:
         """The history that the strategies need before a world."""
-        return max((spec.strategy.warmup_bars + SPARE_BARS) * INTERVAL_MS[spec.interval] for spec in self.specs)
+        return max((spec.warmup_bars + SPARE_BARS) * INTERVAL_MS[spec.interval] for spec in self.specs)
 
     @cached_property
     def bar_ms(self) -> int:
@@ -165,7 +165,7 @@ class World:
         for spec in ground.specs:
             for market in spec.strategy.markets:
                 series = BarSeries(market, spec.interval)
-                warmups[series] = max(warmups.get(series, 0), spec.strategy.warmup_bars)
+                warmups[series] = max(warmups.get(series, 0), spec.warmup_bars)
         timeline = timeline_of(self.candles, series_of(ground.specs), options, warmups, is_cut=True)
         exchange = SimulatedExchange(timeline.cursors, options, start_ms=timeline.start_ms, rates=ground.rates)
         # As in the service, an order fills when it arrives: here time passes between a decision and its order.

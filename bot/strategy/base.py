@@ -9,9 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bot.errors import StrategyError
 from bot.strategy.bar import Bar
 from bot.strategy.indicators import Indicator, Indicators, named_bars
 from bot.strategy.intents import Intent
+from bot.strategy.longer_bars import check_longer, checked_interval
 from bot.strategy.params import Params as _Params
 from bot.strategy.questions import Reply
 from bot.strategy.signals import BarArrays, SignalRows, Signals
@@ -37,6 +39,12 @@ class Strategy(ABC):
     """Bars needed before the first decision, beyond those of the indicators: a number, or the name of a param."""
     lookback: ClassVar[int | str] = 2
     """How many bars `signals` reads for one row, this bar included: a number, or the name of a param."""
+    intervals: ClassVar[Mapping[str, int | str]] = {}
+    """Longer intervals whose bars the view is asked for, and how many bars of each the first decision needs: a number,
+    or the name of a param. Intervals of declared indicators need no entry.
+
+    intervals = {"4h": 50}
+    """
     timers: ClassVar[Mapping[str, str | int]] = {}
     """When `on_timer` is called, by a name that you choose: five cron fields in UTC, or an interval in seconds.
 
@@ -57,6 +65,10 @@ class Strategy(ABC):
         self.__dict__.update(self.indicators.values)
         extra = named_bars(self.warmup, self.params, "warmup") if self.warmup != 0 else 0
         self.warmup_bars = max(1, extra, self.indicators.warmup_bars)
+        self.longer_bars = dict(self.indicators.longer)
+        for interval, bars in _intervals_of(type(self)).items():
+            needed = named_bars(bars, self.params, f"intervals[{interval!r}]")
+            self.longer_bars[interval] = max(needed, self.longer_bars.get(interval, 0))
 
     def __init_subclass__(cls, **named: Any) -> None:
         """A class with `signals` and without an `on_bar` of its own gets one that follows the signals."""
@@ -124,6 +136,33 @@ class Strategy(ABC):
         If you define this method, every entry has a dry run first.
         """
         return True
+
+
+def begin_bars(strategy: Strategy, own: str) -> None:
+    """Say of which interval the strategy's bars are, before the first of them.
+
+    StrategyError names an indicator or an entry of `intervals` whose bars these cannot make.
+    """
+    named = [(name, one.interval) for name, one in declared(type(strategy)).items() if one.interval is not None]
+    named += [("intervals", interval) for interval in strategy.intervals]
+    for name, interval in named:
+        try:
+            check_longer(interval, own)
+        except StrategyError as error:
+            raise StrategyError(f"{name}: {error}") from None
+    strategy.indicators.begin(own)
+
+
+def _intervals_of(strategy: type[Strategy]) -> Mapping[str, int | str]:
+    given: Any = strategy.intervals
+    if not isinstance(given, Mapping):
+        raise StrategyError(f'intervals is a mapping from longer intervals to bars, {{"4h": 50}}, not {given!r:.100}')
+    for interval in given:
+        try:
+            checked_interval(interval)
+        except StrategyError as error:
+            raise StrategyError(f"intervals: {error}") from None
+    return strategy.intervals
 
 
 def _follow_signals(self: Strategy, view: View, bar: Bar) -> Iterable[Intent]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from bot.strategy.bar import Bar
+from bot.strategy.longer_bars import LongerBars
 
 # The number of bars that the service keeps before a simulated market's start.
 HISTORY_BARS = 1_000
@@ -20,7 +22,7 @@ class History:
     list that it keeps does not grow.
     """
 
-    __slots__ = ("_at_ms", "_close", "_fresh", "_high", "_low", "_open", "_volume", "limit", "market", "take")
+    __slots__ = ("_at_ms", "_close", "_fresh", "_high", "_low", "_open", "_volume", "limit", "longer", "market", "take")
 
     def __init__(self, market: str, limit: int = HISTORY_BARS) -> None:
         assert limit >= 1
@@ -36,6 +38,8 @@ class History:
         self._fresh: list[Bar] = []
         # appends bars that are known to be in order; call `trim` from time to time
         self.take = self._fresh.append
+        # interval -> its bars, kept from the first own bar on
+        self.longer: dict[str, LongerHistory] = {}
 
     def append(self, bar: Bar) -> None:
         """Append the next bar; bars come in order of time, once each."""
@@ -47,7 +51,9 @@ class History:
 
     def trim(self) -> None:
         """Drop bars that no reader can ask for."""
-        if len(self._fresh) > self.limit:
+        if self.longer:
+            self._settle()
+        elif len(self._fresh) > self.limit:
             del self._fresh[: -self.limit]
 
     def _settle(self) -> None:
@@ -55,7 +61,10 @@ class History:
         fresh = self._fresh
         if not fresh:
             return
-        self.trim()
+        for longer in self.longer.values():
+            longer.add(fresh)
+        if len(fresh) > self.limit:
+            del fresh[: -self.limit]
         columns = (self._at_ms, self._open, self._high, self._low, self._close, self._volume)
         for column, values in zip(columns, list(zip(*fresh, strict=True))[1:], strict=True):
             column.extend(values)  # type: ignore[attr-defined]  # zip loses the type of each column
@@ -89,6 +98,29 @@ class History:
         columns = (self._at_ms, self._open, self._high, self._low, self._close, self._volume)
         return [Bar(self.market, *row) for row in zip(*(column[-n:] for column in columns), strict=True)] if n else []
 
+    def of(self, interval: str, own: str) -> History:
+        """Closed bars of a longer interval. Of an interval that is not in `longer`: made of the own bars in here."""
+        self._settle()
+        kept = self.longer.get(interval)
+        if kept is None:
+            kept = LongerHistory(self.market, interval, own)
+            kept.add(self.bars(self.limit))
+        return kept.history
+
+    def keep(self, interval: str, own: str) -> LongerHistory:
+        """Keep the bars of a longer interval from now on."""
+        if interval not in self.longer:
+            kept = LongerHistory(self.market, interval, own)
+            kept.add(self.bars(self.limit))
+            self.longer[interval] = kept
+        return self.longer[interval]
+
+    def adopt_longer(self, other: History) -> None:
+        """Keep the longer intervals of another history too, which has the same newest bar."""
+        self._settle()
+        other._settle()
+        self.longer = {**other.longer, **self.longer}
+
     def opens(self, n: int) -> list[float]:
         return self._last(self._open, n)
 
@@ -113,3 +145,37 @@ class History:
     def _last(self, column: list[float], n: int) -> list[float]:
         n = self._cut(n)
         return column[-n:] if n else []
+
+
+class LongerHistory:
+    """The newest bars of a longer interval of one market."""
+
+    __slots__ = ("_makers", "_past", "history")
+
+    def __init__(self, market: str, interval: str, own: str) -> None:
+        self.history = History(market)
+        # The first one makes the bars of the history, the others make the same bars for indicators.
+        self._makers = [LongerBars(interval, own)]
+        # the past that every maker gets, until the first own bar
+        self._past: tuple[Sequence[Bar], str] | None = None
+
+    def begin(self, pieces: Sequence[Bar], interval: str) -> None:
+        """Take past bars, before the first own bar (`LongerBars.begin`)."""
+        self._past = pieces, interval
+        for maker in self._makers:
+            maker.begin(pieces, interval)
+
+    def supply(self, makers: Iterable[LongerBars]) -> None:
+        """Give the past to makers of these bars for indicators too."""
+        for maker in makers:
+            if maker not in self._makers:
+                self._makers.append(maker)
+                if self._past is not None:
+                    maker.begin(*self._past)
+
+    def add(self, bars: Iterable[Bar]) -> None:
+        """Take own bars in order of time."""
+        self._past = None
+        for bar in bars:
+            for closed in self._makers[0].add(bar):
+                self.history.append(closed)

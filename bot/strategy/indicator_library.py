@@ -88,7 +88,7 @@ class CalculatedSeries(Series):
     def column(self, columns: Columns) -> list[float | None]:
         if self._input_of is None:
             return super().column(columns)
-        return [self.update(Bar("", 0, *row)) for row in zip(*columns, strict=True)]
+        return [self.update(Bar("", 0, *row)) for row in zip(*columns[:-1], strict=True)]
 
 
 def macd(
@@ -98,6 +98,7 @@ def macd(
     *,
     line: Literal["macd", "signal", "histogram"] = "macd",
     source: Source = "close",
+    interval: str | None = None,
 ) -> Indicator:
     """Moving average convergence divergence (Appel):
 
@@ -109,11 +110,18 @@ def macd(
     def start(fast: int, slow: int, signal: int, source: Source) -> Series:
         return CalculatedSeries(_library().MACD(fast, slow, signal), slow + fast + signal, read, source=source)
 
-    return Indicator("macd", start, fast, slow, signal, source=source, bars=until, periods=3, line=line)
+    return Indicator(
+        "macd", start, fast, slow, signal, source=source, bars=until, periods=3, line=line, interval=interval
+    )
 
 
 def bollinger(
-    period: int | str = 20, deviations: float | str = 2.0, *, line: Band = "middle", source: Source = "close"
+    period: int | str = 20,
+    deviations: float | str = 2.0,
+    *,
+    line: Band = "middle",
+    source: Source = "close",
+    interval: str | None = None,
 ) -> Indicator:
     """Bollinger bands: the mean of the last `period` values, and `deviations` population standard deviations above
     and below it.
@@ -126,11 +134,21 @@ def bollinger(
         return CalculatedSeries(indicator, period, read, source=source)
 
     return Indicator(
-        "bollinger", start, period, deviations, source=source, bars=lambda period, _: period, line=line, on_price=True
+        "bollinger",
+        start,
+        period,
+        deviations,
+        source=source,
+        bars=lambda period, _: period,
+        line=line,
+        on_price=True,
+        interval=interval,
     )
 
 
-def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx") -> Indicator:
+def adx(
+    period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx", interval: str | None = None
+) -> Indicator:
     """Wilder's average directional index, 0 to 100, and its directional indicators +DI and -DI (New Concepts in
     Technical Trading Systems, 1978).
     """
@@ -139,10 +157,19 @@ def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx"
     def start(period: int, _: Source) -> Series:
         return CalculatedSeries(_library().ADX(period, period), 2 * period + 1, read, _whole_bar)
 
-    return Indicator("adx", start, period, bars=lambda period: 2 * period if line == "adx" else period + 1, line=line)
+    return Indicator(
+        "adx",
+        start,
+        period,
+        bars=lambda period: 2 * period if line == "adx" else period + 1,
+        line=line,
+        interval=interval,
+    )
 
 
-def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Literal["k", "d"] = "k") -> Indicator:
+def stochastic(
+    period: int | str = 14, smoothing: int | str = 3, *, line: Literal["k", "d"] = "k", interval: str | None = None
+) -> Indicator:
     """Stochastic oscillator (Lane), 0 to 100: where the close lies between the lowest low and the highest high of the
     last `period` bars (k), and its mean over `smoothing` bars (d). A range of zero, where the price has not moved,
     gives 50, as in `rsi`.
@@ -175,11 +202,17 @@ def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Litera
         periods=2,
         line=line,
         bars=lambda period, smoothing: period + (smoothing - 1 if line == "d" else 0),
+        interval=interval,
     )
 
 
 def keltner(
-    period: int | str = 20, atr_period: int | str = 10, multiplier: float | str = 2.0, *, line: Band = "middle"
+    period: int | str = 20,
+    atr_period: int | str = 10,
+    multiplier: float | str = 2.0,
+    *,
+    line: Band = "middle",
+    interval: str | None = None,
 ) -> Indicator:
     """Keltner channels:
 
@@ -201,10 +234,11 @@ def keltner(
         line=line,
         on_price=True,
         bars=lambda period, atr_period, _: max(period, atr_period),
+        interval=interval,
     )
 
 
-def donchian(period: int | str = 20, *, line: Band = "middle") -> Indicator:
+def donchian(period: int | str = 20, *, line: Band = "middle", interval: str | None = None) -> Indicator:
     """Donchian channels: the highest high and the lowest low of the last `period` bars, this bar's included, and
     their middle.
     """
@@ -213,10 +247,10 @@ def donchian(period: int | str = 20, *, line: Band = "middle") -> Indicator:
     def start(period: int, _: Source) -> Series:
         return CalculatedSeries(_library().DonchianChannels(period), period, read, _whole_bar)
 
-    return Indicator("donchian", start, period, bars=lambda period: period, line=line, on_price=True)
+    return Indicator("donchian", start, period, bars=lambda period: period, line=line, on_price=True, interval=interval)
 
 
-def vwap(period: int | str) -> Indicator:
+def vwap(period: int | str, *, interval: str | None = None) -> Indicator:
     """Volume-weighted average price of the last `period` bars, by the typical price (high + low + close) / 3.
 
     None while they have no volume.
@@ -225,11 +259,15 @@ def vwap(period: int | str) -> Indicator:
     def start(period: int, _: Source) -> Series:
         return CalculatedSeries(_library().VWMA(period), period, input_of=_typical_bar)
 
-    return Indicator("vwap", start, period, bars=lambda period: period, on_price=True)
+    return Indicator("vwap", start, period, bars=lambda period: period, on_price=True, interval=interval)
 
 
 def supertrend(
-    period: int | str = 10, multiplier: float | str = 3.0, *, line: Literal["value", "trend"] = "value"
+    period: int | str = 10,
+    multiplier: float | str = 3.0,
+    *,
+    line: Literal["value", "trend"] = "value",
+    interval: str | None = None,
 ) -> Indicator:
     """SuperTrend (Seban): a stop line, `multiplier` average true ranges away from the middle of the bar, that moves
     only with the trend. `trend` is 1 above the line and -1 below it. The first two lines depend on how a line begins,
@@ -260,25 +298,26 @@ def supertrend(
         bars=lambda period, _: period + 1 + SEEDED,
         line=line,
         on_price=line == "value",
+        interval=interval,
     )
 
 
-def stddev(period: int | str, source: Source = "close") -> Indicator:
+def stddev(period: int | str, source: Source = "close", *, interval: str | None = None) -> Indicator:
     """Population standard deviation of the last `period` values (divisor n)."""
 
     def start(period: int, source: Source) -> Series:
         return CalculatedSeries(_library().StdDev(period), period, source=source)
 
-    return Indicator("stddev", start, period, source=source, bars=lambda period: period)
+    return Indicator("stddev", start, period, source=source, bars=lambda period: period, interval=interval)
 
 
-def roc(period: int | str, source: Source = "close") -> Indicator:
+def roc(period: int | str, source: Source = "close", *, interval: str | None = None) -> Indicator:
     """Rate of change in percent against the value `period` bars before. Needs period + 1 bars."""
 
     def start(period: int, source: Source) -> Series:
         return CalculatedSeries(_library().ROC(period), period + 1, source=source)
 
-    return Indicator("roc", start, period, source=source, bars=lambda period: period + 1)
+    return Indicator("roc", start, period, source=source, bars=lambda period: period + 1, interval=interval)
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Indicator]]] = {
@@ -304,12 +343,16 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Indicator]]] = {
 }
 
 
-def series_of(described: Described) -> Series:
-    """The calculation of an indicator that is known as plain data. StrategyError if its library is not installed."""
+def series_of(described: Described, own: str | None = None) -> Series:
+    """The calculation of an indicator that is known as plain data, fed with bars of the interval `own`.
+
+    StrategyError if its library is not installed, or if the bars of its interval cannot be made of those.
+    """
     named: dict[str, Any] = {"line": described.line} if described.line is not None else {}
     if described.source != "close":
         named["source"] = described.source
-    return FUNCTIONS[described.function](*described.numbers, **named).start(None)
+    declared = FUNCTIONS[described.function](*described.numbers, interval=described.interval, **named)
+    return declared.start(None, own)
 
 
 def _slowest(fast: int, slow: int, _: int) -> int:

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from bot.errors import StrategyError
 from bot.strategy.bar import Bar
+from bot.strategy.longer_bars import LongerBars, checked_interval
 
 Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
 SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
@@ -31,13 +32,17 @@ FACTOR_MAX = 100
 
 
 class Columns(NamedTuple):
-    """A chunk of one market's bars, oldest first, one list for each field, in the order of `Bar`."""
+    """A chunk of one market's bars, oldest first, one list for each field, in the order of `Bar`.
+
+    `at_ms` has the closes. It may be empty if no indicator has an interval of its own.
+    """
 
     open: Sequence[float]
     high: Sequence[float]
     low: Sequence[float]
     close: Sequence[float]
     volume: Sequence[float]
+    at_ms: Sequence[int] = ()
 
 
 class Series:
@@ -251,6 +256,26 @@ class Lowest(Highest):
     _sign = -1.0
 
 
+class LongerSeries(Series):
+    """A calculation over bars of a longer interval. Its value stays the same until the next of them has closed."""
+
+    __slots__ = ("_calculation", "_value", "bars")
+
+    def __init__(self, calculation: Series, bars: LongerBars) -> None:
+        super().__init__()
+        self._calculation = calculation
+        self._value: float | None = None
+        self.bars = bars
+
+    def update(self, bar: Bar) -> float | None:
+        for closed in self.bars.add(bar):
+            self._value = self._calculation.update(closed)
+        return self._value
+
+    def column(self, columns: Columns) -> list[float | None]:
+        return [self.update(Bar("", at_ms, *row)) for at_ms, *row in zip(columns.at_ms, *columns[:-1], strict=True)]
+
+
 class Values(dict[str, float | None]):
     """What `self.fast` is inside a strategy: market -> the value after its newest bar, None before warm-up."""
 
@@ -271,13 +296,14 @@ class Described(NamedTuple):
     source: Source
     # drawn over the candles; otherwise on a scale of its own
     on_price: bool
+    # None: the strategy's own
+    interval: str | None = None
 
     @property
     def label(self) -> str:
-        """For people: `SMA 10`, `BOLLINGER 20 2 upper`."""
-        return " ".join(
-            [self.function.upper(), *(f"{number:g}" for number in self.numbers), *filter(None, [self.line])]
-        )
+        """For people: `SMA 10`, `BOLLINGER 20 2 upper`, `SMA 200 4h`."""
+        named = filter(None, [self.line, self.interval])
+        return " ".join([self.function.upper(), *(f"{number:g}" for number in self.numbers), *named])
 
 
 class Indicator:
@@ -286,6 +312,7 @@ class Indicator:
 
     `start` makes the calculation from the numbers and the source. The first `periods` numbers are whole numbers of
     bars, the others are above 0. A number may be the name of a param. `bars` is how many bars the first value needs.
+    `interval`: that of the bars; None for the strategy's own.
     """
 
     def __init__(
@@ -298,10 +325,12 @@ class Indicator:
         source: Source = "close",
         line: str | None = None,
         on_price: bool = False,
+        interval: str | None = None,
     ) -> None:
         if source not in SOURCES:
             raise StrategyError(f"source is one of {', '.join(SOURCES)}, not {source!r}")
         self.source = source
+        self.interval = None if interval is None else checked_interval(interval)
         self.name = ""
         self.numbers = numbers
         self._function = function
@@ -329,13 +358,17 @@ class Indicator:
         """Bars until the first value. `params` resolves a number given by name."""
         return self._bars(*self._resolved(params))
 
-    def start(self, params: Any) -> Series:
-        return self._start(*self._resolved(params), self.source)
+    def start(self, params: Any, own: str | None = None) -> Series:
+        """The calculation, fed with bars of the interval `own`. None: with bars of the indicator's interval."""
+        calculation = self._start(*self._resolved(params), self.source)
+        if self.interval is None or own is None or own == self.interval:
+            return calculation
+        return LongerSeries(calculation, LongerBars(self.interval, own))
 
     def described(self, params: Any) -> Described:
         """This indicator as plain data, with the numbers that `params` give."""
         numbers = tuple(self._resolved(params))
-        return Described(self.name, self._function, numbers, self._line, self.source, self._on_price)
+        return Described(self.name, self._function, numbers, self._line, self.source, self._on_price, self.interval)
 
     def _resolved(self, params: Any) -> list[float]:
         return [
@@ -350,17 +383,55 @@ class Indicator:
 class Indicators:
     """All declared indicators of one strategy over its markets. Built by `Strategy`, fed by the daemon."""
 
-    __slots__ = ("_by_market", "_precomputed", "names", "values", "warmup_bars")
+    __slots__ = (
+        "_by_market",
+        "_declared",
+        "_own",
+        "_params",
+        "_precomputed",
+        "longer",
+        "names",
+        "values",
+        "warmup_bars",
+    )
 
     def __init__(self, declared: Mapping[str, Indicator], markets: Sequence[str], params: Any) -> None:
         self.names = tuple(declared)
         self.values: dict[str, Values] = {name: Values((market, None) for market in markets) for name in declared}
-        self.warmup_bars = max((indicator.bars(params) for indicator in declared.values()), default=0)
+        self.warmup_bars = 0
+        # longer interval -> how many of its bars the first values need
+        self.longer: dict[str, int] = {}
+        for indicator in declared.values():
+            bars = indicator.bars(params)
+            if indicator.interval is None:
+                self.warmup_bars = max(self.warmup_bars, bars)
+            else:
+                self.longer[indicator.interval] = max(self.longer.get(indicator.interval, 0), bars)
+        self._declared, self._params = declared, params
+        self._own: str | None = None
         self._precomputed: dict[str, Callable[[Bar], object]] = {}
-        self._by_market: dict[str, list[tuple[Values, Series]]] = {
-            market: [(self.values[name], indicator.start(params)) for name, indicator in declared.items()]
-            for market in markets
-        }
+        self._by_market = {market: self._started() for market in markets}
+
+    def begin(self, own: str) -> None:
+        """Say of which interval the strategy's bars are, before the first of them."""
+        if self.longer and self._own != own:
+            self._own = own
+            self._by_market = {market: self._started() for market in self._by_market}
+
+    def makers(self, market: str, interval: str) -> list[LongerBars]:
+        """What makes bars of a longer interval for the indicators of a market."""
+        named = zip(self._declared.values(), self._by_market[market], strict=True)
+        return [
+            series.bars
+            for indicator, (_, series) in named
+            if indicator.interval == interval and isinstance(series, LongerSeries)
+        ]
+
+    def _started(self) -> list[tuple[Values, Series]]:
+        """The calculations of one market."""
+        return [
+            (self.values[name], indicator.start(self._params, self._own)) for name, indicator in self._declared.items()
+        ]
 
     def update(self, bar: Bar) -> None:
         """Take one closed bar, before on_bar is called with it."""
@@ -413,34 +484,34 @@ def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Call
     return step
 
 
-def sma(period: int | str, source: Source = "close") -> Indicator:
+def sma(period: int | str, source: Source = "close", *, interval: str | None = None) -> Indicator:
     """Simple moving average of the last `period` values."""
-    return Indicator("sma", Sma, period, source=source, bars=lambda n: n, on_price=True)
+    return Indicator("sma", Sma, period, source=source, bars=lambda n: n, on_price=True, interval=interval)
 
 
-def ema(period: int | str, source: Source = "close") -> Indicator:
+def ema(period: int | str, source: Source = "close", *, interval: str | None = None) -> Indicator:
     """Exponential moving average, weight 2 / (period + 1), started with the mean of the first `period` values."""
-    return Indicator("ema", Ema, period, source=source, bars=lambda n: n, on_price=True)
+    return Indicator("ema", Ema, period, source=source, bars=lambda n: n, on_price=True, interval=interval)
 
 
-def rsi(period: int | str, source: Source = "close") -> Indicator:
+def rsi(period: int | str, source: Source = "close", *, interval: str | None = None) -> Indicator:
     """Wilder's relative strength index, 0 to 100; needs period + 1 bars."""
-    return Indicator("rsi", Rsi, period, source=source, bars=lambda n: n + 1)
+    return Indicator("rsi", Rsi, period, source=source, bars=lambda n: n + 1, interval=interval)
 
 
-def atr(period: int | str) -> Indicator:
+def atr(period: int | str, *, interval: str | None = None) -> Indicator:
     """Wilder's average true range, in the price's unit."""
-    return Indicator("atr", Atr, period, bars=lambda n: n)
+    return Indicator("atr", Atr, period, bars=lambda n: n, interval=interval)
 
 
-def highest(period: int | str, source: Source = "close") -> Indicator:
+def highest(period: int | str, source: Source = "close", *, interval: str | None = None) -> Indicator:
     """Highest of the last `period` values, this bar's included."""
-    return Indicator("highest", Highest, period, source=source, bars=lambda n: n, on_price=True)
+    return Indicator("highest", Highest, period, source=source, bars=lambda n: n, on_price=True, interval=interval)
 
 
-def lowest(period: int | str, source: Source = "close") -> Indicator:
+def lowest(period: int | str, source: Source = "close", *, interval: str | None = None) -> Indicator:
     """Lowest of the last `period` values, this bar's included."""
-    return Indicator("lowest", Lowest, period, source=source, bars=lambda n: n, on_price=True)
+    return Indicator("lowest", Lowest, period, source=source, bars=lambda n: n, on_price=True, interval=interval)
 
 
 def named_bars(bars: int | str, params: Any, what: str) -> int:

@@ -214,7 +214,7 @@ class SignalRows(Indicators):
         if market in self._bar_by_bar or not columns.close:
             return
         kept = self._windows[market]
-        lines = [list(line) for line in (*columns, *(column for _, column in computed))]
+        lines = [list(line) for line in (*columns[:-1], *(column for _, column in computed))]
         if kept:
             lines = [[*old, *line] for old, line in zip(list(zip(*kept, strict=True))[1:], lines, strict=True)]
         try:

@@ -118,8 +118,11 @@ class ViewSource(Protocol):
 
     def position(self, market: str) -> PositionView | None: ...
     def orders(self, market: str) -> Sequence[OrderView]: ...
-    def history(self, market: str) -> History:
-        """Bars that have closed by `now_ms`, of the strategy's interval. StrategyError for a market not its own."""
+    def history(self, market: str, interval: str | None = None) -> History:
+        """Bars that have closed by `now_ms`, of the strategy's interval or a longer one.
+
+        StrategyError for a market not its own, or an interval that its bars do not make.
+        """
 
     def log(self, event: str, fields: dict[str, Any]) -> None: ...
     @property
@@ -131,7 +134,9 @@ class ViewSource(Protocol):
 class View:
     """The account and the bars, as a hook reads them. Reading has no side effects; only `state` and `log` write.
 
-    Sequences are lists of floats, newest last, of at most `n` values; near the start there may be fewer.
+    Sequences are lists of floats, newest last, of at most `n` values; near the start there may be fewer. They are of
+    the strategy's own interval, or of a longer one: `view.closes("BTC", 50, interval="4h")`. A longer bar is in them
+    from its close on.
     """
 
     __slots__ = ("_source",)
@@ -190,23 +195,23 @@ class View:
         """Working orders of `market`, resting and armed."""
         return self._source.orders(market)
 
-    def bars(self, market: str, n: int) -> Sequence[Bar]:
-        return self._source.history(market).bars(n)
+    def bars(self, market: str, n: int, interval: str | None = None) -> Sequence[Bar]:
+        return self._source.history(market, interval).bars(n)
 
-    def opens(self, market: str, n: int) -> Sequence[float]:
-        return self._source.history(market).opens(n)
+    def opens(self, market: str, n: int, interval: str | None = None) -> Sequence[float]:
+        return self._source.history(market, interval).opens(n)
 
-    def highs(self, market: str, n: int) -> Sequence[float]:
-        return self._source.history(market).highs(n)
+    def highs(self, market: str, n: int, interval: str | None = None) -> Sequence[float]:
+        return self._source.history(market, interval).highs(n)
 
-    def lows(self, market: str, n: int) -> Sequence[float]:
-        return self._source.history(market).lows(n)
+    def lows(self, market: str, n: int, interval: str | None = None) -> Sequence[float]:
+        return self._source.history(market, interval).lows(n)
 
-    def closes(self, market: str, n: int) -> Sequence[float]:
-        return self._source.history(market).closes(n)
+    def closes(self, market: str, n: int, interval: str | None = None) -> Sequence[float]:
+        return self._source.history(market, interval).closes(n)
 
-    def volumes(self, market: str, n: int) -> Sequence[float]:
-        return self._source.history(market).volumes(n)
+    def volumes(self, market: str, n: int, interval: str | None = None) -> Sequence[float]:
+        return self._source.history(market, interval).volumes(n)
 
     def log(self, event: str, **fields: Any) -> None:
         """Write a line to the daemon's log, in a backtest to its log.jsonl. Name events in the past tense:

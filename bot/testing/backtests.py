@@ -147,7 +147,7 @@ def _placed(strategy: type[Strategy], settings: Settings) -> list[StrategySpec]:
     """Build the strategy as the daemon builds one from a file."""
     (placed,) = settings.strategies
     loaded = Loaded(strategy.__name__, strategy, "file", None, None)
-    built = build(loaded, name=placed.name, markets=placed.markets, params=placed.params)
+    built = build(loaded, name=placed.name, markets=placed.markets, params=placed.params, interval=placed.interval)
     return [StrategySpec(built, placed.interval, limits_of(settings, placed))]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
+
+from bot.clock import INTERVALS
 
 Side = Literal["long", "short"]
 Intent = Literal["open", "close"]
@@ -24,14 +26,7 @@ EVENTS_PAGE_MAX = 200
 TRADES_PAGE_MAX = 200
 CANDLES_MAX = 5_000
 
-INTERVAL_MS: dict[str, int] = {
-    "1m": 60_000,
-    "5m": 300_000,
-    "15m": 900_000,
-    "1h": 3_600_000,
-    "4h": 14_400_000,
-    "1d": 86_400_000,
-}
+INTERVAL_MS: dict[str, int] = {name: INTERVALS[name] for name in get_args(Interval)}
 
 EVENT_SUBTYPES: dict[str, tuple[str, ...]] = {
     "fill": ("entry", "exit"),

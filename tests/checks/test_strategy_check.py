@@ -244,3 +244,58 @@ def test_some_refused_entries_and_no_decision_are_notes(
     assert notes == [] if note is None else notes[0].startswith(note)
     assert call(["check", str(tmp_path / "bot.yaml")]) == 0
     assert (note or "") in capsys.readouterr().out
+
+
+LONGER = """\
+from bot import Bracket, Open, Strategy, sma
+
+
+class Mine(Strategy):
+    slow = sma(200, interval="4h")
+    intervals = {"1d": 3}
+
+    def on_bar(self, view, bar):
+        days = view.closes(bar.market, 3, interval="1d")
+        if self.slow[bar.market] is not None and len(days) == 3 and not view.position(bar.market):
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("interval", "old", "new", "says"),
+    [
+        ("15m", "", "", ""),
+        ("1m", "", "", ""),
+        (
+            "1d",
+            "",
+            "",
+            'slow: interval=\\"4h\\" is shorter than the strategy\'s own interval 1d: read 1d, 1w, or write',
+        ),
+        ("15m", '{"1d"', '{"10m"', "intervals: interval is one of 1m, 3m"),
+        ("4h", '"4h"', '"6h"', 'slow: interval=\\"6h\\" is not a multiple of the strategy\'s own interval 4h'),
+        ("15m", 'interval="1d"', 'interval="5m"', 'interval=\\"5m\\" is shorter than the strategy\'s own interval 15m'),
+        (
+            "15m",
+            'interval="1d"',
+            'interval="9h"',
+            "on_bar at bar 1 fails on generated bars: StrategyError: interval is one of 1m, 3m",
+        ),
+    ],
+)
+def test_longer_intervals_are_checked_with_their_past(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], interval: str, old: str, new: str, says: str
+):
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "mine.py").write_text(LONGER.replace(old, new) if old else LONGER)
+    (tmp_path / "bot.yaml").write_text(
+        "account: {base_url: embedded}\n"
+        f'strategies: [{{name: mine, use: "mine:Mine", markets: [BTC], interval: {interval}, budget_usd: 500}}]\n'
+        "state_dir: state\n"
+    )
+    code = call(["check", "--json", str(tmp_path / "bot.yaml")])
+    printed = capsys.readouterr()
+    shown = printed.out + printed.err
+    assert says in shown, shown
+    assert code == (4 if says else 0), shown
+    assert "0 decisions" not in shown

@@ -156,3 +156,12 @@ def test_the_server_draws_the_value_of_the_account() -> None:
     picture = ET.fromstring(server_chart.value_chart([(NOW_MS, 100.0), (NOW_MS + 1000, 100.0)]))
     assert [one.get("class") for one in picture.iter("polyline")] == ["value"]
     assert server_chart.value_chart([(NOW_MS, 1.0)]) == ""
+
+
+def test_an_indicator_of_a_longer_interval_is_drawn_in_steps() -> None:
+    slow = {**EMA, "interval": "3m"}
+    (drawn,) = market.overlays("BTC", CANDLES, [strategy(indicators=[slow])], "1m")
+    assert drawn.label.endswith("3m")
+    steps = [value for value in drawn.values if value is not None]
+    assert len(set(steps)) < len(steps)
+    assert market.overlays("BTC", CANDLES, [strategy(indicators=[slow])], "5m") == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries
+from bot.strategy import Bar
+from bot.strategy.longer_bars import LongerBars
 from tests.fakes import START_MS, FakeVenue, Fault, refused, unknown
 
 BTC, ETH = BarSeries("BTC", "1m"), BarSeries("ETH", "1m")
@@ -97,3 +99,79 @@ async def test_the_history_holds_no_bar_before_it_is_taken() -> None:
     for closed in bars[:2]:
         feed.take(closed)
     assert feed.histories[BTC].closes(10) == [100.0, 101.0]
+
+
+def longer_feed() -> BarFeed:
+    feed = BarFeed({BTC: 1_000})
+    feed.histories[BTC].keep("15m", "1m")
+    return feed
+
+
+async def test_the_past_of_longer_bars_is_asked_for_and_goes_on_with_own_bars() -> None:
+    venue = FakeVenue(("BTC",))
+    for n in range(2_000):
+        venue.minute(BTC=str(100 + n % 37))
+    feed = longer_feed()
+    warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    assert len(warm.past) < 1_010, "the own bars cover 67 longer bars"
+    for closed in [*warm.past, *warm.due]:
+        feed.take(closed)
+    for n in range(40):
+        venue.minute(BTC=str(200 + n))
+        for closed in await feed.poll(venue, never_done, venue.clock.now_ms()):
+            feed.take(closed)
+    bars = feed.histories[BTC].of("15m", "1m").bars(999)
+    whole = LongerBars("15m", "1m")
+    minutes = [
+        Bar("BTC", row.ts + MINUTE, *map(float, (row.open, row.high, row.low, row.close, row.volume)))
+        for row in venue.candle_rows["BTC"]
+    ]
+    assert bars == [closed for bar in minutes for closed in whole.add(bar)]
+    assert len(bars) > 130
+    assert venue.calls.count("longer candles") == 1
+
+
+async def test_a_service_without_longer_candles_gives_longer_bars_of_the_own_ones() -> None:
+    venue = FakeVenue(("BTC",))
+    for _ in range(50):
+        venue.minute()
+    venue.faults = [Fault("longer candles", refused("not_found"), count=1)]
+    feed = longer_feed()
+    warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    for closed in [*warm.past, *warm.due]:
+        feed.take(closed)
+    assert feed.gone == {}
+    assert len(feed.histories[BTC].of("15m", "1m")) >= 2
+
+
+async def test_a_series_whose_longer_candles_did_not_come_begins_with_the_next_poll() -> None:
+    venue = FakeVenue(("BTC",))
+    for _ in range(50):
+        venue.minute()
+    feed = longer_feed()
+    venue.faults = [Fault("longer candles", unknown(), count=1)]
+    assert await feed.poll(venue, never_done, venue.clock.now_ms()) == []
+    bars = await feed.poll(venue, never_done, venue.clock.now_ms())
+    assert len(bars) == 50
+
+
+async def test_a_joined_feed_brings_its_longer_bars_and_counts_no_bar_twice() -> None:
+    venue = FakeVenue(("BTC",))
+    for n in range(1_500):
+        venue.minute(BTC=str(100 + n % 11))
+    running, fresh = BarFeed({BTC: 1}), longer_feed()
+    running.histories[BTC].keep("5m", "1m")
+    for feed in (running, fresh):
+        warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
+        for closed in [*warm.past, *warm.due]:
+            feed.take(closed)
+    running.join(fresh)
+    for _ in range(30):
+        venue.minute()
+        for closed in await running.poll(venue, never_done, venue.clock.now_ms()):
+            running.take(closed)
+    for name, step in (("5m", 5), ("15m", 15)):
+        bars = running.histories[BTC].of(name, "1m").bars(999)
+        closes = [bar.at_ms for bar in bars]
+        assert closes == list(range(closes[0], closes[-1] + 1, step * MINUTE)), name
+        assert all(bar.volume == bars[0].volume for bar in bars), name

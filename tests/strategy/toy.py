@@ -64,7 +64,7 @@ class ToySource:
     def orders(self, market: str) -> Sequence[OrderView]:
         return ()
 
-    def history(self, market: str) -> History:
+    def history(self, market: str, interval: str | None = None) -> History:
         return self.histories[market]
 
     def log(self, event: str, fields: dict[str, Any]) -> None:

@@ -277,7 +277,7 @@ def local(
     warmups: dict[BarSeries, int] = {}
     for spec in specs:
         for series in (BarSeries(market, spec.interval) for market in spec.strategy.markets):
-            warmups[series] = max(warmups.get(series, 0), spec.strategy.warmup_bars)
+            warmups[series] = max(warmups.get(series, 0), spec.warmup_bars)
     timeline = timeline_of(candles, series_of(specs), options, warmups, is_cut=is_cut)
     shortest = min(timeline.series_cursors, key=lambda one: one.step_ms)
     if options.latency_ms >= shortest.step_ms:

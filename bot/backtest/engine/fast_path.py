@@ -18,7 +18,6 @@ from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.ports import Calm
 from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
-from bot.strategy.indicators import Columns
 
 # every bar leaves this range: the venue must see it
 _EVERY_BAR: Final = Calm(float("inf"), float("-inf"), 0)
@@ -26,14 +25,9 @@ _EVERY_BAR: Final = Calm(float("inf"), float("-inf"), 0)
 
 def _batch(stepper: Stepper, cursor: MarketCursor, series: BarSeries, last: int) -> BarBatch:
     """The bars up to row `last`, with the strategies' indicators computed for all of them."""
-    columns = Columns(
-        *(
-            column[cursor.at : last].tolist()
-            for column in (cursor.open, cursor.high, cursor.low, cursor.close, cursor.volume)
-        )
-    )
+    columns = cursor.columns(cursor.at, last)
     stepper.precompute(series, columns)
-    return cursor.batch(cursor.at, last, columns)
+    return BarBatch(columns)
 
 
 class SingleMarketPath:

@@ -10,9 +10,11 @@ a repeated key the venue names its trade. No coroutine here ever suspends, so `d
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+from bot.backtest.data.resampling import resample
 from bot.backtest.engine.market_cursor import SeriesCursor
 from bot.backtest.engine.memory_journal import MemoryEvents, number_of
 from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
@@ -30,6 +32,7 @@ from bot.venue.model.state import OrderSpec, event_id
 from bot.venue.orders.orders import OrderPlaced
 from bot.venue.orders.quote_draft import OrderQuote
 from bot.wire import (
+    INTERVAL_MS,
     AccountSnapshot,
     BookResult,
     CancelCoinResult,
@@ -229,11 +232,17 @@ class LocalPort:
         return self._ask(TradesPage, lambda: self.operations.trades(self.principal, query), reads=True)
 
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
-        """The closed bars of a series that a strategy listens to. A bar counts as closed in its last millisecond."""
-        series_cursor = self._series_cursors.get((bare_coin(coin), interval))
-        if series_cursor is None:
+        """The closed bars of a series that a strategy listens to, or longer ones. A bar counts as closed in its last
+        millisecond.
+        """
+        now_ms, name = self.exchange.clock.now_ms(), bare_coin(coin)
+        of_market = [one for (market, _), one in self._series_cursors.items() if market == name]
+        finest = min(of_market, key=lambda one: one.step_ms, default=None)
+        if finest is None or INTERVAL_MS[interval] < finest.step_ms:
             _raise(Refusal("not_found", f"there are no {interval} candles of {coin} in this session"), reads=True)
-        c = series_cursor.candles
+        series_cursor = self._series_cursors.get((name, interval))
+        c = resample(finest.candles, interval) if series_cursor is None else series_cursor.candles
+        last = bisect_right(c.at_ms, now_ms + 1 - c.step_ms)
         rows = [
             {
                 "ts": c.at_ms[row],
@@ -244,9 +253,9 @@ class LocalPort:
                 "volume": _text(c.volume[row]),
                 "closed": True,
             }
-            for row in series_cursor.closed_by(self.exchange.clock.now_ms() + 1, limit)
+            for row in range(max(0, last - limit), last)
         ]
-        return CandlesResult.model_validate({"coin": series_cursor.cursor.coin, "interval": interval, "candles": rows})
+        return CandlesResult.model_validate({"coin": finest.cursor.coin, "interval": interval, "candles": rows})
 
     async def markets(self, *, view: str = "trending", limit: int = 150) -> MarketsResult:
         query = MarketsQuery.from_wire({"view": view, "limit": str(limit)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import length_hint
@@ -16,6 +16,7 @@ from typing import Final
 
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.resampling import resample
+from bot.backtest.engine.warm_up_bars import columns_of
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.model.numbers import E8
@@ -116,19 +117,17 @@ class MarketCursor:
             round(self.volume[index] * E8),
         )
 
-    def batch(self, first: int, last: int, columns: Columns) -> BarBatch:
-        """Rows `first` to `last` as bars for strategies, stamped with the instant of their close.
-
-        `columns` are the values of these rows.
-        """
+    def columns(self, first: int, last: int) -> Columns:
+        """Rows `first` to `last`, stamped with the instant of their close."""
         ts, step_ms = self.ts[first:last], self.step_ms
-        at: Iterable[int]
+        values = (self.open, self.high, self.low, self.close, self.volume)
+        at: Sequence[int]
         # No bar is missing in between.
         if ts and ts[-1] - ts[0] == (len(ts) - 1) * step_ms:
             at = range(ts[0] + step_ms, ts[-1] + 2 * step_ms, step_ms)
         else:
             at = [t + step_ms for t in ts]
-        return BarBatch(at, columns)
+        return Columns._make([*(column[first:last].tolist() for column in values), at])
 
     def index_of(self, close_ms: int) -> int:
         """The row of the bar that closes at `close_ms`."""
@@ -177,9 +176,9 @@ class BarBatch:
 
     __slots__ = ("_at", "_columns")
 
-    def __init__(self, at: Iterable[int], columns: Columns) -> None:
-        self._at = iter(at)
-        self._columns = [iter(column) for column in columns]
+    def __init__(self, columns: Columns) -> None:
+        self._at = iter(columns.at_ms)
+        self._columns = [iter(column) for column in columns[:-1]]
 
     @property
     def left(self) -> int:
@@ -236,18 +235,11 @@ class SeriesCursor:
         """
         bar = next(self._ahead, None)
         if bar is None:
-            c, first, last = self.candles, self.at, min(self.end, self.at + BATCH_ROWS)
-            at = [ts + self.step_ms for ts in c.at_ms[first:last]]
-            columns = Columns(*(one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume)))
+            columns = columns_of(self.candles, self.at, min(self.end, self.at + BATCH_ROWS))
             if begin is not None:
                 begin(columns)
-            self._ahead = map(_MAKE_BAR, zip(repeat(self.cursor.coin), at, *columns))
+            self._ahead = map(_MAKE_BAR, zip(repeat(self.cursor.coin), columns.at_ms, *columns[:-1]))
             bar = next(self._ahead)
         row = self.at = self.at + 1
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
         return bar
-
-    def closed_by(self, now_ms: int, limit: int) -> list[int]:
-        """The rows of the last `limit` bars that have closed by `now_ms`."""
-        last = bisect_left(self.candles.at_ms, now_ms - self.step_ms + 1)
-        return list(range(max(0, last - limit), last))

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
 from bot.backtest.engine.timeline import Timeline
+from bot.backtest.engine.warm_up_bars import begin_longer, columns_of
 from bot.runtime.decisions.bar_queue import wanted_series
 from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy.base import declared
-from bot.strategy.indicators import Columns, Indicators
+from bot.strategy.indicators import Indicators
 from bot.wire import CANDLES_MAX as WARM_UP_MAX
 
 # The candles of one market: more than a year of hours, and more than a screen has pixels.
@@ -80,15 +81,16 @@ def _indicators(
     first = max(0, bisect_right(at_ms, start_ms - step_ms) - min(wanted, WARM_UP_MAX))
     last = bisect_right(at_ms, ends[-1] - step_ms)
     rows = [bisect_right(at_ms, end - step_ms, first, last) - 1 for end in ends]
-    bars = (candles.open, candles.high, candles.low, candles.close, candles.volume)
     indicators = Indicators(found, [market], strategy.params)
+    indicators.begin(spec.interval)
+    begin_longer(indicators, spec.interval, candles, start_ms)
     drawn: list[list[float | None]] = [[None] * len(ends) for _ in found]
     # Points before `first` have no bar.
     at = bisect_left(rows, first)
     # Each series of values goes on from chunk to chunk.
     for begin in range(first, last, CHUNK_ROWS):
         end = min(begin + CHUNK_ROWS, last)
-        computed = indicators.columns(market, Columns(*(column[begin:end].tolist() for column in bars)))
+        computed = indicators.columns(market, columns_of(candles, begin, end))
         upto = bisect_left(rows, end, at)
         for values, (_, column) in zip(drawn, computed, strict=True):
             values[at:upto] = [_rounded(column[row - begin]) for row in rows[at:upto]]

@@ -16,7 +16,7 @@ from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import TableRows
 from bot.errors import StrategyError
 from bot.strategy.indicator_library import series_of
-from bot.strategy.indicators import Columns, Described
+from bot.strategy.indicators import SOURCES, Columns, Described
 from bot.wire import INTERVAL_MS, Candle
 from bot.wire.market import BookResult
 from bot.wire.resources import Market
@@ -123,14 +123,14 @@ def intervals_of(coin: str, snapshot: DaemonSnapshot) -> str:
     return "1m"
 
 
-def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data]) -> list[Overlay]:
-    """The declared indicators of each strategy of the market, over these candles.
+def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data], interval: str = "1m") -> list[Overlay]:
+    """The declared indicators of each strategy of the market, over these candles of `interval`.
 
-    A running candle counts as if it closed now.
+    A running candle counts as if it closed now. An indicator of a shorter interval than that of the candles is left
+    out.
     """
-    columns = Columns(
-        *([float(getattr(one, name)) for one in candles] for name in ("open", "high", "low", "close", "volume"))
-    )
+    lines = ([float(getattr(one, name)) for one in candles] for name in SOURCES)
+    columns = Columns._make([*lines, [candle.ts + INTERVAL_MS[interval] for candle in candles]])
     # Pane 1 has the volume.
     found, pane = list[Overlay](), 2
     several = sum(coin in one["markets"] for one in strategies) > 1
@@ -140,8 +140,8 @@ def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data]) -
         for declared in strategy.get("indicators", ()):
             described = Described(**declared)
             try:
-                values = series_of(described).column(columns)
-            # The daemon has a library that is not installed here.
+                values = series_of(described, interval).column(columns)
+            # A library of the daemon is not installed here, or these candles cannot make the indicator's bars.
             except StrategyError:
                 continue
             name = f"{strategy['name']}.{described.name}" if several else described.name

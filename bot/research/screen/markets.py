@@ -16,6 +16,7 @@ from bot.backtest.data.resampling import resample
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import PathPolicy, SessionOptions
 from bot.backtest.engine.timeline import timeline_of
+from bot.backtest.engine.warm_up_bars import columns_of, past_bars
 from bot.clock import DAY_MS, HOUR_MS
 from bot.config import Settings
 from bot.errors import ConfigError
@@ -28,8 +29,9 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.market_data.instruments import CATALOGUE, listing_at
 from bot.strategy import Strategy
 from bot.strategy.base import declared, follows_signals
-from bot.strategy.indicators import FAR_SMALLER, SOURCES, Columns, Indicator, Sma
+from bot.strategy.indicators import FAR_SMALLER, SOURCES, Columns, Indicator, LongerSeries, Sma
 from bot.strategy.intents import USD_MAX
+from bot.strategy.longer_bars import pieces_of
 from bot.strategy.signals import OPENS, BarArrays, SignalRows, Signals
 from bot.venue.model.state import MarketSpec, VenueMarket
 from bot.wire import CANDLES_MAX
@@ -236,24 +238,28 @@ def bars_of(ground: ScreenSetup, spec: StrategySpec) -> BarArrays:
     found = dict(zip(rows.lines, columns, strict=False))
     for name, one in declared(type(strategy)).items():
         described = one.described(strategy.params)
-        key = (first, described.function, described.numbers, described.line, described.source)
+        key = (first, described.function, described.numbers, described.line, described.source, described.interval)
         if key not in ground.lines:
-            ground.lines[key] = _line(ground, one, strategy.params, first, columns)
+            ground.lines[key] = _line(ground, one, spec, first, columns)
         found[name] = ground.lines[key]
     closes = np.frombuffer(bars.at_ms, dtype=np.int64)[first:] + bars.step_ms
     return BarArrays(bars.market, found, closes)
 
 
-def _line(ground: ScreenSetup, indicator: Indicator, params: Any, first: int, columns: Sequence[Any]) -> Any:
+def _line(ground: ScreenSetup, indicator: Indicator, spec: StrategySpec, first: int, columns: Sequence[Any]) -> Any:
     """The values of an indicator, NaN where it has none."""
     import numpy as np
 
-    described = indicator.described(params)
-    if described.function == "sma":
+    described, own = indicator.described(spec.strategy.params), spec.interval
+    if described.function == "sma" and described.interval in (None, own):
         return averages(columns[SOURCES.index(described.source)], int(described.numbers[0]))
     if ground.plain is None or ground.plain[0] != first:
-        ground.plain = first, Columns(*(column.tolist() for column in columns))
-    return np.array(indicator.start(params).column(ground.plain[1]), dtype=np.float64)
+        ground.plain = first, columns_of(ground.bars, first, len(ground.bars))
+    series = indicator.start(spec.strategy.params, own)
+    if isinstance(series, LongerSeries):
+        pieces = pieces_of(described.interval or own, own)
+        series.bars.begin(past_bars(ground.bars, pieces, ground.start_ms), pieces)
+    return np.array(series.column(ground.plain[1]), dtype=np.float64)
 
 
 def averages(values: Any, bars: int) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bot.runtime.decisions.bar_queue import wanted_series
+from bot.runtime.decisions.bar_queue import feed_of, wanted_series
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar, YieldToPass
 from bot.runtime.strategy_host.host import StrategySpec
 
@@ -40,7 +40,7 @@ async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
     Of a series that other strategies use, only the decided bars are for warm-up: the next one all strategies decide
     together.
     """
-    feed = BarFeed(wanted_series([one]))
+    feed = feed_of([one])
     bars = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
     past: list[ClosedBar] = []
     due: list[ClosedBar] = []

@@ -63,6 +63,16 @@ class BarQueue:
         ]
 
 
+def feed_of(specs: Sequence[StrategySpec]) -> BarFeed:
+    """A feed of the bars that these strategies decide on, and of the longer ones that they read."""
+    feed = BarFeed(wanted_series(specs))
+    for spec in specs:
+        for market in spec.strategy.markets:
+            for interval in spec.strategy.longer_bars:
+                feed.histories[BarSeries(market, spec.interval)].keep(interval, spec.interval)
+    return feed
+
+
 def wanted_series(specs: Sequence[StrategySpec]) -> dict[BarSeries, int]:
     """How many bars of each series a start asks for.
 

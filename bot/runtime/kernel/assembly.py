@@ -34,7 +34,7 @@ def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> S
         )
     for warning in loaded.warnings:
         log.warning("strategy.exposed", strategy=one.name, message=warning)
-    strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)
+    strategy = build(loaded, name=one.name, markets=one.markets, params=one.params, interval=one.interval)
     log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
     return StrategySpec(strategy, one.interval, limits_of(settings, one), version_of(one, loaded), loaded.sha256)
 

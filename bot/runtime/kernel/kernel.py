@@ -23,7 +23,7 @@ from bot.errors import ApiError, Refusal, is_access_lost
 from bot.logs import log
 from bot.runtime.account.account import DaemonAccount
 from bot.runtime.alerts.health import ENDING, ORDERS, DaemonHealth, key_problem
-from bot.runtime.decisions.bar_queue import BarQueue, wanted_series
+from bot.runtime.decisions.bar_queue import BarQueue, feed_of
 from bot.runtime.decisions.entry_conditions import EntryConditions
 from bot.runtime.decisions.event_consumer import EventConsumer, NoticesOf
 from bot.runtime.decisions.intent_builder import IntentBuilder
@@ -42,7 +42,7 @@ from bot.runtime.kernel.upkeep import Upkeep
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.run_state import RunState
-from bot.runtime.passes.bar_feed import BarFeed, ClosedBar, at_once
+from bot.runtime.passes.bar_feed import ClosedBar, at_once
 from bot.runtime.passes.pass_budget import YIELD_MS, PassBudget
 from bot.runtime.passes.ports import Pacer, VenuePort
 from bot.runtime.reconciliation import protection, reconciler, target_orders
@@ -133,7 +133,7 @@ class Kernel:
         self.hooks = hooks
         self.budget = PassBudget(pacer, port.clock)
         self.state = RunState()
-        feed = BarFeed(wanted_series(specs))
+        feed = feed_of(specs)
         self.intents = intents = OpenIntents(journal, self.budget, hooks.wake, abreast)
         self.account = account = DaemonAccount(journal, intents.live, feed, now_ms)
         account_state = account.account_state

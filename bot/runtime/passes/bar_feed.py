@@ -15,6 +15,7 @@ from bot.logs import log
 from bot.runtime.passes.ports import VenuePort
 from bot.strategy import Bar, History
 from bot.strategy.history import HISTORY_BARS
+from bot.strategy.longer_bars import pieces_of
 from bot.wire import CANDLES_MAX, INTERVAL_MS
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class BarFeed:
 
     async def _begun(self, port: VenuePort, series: BarSeries, done_until: DoneUntil, now_ms: int) -> list[ClosedBar]:
         """Ask for the history of a series. All bars are past, except the newest one if it was not decided."""
+        await self._begin_longer(port, series)
         done_ms = done_until(*series)
         gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
         bars = await self._closed(port, series, max(self.wanted[series], gap) + SPARE_BARS)
@@ -198,6 +200,20 @@ class BarFeed:
             is_done = done_ms is not None and newest_ms <= done_ms
             self._past_ms[series] = newest_ms if is_done else newest_ms - 1
         return bars
+
+    async def _begin_longer(self, port: VenuePort, series: BarSeries) -> None:
+        """Ask for the past of the longer intervals, which the series' own past bars may be too few for."""
+        longer = self.histories[series].longer
+        for interval in {pieces_of(name, series.interval) for name in longer}:
+            try:
+                pieces = await self._closed(port, BarSeries(series.market, interval), CANDLES_MAX)
+            # The service has no such candles: the longer bars are made of the own ones alone.
+            except Refused as error:
+                log.warning("feed.missed", market=series.market, interval=interval, code=error.code)
+                continue
+            for name, kept in longer.items():
+                if pieces_of(name, series.interval) == interval:
+                    kept.begin([closed.bar for closed in pieces], interval)
 
     async def _fresh(self, port: VenuePort, series: BarSeries, now_ms: int) -> list[ClosedBar]:
         last_ms = self._last_ms[series]
@@ -215,9 +231,11 @@ class BarFeed:
         """
         for series, bars in other.wanted.items():
             self.wanted[series] = max(bars, self.wanted.get(series, 0))
-            known = self.histories.get(series)
-            if known is None or known.limit < other.histories[series].limit:
-                self.histories[series] = other.histories[series]
+            known, theirs = self.histories.get(series), other.histories[series]
+            if known is None or known.limit < theirs.limit:
+                self.histories[series] = theirs
+            if known is not None and (known.longer or theirs.longer):
+                self.histories[series].adopt_longer(known if self.histories[series] is theirs else theirs)
             if (
                 known is None and series in other._last_ms
                 # Otherwise the next poll begins the series for all its strategies.

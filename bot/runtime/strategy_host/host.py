@@ -13,6 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
+from bot.clock import INTERVALS
 from bot.errors import Refusal, StrategyError
 from bot.logs import log
 from bot.runtime.account.account_state import AccountState
@@ -48,6 +49,13 @@ class StrategySpec(NamedTuple):
     version: str = ""
     # The hash of the source text that runs.
     sha256: str | None = None
+
+    @property
+    def warmup_bars(self) -> int:
+        """Own bars before the first decision, those of longer intervals included."""
+        own_ms = INTERVALS[self.interval]
+        longer = [bars * INTERVALS[name] // own_ms for name, bars in self.strategy.longer_bars.items()]
+        return max(self.strategy.warmup_bars, *longer) if longer else self.strategy.warmup_bars
 
 
 class OwnedSignal(NamedTuple):

@@ -42,8 +42,10 @@ from bot.strategy import (
     Trigger,
     View,
 )
+from bot.strategy.base import begin_bars
 from bot.strategy.hook_answers import INTENTS, agreement_of, intents_of
 from bot.strategy.intents import Side
+from bot.strategy.longer_bars import check_longer
 
 if TYPE_CHECKING:
     from bot.wire import Plan
@@ -82,6 +84,8 @@ class InstanceViewSource:
         self._name = name
         self.histories = histories
         self._log = Logger(strategy=name)
+        # the interval of the own bars
+        self.interval = ""
         self.now_ms = 0
         self.state: dict[str, Any] = {}
         self.is_warming_up = False
@@ -116,11 +120,14 @@ class InstanceViewSource:
     def orders(self, market: str) -> Sequence[OrderView]:
         return [_order_view(order) for order in self._account_state.orders.values() if order.market == market]
 
-    def history(self, market: str) -> History:
+    def history(self, market: str, interval: str | None = None) -> History:
         history = self.histories.get(market)
         if history is None:
             raise StrategyError(f"{market} is not one of this strategy's markets ({', '.join(sorted(self.histories))})")
-        return history
+        if interval is None or interval == self.interval:
+            return history
+        check_longer(interval, self.interval)
+        return history.of(interval, self.interval)
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
         # Lines on past bars were logged when those bars were new.
@@ -170,7 +177,9 @@ class StrategyInstance:
         self.series = [BarSeries(market, interval) for market in strategy.markets]
         self.version = version
         self.nets = attribution is not None
+        begin_bars(strategy, interval)
         self.source = InstanceViewSource(account_state, {}, strategy.name, attribution)
+        self.source.interval = interval
         self.use_feed(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
@@ -182,6 +191,9 @@ class StrategyInstance:
     def use_feed(self, feed: BarFeed) -> None:
         """Read the histories from this feed."""
         self.source.histories = {s.market: feed.histories[s] for s in self.series}
+        for interval in self.strategy.longer_bars:
+            for market, history in self.source.histories.items():
+                history.keep(interval, self.interval).supply(self.indicators.makers(market, interval))
 
     def call(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> list[Intent]:
         """Call a hook and return all its signals.

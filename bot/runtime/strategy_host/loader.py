@@ -44,7 +44,7 @@ from bot.plugins import names_of, offered
 from bot.runtime.strategy_host.timers import check_timers
 from bot.runtime.strategy_host.unread import check_declarations, check_signals, line_of_lost_intents
 from bot.strategy import Proposal, Strategy
-from bot.strategy.base import declared
+from bot.strategy.base import begin_bars, declared
 from bot.strategy.hook_answers import WANT_NOTHING
 from bot.strategy.indicators import Indicators
 from bot.strategy.params import Params
@@ -159,8 +159,12 @@ def load_policy(name: str, folder: Path) -> Callable[[Proposal], object]:
     return policy
 
 
-def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[str, Any]) -> Strategy:
-    """Make the strategy with checked params. ConfigError names each bad param and its bound."""
+def build(
+    loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[str, Any], interval: str = "1m"
+) -> Strategy:
+    """Make the strategy with checked params, for bars of this interval. ConfigError names each bad param and its
+    bound.
+    """
     problems = check_params(loaded.strategy, params)
     if problems:
         lines = [f"strategy {name!r} ({loaded.use}): {many(len(problems), 'bad param')}"]
@@ -179,6 +183,10 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
         raise StrategyError(without_referred(str(blamed), params)) from error
     if not isinstance(getattr(instance, "indicators", None), Indicators):
         raise StrategyError(f"{where}: its __init__ does not call super().__init__; remove it and prepare in on_start")
+    try:
+        begin_bars(instance, interval)
+    except StrategyError as error:
+        raise StrategyError(f"{where}: {error}") from None
     return instance
 
 
@@ -403,6 +411,8 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
             f"{where}: {target.__name__}.Params does not derive from bot's Params: write class Params(Params)"
         )
     named = [(indicator.name, number) for indicator in declared(target).values() for number in indicator.numbers]
+    if isinstance(target.intervals, Mapping):
+        named += [("intervals", bars) for bars in target.intervals.values()]
     for label, period in (("warmup", target.warmup), *named):
         if isinstance(period, str) and period not in target.Params.model_fields:
             known = list(target.Params.model_fields)

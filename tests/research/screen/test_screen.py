@@ -22,7 +22,7 @@ from bot.clock import HOUR_MS, MINUTE_MS
 from bot.errors import ConfigError, StrategyError
 from bot.runtime.kernel.assembly import place_strategies
 from bot.strategy.indicators import Columns, Sma
-from tests.backtest.builders import STRATEGIES, minutes, write
+from tests.backtest.builders import START_MS, STRATEGIES, minutes, write
 from tests.backtest.engine.oracles import CANDLES, ONE_HOUR, ONE_MINUTE, wanted
 from tests.backtest.engine.oracles import rows_of as oracle_rows
 from tests.documents import ROOT
@@ -192,3 +192,36 @@ def test_a_sweep_by_the_screen_runs_the_best_again_and_states_the_gap(
     assert call([*words, "--prune"]) == 2
     assert call(["sweep", "trend.yaml", *words[2:]]) == 4
     assert "run it without --screen" in capsys.readouterr().err
+
+
+LONGER = """
+from bot import Strategy, ema, highest, sma
+from bot.strategy import Signals
+
+
+class Longer(Strategy):
+    fast = sma(4)
+    slow = sma(3, interval="1h")
+    own = ema(2, interval="5m")
+    top = highest(2, "high", interval="30m")
+
+    def signals(self, bars):
+        return Signals(
+            long=(bars.fast > bars.slow) & (bars.close < bars.top),
+            close_long=bars.own < bars.slow,
+            usd=200,
+            stop_pct=1,
+        )
+"""
+
+
+@pytest.mark.parametrize("start_ms", [None, START_MS + 1_234 * MINUTE_MS])
+def test_indicators_of_longer_intervals_make_the_trades_of_the_backtest(tmp_path: Path, start_ms: int | None) -> None:
+    (tmp_path / "longer.py").write_text(LONGER)
+    settings = settings_of("longer:Longer", {}, folder=tmp_path, interval="5m")
+    candles, options = minutes(6_000, seed=8, hole=0.01, vol=0.003), SessionOptions(start_ms=start_ms)
+    here = screened(settings, [candles], options)
+    there = backtested(settings, [candles], options)
+    assert here.why_not is None
+    assert rows_of(here.trips()) == rows_of(there.trade_ledger.trips)
+    assert len(here.rows) > 20

@@ -1,0 +1,86 @@
+"""Live over HTTP, a strategy reads and decides on longer bars as it does in a backtest of the same candles."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from bot.backtest.data.candles import Candles
+from bot.testing import SessionOptions, backtest
+from bot.testing.sandbox import START_MS, Options, Sandbox
+from bot.wire import CANDLES_MAX
+
+MINUTES = 40
+FILE = """\
+from bot import Bracket, Close, Open, Strategy, {function}
+
+
+class Mine(Strategy):
+    line = {function}({period}, interval="{interval}")
+    intervals = {{"{other}": {period}}}
+    read = []
+
+    def on_bar(self, view, bar):
+        other = view.bars(bar.market, {period}, interval="{other}")
+        free = view.closes(bar.market, 3, interval="5m")
+        line = self.line[bar.market]
+        if view.is_warming_up or line is None or len(other) < {period}:
+            return
+        wanted = "long" if bar.close > (line + other[0].close) / 2 else "short"
+        values = [bar.at_ms, line, [[one.at_ms, one.open, one.high, one.low, one.close] for one in other], free, wanted]
+        view.log("read", values=values)
+        self.read.append(values)
+        held = view.position(bar.market)
+        if held is None and not view.orders(bar.market):
+            yield Open(bar.market, wanted, usd=100, bracket=Bracket(stop_pct=5))
+        elif held is not None and held.side != wanted:
+            yield Close(bar.market)
+"""
+
+
+def rule(seed: int) -> str:
+    """A strategy file with functions, periods and intervals of its own."""
+    chance = Random(seed)
+    interval, other = chance.sample(["3m", "5m", "15m", "30m", "1h", "2h"], 2)
+    function = chance.choice(["sma", "highest", "lowest"])
+    return FILE.format(function=function, period=chance.randint(2, 4), interval=interval, other=other)
+
+
+def candles_of(sandbox: Sandbox) -> Candles:
+    """The closed minutes of the service, those before its start included."""
+    client = sandbox.client()
+    rows = client.get("/v1/markets/BTC/candles", params={"interval": "1m", "limit": CANDLES_MAX}).json()["candles"]
+    columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in range(5)))
+    for row in (row for row in rows if row["closed"]):
+        for column, name in zip(columns, ("ts", "open", "high", "low", "close", "volume"), strict=True):
+            column.append(row[name] if name == "ts" else float(row[name]))
+    return Candles("BTC", "1m", *columns)
+
+
+@pytest.mark.soak(worlds=2, full=1_000)
+def test_seeded_strategies_decide_live_as_in_a_backtest(tmp_path: Path, worlds: int):
+    decided, sides = 0, set[str]()
+    for seed in range(worlds):
+        (tmp_path / f"mine{seed}.py").write_text(rule(seed))
+        with Sandbox(Options(seed=seed, markets=("BTC",))) as sandbox:
+            with sandbox.run(f"mine{seed}:Mine", strategies_dir=tmp_path) as daemon:
+                daemon.minutes(MINUTES)
+                assert daemon._kernel is not None
+                (instance,) = daemon._kernel.strategy_host.instances
+                live = list(instance.strategy.read)  # type: ignore[attr-defined]
+            candles = candles_of(sandbox)
+        run = backtest(f"mine{seed}:Mine", candles, strategies_dir=tmp_path, options=SessionOptions(start_ms=START_MS))
+        tested = [line["fields"]["values"] for line in run.log]
+        first = live[0][0]
+        tested = [values for values in tested if values[0] >= first]
+        assert json.dumps(live) == json.dumps(tested[: len(live)]), (seed, rule(seed))
+        assert len(live) >= MINUTES - 1, seed
+        sides |= {values[-1] for values in live}
+        decided += len(live)
+    assert decided >= worlds * (MINUTES - 1)
+    assert sides == {"long", "short"}
