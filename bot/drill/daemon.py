@@ -115,7 +115,7 @@ class DrillDaemon:
         self._watch_commits(journal)
         if self.heartbeats is not None:
             self.heartbeats.may_beat = any(
-                one.type == "dead_man_switch" and one.status == "armed" for one in snapshot.guardians
+                guardian.type == "dead_man_switch" and guardian.status == "armed" for guardian in snapshot.guardians
             )
         self.kernel = kernel = Kernel(
             port=self.port,
@@ -255,18 +255,18 @@ class DrillDaemon:
     def quarantined(self) -> dict[str, str]:
         """Strategies that have raised, and why they were stopped."""
         instances = [] if self.kernel is None else self.kernel.strategy_host.instances
-        return {one.name: str(one.quarantined) for one in instances if one.quarantined}
+        return {instance.name: str(instance.quarantined) for instance in instances if instance.quarantined}
 
     def open_intents(self) -> list[str]:
         """Intents without an outcome."""
         live = () if self.kernel is None else self.kernel.intents.live.values()
-        return [f"{one.action} {one.market} {one.state}" for one in live if one.state not in FINAL]
+        return [f"{intent.action} {intent.market} {intent.state}" for intent in live if intent.state not in FINAL]
 
 
 def rows_of(path: Path) -> Sequence[Mapping[str, Any]]:
     """Every intent of a journal that nobody uses."""
     with sqlite3.connect(path) as db:
         db.row_factory = sqlite3.Row
-        found = [dict(row) for row in db.execute("SELECT * FROM intents")]
+        rows = [dict(row) for row in db.execute("SELECT * FROM intents")]
     db.close()
-    return found
+    return rows

@@ -53,9 +53,9 @@ def outcomes(ground: DrillSetup, seeds: Iterable[int], workers: int = 1) -> Gene
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for one in done:
-                yield one.result()
-                del running[one]
+            for future in done:
+                yield future.result()
+                del running[future]
     except BrokenProcessPool:
         seeds_left = ", ".join(str(seed) for seed in sorted(running.values()))
         raise BotError(
@@ -105,20 +105,22 @@ class Summary(NamedTuple):
 def summary(found: Sequence[WorldOutcome]) -> Summary:
     return Summary(
         worlds=len(found),
-        failed=sum(not one.has_passed for one in found),
-        lost=sum(one.count("lost") for one in found),
-        doubled=sum(one.count("doubled") for one in found),
-        bare_ms=sum(one.bare_ms for one in found),
-        longest_bare_ms=max((one.longest_bare_ms for one in found), default=0),
-        worst_usd=min((one.worst_usd for one in found), default=0.0),
-        fires=sum(len(one.fires) for one in found),
-        saved_usd=sum(one.saved_usd for one in found),
+        failed=sum(not outcome.has_passed for outcome in found),
+        lost=sum(outcome.count("lost") for outcome in found),
+        doubled=sum(outcome.count("doubled") for outcome in found),
+        bare_ms=sum(outcome.bare_ms for outcome in found),
+        longest_bare_ms=max((outcome.longest_bare_ms for outcome in found), default=0),
+        worst_usd=min((outcome.worst_usd for outcome in found), default=0.0),
+        fires=sum(len(outcome.fires) for outcome in found),
+        saved_usd=sum(outcome.saved_usd for outcome in found),
     )
 
 
 def by_fault(found: Sequence[WorldOutcome]) -> dict[Kind, list[WorldOutcome]]:
     """The worlds in which a fault came up. A world with several faults stands under each of them."""
-    return {kind: [one for one in found if any(fault.kind == kind for fault in one.faults)] for kind in KINDS}
+    return {
+        kind: [outcome for outcome in found if any(fault.kind == kind for fault in outcome.faults)] for kind in KINDS
+    }
 
 
 def as_json(found: Sequence[WorldOutcome]) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def as_json(found: Sequence[WorldOutcome]) -> dict[str, Any]:
     return {
         "worlds": total.worlds,
         "failed": total.failed,
-        "orders": sum(one.orders for one in found),
+        "orders": sum(outcome.orders for outcome in found),
         "lost": total.lost,
         "doubled": total.doubled,
         "secondsWithoutStop": total.bare_ms / 1000,
@@ -135,7 +137,7 @@ def as_json(found: Sequence[WorldOutcome]) -> dict[str, Any]:
         "worstUsd": round(total.worst_usd, 2),
         "guardianFires": total.fires,
         "savedUsd": round(total.saved_usd, 2),
-        "outcomes": [one.plain() for one in found],
+        "outcomes": [outcome.plain() for outcome in found],
     }
 
 
@@ -144,16 +146,16 @@ def junit(name: str, found: Sequence[WorldOutcome]) -> str:
     root = Element("testsuites")
     count = {"tests": str(len(found)), "failures": str(summary(found).failed), "errors": "0"}
     suite = SubElement(
-        root, "testsuite", {"name": f"drill {name}", "time": f"{sum(one.took_s for one in found):.3f}", **count}
+        root, "testsuite", {"name": f"drill {name}", "time": f"{sum(outcome.took_s for outcome in found):.3f}", **count}
     )
-    for one in found:
+    for outcome in found:
         case = SubElement(
-            suite, "testcase", classname=f"drill.{name}", name=f"seed {one.seed}", time=f"{one.took_s:.3f}"
+            suite, "testcase", classname=f"drill.{name}", name=f"seed {outcome.seed}", time=f"{outcome.took_s:.3f}"
         )
-        if not one.has_passed:
-            text = "\n".join(f"{finding.kind}: {finding.text}" for finding in one.findings)
-            failure = SubElement(case, "failure", message=one.findings[0].text, type=one.findings[0].kind)
+        if not outcome.has_passed:
+            text = "\n".join(f"{finding.kind}: {finding.text}" for finding in outcome.findings)
+            failure = SubElement(case, "failure", message=outcome.findings[0].text, type=outcome.findings[0].kind)
             failure.text = text
-        SubElement(case, "system-out").text = "\n".join(str(fault) for fault in one.faults) or "no fault"
+        SubElement(case, "system-out").text = "\n".join(str(fault) for fault in outcome.faults) or "no fault"
     indent(root)
     return f"<?xml version='1.0' encoding='utf-8'?>\n{tostring(root, encoding='unicode')}\n"

@@ -59,9 +59,9 @@ class DrillPort(LocalPort):
         # requests that brought no answer
         self.failed = 0
         self.met: Counter[Fate] = Counter()
-        self._outages = tuple(one for one in faults if one.kind == "outage")
-        self._lossy = tuple(one for one in faults if one.kind == "lossy")
-        self._silences = tuple(one for one in faults if one.kind in ("silence", "outage"))
+        self._outages = tuple(fault for fault in faults if fault.kind == "outage")
+        self._lossy = tuple(fault for fault in faults if fault.kind == "lossy")
+        self._silences = tuple(fault for fault in faults if fault.kind in ("silence", "outage"))
         self._chance = chance
         self._refuses = chance.random() < 0.5
         self._requests = 0

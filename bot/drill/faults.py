@@ -83,8 +83,10 @@ def faults_of(chance: Random, span: Span) -> tuple[DrillFault, ...]:
     kinds = [kind for kind in KINDS if kind != "silence" or span.switch_ms is not None]
     drawn = chance.sample(kinds, chance.randint(1, min(FAULTS_MAX, len(kinds))))
     drawn += ["death"] * (chance.random() < 0.3)
-    found = (_fault(kind, chance, span) for kind in drawn)
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.at_ms, one.kind)))
+    drawn_faults = (_fault(kind, chance, span) for kind in drawn)
+    return tuple(
+        sorted((fault for fault in drawn_faults if fault is not None), key=lambda fault: (fault.at_ms, fault.kind))
+    )
 
 
 def _fault(kind: Kind, chance: Random, span: Span) -> DrillFault | None:

@@ -93,10 +93,10 @@ class SimulatedHeartbeats:
         self._time.at(max(next_ms, self._time.now_ms() + (TICK_MS if verdict != "beat" else 1)), self._tick)
 
     def _answer(self) -> HeartbeatAnswer:
-        found = self._send()
-        if found is None:
+        reply = self._send()
+        if reply is None:
             return HeartbeatAnswer("retry", "timeout")
-        deadline_ms = min((one.next_deadline or 0 for one in found.guardians), default=0)
+        deadline_ms = min((guardian.next_deadline or 0 for guardian in reply.guardians), default=0)
         return HeartbeatAnswer(
-            "ok", guardians=len(found.guardians), deadline_ms=deadline_ms, server_ms=found.server_time or 0
+            "ok", guardians=len(reply.guardians), deadline_ms=deadline_ms, server_ms=reply.server_time or 0
         )

@@ -42,10 +42,10 @@ def order_findings(
     ours = [trade for trade in trades if trade["source"] == OURS]
     counts = Counter(trade["idempotencyKey"] for trade in ours)
     by_id = {row["id"]: row for row in rows}
-    found = [Finding("doubled", f"{n} orders have the key {key}") for key, n in counts.items() if n > 1]
+    findings = [Finding("doubled", f"{n} orders have the key {key}") for key, n in counts.items() if n > 1]
     causes = Counter(cause_of(by_id[key]) for key in counts if key in by_id)
-    found += [Finding("doubled", f"{n} orders for one decision: {cause}") for cause, n in causes.items() if n > 1]
-    found += [
+    findings += [Finding("doubled", f"{n} orders for one decision: {cause}") for cause, n in causes.items() if n > 1]
+    findings += [
         Finding("lost", f"an order left that was not written: {key}")
         for key in counts
         if key not in by_id | dict.fromkeys(buried)
@@ -54,16 +54,16 @@ def order_findings(
     for key, row in by_id.items():
         order = f"{row['action']} {row['market']} of {row['strategy']} ({key[:8]}) is {row['state']}"
         if settled and row["state"] not in FINAL:
-            found.append(Finding("unsettled", f"{order} and never ended: {row['code']} {row['message']}"))
+            findings.append(Finding("unsettled", f"{order} and never ended: {row['code']} {row['message']}"))
         if row["action"] == "cancel":
             continue
         if row["state"] == "accepted" and not counts[key]:
-            found.append(Finding("lost", f"{order}, and there is no trade"))
+            findings.append(Finding("lost", f"{order}, and there is no trade"))
         elif row["state"] == "accepted" and row["trade_id"] != trade_of[key]:
-            found.append(Finding("lost", f"{order}, and has the trade of another"))
+            findings.append(Finding("lost", f"{order}, and has the trade of another"))
         elif row["state"] in ("rejected", "expired") and counts[key]:
-            found.append(Finding("lost", f"{order}, and there is a trade"))
-    return found
+            findings.append(Finding("lost", f"{order}, and there is a trade"))
+    return findings
 
 
 def cause_of(row: Row) -> tuple[Any, ...]:
@@ -84,14 +84,14 @@ def bare_spans(
 ) -> list[Bare]:
     """When positions of ours had no stop. `sleepers`: guardians that are no stop before they are activated."""
     since: dict[str, int] = {}
-    found: list[Bare] = []
+    spans: list[Bare] = []
     for at_ms, bare in bare_markets(events, our_keys, sleepers=sleepers):
-        for coin in [one for one in since if one not in bare]:
-            found.append(Bare(coin, since.pop(coin), at_ms))
+        for coin in [known for known in since if known not in bare]:
+            spans.append(Bare(coin, since.pop(coin), at_ms))
         for coin in bare:
             since.setdefault(coin, at_ms)
-    found += [Bare(coin, at_ms, end_ms) for coin, at_ms in since.items()]
-    return [one for one in found if one.to_ms > one.from_ms]
+    spans += [Bare(coin, at_ms, end_ms) for coin, at_ms in since.items()]
+    return [span for span in spans if span.to_ms > span.from_ms]
 
 
 def bare_markets(
@@ -134,15 +134,15 @@ def bare_markets(
 
 def instants(events: Sequence[Event]) -> list[list[Event]]:
     """The events of one cause together: a request with all that it brought, or what one moment of the clock did."""
-    found: list[list[Event]] = []
+    groups: list[list[Event]] = []
     request: object = None
     for event in events:
         its = event.get("requestId")
-        if not found or found[-1][0]["ts"] != event["ts"] or (its is not None and its != request):
-            found.append([])
+        if not groups or groups[-1][0]["ts"] != event["ts"] or (its is not None and its != request):
+            groups.append([])
             request = its
-        found[-1].append(event)
-    return found
+        groups[-1].append(event)
+    return groups
 
 
 def belief_findings(account_state: Any, account: Mapping[str, Any]) -> list[Finding]:
@@ -150,12 +150,12 @@ def belief_findings(account_state: Any, account: Mapping[str, Any]) -> list[Find
 
     `account` is the body of GET /v1/account.
     """
-    theirs = {one["coin"]: (one["side"], Decimal(one["size"])) for one in account["positions"]}
-    ours = {one.market: (one.side, one.size) for one in account_state.positions.values()}
+    theirs = {position["coin"]: (position["side"], Decimal(position["size"])) for position in account["positions"]}
+    ours = {position.market: (position.side, position.size) for position in account_state.positions.values()}
     pairs: tuple[tuple[str, Any, Any], ...] = (
         ("positions", ours, theirs),
-        ("orders", set(account_state.orders), {one["oid"] for one in account["orders"]}),
-        ("guardians", set(account_state.guardians), {one["id"] for one in account["guardians"]}),
+        ("orders", set(account_state.orders), {order["oid"] for order in account["orders"]}),
+        ("guardians", set(account_state.guardians), {guardian["id"] for guardian in account["guardians"]}),
         ("the balance", account_state.balance_usd, Decimal(account["balanceUsd"])),
     )
     return [

@@ -34,7 +34,9 @@ def _shocked(candles: Candles, fault: DrillFault, ramp: int) -> Candles:
     shock.
     """
     first, last = bisect_left(candles.at_ms, fault.at_ms), bisect_left(candles.at_ms, fault.end_ms)
-    opens, highs, lows, closes = (array("d", one) for one in (candles.open, candles.high, candles.low, candles.close))
+    opens, highs, lows, closes = (
+        array("d", column) for column in (candles.open, candles.high, candles.low, candles.close)
+    )
     before = 1.0
     for row in range(first, len(candles)):
         reached = min(1.0, (row - first + 1) / ramp)

@@ -63,7 +63,7 @@ class WorldOutcome:
         return sum(fire.saved_usd for fire in self.fires)
 
     def count(self, kind: Failure) -> int:
-        return sum(one.kind == kind for one in self.findings)
+        return sum(finding.kind == kind for finding in self.findings)
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -73,9 +73,10 @@ class WorldOutcome:
             "toMs": self.end_ms,
             "passed": self.has_passed,
             "faults": [
-                {"kind": one.kind, "atMs": one.at_ms, "forMs": one.for_ms, "text": str(one)} for one in self.faults
+                {"kind": fault.kind, "atMs": fault.at_ms, "forMs": fault.for_ms, "text": str(fault)}
+                for fault in self.faults
             ],
-            "findings": [one._asdict() for one in self.findings],
+            "findings": [finding._asdict() for finding in self.findings],
             "orders": self.orders,
             "fills": self.fills,
             "lost": self.count("lost"),
@@ -88,13 +89,13 @@ class WorldOutcome:
             "endUsd": round(self.end_usd, 2),
             "guardianFires": [
                 {
-                    "atMs": one.at_ms,
-                    "guardian": one.guardian,
-                    "closedUsd": round(one.closed_usd, 2),
-                    "heldUsd": round(one.held_usd, 2),
-                    "savedUsd": round(one.saved_usd, 2),
+                    "atMs": fire.at_ms,
+                    "guardian": fire.guardian,
+                    "closedUsd": round(fire.closed_usd, 2),
+                    "heldUsd": round(fire.held_usd, 2),
+                    "savedUsd": round(fire.saved_usd, 2),
                 }
-                for one in self.fires
+                for fire in self.fires
             ],
         }
 
@@ -104,22 +105,22 @@ def fires_of(
 ) -> tuple[Fire, ...]:
     """The guardians that closed positions, and what they saved. `candles` are those of the world, with its shocks."""
     by_market = {series.market: series for series in candles}
-    shocks = [one for one in faults if one.kind == "shock"]
+    shocks = [fault for fault in faults if fault.kind == "shock"]
     fired: dict[str, GuardianMoved] = {}
     sums: dict[str, list[float]] = {}
     for event in events:
         if isinstance(event, GuardianMoved) and event.subtype == "fired":
             fired.update(dict.fromkeys(event.trades, event))
         elif isinstance(event, FillEvent) and event.subtype == "exit" and (by := fired.get(event.trade)) is not None:
-            until_ms = next((one.end_ms for one in shocks if one.at_ms <= event.ts < one.end_ms), end_ms)
+            until_ms = next((shock.end_ms for shock in shocks if shock.at_ms <= event.ts < shock.end_ms), end_ms)
             here, then = event.px / E8, _px_at(by_market[event.coin], until_ms)
             more = (then - here) * (event.size / E8) * (1 if event.side == "long" else -1)
             closed = ((event.realized or 0) - event.fee) / E8
             total = sums.setdefault(by.guardian, [0.0, 0.0])
             total[0] += closed
             total[1] += closed + more
-    found = {event.guardian: event for event in fired.values()}
-    return tuple(Fire(found[name].ts, found[name].guardian_type, *total) for name, total in sums.items())
+    by_guardian = {event.guardian: event for event in fired.values()}
+    return tuple(Fire(by_guardian[name].ts, by_guardian[name].guardian_type, *total) for name, total in sums.items())
 
 
 def _px_at(candles: Candles, at_ms: int) -> float:

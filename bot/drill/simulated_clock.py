@@ -92,8 +92,10 @@ class SimulatedTime:
             return
         for event in exchange.event_buffer.events[self._seen :]:
             if isinstance(event, GuardianMoved) and event.subtype == "armed" and event.guardian_type == "trailing_stop":
-                armed = {guardian_id(exchange.account, n): one for n, one in exchange.account.guardians.items()}
-                if (one := armed.get(event.guardian)) is not None and one.spec.activate_at_r is not None:
+                armed = {
+                    guardian_id(exchange.account, n): guardian for n, guardian in exchange.account.guardians.items()
+                }
+                if (guardian := armed.get(event.guardian)) is not None and guardian.spec.activate_at_r is not None:
                     self.sleepers.add(event.guardian)
             if self.note is not None:
                 self.note(event.ts, _line(event_views.event(event)))
@@ -121,7 +123,7 @@ class SimulatedPacer:
 
 def span_of(faults: tuple[DrillFault, ...], at_ms: int) -> DrillFault | None:
     """The fault of these that lasts at that instant."""
-    return next((one for one in faults if one.at_ms <= at_ms < one.end_ms), None)
+    return next((fault for fault in faults if fault.at_ms <= at_ms < fault.end_ms), None)
 
 
 _SHOWN: Final = (

@@ -84,7 +84,7 @@ class DrillSetup:
     def driving(self) -> list[Candles]:
         """The finest candles of each market that a strategy trades."""
         markets = {series.market for series in series_of(self.specs)}
-        return [one.slice(None, self.options.end_ms) for one in drivers(self.candles) if one.market in markets]
+        return [driver.slice(None, self.options.end_ms) for driver in drivers(self.candles) if driver.market in markets]
 
     @cached_property
     def warm_ms(self) -> int:
@@ -105,13 +105,13 @@ class DrillSetup:
 
         ConfigError if the candles are too short for one.
         """
-        markets = {one.market for one in self.driving}
+        markets = {driver.market for driver in self.driving}
         for series in series_of(self.specs):
             if series.market not in markets:
                 raise ConfigError(f"there are no candles of {series.market}, which a strategy trades")
-        first = max(one.at_ms[0] for one in self.driving) + self.warm_ms
+        first = max(driver.at_ms[0] for driver in self.driving) + self.warm_ms
         first = -(-max(first, self.options.start_ms or 0) // self.bar_ms) * self.bar_ms
-        last = (min(one.end_ms for one in self.driving) - self.length_ms) // self.bar_ms * self.bar_ms
+        last = (min(driver.end_ms for driver in self.driving) - self.length_ms) // self.bar_ms * self.bar_ms
         if last < first:
             raise ConfigError(
                 f"the candles are too short: a world takes {self.length_ms // MINUTE_MS:,} min after"
@@ -142,8 +142,8 @@ class World:
         self.steps: list[tuple[int, str]] = []
         self.journal = folder / f"{seed}.db"
         self.candles = [
-            changed(one.slice(self.start_ms - ground.warm_ms, self.end_ms), self.faults, Random(f"{seed}:prices"))
-            for one in ground.driving
+            changed(driver.slice(self.start_ms - ground.warm_ms, self.end_ms), self.faults, Random(f"{seed}:prices"))
+            for driver in ground.driving
         ]
         timeline, exchange = self._exchange()
         note = (lambda at_ms, text: self.steps.append((at_ms, text))) if is_told else None
@@ -194,9 +194,9 @@ class World:
 
     def _live(self) -> None:
         grids = {
-            coin: Grid(one.px_decimals, one.sig_figs)
+            coin: Grid(spec.px_decimals, spec.sig_figs)
             for coin, market in self.time.exchange.state.markets.items()
-            if (one := market.spec).px_decimals is not None and one.tick is None
+            if (spec := market.spec).px_decimals is not None and spec.tick is None
         }
         setup = Setup(self.ground.settings, self.ground.place, self.journal, grids)
         while self.time.now_ms() < self.time.end_ms - 1:
@@ -257,16 +257,16 @@ class World:
         if life.kernel is not None and error is None:
             account = json.loads(exchange.operations.snapshot(exchange.principal, Context("req_judge")).body)
             findings += belief_findings(life.kernel.account.account_state, account)
-        for one in self.lives:
+        for live in self.lives:
             findings += [
-                Finding("strategy", f"{name} raised and was stopped: {why}") for name, why in one.quarantined.items()
+                Finding("strategy", f"{name} raised and was stopped: {why}") for name, why in live.quarantined.items()
             ]
         life.stop()
         rows = rows_of(self.journal) if self.journal.exists() else []
         findings += order_findings(rows, trades)
         spans: list[Bare] = []
         if self.ground.settings.safety.require_protection:
-            events = [event_views.event(one) for one in exchange.event_buffer.events]
+            events = [event_views.event(event) for event in exchange.event_buffer.events]
             spans = bare_spans(events, {row["id"] for row in rows}, end_ms=self.end_ms, sleepers=time.sleepers)
             findings += self._unprotected(spans)
         begin = time.begin_usd_e8
@@ -277,11 +277,11 @@ class World:
             faults=self.faults,
             findings=tuple(dict.fromkeys(findings)),
             orders=sum(trade["source"] == OURS for trade in trades),
-            fills=sum(isinstance(one, FillEvent) for one in exchange.event_buffer.events),
+            fills=sum(isinstance(event, FillEvent) for event in exchange.event_buffer.events),
             deaths=len(self.deaths),
             spoiled=dict(self.port.met.items()),
-            bare_ms=sum(one.to_ms - one.from_ms for one in spans),
-            longest_bare_ms=max((one.to_ms - one.from_ms for one in spans), default=0),
+            bare_ms=sum(span.to_ms - span.from_ms for span in spans),
+            longest_bare_ms=max((span.to_ms - span.from_ms for span in spans), default=0),
             worst_usd=(time.lowest_usd_e8 - begin) / E8,
             end_usd=(account_value(exchange.state, exchange.account) - begin) / E8,
             fires=fires_of(exchange.event_buffer.events, self.candles, self.faults, end_ms=self.end_ms),
@@ -291,27 +291,27 @@ class World:
 
     def _unprotected(self, spans: Sequence[Bare]) -> list[Finding]:
         """Positions that had no stop for longer than BARE_MAX_MS while the daemon could have armed one."""
-        troubled = [(one.at_ms, one.end_ms) for one in self.faults if one.kind in TROUBLES] + self.deaths
-        found = []
+        troubled = [(fault.at_ms, fault.end_ms) for fault in self.faults if fault.kind in TROUBLES] + self.deaths
+        findings = []
         for span in spans:
             excused = covered_ms(span.from_ms, span.to_ms, troubled)
             if span.to_ms - span.from_ms - excused > BARE_MAX_MS:
                 seconds = (span.to_ms - span.from_ms) / 1000
-                found.append(
+                findings.append(
                     Finding("unprotected", f"{span.coin} had no stop for {seconds:,.1f} s from {iso(span.from_ms)} on")
                 )
-        return found
+        return findings
 
     def _trades(self, port: LocalPort) -> list[dict[str, Any]]:
         """Every trade of the account, as the interface shows it."""
-        found: list[dict[str, Any]] = []
+        trades: list[dict[str, Any]] = []
         before: int | None = None
         while True:
             page = drive(port.trades(limit=200, before=before))
-            found += [one.model_dump(by_alias=True, mode="json") for one in page.trades]
+            trades += [trade.model_dump(by_alias=True, mode="json") for trade in page.trades]
             before = page.next_before
             if before is None:
-                return found
+                return trades
 
 
 def covered_ms(from_ms: int, to_ms: int, spans: Sequence[tuple[int, int]]) -> int:

@@ -78,7 +78,7 @@ def fault_in(body: Mapping[str, Any]) -> str | None:
     names = ExchangeFault.__dataclass_fields__
     for name, value in body.items():
         if name not in names or name == "done":
-            return f"a fault has the fields {', '.join(one for one in names if one != 'done')}, not {name}"
+            return f"a fault has the fields {', '.join(known for known in names if known != 'done')}, not {name}"
         if name in ("count", "ms"):
             if isinstance(value, bool) or not isinstance(value, int):
                 return f"{name} is a whole number, not {value!r}"

@@ -135,7 +135,7 @@ def take_nonce(exchange: Exchange, signer: str, nonce: int) -> ExchangeRefusal |
         del nonces.highest[0]
     if len(nonces.seen) > 2 * NONCES_KEPT and len(nonces.seen) % NONCES_KEPT == 0:
         oldest = exchange.now_ms - NONCE_PAST_MS
-        nonces.seen = {one for one in nonces.seen if one > oldest}
+        nonces.seen = {seen for seen in nonces.seen if seen > oldest}
     return None
 
 

@@ -193,9 +193,13 @@ def _place_bracket(
         outcomes.append(child if isinstance(child, ExchangeRefusal) else WAITING_FOR_FILL)
     parent.children = tuple(child.oid for child in children)
     started = execute(exchange, user, parent)
-    waits = [WAITING_FOR_TRIGGER if parent.sz == 0 else one for one in outcomes if not isinstance(one, ExchangeRefusal)]
+    waits = [
+        WAITING_FOR_TRIGGER if parent.sz == 0 else outcome
+        for outcome in outcomes
+        if not isinstance(outcome, ExchangeRefusal)
+    ]
     told = iter(waits)
-    return [started, *(one if isinstance(one, ExchangeRefusal) else next(told) for one in outcomes)]
+    return [started, *(outcome if isinstance(outcome, ExchangeRefusal) else next(told) for outcome in outcomes)]
 
 
 def cancel(exchange: Exchange, user: User, coin: str, key: int | str, *, fast: bool = False) -> ExchangeRefusal | None:

@@ -245,9 +245,9 @@ def set_status(exchange: Exchange, order: ExchangeOrder, status: str) -> None:
 def find_order(exchange: Exchange, user: User, key: int | str) -> ExchangeOrder | None:
     """The order with this oid or cloid, as its last status left it."""
     if isinstance(key, str):
-        found = user.cloids.get(key)
-        if found is None:
+        oid = user.cloids.get(key)
+        if oid is None:
             return None
-        key = found
+        key = oid
     order = user.orders.get(key) or exchange.ended.get(key)
     return order if order is not None and order.user == user.address else None

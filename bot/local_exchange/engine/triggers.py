@@ -17,7 +17,7 @@ def fire_due(exchange: Exchange, coin: Coin) -> None:
         return
     due = [order for order in coin.triggers.values() if order_checks.is_passed(order, coin.market.mark)]
     targets_last = exchange.switch("trigger_order") == "stop_first"
-    for order in sorted(due, key=lambda one: (_is_target(one) == targets_last, one.oid)):
+    for order in sorted(due, key=lambda child: (_is_target(child) == targets_last, child.oid)):
         if order.oid in coin.triggers:
             fire(exchange, coin, order)
 

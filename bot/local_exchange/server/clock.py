@@ -14,10 +14,10 @@ def speed_of(text: str) -> float:
     """`real` is 1, `manual` 0, `60x` 60. ValueError for any other text."""
     if text in ("real", "manual"):
         return 1.0 if text == "real" else 0.0
-    found = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]{1,3})?)x", text, re.ASCII)
-    if found is None or not 1 <= float(found[1]) <= SPEED_MAX:
+    match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]{1,3})?)x", text, re.ASCII)
+    if match is None or not 1 <= float(match[1]) <= SPEED_MAX:
         raise ValueError(f"clock is 'real', 'manual', or '1x' to '{SPEED_MAX}x', not {text!r}")
-    return float(found[1])
+    return float(match[1])
 
 
 class ExchangeClock:

@@ -75,8 +75,8 @@ def deposit(exchange: Exchange, body: Mapping[str, Any]) -> Json:
     """Credit an address with USD, in the main dex or another."""
     address, usd = _address(body), _amount(body, "usd", least=MICRO)
     dex = str(body.get("dex", ""))
-    if dex not in {one.name for one in exchange.dexes}:
-        raise BadCommand(f"dex is one of {', '.join(repr(one.name) for one in exchange.dexes)}, not {dex!r}")
+    if dex not in {known.name for known in exchange.dexes}:
+        raise BadCommand(f"dex is one of {', '.join(repr(known.name) for known in exchange.dexes)}, not {dex!r}")
     if usd % MICRO:
         raise BadCommand(f"usd has at most 6 decimals, not {body['usd']!r}")
     admission.deposit(exchange, address, usd, dex=dex)
@@ -218,7 +218,7 @@ def state(exchange: Exchange) -> Json:
         "switches": dict(exchange.switches),
         "prices": {coin.name: rows.amount(coin.market.mark) for coin in exchange.coins.values()},
         "accounts": {
-            name: {"raw": rows.usd(raw.usd), "sums": {cause: rows.usd(one) for cause, one in raw.sums.items()}}
+            name: {"raw": rows.usd(raw.usd), "sums": {cause: rows.usd(e8) for cause, e8 in raw.sums.items()}}
             for name, raw in exchange.raw.items()
         },
         "liquidator": rows.usd(exchange.users[LIQUIDATOR].spot_usd),

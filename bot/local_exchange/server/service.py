@@ -205,7 +205,7 @@ def prices_of(text: str, exchange: Exchange) -> Prices | None:
 
 def read_candles(path: Path) -> list[tuple[int, int, int, int, int]]:
     """Candles of a CSV file with the columns ts, open, high, low, close. ConfigError names the line of a mistake."""
-    found: list[tuple[int, int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int, int]] = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             table = csv.DictReader(file)
@@ -222,9 +222,9 @@ def read_candles(path: Path) -> list[tuple[int, int, int, int, int]]:
                     raise ConfigError(f"{path}:{number}: {error}; write numbers without exponent") from None
                 if not 0 < low <= min(opened, close) <= max(opened, close) <= high:
                     raise ConfigError(f"{path}:{number}: low <= open, close <= high must hold, and all are positive")
-                found.append((ts, opened, high, low, close))
+                rows.append((ts, opened, high, low, close))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; give a CSV file with {','.join(HEADER)}") from error
-    if not found:
+    if not rows:
         raise ConfigError(f"{path} has no candle; give a CSV file with {','.join(HEADER)}")
-    return found
+    return rows

@@ -43,11 +43,11 @@ def live_orders(exchange: Exchange, user: User, dex: str) -> list[ExchangeOrder]
 
 
 def open_orders(exchange: Exchange, query: Query) -> list[Json]:
-    found = []
+    orders = []
     for order in live_orders(exchange, user_in(exchange, query), dex_in(exchange, query).name):
         row = rows.basic_order(order, order.sz)
-        found.append(row | {"reduceOnly": True} if order.reduce_only else row)
-    return found
+        orders.append(row | {"reduceOnly": True} if order.reduce_only else row)
+    return orders
 
 
 def frontend_open_orders(exchange: Exchange, query: Query) -> list[Json]:
@@ -86,24 +86,24 @@ def user_fills(exchange: Exchange, query: Query) -> list[Json]:
 
 def user_fills_by_time(exchange: Exchange, query: Query) -> list[Json]:
     start, end = range_in(exchange, query)
-    found = [rows.fill(row) for row in user_in(exchange, query).fills if start <= row.time <= end]
-    found = found[::-1] if query.get("reversed") else found
-    return aggregated(found[:FILL_ROWS], query)
+    fills = [rows.fill(row) for row in user_in(exchange, query).fills if start <= row.time <= end]
+    fills = fills[::-1] if query.get("reversed") else fills
+    return aggregated(fills[:FILL_ROWS], query)
 
 
 def aggregated(fills: list[Json], query: Query) -> list[Json]:
     """With aggregateByTime the partial fills of one crossing order at one instant are one row."""
     if query.get("aggregateByTime") is not True:
         return fills
-    found: dict[Any, Json] = {}
+    by_key: dict[Any, Json] = {}
     for row in fills:
         key = (row["time"], row["oid"], row["px"]) if row["crossed"] else (row["tid"], row["oid"])
-        same = found.setdefault(key, row)
+        same = by_key.setdefault(key, row)
         if same is not row:
             for name in ("sz", "fee", "closedPnl"):
                 total = parse_e8(same[name]) + parse_e8(row[name])
-                found[key] = same = same | {name: rows.amount(total)}
-    return list(found.values())
+                by_key[key] = same = same | {name: rows.amount(total)}
+    return list(by_key.values())
 
 
 def _timed(exchange: Exchange, query: Query, found: Iterable[Any]) -> list[Any]:
@@ -185,15 +185,15 @@ PERIODS: Final = (("day", DAY_MS), ("week", 7 * DAY_MS), ("month", 30 * DAY_MS),
 def portfolio(exchange: Exchange, query: Query) -> list[Any]:
     """Account values of each hour. The periods of perps alone are the same, because there is no spot trading."""
     user = user_in(exchange, query)
-    found = []
+    periods = []
     for prefix in ("", "perp"):
         for name, length in PERIODS:
             since = 0 if length is None else exchange.now_ms - length
             values = [[at, rows.usd(value)] for at, value, _ in user.values if at >= since]
             profit = [[at, rows.usd(pnl)] for at, _, pnl in user.values if at >= since]
             title = prefix + (name[0].upper() + name[1:] if prefix else name)
-            found.append([title, {"accountValueHistory": values, "pnlHistory": profit, "vlm": rows.usd(user.volume)}])
-    return found
+            periods.append([title, {"accountValueHistory": values, "pnlHistory": profit, "vlm": rows.usd(user.volume)}])
+    return periods
 
 
 def active_asset_data(exchange: Exchange, query: Query) -> Json | None:
@@ -209,20 +209,20 @@ def active_asset_data(exchange: Exchange, query: Query) -> Json | None:
     if position is not None:
         held[position.side < 0] = 2 * position.size
     sizes = [size + held[buy] for buy in (True, False)]
-    margin = [div_up(notional_of(mark, one), leverage_of(exchange, user, coin.name)[1]) for one in sizes]
+    margin = [div_up(notional_of(mark, max_size), leverage_of(exchange, user, coin.name)[1]) for max_size in sizes]
     return {
         "user": user.address,
         "coin": coin.name,
         "leverage": rows.leverage(exchange, user, coin, position),
-        "maxTradeSzs": [rows.amount(one) for one in sizes],
-        "availableToTrade": [rows.usd(one) for one in margin],
+        "maxTradeSzs": [rows.amount(max_size) for max_size in sizes],
+        "availableToTrade": [rows.usd(usd) for usd in margin],
         "markPx": rows.amount(mark),
     }
 
 
 def extra_agents(exchange: Exchange, query: Query) -> list[Json]:
     agents = [agent for agent in user_in(exchange, query).agents.values() if agent.name]
-    return [{"name": one.name, "address": one.address, "validUntil": one.valid_until} for one in agents]
+    return [{"name": agent.name, "address": agent.address, "validUntil": agent.valid_until} for agent in agents]
 
 
 def user_role(exchange: Exchange, query: Query) -> Json:

@@ -110,7 +110,7 @@ def _list_of(parse: Parse) -> Parse:
     def parse_list(value: Any, path: str) -> list[Any]:
         if not isinstance(value, list):
             raise _malformed(path, "a list", value)
-        return [parse(one, f"{path}[{index}]") for index, one in enumerate(value)]
+        return [parse(item, f"{path}[{index}]") for index, item in enumerate(value)]
 
     return parse_list
 
@@ -126,14 +126,14 @@ def _object(*keys: ActionKey, strict: bool = False) -> Parse:
             raise _malformed(path, "an object", value)
         if strict and (unknown := [name for name in value if name not in {key.name for key in keys}]):
             raise Malformed(f"{path}: unknown field `{unknown[0]}`")
-        found: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         for key in keys:
             given = value.get(key.name)
             if key.name not in value and not key.optional:
                 raise Malformed(f"{path}: missing field `{key.name}`")
             if not (key.optional and (given is None or given is False)):
-                found[key.name] = key.parse(given, f"{path}.{key.name}")
-        return found
+                parsed[key.name] = key.parse(given, f"{path}.{key.name}")
+        return parsed
 
     return parse
 
@@ -292,7 +292,7 @@ def block_rank(action: Mapping[str, Any]) -> int:
     """
     if action["type"] in ("cancel", "cancelByCloid"):
         return 1
-    orders = [*action.get("orders", ()), *(one["order"] for one in action.get("modifies", ()))]
+    orders = [*action.get("orders", ()), *(modify["order"] for modify in action.get("modifies", ()))]
     if "order" in action:
         orders.append(action["order"])
     takes = any(order["t"].get("limit", {}).get("tif", "Alo") != "Alo" for order in orders)

@@ -46,7 +46,7 @@ class Channel(NamedTuple):
 
 
 def _mine(reports: Sequence[Report], kind: str, subscription: Subscription) -> list[Any]:
-    return [one.row for one in reports if one.kind == kind and one.user == subscription["user"]]
+    return [report.row for report in reports if report.kind == kind and report.user == subscription["user"]]
 
 
 # ── States ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -70,10 +70,10 @@ def _bbo(exchange: Exchange, sub: Subscription) -> Json:
 
 
 def _candle(exchange: Exchange, sub: Subscription) -> Any:
-    found = markets.candles_of(
+    candle_rows = markets.candles_of(
         exchange.coins[sub["coin"]], sub["interval"], exchange.now_ms - 40 * 86_400_000, exchange.now_ms
     )
-    return found[-1] if found else None
+    return candle_rows[-1] if candle_rows else None
 
 
 def _asset_context(exchange: Exchange, sub: Subscription) -> Json:
@@ -95,10 +95,10 @@ def _all_states(exchange: Exchange, sub: Subscription) -> Json:
 
 
 def _all_contexts(exchange: Exchange, sub: Subscription) -> Json:
-    found = []
+    contexts = []
     for dex in exchange.dexes:
-        found.append([dex.name, [markets.context_of(exchange, exchange.coins[coin]) for coin in dex.coins]])
-    return {"ctxs": found}
+        contexts.append([dex.name, [markets.context_of(exchange, exchange.coins[coin]) for coin in dex.coins]])
+    return {"ctxs": contexts}
 
 
 def _web_data3(exchange: Exchange, sub: Subscription) -> Json:
@@ -133,32 +133,32 @@ def _web_data2(exchange: Exchange, sub: Subscription) -> Json:
 
 
 def _trades(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
-    found = [rows.trade(one.row) for one in reports if one.kind == "trade" and one.row.coin == sub["coin"]]
-    return [found] if found else []
+    trades = [rows.trade(report.row) for report in reports if report.kind == "trade" and report.row.coin == sub["coin"]]
+    return [trades] if trades else []
 
 
 def _order_updates(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
-    found = [
+    updates = [
         {"order": rows.basic_order(row, row.told_sz), "status": row.status, "statusTimestamp": row.status_ms}
         for row in _mine(reports, "order", sub)
     ]
-    return [found] if found else []
+    return [updates] if updates else []
 
 
 def _user_events(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
-    found: list[Any] = []
+    events: list[Any] = []
     fills = [rows.fill(row) for row in _mine(reports, "fill", sub)]
     if fills:
-        found.append({"fills": fills})
+        events.append({"fills": fills})
     for row in _mine(reports, "funding", sub):
-        found.append({"funding": _flat_funding(row)})
+        events.append({"funding": _flat_funding(row)})
     for row in _mine(reports, "liquidation", sub):
         money = {name: rows.usd(row[name]) for name in ("liquidated_ntl_pos", "liquidated_account_value")}
-        found.append({"liquidation": {**row, **money, "liquidator": queries.NO_USER}})
+        events.append({"liquidation": {**row, **money, "liquidator": queries.NO_USER}})
     canceled = [{"coin": row.coin, "oid": row.oid} for row in _mine(reports, "cancel", sub)]
     if canceled:
-        found.append({"nonUserCancel": canceled})
-    return found
+        events.append({"nonUserCancel": canceled})
+    return events
 
 
 def _flat_funding(row: tuple[int, str, int, int, int]) -> Json:
@@ -183,8 +183,8 @@ def _fills(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> 
 
 
 def _fundings_first(exchange: Exchange, sub: Subscription) -> list[Any]:
-    found = [_flat_funding(row) for row in queries.user_in(exchange, sub).fundings]
-    return _with_user("fundings", sub, found, is_snapshot=True)
+    fundings = [_flat_funding(row) for row in queries.user_in(exchange, sub).fundings]
+    return _with_user("fundings", sub, fundings, is_snapshot=True)
 
 
 def _fundings(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
@@ -195,8 +195,8 @@ LEDGER: Final = "nonFundingLedgerUpdates"
 
 
 def _ledger_first(exchange: Exchange, sub: Subscription) -> list[Any]:
-    found = [accounts.ledger_row(row) for row in queries.user_in(exchange, sub).ledger_rows]
-    return _with_user(LEDGER, sub, found, is_snapshot=True)
+    ledger = [accounts.ledger_row(row) for row in queries.user_in(exchange, sub).ledger_rows]
+    return _with_user(LEDGER, sub, ledger, is_snapshot=True)
 
 
 def _ledger(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
@@ -208,8 +208,8 @@ def _history_first(exchange: Exchange, sub: Subscription) -> list[Any]:
 
 
 def _history(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
-    found = [accounts.history_row(exchange, row) for row in _mine(reports, "order", sub)]
-    return _with_user("orderHistory", sub, found)
+    history = [accounts.history_row(exchange, row) for row in _mine(reports, "order", sub)]
+    return _with_user("orderHistory", sub, history)
 
 
 def _silent(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
@@ -258,24 +258,24 @@ def normalised(exchange: Exchange, subscription: Any) -> dict[str, Any]:
     if not isinstance(subscription, dict) or str(subscription.get("type")) not in CHANNELS:
         raise InvalidSubscription(str(subscription))
     channel = CHANNELS[subscription["type"]]
-    found: dict[str, Any] = {"type": subscription["type"]}
+    normal: dict[str, Any] = {"type": subscription["type"]}
     for name in channel.needs:
         if not isinstance(subscription.get(name), str):
             raise InvalidSubscription(f"{name} is missing")
-        found[name] = subscription[name].lower() if name == "user" else subscription[name]
+        normal[name] = subscription[name].lower() if name == "user" else subscription[name]
     for name, default in channel.may.items():
         given = subscription.get(name)
-        found[name] = default if given is None else given
-    if not isinstance(found.get("dex", ""), str):
+        normal[name] = default if given is None else given
+    if not isinstance(normal.get("dex", ""), str):
         raise InvalidSubscription("dex is text")
-    is_known = found.get("coin", "BTC") in exchange.coins and found.get("interval", "1m") in queries.INTERVALS
-    if not is_known or found.get("dex", "") not in {dex.name for dex in exchange.dexes}:
+    is_known = normal.get("coin", "BTC") in exchange.coins and normal.get("interval", "1m") in queries.INTERVALS
+    if not is_known or normal.get("dex", "") not in {dex.name for dex in exchange.dexes}:
         raise InvalidSubscription(str(subscription))
     try:
-        if "user" in found:
-            queries.user_in(exchange, found)
+        if "user" in normal:
+            queries.user_in(exchange, normal)
         if channel.state is not None:
-            channel.state(exchange, found)
+            channel.state(exchange, normal)
     except (Malformed, queries.ServerFault) as error:
         raise InvalidSubscription(str(error)) from None
-    return found
+    return normal

@@ -95,6 +95,6 @@ def answer(exchange: Exchange, query: Any) -> tuple[Any, int]:
     request = REQUESTS.get(query["type"])
     if request is None:
         raise Malformed(f"unknown variant `{query['type']}`, expected one of {', '.join(REQUESTS)}")
-    found = request.answer(exchange, query)
-    more = len(found) // request.per if request.per and isinstance(found, list) else 0
-    return found, request.weight + more
+    content = request.answer(exchange, query)
+    more = len(content) // request.per if request.per and isinstance(content, list) else 0
+    return content, request.weight + more

@@ -53,9 +53,9 @@ def all_perp_metas(exchange: Exchange, query: Query) -> list[Json]:
 
 
 def perp_dexs(exchange: Exchange, query: Query) -> list[Any]:
-    found: list[Any] = [None]
+    dexs: list[Any] = [None]
     for dex in exchange.dexes[1:]:
-        found.append(
+        dexs.append(
             {
                 "name": dex.name,
                 "fullName": dex.full_name,
@@ -70,7 +70,7 @@ def perp_dexs(exchange: Exchange, query: Query) -> list[Any]:
                 "assetToFundingInterestRate": [],
             }
         )
-    return found
+    return dexs
 
 
 def all_mids(exchange: Exchange, query: Query) -> Json:
@@ -113,13 +113,15 @@ def candles_of(coin: Coin, interval: str, start: int, end: int) -> list[Json]:
         row[1], row[2], row[3] = max(row[1], h), min(row[2], low), c
         row[4] += v
         row[5] += n
-    found = []
+    candle_rows = []
     for at, (o, h, low, c, v, n) in sums.items():
         if start <= at <= end:
             closed = (_month_of(at + 31 * DAY_MS) if length == 0 else at + length) - 1
             prices = {"o": rows.amount(o), "c": rows.amount(c), "h": rows.amount(h), "l": rows.amount(low)}
-            found.append({"t": at, "T": closed, "s": coin.name, "i": interval, **prices, "v": rows.amount(v), "n": n})
-    return found[-candles.CANDLES_KEPT :]
+            candle_rows.append(
+                {"t": at, "T": closed, "s": coin.name, "i": interval, **prices, "v": rows.amount(v), "n": n}
+            )
+    return candle_rows[-candles.CANDLES_KEPT :]
 
 
 def _month_of(at_ms: int) -> int:
@@ -140,27 +142,27 @@ def candle_snapshot(exchange: Exchange, query: Query) -> list[Json]:
 def funding_history(exchange: Exchange, query: Query) -> list[Json]:
     coin = exchange.coins.get(text_in(query, "coin"))
     start, end = range_in(exchange, query)
-    found = [] if coin is None else [row for row in coin.funding_history if start <= row[0] <= end]
+    history = [] if coin is None else [row for row in coin.funding_history if start <= row[0] <= end]
     return [
         {"coin": coin.name, "fundingRate": rows.rate(rate), "premium": rows.rate(premium), "time": at}
-        for at, rate, premium in found[:RANGE_ROWS]
+        for at, rate, premium in history[:RANGE_ROWS]
         if coin is not None
     ]
 
 
 def predicted_fundings(exchange: Exchange, query: Query) -> list[Any]:
-    found = []
+    predicted = []
     for name in exchange.dexes[0].coins:
         coin = exchange.coins[name]
         rate = rows.rate(timeline.funding_rate(coin, coin.premium))
-        found.append([name, [["HlPerp", {"fundingRate": rate, "nextFundingTime": exchange.next_hour_ms}]]])
-    return found
+        predicted.append([name, [["HlPerp", {"fundingRate": rate, "nextFundingTime": exchange.next_hour_ms}]]])
+    return predicted
 
 
 def margin_table(exchange: Exchange, query: Query) -> Json | None:
     wanted = number(query.get("id"), "id")
-    found = (coin for coin in exchange.coins.values() if coin.margin_table == wanted)
-    coin = next(found, None)
+    matching = (coin for coin in exchange.coins.values() if coin.margin_table == wanted)
+    coin = next(matching, None)
     return None if coin is None else margin_table_of(coin)
 
 

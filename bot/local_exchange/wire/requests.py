@@ -190,9 +190,9 @@ def _order(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | 
 
 def _cancel(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | ExchangeRefusal:
     statuses: list[Json | str] = []
-    for one in action["cancels"]:
-        coin = exchange.assets.get(one["a"] if "a" in one else one["asset"])
-        key = one["o"] if "o" in one else one["cloid"]
+    for cancel in action["cancels"]:
+        coin = exchange.assets.get(cancel["a"] if "a" in cancel else cancel["asset"])
+        key = cancel["o"] if "o" in cancel else cancel["cloid"]
         fast = bool(action.get("f"))
         refused = BAD_ASSET if coin is None else orders.cancel(exchange, user, coin, key, fast=fast)
         statuses.append("success" if refused is None else {"error": refused.text})
@@ -204,11 +204,11 @@ def _modify_each(exchange: Exchange, user: User, action: Mapping[str, Any], rows
         orders.modify(
             exchange,
             user,
-            one["oid"],
-            actions.order_request(one["order"], exchange.assets),
+            row["oid"],
+            actions.order_request(row["order"], exchange.assets),
             always_place=bool(action.get("a")),
         )
-        for one in rows_
+        for row in rows_
     ]
 
 

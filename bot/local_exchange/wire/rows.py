@@ -103,7 +103,7 @@ def full_order(exchange: Exchange, order: ExchangeOrder, sz: int) -> Json:
 
 
 def fill(row: ExchangeFill) -> Json:
-    found: Json = {
+    body: Json = {
         "coin": row.coin,
         "px": amount(row.px),
         "sz": amount(row.sz),
@@ -121,13 +121,13 @@ def fill(row: ExchangeFill) -> Json:
         "twapId": None,
     }
     if row.builder_fee:
-        found["builderFee"] = amount(row.builder_fee)
+        body["builderFee"] = amount(row.builder_fee)
     if row.cloid is not None:
-        found["cloid"] = row.cloid
+        body["cloid"] = row.cloid
     if row.liquidation is not None:
         address, mark, method = row.liquidation
-        found["liquidation"] = {"liquidatedUser": address, "markPx": amount(mark), "method": method}
-    return found
+        body["liquidation"] = {"liquidatedUser": address, "markPx": amount(mark), "method": method}
+    return body
 
 
 def trade(row: ExchangeTrade) -> Json:
@@ -261,7 +261,7 @@ def funding_row(row: tuple[int, str, int, int, int]) -> Json:
 
 def book_levels(coin: Coin, fewest: int, step: tuple[int, int] | None = None) -> list[list[Json]]:
     """Bids and asks, best first. `step`: (significant figures, mantissa) for coarser prices."""
-    found = []
+    sides = []
     for buy in (True, False):
         sums: dict[int, list[int]] = {}
         for level in coin.book.levels(buy=buy, fewest=fewest if step is None else 100_000):
@@ -272,8 +272,8 @@ def book_levels(coin: Coin, fewest: int, step: tuple[int, int] | None = None) ->
             total = sums.setdefault(px, [0, 0])
             total[0] += level.size
             total[1] += level.orders
-        found.append([{"px": amount(px), "sz": amount(size), "n": n} for px, (size, n) in list(sums.items())[:fewest]])
-    return found
+        sides.append([{"px": amount(px), "sz": amount(size), "n": n} for px, (size, n) in list(sums.items())[:fewest]])
+    return sides
 
 
 def mid_of(coin: Coin) -> int:

@@ -36,7 +36,7 @@ def python(request: HttpRequest) -> str:
         arguments.append(f"headers={_json(dict(request.headers), 4)}")
     if request.body is not None:
         arguments.append(f"json={_python(request.body)}")
-    call = "".join(f"    {one},\n".replace("\n", "\n    ").removesuffix("    ") for one in arguments)
+    call = "".join(f"    {argument},\n".replace("\n", "\n    ").removesuffix("    ") for argument in arguments)
     return f"import httpx\n\nresponse = httpx.request(\n{call})\nresponse.raise_for_status()\nprint(response.json())"
 
 
@@ -46,7 +46,7 @@ def javascript(request: HttpRequest) -> str:
         options.append(f"headers: {_json(headers, 2)}")
     if request.body is not None:
         options.append(f"body: JSON.stringify({_json(request.body, 2)})")
-    more = "".join("\n  " + one.replace("\n", "\n  ") + "," for one in options)
+    more = "".join("\n  " + option.replace("\n", "\n  ") + "," for option in options)
     return (
         f"const response = await fetch({json.dumps(request.url)}{f', {{{more}{chr(10)}}}' if options else ''});\n"
         "if (!response.ok) throw new Error(await response.text());\nconsole.log(await response.json());"
@@ -70,12 +70,12 @@ def _python(value: Any, margin: str = "") -> str:
     """A JSON value as Python writes it, with double quotes."""
     if isinstance(value, dict | list):
         inner = [
-            (f"{json.dumps(name)}: " if isinstance(value, dict) else "") + _python(one, margin + "    ")
-            for name, one in (value.items() if isinstance(value, dict) else enumerate(value))
+            (f"{json.dumps(name)}: " if isinstance(value, dict) else "") + _python(item, margin + "    ")
+            for name, item in (value.items() if isinstance(value, dict) else enumerate(value))
         ]
         start, end = "{}" if isinstance(value, dict) else "[]"
         line = f"{start}{', '.join(inner)}{end}"
         if len(line) <= LINE_MAX and "\n" not in line:
             return line
-        return f"{start}\n" + "".join(f"{margin}    {one},\n" for one in inner) + margin + end
+        return f"{start}\n" + "".join(f"{margin}    {part},\n" for part in inner) + margin + end
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

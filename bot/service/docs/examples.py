@@ -26,4 +26,4 @@ class Example(NamedTuple):
 def examples() -> dict[str, Example]:
     """The examples by operation id."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))
-    return {name: Example(one["path"], one.get("body"), one["answer"]) for name, one in rows.items()}
+    return {name: Example(row["path"], row.get("body"), row["answer"]) for name, row in rows.items()}

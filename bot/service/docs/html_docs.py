@@ -269,7 +269,7 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
     parts = [f"<h3>{text(operation['summary'])}</h3>"]
     if "description" in operation:
         parts.append(f"<p>{text(operation['description'])}</p>")
-    parameters = [one for one in operation["parameters"] if one["in"] != "header"]
+    parameters = [parameter for parameter in operation["parameters"] if parameter["in"] != "header"]
     if parameters:
         parts.append(_label("Parameters") + _rows([(p["name"], p["schema"], p["required"]) for p in parameters]))
     if "requestBody" in operation:
@@ -278,8 +278,8 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
     parts.append(_label("Response") + f"<p>{_answer(operation['responses']['200'])}</p>")
     failures = [
         f"<b>{status}</b> "
-        + ", ".join(f'<a href="/docs/errors#{code}">{code}</a>' for code in one["description"].split(" or "))
-        for status, one in operation["responses"].items()
+        + ", ".join(f'<a href="/docs/errors#{code}">{code}</a>' for code in response["description"].split(" or "))
+        for status, response in operation["responses"].items()
         if status != "200"
     ]
     parts.append(f"<details><summary>Failures</summary><p>{'<br>'.join(failures)}</p></details>")
@@ -359,7 +359,7 @@ def _kind(schema: Json) -> str:
         return f'<a href="/docs/models#{text(name)}">{text(_shown(name))}</a>'
     for many in ("anyOf", "oneOf"):
         if many in schema:
-            return " or ".join(dict.fromkeys(_kind(one) for one in schema[many]))
+            return " or ".join(dict.fromkeys(_kind(part) for part in schema[many]))
     if "enum" in schema:
         return " ".join(f"<code>{text(json.dumps(word))}</code>" for word in schema["enum"])
     if "const" in schema:
@@ -373,18 +373,18 @@ def _kind(schema: Json) -> str:
 def _bounds(schema: Json) -> str:
     """The limits and the default as text."""
     limits: list[str] = []
-    for one in [schema, *schema.get("anyOf", ())]:
-        low, high = one.get("minimum"), one.get("maximum")
-        if "exclusiveMinimum" in one:
-            limits.append(f"> {one['exclusiveMinimum']}" + ("" if high is None else f", max {high}"))
+    for part in [schema, *schema.get("anyOf", ())]:
+        low, high = part.get("minimum"), part.get("maximum")
+        if "exclusiveMinimum" in part:
+            limits.append(f"> {part['exclusiveMinimum']}" + ("" if high is None else f", max {high}"))
         elif low is not None or high is not None:
             limits.append(f"{'' if low is None else low}..{'' if high is None else high}")
-        if "maxLength" in one or "minLength" in one:
-            limits.append(f"{one.get('minLength', 0)}..{one.get('maxLength', '')} characters")
-        if "pattern" in one:
-            limits.append(one["pattern"])
-        if "maxItems" in one or "minItems" in one:
-            limits.append(f"{one.get('minItems', 0)}..{one.get('maxItems', '')} entries")
+        if "maxLength" in part or "minLength" in part:
+            limits.append(f"{part.get('minLength', 0)}..{part.get('maxLength', '')} characters")
+        if "pattern" in part:
+            limits.append(part["pattern"])
+        if "maxItems" in part or "minItems" in part:
+            limits.append(f"{part.get('minItems', 0)}..{part.get('maxItems', '')} entries")
     if "default" in schema:
         limits.append(f"default {json.dumps(schema['default'])}")
     if "description" in schema:
@@ -396,9 +396,9 @@ def _resolved(schema: Json, document: Json) -> Json:
     reference = schema.get("$ref")
     if reference is None:
         return schema
-    found = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
-    assert isinstance(found, dict)
-    return found
+    resolved = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
+    assert isinstance(resolved, dict)
+    return resolved
 
 
 def _shown(name: str) -> str:

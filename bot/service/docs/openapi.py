@@ -262,7 +262,7 @@ def _delivery(schemas: _Schemas) -> Json:
 
 
 def _operation(rule: Operation[Any], schemas: _Schemas) -> Json:
-    made: Json = {
+    operation: Json = {
         "operationId": rule.name,
         "tags": [rule.group],
         "summary": rule.title,
@@ -270,19 +270,19 @@ def _operation(rule: Operation[Any], schemas: _Schemas) -> Json:
         "responses": {"200": _success(rule, schemas)} | _failures(rule, schemas),
     }
     if rule in NOTES:
-        made["description"] = NOTES[rule]
+        operation["description"] = NOTES[rule]
     needs: list[Json] = {Access.NONE: [], Access.CONTROL: [{"control": []}]}.get(rule.access, [{"bearer": []}])
-    made["security"] = needs
+    operation["security"] = needs
     if rule.access not in (Access.NONE, Access.CONTROL):
-        made["x-scope"] = NEEDS.get(rule.access, rule.access.value)
+        operation["x-scope"] = NEEDS.get(rule.access, rule.access.value)
     if rule.body is not None and rule.body is not EmptyRequest and rule.body.model_fields:
         required = any(field.is_required() for field in rule.body.model_fields.values())
         content: Json = {"schema": schemas.ref(rule.body)}
         example = EXAMPLES.get(rule.body.__name__)
         if example is not None:
             content["example"] = example
-        made["requestBody"] = {"required": required, "content": {JSON: content}}
-    return made
+        operation["requestBody"] = {"required": required, "content": {JSON: content}}
+    return operation
 
 
 NEEDS: Final[dict[Access, str]] = {
@@ -295,24 +295,24 @@ NEEDS: Final[dict[Access, str]] = {
 
 
 def _parameters(rule: Operation[Any], schemas: _Schemas) -> list[Json]:
-    found: list[Json] = []
+    parameters: list[Json] = []
     for name in rule.places:
         known = PATH_PARAMETERS.get(name, {"schema": {"type": "string", "minLength": 1}})
-        found.append({"name": name, "in": "path", "required": True, **known})
+        parameters.append({"name": name, "in": "path", "required": True, **known})
     if rule.query is not EmptyQuery:
         model = schemas.inline(rule.query)
         _describe_request(rule.query, model)
         must = set(model.get("required", ()))
         for name, schema in model.get("properties", {}).items():
             form = schema | QUERY_FORMS.get(f"{rule.query.__name__}.{name}", {})
-            found.append({"name": name, "in": "query", "required": name in must, "schema": form})
+            parameters.append({"name": name, "in": "query", "required": name in must, "schema": form})
     if rule.keyed:
-        found += [IDEMPOTENCY_KEY, EXPIRES_AFTER]
+        parameters += [IDEMPOTENCY_KEY, EXPIRES_AFTER]
     if rule.body is GuardianRequest:
-        found.append(CONFIRM)
+        parameters.append(CONFIRM)
     if rule.media == STREAM:
-        found.append(LAST_EVENT_ID)
-    return [*found, VERSION]
+        parameters.append(LAST_EVENT_ID)
+    return [*parameters, VERSION]
 
 
 def _success(rule: Operation[Any], schemas: _Schemas) -> Json:
@@ -340,16 +340,16 @@ def _success(rule: Operation[Any], schemas: _Schemas) -> Json:
 
 def codes_of(rule: Operation[Any]) -> list[str]:
     """Every error code of this operation, in the order of CODES."""
-    found = {"invalid_input", "internal_error", "service_unavailable", *rule.codes}
+    codes = {"invalid_input", "internal_error", "service_unavailable", *rule.codes}
     if rule.access is not Access.NONE:
-        found |= {"unauthorized"}
+        codes |= {"unauthorized"}
     if rule.access not in (Access.NONE, Access.CONTROL):
-        found |= {"session_expired", "forbidden"}
+        codes |= {"session_expired", "forbidden"}
     if rule.policy is not None:
-        found.add("rate_limited")
+        codes.add("rate_limited")
     if rule.keyed:
-        found.add("idempotency_conflict")
-    return [code for code in CODES if code in found]
+        codes.add("idempotency_conflict")
+    return [code for code in CODES if code in codes]
 
 
 def _failures(rule: Operation[Any], schemas: _Schemas) -> Json:
@@ -412,15 +412,15 @@ class _Schemas:
     def inline(self, model: type[BaseModel]) -> Json:
         """A model's schema. Adds the schemas that it refers to to the components."""
         is_request = issubclass(model, Request)
-        made = model.model_json_schema(
+        inlined = model.model_json_schema(
             by_alias=True,
             ref_template=REF,
             schema_generator=_Writer,
             mode="validation" if is_request else "serialization",
         )
-        for name, part in made.pop("$defs", {}).items():
+        for name, part in inlined.pop("$defs", {}).items():
             self._take(name, part)
-        return made
+        return inlined
 
     def _take(self, name: str, schema: Json) -> None:
         if name in self._found:
@@ -444,20 +444,20 @@ class _Schemas:
 def _without_const(part: Any) -> Any:
     """The schema with each `const` as an `enum` of one, which generators of clients read. `x-rules` is not for them."""
     if isinstance(part, list):
-        return [_without_const(one) for one in part]
+        return [_without_const(item) for item in part]
     if not isinstance(part, dict):
         return part
-    made = {
+    plain = {
         name: inner if name == "x-rules" else _without_const(inner) for name, inner in part.items() if name != "const"
     }
-    return made | ({"enum": [part["const"]]} if "const" in part else {})
+    return plain | ({"enum": [part["const"]]} if "const" in part else {})
 
 
 def _models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    found: dict[str, type[BaseModel]] = {}
+    models: dict[str, type[BaseModel]] = {}
     for model in root.__subclasses__():
-        found |= {schema_name(model.__name__): model} | _models(model)
-    return found
+        models |= {schema_name(model.__name__): model} | _models(model)
+    return models
 
 
 def _describe_request(model: type[Request], schema: Json) -> None:

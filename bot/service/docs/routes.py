@@ -37,26 +37,26 @@ class Documents:
         self._made: dict[str, Any] = {}
 
     def openapi(self) -> dict[str, Any]:
-        made = self._made.get("openapi")
-        if made is None:
-            made = self._made["openapi"] = description(self._rules, self._operations.base_url)
-        assert isinstance(made, dict)
-        return made
+        document = self._made.get("openapi")
+        if document is None:
+            document = self._made["openapi"] = description(self._rules, self._operations.base_url)
+        assert isinstance(document, dict)
+        return document
 
     def openapi_bytes(self) -> bytes:
-        made = self._made.get("bytes")
-        if made is None:
-            made = self._made["bytes"] = dumps(self.openapi())
-        assert isinstance(made, bytes)
-        return made
+        written = self._made.get("bytes")
+        if written is None:
+            written = self._made["bytes"] = dumps(self.openapi())
+        assert isinstance(written, bytes)
+        return written
 
     def page(self, name: str) -> str:
-        made = self._made.get(name)
-        if made is None:
+        written = self._made.get(name)
+        if written is None:
             write = {"docs": docs_page, "errors": errors_page, "models": models_page}[name]
-            made = self._made[name] = write(self.openapi())
-        assert isinstance(made, str)
-        return made
+            written = self._made[name] = write(self.openapi())
+        assert isinstance(written, str)
+        return written
 
     def agent(self) -> dict[str, Any]:
         base = self._operations.base_url

@@ -109,7 +109,7 @@ def _value(wallet: dict[str, Any], gains: dict[str, str], series: Sequence[dict[
         f'<a href="?range={key}"{here if key == span else ""}>{words} {_gain(gains[key])} USD</a>'
         for key, words in RANGES.items()
     )
-    points = [ValuePoint(one["ts"], Decimal(one["navUsd"])) for one in series]
+    points = [ValuePoint(row["ts"], Decimal(row["navUsd"])) for row in series]
     head = f'<h2>Account value</h2><div class="ranges">{links}</div>'
     if len(points) < 2:
         return f'{head}<p class="soft">The chart begins after the first step of this range.</p>'

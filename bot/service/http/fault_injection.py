@@ -101,7 +101,7 @@ class InjectedFaults:
     def _use(self, fault: InjectedFault) -> None:
         fault.remaining -= 1
         if not fault.remaining:
-            self._faults = [one for one in self._faults if one is not fault]
+            self._faults = [kept for kept in self._faults if kept is not fault]
 
     # ── Applying a fault
     # ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -104,9 +104,9 @@ class Routes:
 
     def find(self, path: str) -> tuple[dict[str, Operation[Any]], dict[str, str]] | None:
         """The operations of a path by method, and the values of its path parameters; None if no route has this path."""
-        found = self._literal.get(path)
-        if found is not None or len(path) > PATH_MAX:
-            return found
+        matched = self._literal.get(path)
+        if matched is not None or len(path) > PATH_MAX:
+            return matched
         for pattern, methods in self._patterns:
             match = pattern.fullmatch(path)
             if match is not None:
@@ -158,8 +158,8 @@ class Gateway:
 
     def rule_of(self, scope: Scope) -> Operation[Any] | None:
         """The operation of a request, or None."""
-        found = self.find(scope)
-        return None if found is None else found[0].get(scope["method"])
+        matched = self.find(scope)
+        return None if matched is None else matched[0].get(scope["method"])
 
     @property
     def operations(self) -> Operations:
@@ -216,16 +216,16 @@ class _Exchange:
 
     async def _admit(self) -> Call:
         gateway, scope = self._gateway, self._scope
-        found = gateway.find(scope)
-        if found is None:
+        matched = gateway.find(scope)
+        if matched is None:
             self._take("public")
             raise OperationRefused(
                 Refusal("not_found", f"no such route: {scope['path'][:200]!r}", fix={"action": "read_docs"})
             )
-        methods, places = found
+        methods, places = matched
         rule = methods.get(scope["method"])
         if rule is None:
-            self._is_order = any(one.is_order for one in methods.values())
+            self._is_order = any(method.is_order for method in methods.values())
             self._take("public")
             allow = ", ".join(sorted(methods))
             text = f"{scope['method'][:20]} is not allowed here; allowed: {allow}"
@@ -315,25 +315,25 @@ class _Exchange:
             self._take(None)
             self._check_control(text)
             return _NOBODY
-        found = authenticate(operations.machine.state, text, operations.machine.clock.now_ms())
-        if isinstance(found, Refusal):
+        principal = authenticate(operations.machine.state, text, operations.machine.clock.now_ms())
+        if isinstance(principal, Refusal):
             self._take("public")
             challenge = "Bearer" if text is None else 'Bearer error="invalid_token"'
             if rule.metadata:
                 challenge += f'{"" if text is None else ","} resource_metadata="{rule.metadata}"'
-            raise OperationRefused(found, None, {"WWW-Authenticate": challenge})
-        self._principal = found
-        if found.key is not None:
-            operations.key_used(found.key)
+            raise OperationRefused(principal, None, {"WWW-Authenticate": challenge})
+        self._principal = principal
+        if principal.key is not None:
+            operations.key_used(principal.key)
         # A tool call inside an MCP request has already taken its token there.
         self._take(None if rule.policy == self._scope.get("paid") else rule.policy)
-        refused = refuse_access(found, rule.access)
+        refused = refuse_access(principal, rule.access)
         if refused is not None:
             scope = (refused.details or {}).get("requiredScope", "")
             raise OperationRefused(
                 refused, None, {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'}
             )
-        return found
+        return principal
 
     def _check_control(self, header: str | None) -> None:
         """Over the control socket the file permission is the credential; over TCP the control token is."""
@@ -395,10 +395,10 @@ class _Exchange:
             pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
         except ValueError:
             raise OperationRefused(invalid("query", "is not well-formed")) from None
-        made = dict(pairs)
-        if len(made) != len(pairs):
+        values = dict(pairs)
+        if len(values) != len(pairs):
             raise OperationRefused(invalid("query", "names a parameter twice"))
-        return made
+        return values
 
     async def _body(self) -> bytes:
         length = self._headers.get(b"content-length", b"0")

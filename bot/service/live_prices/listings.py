@@ -68,11 +68,11 @@ def _split(text: str) -> tuple[str, tuple[str, ...]]:
     """SOURCE:ARGUMENT and its markets, from SOURCE:ARGUMENT or SOURCE:ARGUMENT:COIN,COIN=SYMBOL."""
     source, _, rest = text.partition(":")
     argument, _, listed = rest.partition(":")
-    found = []
+    names = []
     for market in filter(None, map(str.strip, listed.split(","))):
         coin, given, symbol = market.partition("=")
-        found.append(coin.upper() + given + symbol)
-    return f"{source}:{argument}", tuple(found)
+        names.append(coin.upper() + given + symbol)
+    return f"{source}:{argument}", tuple(names)
 
 
 def live_options(name: str, markets: tuple[str, ...], opened: OpenSource | None = None) -> LiveOptions:
@@ -92,21 +92,21 @@ def live_options(name: str, markets: tuple[str, ...], opened: OpenSource | None 
 
 async def _listed(name: str, markets: tuple[str, ...], opened: OpenSource) -> dict[str, LiveListing]:
     async with opened() as source:
-        found = _mapped(markets, await source.instruments(_say), name)
-        quoted = await _first_prices(source, [one.symbol for one in found])
+        coins = _mapped(markets, await source.instruments(_say), name)
+        quoted = await _first_prices(source, [mapped_coin.symbol for mapped_coin in coins])
     listings = {}
-    for one in found:
-        if one.symbol in quoted:
-            listings[one.coin] = LiveListing(one.symbol, _listing(one, quoted[one.symbol]))
+    for coin in coins:
+        if coin.symbol in quoted:
+            listings[coin.coin] = LiveListing(coin.symbol, _listing(coin, quoted[coin.symbol]))
         elif markets:
-            raise NoAnswer(f"{name} gives no price of {one.symbol}; choose another market for {one.coin}")
+            raise NoAnswer(f"{name} gives no price of {coin.symbol}; choose another market for {coin.coin}")
     if not listings:
         raise NoAnswer(f"{name} gives no price of any market of this service")
     return listings
 
 
 def _mapped(markets: Sequence[str], instruments: list[Instrument], source: str) -> list[MappedCoin]:
-    found = []
+    coins = []
     for text in markets or [coin for coin, listing in CATALOGUE.items() if listing.spec.asset_class == "crypto"]:
         coin, given, _ = text.partition("=")
         if coin not in CATALOGUE:
@@ -114,11 +114,11 @@ def _mapped(markets: Sequence[str], instruments: list[Instrument], source: str) 
         if CATALOGUE[coin].spec.asset_class != "crypto" and not given:
             continue
         try:
-            found.append(mapped(text, instruments, source))
+            coins.append(mapped(text, instruments, source))
         except NotOffered:
             if markets:
                 raise
-    return found
+    return coins
 
 
 async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int]:
@@ -128,7 +128,7 @@ async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int
 
     async def read() -> None:
         async for updates in source.quotes(symbols):
-            for quote in (one for one in updates if isinstance(one, Quote) and one.symbol in filters):
+            for quote in (update for update in updates if isinstance(update, Quote) and update.symbol in filters):
                 if (px := filters[quote.symbol].price(quote)) is not None:
                     prices[quote.symbol] = px
             if len(prices) == len(filters):

@@ -145,12 +145,12 @@ class LiveMarket:
 
         def says(px: int) -> bool | None:
             now_ms = self._machine.clock.now_ms()
-            if any(is_near(min(max(px, one.low), one.high), px) for one in self._missed):
+            if any(is_near(min(max(px, candle.low), candle.high), px) for candle in self._missed):
                 return True
             if other.seen is not None and now_ms - other.seen[1] <= AGE_MAX_MS:
                 return is_near(px, other.seen[0])
             # A whole minute of the jump's time that never went there.
-            return False if any(one.ts >= kept.held_since_ms for one in self._missed) else None
+            return False if any(candle.ts >= kept.held_since_ms for candle in self._missed) else None
 
         return says
 

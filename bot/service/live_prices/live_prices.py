@@ -213,14 +213,14 @@ class LivePrices:
         since_ms = now_ms - HISTORY_BARS * INTERVAL_MS[interval]
         try:
             pages = source.history(market.symbol, interval, since_ms - since_ms % DAY_MS, now_ms, _say)
-            found = [page async for page in pages]
+            fetched = [page async for page in pages]
         except NotOffered as error:
             if (market.coin, interval) not in self._not_offered:
                 self._not_offered.add((market.coin, interval))
                 log.warning("prices.no_history", coin=market.coin, interval=interval, message=str(error))
             # The market may be listed again.
             return [(now_ms + MINUTE_MS, market, interval)]
-        end_ms = market.candles.older(interval, [candle_of(row) for page in found for row in page.rows])
+        end_ms = market.candles.older(interval, [candle_of(row) for page in fetched for row in page.rows])
         if end_ms is None:
             return []
         return [(max(end_ms + CLOSE_WAIT_MS, now_ms + MINUTE_MS), market, interval)]

@@ -25,21 +25,21 @@ class PriceSources:
 
     def begin(self) -> None:
         """Close all markets until their sources have sent prices."""
-        for one in self.sources:
-            one.begin()
+        for source in self.sources:
+            source.begin()
 
     async def run(self) -> None:
         """Hold sessions with every source until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for one in self.sources:
-                tasks.create_task(one.run())
+            for source in self.sources:
+                tasks.create_task(source.run())
 
     def view(self) -> dict[str, Any]:
         """The state of the prices, for GET /v1/system/status.
 
         Of several sources: the worst of them, all markets, and each source under `sources`.
         """
-        views = [one.view() for one in self.sources]
+        views = [source.view() for source in self.sources]
         if len(views) == 1:
             return views[0]
         transports = {view["transport"] for view in views}

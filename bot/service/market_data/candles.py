@@ -71,12 +71,12 @@ class _Closed:
 
     def last(self, most: int) -> list[GridCandle]:
         """The newest `limit` candles."""
-        found = self._newest
+        newest = self._newest
         for page in reversed(self._pages):
-            if len(found) >= most:
+            if len(newest) >= most:
                 break
-            found = [*_unpacked(page), *found]
-        return found[max(0, len(found) - most) :]
+            newest = [*_unpacked(page), *newest]
+        return newest[max(0, len(newest) - most) :]
 
     def _pack(self) -> None:
         while len(self._newest) >= 2 * PAGE:
@@ -167,11 +167,11 @@ class CandleStore:
         self._help(interval, limit)
         step = INTERVAL_MS[interval]
         running = self._running[interval]
-        found: list[tuple[GridCandle, bool]] = []
+        latest: list[tuple[GridCandle, bool]] = []
         if running is not None:
-            found.append((running.candle(), running.ts + step <= now_ms))
-        rest = self._closed[interval].last(limit - len(found))
-        return [*((candle, True) for candle in rest), *found]
+            latest.append((running.candle(), running.ts + step <= now_ms))
+        rest = self._closed[interval].last(limit - len(latest))
+        return [*((candle, True) for candle in rest), *latest]
 
     def _help(self, interval: str, limit: int) -> None:
         """Make the history that `limit` candles may need."""
@@ -179,9 +179,9 @@ class CandleStore:
         if self._history is None or asked >= limit:
             return
         helping = HELPING if limit <= HELPING else CANDLES_MAX
-        found = self._history(interval, helping)
-        self._closed[interval].prepend(found[: len(found) - had])
-        self._helped[interval] = (helping, len(found))
+        candles = self._history(interval, helping)
+        self._closed[interval].prepend(candles[: len(candles) - had])
+        self._helped[interval] = (helping, len(candles))
 
     def day(self, now_ms: int) -> tuple[int, int, int, int] | None:
         """(first open, high, low, quote volume in USD scaled 1e8) of the last 24 hours by hourly candles;

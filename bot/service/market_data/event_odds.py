@@ -75,12 +75,12 @@ class EventOdds(Refinement[Stretch]):
         at = max(first_ms, self._first_day)
         at += -at % step
         until_ms = min(until_ms, self.expires_ms)
-        found: list[GridCandle] = []
+        bars: list[GridCandle] = []
         while at < until_ms:
             block = self._block(interval, at)
-            found.extend(self._candle(s, step) for s in block if at <= s.ts < until_ms)
+            bars.extend(self._candle(s, step) for s in block if at <= s.ts < until_ms)
             at = block[-1].ts + step
-        return found
+        return bars
 
     def minute(self, ts: int) -> GridCandle:
         """The minute candle that opens at `ts`."""
@@ -130,7 +130,7 @@ class EventOdds(Refinement[Stretch]):
     def _make_past(self) -> list[Stretch]:
         """Make the days before the start: a bridge from the prior to the odds at the start."""
         chance = self._random("past", 0)
-        made: list[Stretch] = []
+        stretches: list[Stretch] = []
         before, at = self._prior, self._first_day
         left = self._information(self._start_day)
         while at < self._start_day:
@@ -140,9 +140,9 @@ class EventOdds(Refinement[Stretch]):
             else:
                 spread = math.sqrt(max(0.0, v * (left - v) / left))
                 close = before + (self._anchor - before) * v / left + spread * chance.gauss(0, 1)
-            made.append(self._stretch(at, before, close, v, chance))
+            stretches.append(self._stretch(at, before, close, v, chance))
             before, at, left = close, at + DAY_MS, left - v
-        return made
+        return stretches
 
     def _stretch(self, ts: int, opened: float, close: float, v: float, chance: Random) -> Stretch:
         lots = int(self._lots * math.exp(0.5 * chance.gauss(0, 1)))
@@ -158,7 +158,7 @@ class EventOdds(Refinement[Stretch]):
         starts = range(parent.ts, max(end, parent.ts + step), step)
         left = self._raw(parent.ts + length) - self._raw(parent.ts)
         before = parent.open
-        made: list[Stretch] = []
+        stretches: list[Stretch] = []
         for at in starts:
             v = self._raw(at + step) - self._raw(at)
             if at == starts[-1]:
@@ -169,17 +169,17 @@ class EventOdds(Refinement[Stretch]):
                 close = min(max(before + pull + spread * chance.gauss(0, 1), parent.low), parent.high)
             high = min(_crest(before, close, v, chance), parent.high)
             low = max(-_crest(-before, -close, v, chance), parent.low)
-            made.append(Stretch(at, before, high, low, close, 0))
+            stretches.append(Stretch(at, before, high, low, close, 0))
             before, left = close, left - v
-        top = max(range(len(made)), key=lambda i: made[i].high)
-        bottom = min(range(len(made)), key=lambda i: made[i].low)
-        made[top] = made[top]._replace(high=parent.high)
-        made[bottom] = made[bottom]._replace(low=parent.low)
-        weights = [chance.random() + 0.2 for _ in made]
+        top = max(range(len(stretches)), key=lambda i: stretches[i].high)
+        bottom = min(range(len(stretches)), key=lambda i: stretches[i].low)
+        stretches[top] = stretches[top]._replace(high=parent.high)
+        stretches[bottom] = stretches[bottom]._replace(low=parent.low)
+        weights = [chance.random() + 0.2 for _ in stretches]
         total = sum(weights)
         lots = [int(parent.lots * weight / total) for weight in weights]
         lots[0] += parent.lots - sum(lots)
-        return [s._replace(lots=n) for s, n in zip(made, lots, strict=True)]
+        return [s._replace(lots=n) for s, n in zip(stretches, lots, strict=True)]
 
     def _random(self, kind: str, ts: int) -> Random:
         return Random(f"{self._seed}:{self._coin}:{kind}:{ts}")

@@ -37,7 +37,7 @@ class EventSeries:
     """The event markets of a service, and the markets that follow them. `is_held`: prices are only pushed."""
 
     def __init__(self, listings: dict[str, Listing], *, seed: int, start_ms: int, is_held: bool) -> None:
-        self._first = {coin: one for coin, one in listings.items() if one.lasts_hours is not None}
+        self._first = {coin: listing for coin, listing in listings.items() if listing.lasts_hours is not None}
         self._seed = seed
         self._start_ms = start_ms
         self.is_held = is_held
@@ -88,10 +88,10 @@ class EventSeries:
         """(first coin of the series, number in the series)."""
         if coin in self._first:
             return coin, 1
-        found = _NUMBERED.fullmatch(coin)
-        if found is None or found[1] not in self._first:
+        numbered = _NUMBERED.fullmatch(coin)
+        if numbered is None or numbered[1] not in self._first:
             return None, 0
-        return found[1], int(found[2])
+        return numbered[1], int(numbered[2])
 
     def _chance(self, coin: str, px: int) -> int:
         """The prior of the next market. An even prior stays even."""

@@ -92,7 +92,7 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
     """
     name = path.name.upper()
     words = [word for word in re.split(r"[-_.,\s()+]", name) if word]
-    found: list[str] = []
+    named: list[str] = []
     for index, word in enumerate(words):
         coin, quote = _parted(word, known)
         if coin is None:
@@ -112,9 +112,9 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
             raise ConfigError(
                 f"{path}: the name may mean {what}; if its prices are dollars for {coin}, write {coin}={path}"
             )
-        found.append(coin)
+        named.append(coin)
     events = [event for event in known if event.startswith("event:") and _follow(words, event[6:].upper().split("-"))]
-    coins = list(dict.fromkeys([*found, *events]))
+    coins = list(dict.fromkeys([*named, *events]))
     if not coins:
         raise NamesNoMarket(
             f"{path}: the file name does not name a market; write COIN={path} with one of {', '.join(known)}"

@@ -42,14 +42,14 @@ def gains(state: State, account: VenueAccount, feed: PriceFeed, now_ms: int) -> 
     younger account.
     """
     value = ledger.account_value(state, account)
-    found: dict[str, int] = {}
+    by_span: dict[str, int] = {}
     for span, (length, step) in RANGES.items():
         if span == "all" or now_ms - length <= begun_ms(account):
-            found[span] = value - account.start_balance
+            by_span[span] = value - account.start_balance
             continue
         first = _first_boundary(account, length, step, now_ms)
-        found[span] = value - _values(account, feed, range(first, first + 1, step), step, now_ms)[0]
-    return found
+        by_span[span] = value - _values(account, feed, range(first, first + 1, step), step, now_ms)[0]
+    return by_span
 
 
 def begun_ms(account: VenueAccount) -> int:

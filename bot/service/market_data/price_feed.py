@@ -126,12 +126,12 @@ class RecordedSource:
         spare = int(self.sessions is not None and step == DAY_MS)
         first = bisect_left(self._opens, end - (limit + spare) * step)
         last = bisect_right(self._opens, until_ms - self.base_ms)
-        found: list[GridCandle] = []
+        bars: list[GridCandle] = []
         for start, group in groupby(self.candles[first:last], lambda candle: self._start(candle, step)):
             bar = merge(group, start)
             if bar is not None and start + step <= until_ms:
-                found.append(bar)
-        return found[spare if first else 0 :]
+                bars.append(bar)
+        return bars[spare if first else 0 :]
 
     def _start(self, candle: GridCandle, step: int) -> int:
         """The start of the bar that a candle belongs to: the bar in which it ends, so that no bar closes before its

@@ -95,12 +95,12 @@ class SimulatedMarket(Refinement[GridCandle]):
         step = INTERVAL_MS[interval]
         at = max(first_ms, self._first_day)
         at += -at % step
-        found: list[GridCandle] = []
+        bars: list[GridCandle] = []
         while at < until_ms:
             block = self._block(interval, at)
-            found.extend(c for c in block if at <= c.ts < until_ms)
+            bars.extend(c for c in block if at <= c.ts < until_ms)
             at = block[-1].ts + step
-        return found
+        return bars
 
     def minute(self, ts: int) -> GridCandle:
         """The minute candle that opens at `ts`."""

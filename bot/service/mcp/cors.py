@@ -51,7 +51,7 @@ class CrossOrigin:
                 asks_first = scope["method"] == "OPTIONS" and message["status"] == 405
                 own, more = message["headers"], [(b"access-control-expose-headers", _EXPOSED)]
                 if asks_first:
-                    own, more = [one for one in own if one[0] not in _OF_REFUSAL], _PREFLIGHT
+                    own, more = [header for header in own if header[0] not in _OF_REFUSAL], _PREFLIGHT
                     message = {**message, "status": 204}
                 message = {**message, "headers": [*own, *granted, *more]}
             elif asks_first:

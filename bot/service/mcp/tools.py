@@ -246,11 +246,11 @@ def input_schema(tool: Tool) -> Json:
 
     It has no anyOf at the top, which some hosts refuse.
     """
-    made = tool.model.model_json_schema(by_alias=True, schema_generator=_Writer)
-    for part in (made, *made.get("$defs", {}).values()):
+    model_schema = tool.model.model_json_schema(by_alias=True, schema_generator=_Writer)
+    for part in (model_schema, *model_schema.get("$defs", {}).values()):
         _tidy(part)
-    properties = {name: part for name, part in made.get("properties", {}).items() if name not in tool.forced}
-    required = [name for name in made.get("required", []) if name in properties]
+    properties = {name: part for name, part in model_schema.get("properties", {}).items() if name not in tool.forced}
+    required = [name for name in model_schema.get("required", []) if name in properties]
     properties = {name: _PLACES[name] for name in tool.operation.places} | properties
     required = tool.operation.places + required
     if tool.key != "none":
@@ -264,8 +264,8 @@ def input_schema(tool: Tool) -> Json:
     schema: Json = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         schema["required"] = required
-    if "$defs" in made:
-        schema["$defs"] = made["$defs"]
+    if "$defs" in model_schema:
+        schema["$defs"] = model_schema["$defs"]
     return schema
 
 

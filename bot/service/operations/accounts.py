@@ -153,7 +153,7 @@ class AccountOperations(OperationExecutor):
 
     def _least_notional(self) -> int:
         """The lowest minimum of all markets, scaled USD."""
-        return min((one.spec.min_notional for one in self.machine.state.markets.values()), default=MIN_NOTIONAL)
+        return min((market.spec.min_notional for market in self.machine.state.markets.values()), default=MIN_NOTIONAL)
 
     def platform(self) -> dict[str, Any]:
         """The limits that apply to every account."""
@@ -227,16 +227,16 @@ class AccountOperations(OperationExecutor):
         self.refresh()
         account = self.account(principal)
         coin = None if query.coin is None else self.coin(query.coin)
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         more = False
-        for made in pages.trades_before(account, query.before):
-            if coin is not None and made.coin != coin:
+        for trade in pages.trades_before(account, query.before):
+            if coin is not None and trade.coin != coin:
                 continue
-            if len(found) == query.limit:
+            if len(rows) == query.limit:
                 more = True
                 break
-            found.append(account_views.trade(account, made))
-        return ServiceAnswer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
+            rows.append(account_views.trade(account, trade))
+        return ServiceAnswer.ok({"trades": rows, "nextBefore": rows[-1]["seq"] if rows and more else None})
 
 
 def cursor_lost(account: VenueAccount, at: int) -> Refusal | None:

@@ -127,9 +127,9 @@ class DeviceOperations(KeyOperations):
             max_open_positions=parent.max_open_positions if parent else None,
             expires_ms=parent.expires_ms if parent else None,
         )
-        made = self.machine.run(RedeemGrant(grant.device, key))
-        if isinstance(made, Refusal):
-            raise OperationRefused(made)
+        created = self.machine.run(RedeemGrant(grant.device, key))
+        if isinstance(created, Refusal):
+            raise OperationRefused(created)
         account = self.machine.state.accounts[grant.account]
         return ServiceAnswer.ok(
             {

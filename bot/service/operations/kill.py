@@ -33,7 +33,7 @@ class KillOperations(OperationExecutor):
                 "guardian": account_views.guardian(account, killed.guardian),
                 "flatten": request.flatten,
                 "canceledOids": list(killed.canceled),
-                "trades": [account_views.trade(account, pages.trade_of(account, made)) for made in killed.trades],
+                "trades": [account_views.trade(account, pages.trade_of(account, trade)) for trade in killed.trades],
                 "positions": account_views.positions(state, account),
                 "orderSubmitted": bool(killed.canceled or killed.trades),
                 "lastEventId": event_id(account.event_seq),

@@ -31,7 +31,7 @@ class MarketOperations(AccountOperations):
         now = self.refresh()
         state, feed = self.machine.state, self.machine.feed
         wanted = query.query.strip().lower()
-        found = [
+        bodies = [
             account_views.market(state, market, feed.store(coin), now)
             for coin, market in state.markets.items()
             if not _is_over(market, now, wanted)
@@ -39,13 +39,13 @@ class MarketOperations(AccountOperations):
             and (not wanted or wanted in coin.lower() or wanted in market.spec.name.lower())
         ]
         if query.view == "all":
-            found.sort(key=lambda body: str(body["coin"]))
+            bodies.sort(key=lambda body: str(body["coin"]))
         elif query.view == "trending":
-            found.sort(key=lambda body: -float(body["volume24hUsd"]))
+            bodies.sort(key=lambda body: -float(body["volume24hUsd"]))
         else:
-            found = [body for body in found if body["status"] == "open"]
-            found.sort(key=lambda body: -self._opportunity(body, now))
-        return ServiceAnswer.ok({"markets": found[: query.limit]})
+            bodies = [body for body in bodies if body["status"] == "open"]
+            bodies.sort(key=lambda body: -self._opportunity(body, now))
+        return ServiceAnswer.ok({"markets": bodies[: query.limit]})
 
     def _opportunity(self, body: dict[str, Any], now: int) -> float:
         """The price range of the last 24 hours divided by the spread."""

@@ -100,9 +100,9 @@ class OrderOperations(OperationExecutor):
             )
 
         def view(placed: OrderPlaced, now: int) -> Any:
-            made = self.order_result(principal, placed)
-            made["warnings"] += _of_guardians(request)
-            return made
+            body = self.order_result(principal, placed)
+            body["warnings"] += _of_guardians(request)
+            return body
 
         return self.decide(principal, context, command, view)
 
@@ -217,7 +217,7 @@ class OrderOperations(OperationExecutor):
     def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> ServiceAnswer:
         """POST /v1/orders/suggest. Reads only."""
         self.refresh()
-        found = suggest(
+        suggestion = suggest(
             self.machine.state,
             self.account(principal),
             self.key(principal),
@@ -229,10 +229,10 @@ class OrderOperations(OperationExecutor):
             leverage=request.leverage,
             slippage_bps=request.slippage_bps,
         )
-        if isinstance(found, Refusal):
-            return self.refusal(found, context)
-        assert isinstance(found, Suggestion)
-        return ServiceAnswer.ok(account_views.suggestion(found))
+        if isinstance(suggestion, Refusal):
+            return self.refusal(suggestion, context)
+        assert isinstance(suggestion, Suggestion)
+        return ServiceAnswer.ok(account_views.suggestion(suggestion))
 
     def cancel(self, principal: Principal, oid: str, context: Context) -> ServiceAnswer:
         """DELETE /v1/orders/{oid}."""
@@ -366,17 +366,17 @@ class OrderOperations(OperationExecutor):
         """
         self.machine.catch_up()
         account = self.account(principal)
-        found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
-        if found is None or not _GUARDIAN_ID.fullmatch(guardian):
+        target = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
+        if target is None or not _GUARDIAN_ID.fullmatch(guardian):
             return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
-        if (found.status == "latched" or found.spec.type == "kill_switch") and not principal.owner:
+        if (target.status == "latched" or target.spec.type == "kill_switch") and not principal.owner:
             text = "only the owner's key may remove a guardian that blocks trading"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)
-        self._check_guarded(principal, found.spec)
+        self._check_guarded(principal, target.spec)
         key = None if principal.owner else self.key(principal)
-        refused = self._refuse_type(principal, found.spec.type)
+        refused = self._refuse_type(principal, target.spec.type)
         if refused is None and key is not None:
-            refused = beyond_reach(self.machine.state, key, found)
+            refused = beyond_reach(self.machine.state, key, target)
         if refused is not None:
             return self.refusal(refused, context)
 
@@ -518,10 +518,10 @@ def exact(value: Decimal, name: str) -> int:
     try:
         return e8_of_decimal(value)
     except ValueError:
-        made = e8_of_decimal(value.quantize(_FINEST, ROUND_HALF_EVEN))
-    if not made:
+        value_e8 = e8_of_decimal(value.quantize(_FINEST, ROUND_HALF_EVEN))
+    if not value_e8:
         raise OperationRefused(invalid(name, "must be at least 0.00000001", ">= 0.00000001"))
-    return made
+    return value_e8
 
 
 def _at_least_one(value: Decimal, name: str) -> int:

@@ -94,14 +94,14 @@ def countries() -> tuple[PhoneCountry, ...]:
     import iso3166
     import phonenumbers
 
-    found = []
+    entries = []
     for code in phonenumbers.SUPPORTED_REGIONS:
         listed = iso3166.countries_by_alpha2.get(code)
         if listed is None and code not in ALIASES:
             continue
         name = ALIASES[code][0] if code in ALIASES else listed.name if listed is not None else code
-        found.append(PhoneCountry(code, name, str(phonenumbers.country_code_for_region(code))))
-    return tuple(sorted(found, key=lambda country: _folded(country.name)))
+        entries.append(PhoneCountry(code, name, str(phonenumbers.country_code_for_region(code))))
+    return tuple(sorted(entries, key=lambda country: _folded(country.name)))
 
 
 @cache
@@ -132,11 +132,11 @@ def countries_of(text: str, field: str) -> frozenset[str]:
     """The countries of an ISO code, a calling code or a name. Refused if there is none."""
     stripped = text.strip()
     calling = _CODE.fullmatch(stripped)
-    found = _by_word().get(calling[1] if calling is not None else _folded(stripped))
-    if not found:
+    matching = _by_word().get(calling[1] if calling is not None else _folded(stripped))
+    if not matching:
         allowed = "an ISO 3166 code, a calling code or a country's name: see GET /v1/auth/countries"
         raise OperationRefused(invalid(field, "is not a known country", allowed))
-    return found
+    return matching
 
 
 def parse_phone(text: str, country: str | None = None, country_code: str | None = None) -> Phone:
@@ -155,19 +155,19 @@ def parse_phone(text: str, country: str | None = None, country_code: str | None 
     if plain.startswith("+") or digits.startswith("00"):
         # The whole number: some write a zero in brackets after the calling code.
         whole = plain if plain.startswith("+") else "+" + digits[2:]
-        found = _parsed(whole, None)
-        if found is None:
+        parsed = _parsed(whole, None)
+        if parsed is None:
             raise OperationRefused(_bad("is not a possible phone number"))
-        if regions is not None and not regions & _regions_of_code(found.country_code):
+        if regions is not None and not regions & _regions_of_code(parsed.country_code):
             raise OperationRefused(invalid(field, "does not match phoneNumber"))
-        return _phone(found)
+        return _phone(parsed)
     if regions is None:
-        found = _parsed("+" + digits, None)
-        if found is None or not _is_valid(found):
+        parsed = _parsed("+" + digits, None)
+        if parsed is None or not _is_valid(parsed):
             raise OperationRefused(
                 _bad("needs its country: write it as +<country code><number>, or give country", field_fix="country")
             )
-        return _phone(found)
+        return _phone(parsed)
     region = _main_region(regions)
     local, prefixed = _parsed(digits, region), _parsed("+" + digits, None)
     if prefixed is not None and not regions & _regions_of_code(prefixed.country_code):

@@ -173,9 +173,9 @@ class WalletOperations(OperationExecutor):
             return {"trades": [], "nextBefore": None}
         # A trade without a fill is an order, which is private.
         filled = (trade for trade in pages.trades_before(account, query.before) if trade.filled)
-        made = list(islice(filled, query.limit + 1))
-        page = [public_trade(account, trade) for trade in made[: query.limit]]
-        return {"trades": page, "nextBefore": page[-1]["seq"] if len(made) > query.limit else None}
+        trades = list(islice(filled, query.limit + 1))
+        page = [public_trade(account, trade) for trade in trades[: query.limit]]
+        return {"trades": page, "nextBefore": page[-1]["seq"] if len(trades) > query.limit else None}
 
     # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────
 

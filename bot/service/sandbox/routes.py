@@ -179,9 +179,9 @@ class Control:
             for key_id in old:
                 machine.run(RevokeKey(account.id, key_id))
             key, minted = operations.new_key(account.id, MINTED)
-            made = machine.run(CreateKey(key))
-            if isinstance(made, Refusal):
-                raise OperationRefused(made)
+            created = machine.run(CreateKey(key))
+            if isinstance(created, Refusal):
+                raise OperationRefused(created)
         body = {"apiKey": minted.secret, "keyId": minted.key_id, "accountId": account.id, "address": account.address}
         return ServiceAnswer.ok(body)
 

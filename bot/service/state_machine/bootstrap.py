@@ -96,26 +96,29 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
     name = str(command_log.path)
     try:
         stored = json.loads(recovered.meta["prices"]) if "prices" in recovered.meta else None
-        made = _prices(prices, stored, speed, name)
+        price_setup = _prices(prices, stored, speed, name)
         replayed = replay(recovered, name)
         clock = _clock(
-            speed, made, recovered.clock, real_start=not prices.data and prices.start_ms is None and stored is None
+            speed,
+            price_setup,
+            recovered.clock,
+            real_start=not prices.data and prices.start_ms is None and stored is None,
         )
         machine = Machine(
             clock=clock,
             command_log=command_log,
-            feed=PriceFeed(made.sources | _later(made, replayed.state), made.options),
+            feed=PriceFeed(price_setup.sources | _later(price_setup, replayed.state), price_setup.options),
             state=replayed.state,
             seq=replayed.seq,
             chain=replayed.chain,
             events=replayed.events,
             stored_seq=0 if recovered.snapshot is None else recovered.snapshot.seq,
         )
-        machine.schedule.series = made.series
+        machine.schedule.series = price_setup.series
         if recovered.clock is None:
-            _begin(machine, made)
+            _begin(machine, price_setup)
         else:
-            _go_on(machine, made, recovered, recovered.clock, replayed.place)
+            _go_on(machine, price_setup, recovered, recovered.clock, replayed.place)
         if recovered.meta.get(META) != program():
             command_log.save_meta(META, program())
     except BotError:
@@ -124,29 +127,29 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
     return machine
 
 
-def _begin(machine: Machine, made: _Prices) -> None:
+def _begin(machine: Machine, price_setup: _Prices) -> None:
     """First start of a database: list the markets at the price just before the start."""
-    machine.feed.start(made.start_ms, inclusive=False)
-    machine.caught_ms = made.start_ms
+    machine.feed.start(price_setup.start_ms, inclusive=False)
+    machine.caught_ms = price_setup.start_ms
     for candles in machine.feed.live().values():
-        candles.lived_ms = made.start_ms
-    for coin, listing in made.listings.items():
+        candles.lived_ms = price_setup.start_ms
+    for coin, listing in price_setup.listings.items():
         px = machine.feed.last_px(coin) or listing.px
         machine.run(ListMarket(listing_at(listing, px).spec, px))
-        if made.hold:
+        if price_setup.hold:
             machine.feed.hold(coin)
-    machine.follow_sessions(made.start_ms)
-    machine.log.save_meta("prices", made.options)
+    machine.follow_sessions(price_setup.start_ms)
+    machine.log.save_meta("prices", price_setup.options)
     machine.save_clock()
 
 
 def _go_on(
-    machine: Machine, made: _Prices, recovered: Recovered, saved: SavedClock, place: PricePosition | None
+    machine: Machine, price_setup: _Prices, recovered: Recovered, saved: SavedClock, place: PricePosition | None
 ) -> None:
     """A later start: prices continue from the last start's position."""
     if place is None or saved.alive_ms >= place.at_ms:
         place = PricePosition(saved.alive_ms)
-    _take_up(machine, made, place, recovered.pushes)
+    _take_up(machine, price_setup, place, recovered.pushes)
     closed: dict[str, int] = {}
     for name, text in recovered.meta.items():
         if name.startswith(CLOSED_META):
@@ -157,17 +160,19 @@ def _go_on(
     machine.down_since_ms = saved.alive_ms
 
 
-def _take_up(machine: Machine, made: _Prices, place: PricePosition, pushes: Sequence[Push]) -> None:
+def _take_up(machine: Machine, price_setup: _Prices, place: PricePosition, pushes: Sequence[Push]) -> None:
     """Move the feed to the position that the prices had reached."""
     machine.feed.start(place.at_ms, place.upto)
     pushed: set[str] = set()
     coins = list(machine.state.markets)
-    if made.hold:
+    if price_setup.hold:
         pushed = set(coins)
         for coin in coins:
             machine.feed.hold(coin)
             listed_ms = (
-                made.start_ms if coin in made.sources else made.series.start_of(machine.state.markets[coin].spec)
+                price_setup.start_ms
+                if coin in price_setup.sources
+                else price_setup.series.start_of(machine.state.markets[coin].spec)
             )
             machine.feed.rewind(coin, listed_ms - 1)
     for push in pushes:
@@ -181,9 +186,13 @@ def _take_up(machine: Machine, made: _Prices, place: PricePosition, pushes: Sequ
             machine.see_price(coin, px)
 
 
-def _later(made: _Prices, state: State) -> dict[str, MarketSource]:
+def _later(price_setup: _Prices, state: State) -> dict[str, MarketSource]:
     """The event markets that were listed after the start."""
-    return {coin: made.series.source(market.spec) for coin, market in state.markets.items() if coin not in made.sources}
+    return {
+        coin: price_setup.series.source(market.spec)
+        for coin, market in state.markets.items()
+        if coin not in price_setup.sources
+    }
 
 
 # ── Another state in a running machine ──────────────────────────────────────────────────────────────────────────────
@@ -205,37 +214,42 @@ def begin_again(
         stored |= {"seed": seed, "seeded": True}
     if start_ms is not None:
         stored["start"] = start_ms
-    made = _stored_prices(options, stored, str(machine.log.path))
+    price_setup = _stored_prices(options, stored, str(machine.log.path))
     rewind_log()
-    clock = MachineClock.start(speed, None if real else made.start_ms)
+    clock = MachineClock.start(speed, None if real else price_setup.start_ms)
     machine.become(
-        clock=clock, feed=PriceFeed(made.sources, made.options), state=State(), seq=0, chain=EMPTY_CHAIN, events=0
+        clock=clock,
+        feed=PriceFeed(price_setup.sources, price_setup.options),
+        state=State(),
+        seq=0,
+        chain=EMPTY_CHAIN,
+        events=0,
     )
-    machine.schedule.series = made.series
-    _begin(machine, made)
+    machine.schedule.series = price_setup.series
+    _begin(machine, price_setup)
 
 
 def go_back(
     machine: Machine, options: PriceOptions, snapshot: NamedSnapshot, *, rewind_log: Callable[[], None]
 ) -> None:
     """Restore the snapshot `snapshot` at its instant and at the present speed. A ConfigError changes nothing."""
-    made = _stored_prices(options, json.loads(snapshot.price_options), str(machine.log.path))
+    price_setup = _stored_prices(options, json.loads(snapshot.price_options), str(machine.log.path))
     state = codec.loads(snapshot.state)
     index.rebuild(state)
     rewind_log()
     machine.become(
         clock=MachineClock.start(machine.clock.speed, snapshot.at_ms),
-        feed=PriceFeed(made.sources | _later(made, state), made.options),
+        feed=PriceFeed(price_setup.sources | _later(price_setup, state), price_setup.options),
         state=state,
         seq=snapshot.seq,
         chain=snapshot.chain,
         events=snapshot.events,
     )
-    machine.schedule.series = made.series
-    _take_up(machine, made, PricePosition(snapshot.at_ms), snapshot.pushes)
+    machine.schedule.series = price_setup.series
+    _take_up(machine, price_setup, PricePosition(snapshot.at_ms), snapshot.pushes)
     machine.caught_ms = snapshot.at_ms
     machine.follow_sessions(snapshot.at_ms)
-    machine.log.save_meta("prices", made.options)
+    machine.log.save_meta("prices", price_setup.options)
     machine.save_clock()
 
 
@@ -243,13 +257,13 @@ def _stored_prices(options: PriceOptions, stored: dict[str, Any], name: str) -> 
     return _prices(replace(options, seed=None, data=(), markets=()), stored, 1, name)
 
 
-def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> MachineClock:
+def _clock(speed: float, price_setup: _Prices, saved: SavedClock | None, *, real_start: bool) -> MachineClock:
     """Service time continues from the latest time that callers saw.
 
     A real clock without an offset follows the system clock.
     """
     if saved is None:
-        return MachineClock.start(speed, None if real_start and speed == 1 else made.start_ms)
+        return MachineClock.start(speed, None if real_start and speed == 1 else price_setup.start_ms)
     if speed == 1 and saved.offset_ms == 0:
         wall = SystemClock().now_ms()
         clock = MachineClock.start(1)
@@ -276,12 +290,14 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         if coins.count(coin) > 1:
             raise ConfigError(f"two candle files are given for {coin}")
     live = _live(options.live, stored, name)
-    symbols = {coin: symbol for one in live for coin, symbol in one.symbols.items()}
+    symbols = {coin: symbol for source in live for coin, symbol in source.symbols.items()}
     markets = options.markets or (tuple(coins) if coins else ())
     if not options.markets and stored is not None:
         markets = tuple(stored["markets"])
     elif not markets and live:
-        markets = tuple(coin for coin, one in CATALOGUE.items() if coin in symbols or one.spec.asset_class != "crypto")
+        markets = tuple(
+            coin for coin, listing in CATALOGUE.items() if coin in symbols or listing.spec.asset_class != "crypto"
+        )
     try:
         listings = {
             listing.spec.coin: listing for listing in select(tuple({*markets, *coins, *symbols}) if markets else None)
@@ -304,12 +320,12 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     if seeded:
         known["seeded"] = True
     if live:
-        known["live"] = [{"source": one.source, "symbols": one.symbols} for one in live]
+        known["live"] = [{"source": source.source, "symbols": source.symbols} for source in live]
     if stored is not None:
         _check_same(known, stored, name)
     listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
-    for one in live:
-        listings |= one.listings
+    for source in live:
+        listings |= source.listings
     for coin, spec in options.specs.items():
         listings[coin] = replace(listings[coin], spec=spec)
     series = EventSeries(listings, seed=seed, start_ms=start, is_held=hold)
@@ -338,21 +354,23 @@ def _live(options: Sequence[LiveOptions], stored: dict[str, Any] | None, name: s
     ConfigError if the database began with other sources or symbols.
     """
     if stored is None:
-        return [_asked(one) for one in options]
-    held = [_Live(one["source"], one["symbols"], {}) for one in stored.get("live", ())]
+        return [_asked(option) for option in options]
+    held = [_Live(row["source"], row["symbols"], {}) for row in stored.get("live", ())]
     if not options:
         return held
-    wanted = [one.source for one in options]
-    if sorted(one.source for one in held) != sorted(wanted):
-        began = "with the prices of " + " and ".join(one.source for one in held) if held else "without live prices"
+    wanted = [option.source for option in options]
+    if sorted(source.source for source in held) != sorted(wanted):
+        began = (
+            "with the prices of " + " and ".join(source.source for source in held) if held else "without live prices"
+        )
         raise ConfigError(
             f"{name}: this database was created {began}, not with those of {' and '.join(wanted)}; omit the option, or"
             " use a new database"
         )
-    symbols = {one.source: one.symbols for one in held}
-    for one in options:
-        for coin, symbol in one.symbols.items():
-            if (has := symbols[one.source].get(coin)) != symbol:
+    symbols = {source.source: source.symbols for source in held}
+    for option in options:
+        for coin, symbol in option.symbols.items():
+            if (has := symbols[option.source].get(coin)) != symbol:
                 raise ConfigError(
                     f"{name}: this database has {has} as {coin}, not {symbol}; name the same market, or use a new"
                     " database"
@@ -361,11 +379,11 @@ def _live(options: Sequence[LiveOptions], stored: dict[str, Any] | None, name: s
 
 
 def _asked(options: LiveOptions) -> _Live:
-    found = options.ask()
+    listings = options.ask()
     return _Live(
         options.source,
-        {coin: one.symbol for coin, one in found.items()},
-        {coin: one.listing for coin, one in found.items()},
+        {coin: listing.symbol for coin, listing in listings.items()},
+        {coin: listing.listing for coin, listing in listings.items()},
     )
 
 

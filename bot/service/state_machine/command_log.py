@@ -207,21 +207,21 @@ def _gathered(batch: list[Statement]) -> list[Statement]:
     few large statements take much less time than many small ones. The order between commands and replies does not
     matter.
     """
-    made: list[Statement] = []
+    gathered: list[Statement] = []
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for statement, values in batch:
         if statement in _ROWS:
             rows.setdefault(statement, []).append(values)
             continue
-        made += _in_one(rows)
+        gathered += _in_one(rows)
         rows = {}
-        made.append((statement, values))
-    made += _in_one(rows)
-    return made
+        gathered.append((statement, values))
+    gathered += _in_one(rows)
+    return gathered
 
 
 def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
-    made: list[Statement] = []
+    joined: list[Statement] = []
     for statement, values in rows.items():
         head, place = statement, f", {_ROWS[statement]}"
         at, size = 0, ROWS_AT_ONCE
@@ -229,9 +229,9 @@ def _in_one(rows: dict[str, list[tuple[Any, ...]]]) -> list[Statement]:
             while size > len(values) - at:
                 # Powers of two: few statements, so that each is prepared once.
                 size //= 2
-            made.append((head + place * (size - 1), tuple([item for row in values[at : at + size] for item in row])))
+            joined.append((head + place * (size - 1), tuple([item for row in values[at : at + size] for item in row])))
             at += size
-    return made
+    return joined
 
 
 def _fault(path: Path, error: OSError) -> BotError:
@@ -483,9 +483,9 @@ class CommandLog:
 
     def reply(self, account: str, key: str) -> StoredReply | None:
         """The stored answer of a key, or None."""
-        found = self._replies.get((account, key))
-        if found is not None or self._reader is None or not self._is_known(_named(account, key)):
-            return found
+        stored = self._replies.get((account, key))
+        if stored is not None or self._reader is None or not self._is_known(_named(account, key)):
+            return stored
         columns = "epoch, fingerprint, request_id, status, body"
         row = self._reader.execute(
             f"SELECT {columns} FROM replies WHERE account = ? AND key = ?",  # noqa: S608  no outside text

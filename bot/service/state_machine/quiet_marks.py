@@ -53,16 +53,16 @@ class QuietMarks:
 
     def drain(self) -> list[SetMarks | SetQuotes]:
         """Return the commands that log all marks and quotes, and remove these."""
-        found: list[SetMarks | SetQuotes] = []
+        commands: list[SetMarks | SetQuotes] = []
         if self.quotes:
-            found.append(
+            commands.append(
                 SetQuotes(tuple((coin, self.marks.pop(coin), *self.quotes[coin]) for coin in sorted(self.quotes)))
             )
             self.quotes = {}
         if self.marks:
-            found.append(SetMarks(tuple(sorted(self.marks.items())), running=True))
+            commands.append(SetMarks(tuple(sorted(self.marks.items())), running=True))
             self.marks = {}
-        return found
+        return commands
 
     def forget_bands(self) -> None:
         """Compute the bands again at the next price, because a command has changed the state."""

@@ -54,43 +54,43 @@ def replay(recovered: Recovered, path: str) -> Replayed:
     snapshot = recovered.snapshot
     try:
         if snapshot is None:
-            made = Replayed(State(), 0, EMPTY_CHAIN, 0, None)
+            replayed = Replayed(State(), 0, EMPTY_CHAIN, 0, None)
             if recovered.rows:
-                tracked(made.state)
+                tracked(replayed.state)
         else:
             state = assembled(snapshot.state, recovered.accounts, recovered.pages)
             index.rebuild(state)
-            made = Replayed(state, snapshot.seq, snapshot.chain, snapshot.events, PricePosition(snapshot.at_ms))
+            replayed = Replayed(state, snapshot.seq, snapshot.chain, snapshot.events, PricePosition(snapshot.at_ms))
         for row in recovered.rows:
-            assert row.seq == made.seq + 1, f"{path}: row {row.seq} follows {made.seq}"
+            assert row.seq == replayed.seq + 1, f"{path}: row {row.seq} follows {replayed.seq}"
             command = codec.loads(row.command)
-            events = apply(made.state, command, row.at_ms).events
+            events = apply(replayed.state, command, row.at_ms).events
             if events:
-                made.chain = _chain_as_written(made.chain, events, row.chain)
-                made.events += len(events)
-            made.seq = row.seq
-            if made.chain != row.chain:
+                replayed.chain = _chain_as_written(replayed.chain, events, row.chain)
+                replayed.events += len(events)
+            replayed.seq = row.seq
+            if replayed.chain != row.chain:
                 raise ReplayError(_differs(path, row.seq, recovered))
             if isinstance(command, PricePoint):
-                made.place = PricePosition(row.at_ms, command.coin)
+                replayed.place = PricePosition(row.at_ms, command.coin)
             elif isinstance(command, ListMarket | PayFunding) or (
                 isinstance(command, SetMarket) and command.turns_ms is not None
             ):
                 # The prices of that instant come after the command.
-                made.place = PricePosition(row.at_ms - 1)
+                replayed.place = PricePosition(row.at_ms - 1)
             # Further prices of the same instant may follow these.
             elif not isinstance(command, SetMarks | RunOverdue):
-                made.place = PricePosition(row.at_ms)
+                replayed.place = PricePosition(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(_differs(path, None, recovered)) from error
-    return made
+    return replayed
 
 
 def _chain_as_written(before: bytes, events: Sequence[Event], written: bytes) -> bytes:
     """The chain after these events: as this version hashes them, or as the version did that wrote the log."""
     chain = chain_of(before, events)
     older = (chain_of(before, events, encode) for encode in codec.ENCODERS_BEFORE)
-    return chain if chain == written else next((one for one in older if one == written), chain)
+    return chain if chain == written else next((candidate for candidate in older if candidate == written), chain)
 
 
 def _differs(path: str, seq: int | None, recovered: Recovered) -> str:

@@ -132,10 +132,10 @@ def _waiting_bracket(state: State, order: VenueOrder) -> Body | None:
     if order.armed or order.limit_px is None or (order.stop_leg is None and order.target_leg is None):
         return None
     market = state.markets[order.coin]
-    found = resolve_bracket(
+    resolved = resolve_bracket(
         market, order.side, order.limit_px, order.stop_leg, order.target_leg, mark=market.mark, resting=True
     )
-    return bracket(found) if isinstance(found, VenueBracket) else None
+    return bracket(resolved) if isinstance(resolved, VenueBracket) else None
 
 
 def order(state: State, account: VenueAccount, waiting: VenueOrder) -> Body:

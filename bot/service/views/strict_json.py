@@ -78,14 +78,14 @@ def _check_depth(text: str) -> None:
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
                 raise BadJson(f"has the name {name[:64]!r} twice in one object")
             seen.add(name)
-    return made
+    return values
 
 
 def _decimal(text: str) -> Decimal:

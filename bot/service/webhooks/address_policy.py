@@ -108,7 +108,7 @@ def judge(text: str, *, private: bool) -> None:
     """Raise TargetRefused if this address, or an IPv4 address inside it, is not allowed."""
     address = ipaddress.ip_address(text.partition("%")[0])
     inner = carried(address)
-    if not all(_is_allowed(one, private=private) for one in (inner or (address,))):
+    if not all(_is_allowed(candidate, private=private) for candidate in (inner or (address,))):
         raise TargetRefused(f"resolves to {text}, which is not a public address")
     if inner and address in TEREDO:
         raise TargetRefused(f"resolves to {text}, which is a tunnel address")
@@ -128,8 +128,8 @@ def _is_allowed(address: IpAddress, *, private: bool) -> bool:
 
 async def system_resolve(host: str, port: int) -> list[str]:
     """Every A and AAAA record of the system's resolver. OSError if there is none."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 async def addresses_of(target: WebhookTarget, resolve: Resolve, *, private: bool) -> list[str]:
@@ -137,9 +137,9 @@ async def addresses_of(target: WebhookTarget, resolve: Resolve, *, private: bool
 
     TargetRefused if any address is not allowed; OSError if there is none.
     """
-    found = await resolve(target.host, target.port)
-    if not found:
+    addresses = await resolve(target.host, target.port)
+    if not addresses:
         raise OSError(f"{target.host} has no address")
-    for address in found:
+    for address in addresses:
         judge(address, private=private)
-    return found
+    return addresses

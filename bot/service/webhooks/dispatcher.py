@@ -80,7 +80,7 @@ class WebhookDispatcher:
 
     def next_due_ms(self) -> int | None:
         """When the next attempt is due; None if the outbox is empty."""
-        return min((due for one in self._outbox.owing() if (due := one.due_ms()) is not None), default=None)
+        return min((due for endpoint in self._outbox.owing() if (due := endpoint.due_ms()) is not None), default=None)
 
     async def run(self) -> None:
         """Deliver until cancelled. Raises an unexpected error of an attempt."""

@@ -150,7 +150,7 @@ class Outbox:
 
     def owing(self) -> list[Endpoint]:
         """Endpoints with pending deliveries."""
-        for name in [name for name, one in self._owing.items() if not one.queue]:
+        for name in [name for name, endpoint in self._owing.items() if not endpoint.queue]:
             del self._owing[name]
         return list(self._owing.values())
 
@@ -164,7 +164,7 @@ class Outbox:
         statements: list[Statement] = [(_DROP, (webhook,)), (_RESTED, (webhook,))]
         if endpoint is not None:
             endpoint.queue.clear()
-            left = [one for one in self._by_account[endpoint.hook.account] if one is not endpoint]
+            left = [hook for hook in self._by_account[endpoint.hook.account] if hook is not endpoint]
             if left:
                 self._by_account[endpoint.hook.account] = left
             else:
