@@ -218,13 +218,13 @@ def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) 
     """
     here = Counter(map(_without_instants, found[path].trade_ledger.trips))
     paths = {}
-    for name, one in found.items():
+    for name, result in found.items():
         if name != path:
-            there = Counter(map(_without_instants, one.trade_ledger.trips))
+            there = Counter(map(_without_instants, result.trade_ledger.trips))
             differing = {"here": (here - there).total(), "there": (there - here).total()}
-            paths[name] = {"figures": dict(one.figures), "endUsd": one.end_usd, "differing": differing}
+            paths[name] = {"figures": dict(result.figures), "endUsd": result.end_usd, "differing": differing}
     orders = list(_moved_by_path(path, found, {series.market: series.at_ms for series in candles}))
-    ends = [one.end_usd for one in found.values()]
+    ends = [result.end_usd for result in found.values()]
     return {
         "paths": paths,
         "endUsd": [min(ends), max(ends)],
@@ -237,7 +237,7 @@ def _moved_by_path(
     path: str, found: Mapping[str, Result], bars: Mapping[str, Sequence[int]]
 ) -> Iterator[dict[str, Any]]:
     """The trades whose entry price or exit differs under another path policy."""
-    trades = {name: _by_entry(one, bars) for name, one in found.items()}
+    trades = {name: _by_entry(result, bars) for name, result in found.items()}
     for entry, (number, trip, _) in trades[path].items():
         fills = {name: those[entry][2] for name, those in trades.items() if entry in those}
         if not all(_are_alike(fills[path], other) for other in fills.values()):
@@ -247,7 +247,7 @@ def _moved_by_path(
                 "market": trip.coin,
                 "side": trip.side,
                 "entryMs": trip.entry_ms,
-                "fills": {name: " ".join(filter(None, one)) for name, one in fills.items()},
+                "fills": {name: " ".join(filter(None, parts)) for name, parts in fills.items()},
             }
 
 
@@ -267,14 +267,14 @@ def _by_entry(
     """Each trade with its number and its fills, by strategy, market and entry bar."""
     ledger = result.trade_ledger
     guardians = {number: guardian.event.guardian_type for guardian in ledger.guardians for number in guardian.trips}
-    made: dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]] = {}
+    by_entry: dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]] = {}
     for number, trip in enumerate(ledger.trips, start=1):
         row = dict(zip(COLUMNS, trip.row(number), strict=True))
         kind = guardians.get(number, trip.exit_kind) if trip.exit_kind in BY_GUARDIAN else trip.exit_kind
         fills = (trip.entry_kind, row["entry_px"], "->", kind or "open", row["exit_px"])
         entry = (trip.coin, trip.strategy, trip.side, bisect_right(bars[trip.coin], trip.entry_ms))
-        made.setdefault(entry, (number, trip, fills))
-    return made
+        by_entry.setdefault(entry, (number, trip, fills))
+    return by_entry
 
 
 def _without_instants(trip: RoundTrip) -> tuple[str, ...]:
@@ -368,8 +368,8 @@ def cuts_between(count: int, start_ms: int, end_ms: int, *, step_ms: int, seed: 
     """
     chance = Random(f"{seed}:cuts")
     part = (end_ms - start_ms) // count
-    found = [start_ms + int((number + 0.25 + chance.random() / 2) * part) for number in range(count)]
-    return sorted({at - at % step_ms for at in found if at - at % step_ms > start_ms})
+    cuts = [start_ms + int((number + 0.25 + chance.random() / 2) * part) for number in range(count)]
+    return sorted({at - at % step_ms for at in cuts if at - at % step_ms > start_ms})
 
 
 def _ts(line: str) -> int:

@@ -102,15 +102,15 @@ class Inputs:
             report(line)
         # Gaps are listed by `assumptions_of`, because only those in the range matter.
         self._notes += [
-            f"{found.market}: {item.text}: {KINDS[item.kind].then}"
-            for found in reports
-            for item in found.findings
+            f"{audited.market}: {item.text}: {KINDS[item.kind].then}"
+            for audited in reports
+            for item in audited.findings
             if (item.severity == "fault" and item.kind != "gap") or item.kind == "odds"
         ]
         self.moved = [*moved_of(reports), *moved_before(self.candles, reports)]
         self._notes += moved_before(self.candles, reports)
         self.recorded = fundings_of(files.funding, markets)
-        self.rates = {market: one.rates for market, one in self.recorded.items()}
+        self.rates = {market: funding.rates for market, funding in self.recorded.items()}
         beside = answers_beside(config)
         if options.agents.file is None and (options.agents.answers == "live" or beside.is_file()):
             options = replace(options, agents=replace(options.agents, file=beside))
@@ -129,8 +129,10 @@ class Inputs:
         # The settlement follows from all candles, so that a repeated run on cut data settles at the same instant.
         ends = {series.market: series.end_ms for series in self.candles}
         settlements = {
-            name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])
-            for name, one in given.settlements.items()
+            name: settlement
+            if settlement.at_ms is not None or name not in ends
+            else replace(settlement, at_ms=ends[name])
+            for name, settlement in given.settlements.items()
         }
         return replace(given, outages=(*given.outages, *by_chance), settlements=settlements)
 
@@ -148,21 +150,21 @@ class Inputs:
     def assumptions(self, made: Backtest) -> list[str]:
         """What the result rests on, as sentences."""
         timeline = made.session.timeline
-        found = assumptions_of(
+        lines = assumptions_of(
             timeline,
             self.options,
             made.exchange,
             funded=list(self.rates),
             timers=made.session.timers,
-            asking=[one.name for one in self.settings.strategies if one.asks_person],
+            asking=[strategy.name for strategy in self.settings.strategies if strategy.asks_person],
         )
-        found += agent_lines(made.session.specs, self.options.agents, timeline.start_ms)
-        found += self._notes
+        lines += agent_lines(made.session.specs, self.options.agents, timeline.start_ms)
+        lines += self._notes
         self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
         for market, funding in self.recorded.items():
             missing = funding.judged(timeline.start_ms, timeline.end_ms, self.accepted)
-            found += [f"{market}: funding: {text}" for text in (missing, funding.parts) if text is not None]
-        return found
+            lines += [f"{market}: funding: {text}" for text in (missing, funding.parts) if text is not None]
+        return lines
 
     def manifest(self, assumptions: Sequence[str], besides: Sequence[str] = ()) -> dict[str, Any]:
         """The content of manifest.json. Read before the run, because config and strategies may be edited during it."""
@@ -171,7 +173,7 @@ class Inputs:
             config_text=self.config_text,
             strategies=strategies_of(self.settings),
             candles=self.candles,
-            funding={market: one.sha256 for market, one in self.recorded.items()},
+            funding={market: funding.sha256 for market, funding in self.recorded.items()},
             options=self.options,
             accepted=self.accepted,
             assumptions=assumptions,
@@ -208,12 +210,12 @@ class Inputs:
             _Lines(folder / STRATEGY_LOG, is_needed=False) as log_lines,
             watch,
         ):
-            found = made.run(
+            result = made.run(
                 progress=lambda done, of: not (lines.lost or log_lines.lost) and progress(done, of),
                 events=lines,
                 log_lines=log_lines,
             )
-        return found, lines.lost or log_lines.lost
+        return result, lines.lost or log_lines.lost
 
 
 class _Lines:
@@ -254,10 +256,10 @@ def moved_of(reports: Sequence[AuditReport]) -> list[str]:
     """A sentence for each market whose times are not those of its source, or not surely UTC. Cutting such candles "
     "proves nothing."""
     return [
-        f"{report.market}: {found.text} (accepted by --accept-{found.accept})"
+        f"{report.market}: {fault.text} (accepted by --accept-{fault.accept})"
         for report in reports
-        for found in report.faults
-        if found.kind in MOVING
+        for fault in report.faults
+        if fault.kind in MOVING
     ]
 
 
@@ -265,12 +267,12 @@ def moved_before(candles: Sequence[Candles], reports: Sequence[AuditReport]) -> 
     """A sentence for each market whose candles were moved when they came into the store. What they say is then known
     later than at their source, and a fill may be at a price that another market has left behind.
     """
-    by_rows = {report.market for report in reports if any(found.kind == "off_grid" for found in report.faults)}
+    by_rows = {report.market for report in reports if any(fault.kind == "off_grid" for fault in report.faults)}
     return [
-        f"{one.market}: some of its {one.interval} candles were moved forward to the grid when they were stored: "
+        f"{series.market}: some of its {series.interval} candles were moved forward to the grid when they were stored: "
         "their times are not their source's"
-        for one in candles
-        if one.is_moved and one.market not in by_rows
+        for series in candles
+        if series.is_moved and series.market not in by_rows
     ]
 
 
@@ -286,17 +288,17 @@ def traded(settings: Settings) -> list[str]:
 
 def shortest_intervals(settings: Settings) -> dict[str, int]:
     """The shortest interval, in ms, that strategies of a config need of each market."""
-    found: dict[str, int] = {}
+    shortest: dict[str, int] = {}
     for strategy in settings.strategies:
         for market in strategy.markets:
             step_ms = INTERVAL_MS[strategy.interval]
-            found[market] = min(step_ms, found.get(market, step_ms))
-    return found
+            shortest[market] = min(step_ms, shortest.get(market, step_ms))
+    return shortest
 
 
 def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, FundingRates]:
     """The files of --funding by market. ConfigError for a market outside `markets`, which the strategies trade."""
-    found: dict[str, FundingRates] = {}
+    rates: dict[str, FundingRates] = {}
     for text in texts:
         name, _, file = text.rpartition("=")
         path = Path(file)
@@ -306,12 +308,12 @@ def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Fundi
         market = market_name(name) if name else coin_of(path, tuple(markets), of_prices=False)
         if market not in markets:
             raise ConfigError(f"--funding {text}: no strategy trades {market}; they trade {', '.join(markets)}")
-        if market in found:
+        if market in rates:
             raise ConfigError(
-                f"--funding {text}: {found[market].path} has the rates of {market} already; give one of them"
+                f"--funding {text}: {rates[market].path} has the rates of {market} already; give one of them"
             )
-        found[market] = read_funding(path)
-    return found
+        rates[market] = read_funding(path)
+    return rates
 
 
 def with_fees_of(
@@ -320,17 +322,17 @@ def with_fees_of(
     """The rules of --fees-of: fees, ticks, lots and smallest orders of an exchange from the stores of --data, below
     those that were given. Returns the assumptions too.
     """
-    origins = [one for one in _origins(data) if one.market in markets and one.instrument is not None]
-    found = {one.market: one for one in origins if _exchange_of(one) == exchange.removeprefix("ccxt:")}
-    if missing := sorted(set(markets) - set(found)):
-        known = sorted({_exchange_of(one) for one in origins})
+    origins = [origin for origin in _origins(data) if origin.market in markets and origin.instrument is not None]
+    by_market = {origin.market: origin for origin in origins if _exchange_of(origin) == exchange.removeprefix("ccxt:")}
+    if missing := sorted(set(markets) - set(by_market)):
+        known = sorted({_exchange_of(origin) for origin in origins})
         there = f"; it has those of {', '.join(known)}" if known else ""
         raise ConfigError(
             f"--fees-of {exchange}: the data have no fees and sizes of {', '.join(missing)} there{there}; "
             f"`bot data pull --from ccxt:{exchange.removeprefix('ccxt:')} {' '.join(missing)} --since DATE` stores them"
         )
     rules, notes, none = dict(given), [], MarketRules()
-    for market, origin in sorted(found.items()):
+    for market, origin in sorted(by_market.items()):
         assert origin.instrument is not None
         listed = _rules_of(origin.instrument)
         by_class = given.get(CATALOGUE[market].spec.asset_class, none) if market in CATALOGUE else none

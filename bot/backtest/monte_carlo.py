@@ -36,9 +36,9 @@ def of_trades(result: Result, draws: int, seed: int) -> dict[str, Any]:
     """
     trips = sorted((trip for trip in result.trade_ledger.trips if trip.exit_ms), key=lambda trip: trip.exit_ms)
     nets = [trip.pnl / E8 for trip in trips]
-    found: dict[str, Any] = {"draws": draws, "seed": seed, "trades": len(nets)}
+    summary: dict[str, Any] = {"draws": draws, "seed": seed, "trades": len(nets)}
     if len(nets) < 2:
-        return found
+        return summary
     chance, shuffled = Random(f"{seed}:trades"), list(nets)
     own, falls, ends, drawn_falls = fall_of(nets, result.start_usd), [], [], []
     for _ in range(draws):
@@ -47,13 +47,13 @@ def of_trades(result: Result, draws: int, seed: int) -> dict[str, Any]:
         drawn = chance.choices(nets, k=len(nets))
         ends.append(result.start_usd + sum(drawn))
         drawn_falls.append(fall_of(drawn, result.start_usd))
-    return found | {
+    return summary | {
         "drawdownPct": own,
         "shuffledDrawdownPct": quantiles(falls),
-        "deeperShare": sum(one < own for one in falls) / draws,
+        "deeperShare": sum(fall < own for fall in falls) / draws,
         "drawnDrawdownPct": quantiles(drawn_falls),
         "endUsd": quantiles(ends),
-        "lossShare": sum(one < result.start_usd for one in ends) / draws,
+        "lossShare": sum(end < result.start_usd for end in ends) / draws,
     }
 
 
@@ -109,12 +109,12 @@ def of_candles(
         def shown(done: int, of: int, number: int = number) -> bool:
             return progress(number * of + done, runs * of)
 
-        found = other.make().run(progress=shown)
-        if found.stats.is_partial:
+        history = other.make().run(progress=shown)
+        if history.stats.is_partial:
             return None
-        failed += bool(found.stats.quarantined)
+        failed += bool(history.stats.quarantined)
         for name, values in figures.items():
-            if (value := found.figures.get(name)) is not None:
+            if (value := history.figures.get(name)) is not None:
                 values.append(value)
     own, returns = result.figures["Return [%]"], figures["Return [%]"]
     return {
@@ -123,8 +123,8 @@ def of_candles(
         "blockMs": block_ms,
         "quarantined": failed,
         "figures": {name: quantiles(values) for name, values in figures.items()},
-        "lossShare": sum(one < 0 for one in returns) / runs,
-        "belowShare": sum(one < own for one in returns) / runs,
+        "lossShare": sum(gain < 0 for gain in returns) / runs,
+        "belowShare": sum(gain < own for gain in returns) / runs,
     }
 
 

@@ -58,12 +58,12 @@ class BacktestRun:
         """
         frames = _polars()
         kinds = {"int": frames.Int64, "int | None": frames.Int64, "str": frames.String}
-        names = {one.name: kinds.get(str(one.type), frames.Float64) for one in fields(StoredTrade)}
+        names = {column.name: kinds.get(str(column.type), frames.Float64) for column in fields(StoredTrade)}
         rows = [[getattr(trade, name) for name in names] for trade in self.stored.trades]
         frame = frames.DataFrame(rows, schema=names, orient="row")
         instants = [frames.col(name).cast(frames.Datetime("ms", "UTC")) for name in ("entry_ms", "exit_ms")]
-        made: pl.DataFrame = frame.with_columns(instants).rename({"entry_ms": "entry_at", "exit_ms": "exit_at"})
-        return made
+        renamed: pl.DataFrame = frame.with_columns(instants).rename({"entry_ms": "entry_at", "exit_ms": "exit_at"})
+        return renamed
 
     @cached_property
     def equity(self) -> pl.DataFrame:
@@ -74,11 +74,11 @@ class BacktestRun:
         stored = self.stored
         frame = frames.DataFrame({"at": stored.at_ms, "equity_usd": stored.equity, "exposure_usd": stored.exposure})
         peak = frames.max_horizontal(frames.col("equity_usd").cum_max(), float(stored.summary["startUsd"]))
-        made: pl.DataFrame = frame.with_columns(
+        table: pl.DataFrame = frame.with_columns(
             frames.col("at").cast(frames.Datetime("ms", "UTC")),
             drawdown_pct=(frames.col("equity_usd") / peak - 1) * 100,
         )
-        return made
+        return table
 
     @cached_property
     def statistics(self) -> pl.DataFrame:
@@ -86,8 +86,8 @@ class BacktestRun:
         frames = _polars()
         rows = {name: value for name, value in self.figures.items() if value is None or isinstance(value, int | float)}
         schema = {"figure": frames.String, "value": frames.Float64}
-        made: pl.DataFrame = frames.DataFrame(list(rows.items()), schema=schema, orient="row", strict=False)
-        return made
+        table: pl.DataFrame = frames.DataFrame(list(rows.items()), schema=schema, orient="row", strict=False)
+        return table
 
     def plot(self) -> Charts:
         """The charts of the report: equity, drawdown, price with trades.
@@ -147,33 +147,35 @@ def run(
         "end_ms": _ms("end", end),
         "balance_usd": None if balance_usd is None else Decimal(str(balance_usd)),
     }
-    options = replace(options or SessionOptions(), **{name: one for name, one in chosen.items() if one is not None})
-    inputs = Inputs(Path(config), Files([str(one) for one in given]), options, params=param_texts(params or {}))
+    options = replace(
+        options or SessionOptions(), **{name: option for name, option in chosen.items() if option is not None}
+    )
+    inputs = Inputs(Path(config), Files([str(place) for place in given]), options, params=param_texts(params or {}))
     with quiet_log():
-        made = inputs.make()
-        manifest = inputs.manifest(inputs.assumptions(made))
+        prepared = inputs.make()
+        manifest = inputs.manifest(inputs.assumptions(prepared))
         folder = run_writer.folder_for(Path(out), inputs.settings.name, SystemClock().now_ms())
         try:
-            found, lost = inputs.run_into(folder, made, lambda done, of: True)
+            result, lost = inputs.run_into(folder, prepared, lambda done, of: True)
             if lost is not None:
                 raise lost
-            run_writer.write(folder, found, manifest)
+            run_writer.write(folder, result, manifest)
         except OSError as error:
             why = error.strerror or error
             raise BotError(f"{folder}: cannot be written: {why}; choose another place with out") from None
-    if found.stats.quarantined:
-        raise BotError(f"{'; '.join(found.stats.quarantined.values())}: quarantined, and not called again ({folder})")
-    return BacktestRun(folder, dict(found.figures))
+    if result.stats.quarantined:
+        raise BotError(f"{'; '.join(result.stats.quarantined.values())}: quarantined, and not called again ({folder})")
+    return BacktestRun(folder, dict(result.figures))
 
 
 def _places(name: str, given: Any) -> list[Place]:
     """Files and folders. ConfigError for what only looks like some: a frame, a class, a list of bars."""
-    found = list(given) if isinstance(given, list | tuple) else [given]
-    if not found:
+    places = list(given) if isinstance(given, list | tuple) else [given]
+    if not places:
         raise ConfigError(f"{name}: there is nothing in the list; write the path of a candle file or folder")
-    for one in found:
-        if not isinstance(one, str | Path):
-            kind = one.__name__ if isinstance(one, type) else type(one).__name__
+    for place in places:
+        if not isinstance(place, str | Path):
+            kind = place.__name__ if isinstance(place, type) else type(place).__name__
             way_out = {
                 "config": "write the path of a config; `bot init` makes a project with one",
                 "data": (
@@ -182,19 +184,19 @@ def _places(name: str, given: Any) -> list[Place]:
                 ),
             }[name]
             raise ConfigError(f"{name}: {kind} is no path: {way_out}")
-    return found
+    return places
 
 
 def param_texts(params: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """Values by "strategy.param" as YAML texts by (strategy, param). ConfigError for a name without a point."""
-    found = {}
+    texts = {}
     for name, value in params.items():
         strategy, point, param = name.partition(".")
         if not (strategy and point and param):
             raise ConfigError(f"params: {name!r}: write STRATEGY.PARAM, for example trend.fast_bars")
         # JSON is YAML.
-        found[strategy, param] = json.dumps(value, default=str)
-    return found
+        texts[strategy, param] = json.dumps(value, default=str)
+    return texts
 
 
 def _ms(name: str, given: Instant | None) -> int | None:

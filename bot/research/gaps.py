@@ -19,17 +19,17 @@ GAPS: Final = "gaps"
 def run_again(study: Study, runner: Runner, top: int) -> None:
     """Run the `top` best trials of the study through the full backtest, and store the rows."""
     space = space_of(study)
-    best = [one.trial for one in ranked(study.trials(), space)[:top]]
-    full = {one.number: one for one in runner.outcomes(Task(one.cell, one.params) for one in best)}
-    names = [*dict.fromkeys([*(one.figure for one in space.objectives), "Return [%]", "# Trades"])]
+    best = [row.trial for row in ranked(study.trials(), space)[:top]]
+    full = {outcome.number: outcome for outcome in runner.outcomes(Task(trial.cell, trial.params) for trial in best)}
+    names = [*dict.fromkeys([*(objective.figure for objective in space.objectives), "Return [%]", "# Trades"])]
     rows = [
         {
-            "trial": one.cell,
-            "params": dict(one.params),
-            "figures": {name: _row(one.figures, full[one.cell], name) for name in names},
-            "message": full[one.cell].message,
+            "trial": trial.cell,
+            "params": dict(trial.params),
+            "figures": {name: _row(trial.figures, full[trial.cell], name) for name in names},
+            "message": full[trial.cell].message,
         }
-        for one in best
+        for trial in best
     ]
     study.keep(GAPS, rows)
 
@@ -41,5 +41,5 @@ def _row(screened: Mapping[str, Any], full: TrialOutcome, name: str) -> dict[str
 
 def gaps_of(study: Study) -> list[dict[str, Any]]:
     """The stored rows; empty for a sweep without a screen."""
-    found: list[dict[str, Any]] = study.kept(GAPS) or []
-    return found
+    rows: list[dict[str, Any]] = study.kept(GAPS) or []
+    return rows

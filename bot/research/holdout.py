@@ -43,12 +43,12 @@ def cut_off(inputs: Inputs, length: str | None) -> Cut:
     """Cut the last `length` (90d) of the range from the inputs. ConfigError if it is no length, or nothing is left."""
     if length is None:
         return Cut(inputs, None)
-    found = length_ms(length)
-    if found is None:
+    held_ms = length_ms(length)
+    if held_ms is None:
         raise ConfigError(f"--holdout {length}: write a length in h, d or w, for example 90d")
     start_ms, end_ms = range_of(inputs)
     step_ms = max(series.step_ms for series in inputs.candles)
-    from_ms = (end_ms - found) // step_ms * step_ms
+    from_ms = (end_ms - held_ms) // step_ms * step_ms
     if from_ms <= start_ms:
         raise ConfigError(
             f"--holdout {length}: the range has {(end_ms - start_ms) / DAY_MS:g} days; take a shorter holdout or more"
@@ -56,7 +56,7 @@ def cut_off(inputs: Inputs, length: str | None) -> Cut:
         )
     seen = copy(inputs)
     seen.candles = [part for series in inputs.candles if len(part := series.slice(None, from_ms))]
-    seen.rates = {name: [one for one in rates if one[0] < from_ms] for name, rates in inputs.rates.items()}
+    seen.rates = {name: [rate for rate in rates if rate[0] < from_ms] for name, rates in inputs.rates.items()}
     seen.options = within(replace(inputs.options, end_ms=from_ms), seen.candles)
     return Cut(seen, (from_ms, end_ms))
 
@@ -68,8 +68,8 @@ def span_of(study: Study) -> tuple[int, int] | None:
 
 
 def looks_of(study: Study) -> list[Look]:
-    found: list[Look] = study.kept(LOOKS) or []
-    return found
+    looks: list[Look] = study.kept(LOOKS) or []
+    return looks
 
 
 def look(study: Study, inputs: Inputs, at_ms: int) -> Look:
@@ -85,7 +85,7 @@ def look(study: Study, inputs: Inputs, at_ms: int) -> Look:
     mine = data_identity(inputs)
     check_same(study.name, {key: study.identity.get(key) for key in mine}, mine)
     space = space_of(study)
-    best: Ranked | None = next((one for one in ranked(study.trials(), space) if one.is_feasible), None)
+    best: Ranked | None = next((row for row in ranked(study.trials(), space) if row.is_feasible), None)
     if best is None:
         raise BotError(
             f"the study {study.name!r} has no complete trial that keeps the constraints; nothing was looked at"
@@ -99,7 +99,7 @@ def look(study: Study, inputs: Inputs, at_ms: int) -> Look:
             f"trial {best.trial.cell} on the holdout: {outcome.state}: {outcome.message}; no look was recorded"
         )
     figure, moments = space.objectives[0].figure, moments_of(outcome.returns)
-    found = {
+    record = {
         "at": iso(at_ms),
         "trial": best.trial.cell,
         "params": dict(best.trial.params),
@@ -110,8 +110,8 @@ def look(study: Study, inputs: Inputs, at_ms: int) -> Look:
         "days": len(outcome.returns),
         "probabilisticSharpe": None if moments is None else probabilistic_sharpe(moments),
     }
-    study.keep(LOOKS, [*before, found])
-    return found
+    study.keep(LOOKS, [*before, record])
+    return record
 
 
 def others_of(study: Study, others: Iterable[Study]) -> tuple[int, list[str]]:
@@ -134,7 +134,7 @@ def others_of(study: Study, others: Iterable[Study]) -> tuple[int, list[str]]:
 
 
 def _markets(identity: Mapping[str, Any]) -> set[str]:
-    return {one["market"] for one in identity["data"]}
+    return {market["market"] for market in identity["data"]}
 
 
 def _meet(one: Sequence[int], other: Sequence[int] | None) -> bool:
@@ -153,8 +153,8 @@ def holdout_lines(study: Study, others: Iterable[Study]) -> list[str]:
         if not looks
         else []
     )
-    for number, one in enumerate(looks, start=1):
-        lines.append(f"{head}, look {number} on {one['at'][:10]}: {look_text(one, number + elsewhere)}")
+    for number, record in enumerate(looks, start=1):
+        lines.append(f"{head}, look {number} on {record['at'][:10]}: {look_text(record, number + elsewhere)}")
     if names:
         lines.append(
             f"Trials of {', '.join(names)} ran on data of this holdout, so it is no unseen range for whoever read them."

@@ -120,16 +120,16 @@ def superiority(returns: Sequence[Sequence[float]], seed: int = 1) -> Superiorit
 
 def _superiority_lines(returns: Sequence[Sequence[float]]) -> list[str]:
     try:
-        found = superiority(returns)
+        test = superiority(returns)
     except ImportError:
         return [f"Test of superior predictive ability: it needs the package arch: {install('research')}"]
-    if found is None:
+    if test is None:
         return []
-    edge = "an edge is likely" if found.consistent <= 1 - SURE else f"no edge is shown (more than {1 - SURE:.2f})"
+    edge = "an edge is likely" if test.consistent <= 1 - SURE else f"no edge is shown (more than {1 - SURE:.2f})"
     text = (
-        f"Superior predictive ability, p = {found.consistent:.3f}: {edge}. It is the probability that the best trial"
+        f"Superior predictive ability, p = {test.consistent:.3f}: {edge}. It is the probability that the best trial"
         " does so well against not trading if no trial has an edge (Hansen 2005, by arch). White's reality check"
-        f" (2000), which also counts bad trials, gives {found.reality_check:.3f}."
+        f" (2000), which also counts bad trials, gives {test.reality_check:.3f}."
     )
     return [text]
 
@@ -139,13 +139,13 @@ def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[
 
     `best` are the returns of the best trial, `returns` those of all complete trials.
     """
-    found = moments_of(best)
-    if found is None:
+    moments = moments_of(best)
+    if moments is None:
         return [f"Too few days for a verdict: the best trial has {len(best)} daily returns, and {DAYS_MIN} are needed."]
-    sharpes = [one.sharpe for row in returns if (one := moments_of(row)) is not None]
-    lines = [sharpe_text(found, "the best trial's true")]
+    sharpes = [row_moments.sharpe for row in returns if (row_moments := moments_of(row)) is not None]
+    lines = [sharpe_text(moments, "the best trial's true")]
     if len(sharpes) > 1:
-        value = deflated_sharpe(found, len(sharpes), stdev(sharpes) ** 2)
+        value = deflated_sharpe(moments, len(sharpes), stdev(sharpes) ** 2)
         edge = "an edge is likely" if value >= SURE else f"no edge is shown (less than {SURE})"
         lines.append(
             f"Deflated Sharpe ratio {value:.2f}: {edge}. It is the probability that the best trial's Sharpe ratio is"

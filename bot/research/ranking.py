@@ -47,20 +47,21 @@ def ranked(trials: Sequence[Trial], space: Space) -> list[Ranked]:
     """The complete trials, the best first: those that keep the constraints before the others, then by the first
     objective, then by their cell.
     """
-    signs = [1 if one.is_highest else -1 for one in space.objectives]
+    signs = [1 if objective.is_highest else -1 for objective in space.objectives]
     values = {
-        one.cell: tuple(found)
-        for one in trials
-        if one.state == "complete" and (found := space.values(one.figures)) is not None
+        trial.cell: tuple(scores)
+        for trial in trials
+        if trial.state == "complete" and (scores := space.values(trial.figures)) is not None
     }
-    complete = [one for one in trials if one.cell in values]
-    feasible = {one.cell for one in complete if space.is_feasible(one.figures)}
+    complete = [trial for trial in trials if trial.cell in values]
+    feasible = {trial.cell for trial in complete if space.is_feasible(trial.figures)}
     front = _front({cell: [s * v for s, v in zip(signs, values[cell], strict=True)] for cell in feasible})
     around = _neighbours(complete, values)
-    made = [
-        Ranked(one, values[one.cell], one.cell in feasible, one.cell in front, around.get(one.cell)) for one in complete
+    rows = [
+        Ranked(trial, values[trial.cell], trial.cell in feasible, trial.cell in front, around.get(trial.cell))
+        for trial in complete
     ]
-    return sorted(made, key=lambda one: (not one.is_feasible, -signs[0] * one.values[0], one.trial.cell))
+    return sorted(rows, key=lambda row: (not row.is_feasible, -signs[0] * row.values[0], row.trial.cell))
 
 
 def _front(values: Mapping[int, Sequence[float]]) -> set[int]:
@@ -77,10 +78,10 @@ def _neighbours(complete: Sequence[Trial], values: Mapping[int, Sequence[float]]
     if not complete:
         return {}
     names = list(complete[0].params)
-    axes = {name: sorted({one.params[name] for one in complete}, key=_order) for name in names}
+    axes = {name: sorted({trial.params[name] for trial in complete}, key=_order) for name in names}
     place = {name: {value: n for n, value in enumerate(axis)} for name, axis in axes.items()}
-    at = {tuple(place[name][one.params[name]] for name in names): one.cell for one in complete}
-    found = {}
+    at = {tuple(place[name][trial.params[name]] for name in names): trial.cell for trial in complete}
+    means = {}
     for spot, cell in at.items():
         near = [
             values[at[other]][0]
@@ -89,8 +90,8 @@ def _neighbours(complete: Sequence[Trial], values: Mapping[int, Sequence[float]]
             if (other := (*spot[:axis], spot[axis] + step, *spot[axis + 1 :])) in at
         ]
         if near:
-            found[cell] = mean(near)
-    return found
+            means[cell] = mean(near)
+    return means
 
 
 def _order(value: Scalar) -> tuple[bool, Any]:
@@ -104,15 +105,16 @@ def heat_of(
 
     Empty if there are too many.
     """
-    columns = sorted({one.trial.params[across] for one in rows}, key=_order)
-    lines = sorted({one.trial.params[down] for one in rows}, key=_order)
+    columns = sorted({row.trial.params[across] for row in rows}, key=_order)
+    lines = sorted({row.trial.params[down] for row in rows}, key=_order)
     if max(len(columns), len(lines)) > MAP_VALUES_MAX:
         return [], []
     cells: dict[tuple[Scalar, Scalar], list[float]] = {}
-    for one in rows:
-        cells.setdefault((one.trial.params[down], one.trial.params[across]), []).append(one.values[0])
+    for row in rows:
+        cells.setdefault((row.trial.params[down], row.trial.params[across]), []).append(row.values[0])
     return columns, [
-        (line, [mean(found) if (found := cells.get((line, column))) else None for column in columns]) for line in lines
+        (line, [mean(values) if (values := cells.get((line, column))) else None for column in columns])
+        for line in lines
     ]
 
 
@@ -121,28 +123,28 @@ def verdicts_of(rows: Sequence[Ranked]) -> list[str]:
     if not rows or not rows[0].is_feasible:
         return []
     # A trial that lost everything has fewer.
-    days = max(len(one.trial.returns) for one in rows)
-    return verdicts([one.trial.returns for one in rows if len(one.trial.returns) == days], rows[0].trial.returns)
+    days = max(len(row.trial.returns) for row in rows)
+    return verdicts([row.trial.returns for row in rows if len(row.trial.returns) == days], rows[0].trial.returns)
 
 
 def table_of(trials: Sequence[Trial], space: Space) -> str:
     """Every finished trial as CSV, in the order of the cells. The same sweep gives the same bytes wherever it ran."""
     figures = list(dict.fromkeys([*(o.figure for o in space.objectives), *(c.figure for c in space.constraints)]))
     params = list(trials[0].params) if trials else []
-    others = sorted({name for one in trials for name in one.figures} - set(figures))
+    others = sorted({name for trial in trials for name in trial.figures} - set(figures))
     text = io.StringIO(newline="")
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["trial", "state", *params, "feasible", *figures, *others, "message"])
-    for one in trials:
-        is_feasible = one.state == "complete" and space.is_feasible(one.figures)
+    for trial in trials:
+        is_feasible = trial.state == "complete" and space.is_feasible(trial.figures)
         rows.writerow(
             [
-                one.cell,
-                one.state,
-                *(one.params[name] for name in params),
+                trial.cell,
+                trial.state,
+                *(trial.params[name] for name in params),
                 "yes" if is_feasible else "no",
-                *(_cell(one.figures.get(name)) for name in (*figures, *others)),
-                one.message,
+                *(_cell(trial.figures.get(name)) for name in (*figures, *others)),
+                trial.message,
             ]
         )
     return text.getvalue()

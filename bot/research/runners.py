@@ -101,9 +101,9 @@ class Processes:
                 if not running:
                     return
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for one in done:
-                    outcome = one.result()
-                    del running[one]
+                for future in done:
+                    outcome = future.result()
+                    del running[future]
                     yield outcome
             # A worker has died, and all of the pool with it.
             except BrokenProcessPool:

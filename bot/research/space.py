@@ -129,21 +129,25 @@ class Space:
         ConfigError if a param is a range without a step, or the grid is too large.
         """
         cells = 1
-        for one in self.dimensions:
-            if not one.values:
+        for dimension in self.dimensions:
+            if not dimension.values:
                 raise ConfigError(
-                    f"{one.name}: a grid needs a step or a list of values; give one, or another --method than grid"
+                    f"{dimension.name}: a grid needs a step or a list of values; give one, or another"
+                    " --method than grid"
                 )
-            cells *= len(one.values)
+            cells *= len(dimension.values)
         if cells > GRID_MAX:
             raise ConfigError(f"the grid has {cells:,} cells, more than {GRID_MAX:,}; take --method random or tpe")
-        names = [one.name for one in self.dimensions]
-        return (dict(zip(names, cell, strict=True)) for cell in product(*(one.values for one in self.dimensions)))
+        names = [dimension.name for dimension in self.dimensions]
+        return (
+            dict(zip(names, cell, strict=True))
+            for cell in product(*(dimension.values for dimension in self.dimensions))
+        )
 
     @property
     def size(self) -> int | None:
         """The number of different cells; None if a param takes any number of a range."""
-        counts = [one.count for one in self.dimensions]
+        counts = [dimension.count for dimension in self.dimensions]
         return None if None in counts else prod(count for count in counts if count is not None)
 
     def sample(self, count: int, seed: int) -> Iterator[dict[str, Scalar]]:
@@ -153,7 +157,7 @@ class Space:
         seen: set[str] = set()
         repeats = 0
         while len(seen) < min(count, self.size or count):
-            cell = {one.name: one.drawn(chance) for one in self.dimensions}
+            cell = {dimension.name: dimension.drawn(chance) for dimension in self.dimensions}
             repeats = repeats + 1 if key_of(cell) in seen else 0
             # Few are left: take them in their order.
             if repeats == REPEATS_MAX:
@@ -166,8 +170,11 @@ class Space:
         """The first cell whose key is not in `seen`; None if there is none, or the cells cannot be counted."""
         if self.size is None:
             return None
-        names = [one.name for one in self.dimensions]
-        cells = (dict(zip(names, cell, strict=True)) for cell in product(*(one.each() for one in self.dimensions)))
+        names = [dimension.name for dimension in self.dimensions]
+        cells = (
+            dict(zip(names, cell, strict=True))
+            for cell in product(*(dimension.each() for dimension in self.dimensions))
+        )
         return next((cell for cell in cells if key_of(cell) not in seen), None)
 
     def is_feasible(self, figures: Mapping[str, Any]) -> bool:
@@ -175,18 +182,21 @@ class Space:
 
     def values(self, figures: Mapping[str, Any]) -> list[float] | None:
         """The figures of the objectives; None if one is undefined, as the Sharpe ratio without a trade."""
-        found = [figures.get(one.figure) for one in self.objectives]
-        return None if None in found else [float(value) for value in found if value is not None]
+        numbers = [figures.get(objective.figure) for objective in self.objectives]
+        return None if None in numbers else [float(value) for value in numbers if value is not None]
 
     def plain(self) -> dict[str, Any]:
         """The space as JSON, to compare it with that of a stored study."""
         return {
             "params": {
-                one.name: list(one.values) or {"from": one.low, "to": one.high, "log": one.is_log}
-                for one in self.dimensions
+                dimension.name: list(dimension.values)
+                or {"from": dimension.low, "to": dimension.high, "log": dimension.is_log}
+                for dimension in self.dimensions
             },
-            "objectives": [[one.figure, "highest" if one.is_highest else "lowest"] for one in self.objectives],
-            "constraints": [[one.figure, one.least, one.most] for one in self.constraints],
+            "objectives": [
+                [objective.figure, "highest" if objective.is_highest else "lowest"] for objective in self.objectives
+            ],
+            "constraints": [[constraint.figure, constraint.least, constraint.most] for constraint in self.constraints],
         }
 
 
@@ -202,10 +212,10 @@ class _Reader:
     _loaded: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for one in self.settings.strategies:
-            strategy = loader.load(one.use, self.settings.strategies_dir).strategy
-            self._loaded[one.name], self._params[one.name] = strategy, one.params
-            self.fields |= {f"{one.name}.{name}": info for name, info in strategy.Params.model_fields.items()}
+        for placed in self.settings.strategies:
+            strategy = loader.load(placed.use, self.settings.strategies_dir).strategy
+            self._loaded[placed.name], self._params[placed.name] = strategy, placed.params
+            self.fields |= {f"{placed.name}.{name}": info for name, info in strategy.Params.model_fields.items()}
 
     def refuse(self, loc: Loc, message: str) -> None:
         self.document.problems.append(self.document.problem(loc, message))
@@ -229,16 +239,16 @@ class _Reader:
                         loc, "must be files in the folder of the space or below it, and no part of a path a link"
                     )
                     return None
-            made = Dimension(name, tuple(given))
+            parsed = Dimension(name, tuple(given))
         elif isinstance(given, dict) and {"from", "to"} <= given.keys() <= set(RANGE):
-            found = self._range(name, given, loc, is_whole=is_whole)
-            if found is None:
+            ranged = self._range(name, given, loc, is_whole=is_whole)
+            if ranged is None:
                 return None
-            made = found
+            parsed = ranged
         else:
             self.refuse(loc, "give a list of values, or a range: from, to, and if wanted step or log")
             return None
-        return made if self._is_within(name, made, loc) else None
+        return parsed if self._is_within(name, parsed, loc) else None
 
     def _files(self, given: Sequence[Any]) -> list[str]:
         """Files of instructions as whole paths.
@@ -277,8 +287,8 @@ class _Reader:
         """Whether the param itself accepts every value, or both ends of a range."""
         strategy, _, param = name.partition(".")
         for value in made.values or (made.low, made.high):
-            found = loader.check_params(self._loaded[strategy], {**self._params[strategy], param: value})
-            mine = [one.message for one in found if one.loc[:1] == (param,)]
+            problems = loader.check_params(self._loaded[strategy], {**self._params[strategy], param: value})
+            mine = [problem.message for problem in problems if problem.loc[:1] == (param,)]
             if mine:
                 self.refuse(loc, f"the param does not accept {value!r}: {mine[0]}")
                 return False
@@ -347,18 +357,18 @@ def read_space(path: Path | None, settings: Settings) -> Space:
     if document.problems:
         raise _error(document)
     return Space(
-        tuple(one for one in dimensions if one is not None),
-        tuple(one for one in sought if one is not None) or (Objective(OBJECTIVE),),
-        tuple(one for one in bounds if one is not None),
+        tuple(dimension for dimension in dimensions if dimension is not None),
+        tuple(objective for objective in sought if objective is not None) or (Objective(OBJECTIVE),),
+        tuple(bound for bound in bounds if bound is not None),
     )
 
 
 def _plain(value: Any) -> Any:
     """The data of a document with floats for decimals."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return float(value) if isinstance(value, Decimal) else value
 
 

@@ -76,8 +76,8 @@ class Study:
     @property
     def identity(self) -> dict[str, Any]:
         """What the study was made of: config, strategies, data, options, space, method and seed."""
-        found: dict[str, Any] = json.loads(self._study.user_attrs[IDENTITY])
-        return found
+        stored: dict[str, Any] = json.loads(self._study.user_attrs[IDENTITY])
+        return stored
 
     def kept(self, name: str) -> Any:
         """A value that `keep` stored with the study; None if there is none."""
@@ -90,20 +90,20 @@ class Study:
 
     def trials(self) -> list[Trial]:
         """The finished trials in the order of their cells."""
-        made = [
+        finished = [
             Trial(
                 outcome["cell"],
-                one.params,
+                trial.params,
                 outcome["state"],
                 outcome["figures"],
                 outcome["returns"],
                 outcome["message"],
                 outcome["early"],
             )
-            for one in self._study.get_trials(deepcopy=False)
-            if (outcome := one.user_attrs.get(OUTCOME)) is not None
+            for trial in self._study.get_trials(deepcopy=False)
+            if (outcome := trial.user_attrs.get(OUTCOME)) is not None
         ]
-        return sorted(made, key=lambda trial: trial.cell)
+        return sorted(finished, key=lambda trial: trial.cell)
 
     def add(self, outcome: TrialOutcome, params: Params, space: Space) -> None:
         """Store a trial that was not asked for by a sampler."""
@@ -146,10 +146,12 @@ class Study:
     def reap(self) -> int:
         """Close the trials that a killed sweep left running; their params are asked for again. Returns their number."""
         optuna = optuna_module()
-        left = [one for one in self._study.get_trials(deepcopy=False) if one.state == optuna.trial.TrialState.RUNNING]
-        for one in left:
-            self._study.tell(one.number, state=optuna.trial.TrialState.FAIL)
-            self._study.enqueue_trial(one.params)
+        left = [
+            trial for trial in self._study.get_trials(deepcopy=False) if trial.state == optuna.trial.TrialState.RUNNING
+        ]
+        for trial in left:
+            self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            self._study.enqueue_trial(trial.params)
         return len(left)
 
     def importance(self) -> dict[str, float]:
@@ -163,10 +165,10 @@ class Study:
             # Optuna warns if there are few trials, which give no values here.
             warnings.simplefilter("ignore")
             try:
-                found: dict[str, float] = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
+                weights: dict[str, float] = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
             except (ValueError, RuntimeError):
                 return {}
-        return found if len(self._study.get_trials(deepcopy=False)) >= IMPORTANCE_TRIALS else {}
+        return weights if len(self._study.get_trials(deepcopy=False)) >= IMPORTANCE_TRIALS else {}
 
 
 def open_study(
@@ -203,9 +205,9 @@ def open_study(
             check_same(name, study.identity, identity)
         return study
     directions = ["maximize" if is_highest else "minimize" for is_highest in objectives]
-    made = optuna.create_study(study_name=name, storage=store, sampler=sampler, directions=directions)
-    made.set_user_attr(IDENTITY, json.dumps(identity, sort_keys=True))
-    return Study(made)
+    created = optuna.create_study(study_name=name, storage=store, sampler=sampler, directions=directions)
+    created.set_user_attr(IDENTITY, json.dumps(identity, sort_keys=True))
+    return Study(created)
 
 
 def _file_of(storage: object) -> Path | None:
@@ -229,8 +231,8 @@ def every_study(storage: str) -> list[Study]:
     """Every study of a storage that a sweep made."""
     optuna = optuna_module()
     store = _opened(storage, Path.cwd())
-    found = (optuna.load_study(study_name=name, storage=store) for name in optuna.get_all_study_names(store))
-    return [Study(one) for one in found if IDENTITY in one.user_attrs]
+    studies = (optuna.load_study(study_name=name, storage=store) for name in optuna.get_all_study_names(store))
+    return [Study(study) for study in studies if IDENTITY in study.user_attrs]
 
 
 @contextmanager
@@ -287,7 +289,7 @@ def _plain(outcome: TrialOutcome) -> dict[str, Any]:
 
 def distributions(space: Space) -> dict[str, Any]:
     """The space in Optuna's words."""
-    return {one.name: _distribution(one) for one in space.dimensions}
+    return {dimension.name: _distribution(dimension) for dimension in space.dimensions}
 
 
 def _distribution(one: Dimension) -> Any:

@@ -76,8 +76,8 @@ def data_identity(inputs: Inputs) -> dict[str, Any]:
         "config": manifest["config"]["sha256"],
         "code": code_of(inputs.settings),
         "data": [
-            {key: one[key] for key in ("market", "interval", "candles", "first_ms", "last_ms", "sha256")}
-            for one in manifest["data"]
+            {key: source[key] for key in ("market", "interval", "candles", "first_ms", "last_ms", "sha256")}
+            for source in manifest["data"]
         ],
         "funding": manifest["funding"],
         "options": manifest["options"],
@@ -103,11 +103,11 @@ class Sweep:
         cells = space.grid() if plan.method == "grid" else space.sample(plan.trials, plan.seed)
         self._cells = list(cells) if plan.method in ("grid", "random") else []
         stored = study.trials()
-        self._done = {one.cell for one in stored}
-        self._early = [early for one in stored if (early := one.early) is not None]
+        self._done = {trial.cell for trial in stored}
+        self._early = [early for trial in stored if (early := trial.early) is not None]
         self._best: tuple[float, Params] | None = None
-        for one in stored:
-            self._look(one.state, one.figures, one.params)
+        for trial in stored:
+            self._look(trial.state, trial.figures, trial.params)
 
     @property
     def size(self) -> int:

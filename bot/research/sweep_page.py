@@ -52,7 +52,7 @@ def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
         section("What was run", bullets(_identity_lines(study))),
     ]
     head = (
-        f"<h1>{escaped(study.name)}</h1><p>{many(len(trials), 'trial')}, {sum(one.is_feasible for one in rows):,} keep"
+        f"<h1>{escaped(study.name)}</h1><p>{many(len(trials), 'trial')}, {sum(row.is_feasible for row in rows):,} keep"
         " the constraints</p>"
     )
     return _PAGE.format(title=escaped(study.name), style=_style(), head=head, body="\n".join(filter(None, parts)))
@@ -106,7 +106,7 @@ def _front(rows: Sequence[Ranked], space: Space) -> str:
     """The first two objectives of every feasible trial as SVG."""
     if len(space.objectives) < 2:
         return ""
-    dots = [(one.values[0], one.values[1], one.is_on_front) for one in rows if one.is_feasible]
+    dots = [(row.values[0], row.values[1], row.is_on_front) for row in rows if row.is_feasible]
     if not dots:
         return ""
     (x0, x1), (y0, y1) = (
@@ -126,7 +126,7 @@ def _front(rows: Sequence[Ranked], space: Space) -> str:
             f'<circle class="{kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="{5 if is_best else 3}"><title>{x:,.4g} /'
             f" {y:,.4g}</title></circle>"
         )
-    first, second = (escaped(figure_of(one.figure).name) for one in space.objectives[:2])
+    first, second = (escaped(figure_of(objective.figure).name) for objective in space.objectives[:2])
     on_front = sum(is_best for _, _, is_best in dots)
     return (
         f'<svg class="front" viewBox="0 0 {width} {height}" role="img" aria-label="{first} against {second}: {on_front}'
@@ -159,7 +159,7 @@ def _maps(rows: Sequence[Ranked], weights: dict[str, float], names: Sequence[str
         title,
         heat_map(
             f"{pair[1]} \\ {pair[0]}",
-            [str(one) for one in columns],
+            [str(column) for column in columns],
             [(str(name), values) for name, values in lines],
             f"{_first(space)}: {title}",
         ),
@@ -168,20 +168,20 @@ def _maps(rows: Sequence[Ranked], weights: dict[str, float], names: Sequence[str
 
 def _not_complete(trials: Sequence[Trial]) -> list[str]:
     return [
-        f"trial {one.cell}: {one.state}{f': {one.message}' if one.message else ''}"
-        for one in trials
-        if one.state != "complete"
+        f"trial {trial.cell}: {trial.state}{f': {trial.message}' if trial.message else ''}"
+        for trial in trials
+        if trial.state != "complete"
     ][:TOP]
 
 
 def _identity_lines(study: Study) -> list[str]:
-    found = study.identity
-    data = (f"{one['market']} {one['interval']}: {one['candles']:,} candles" for one in found["data"])
+    identity = study.identity
+    data = (f"{source['market']} {source['interval']}: {source['candles']:,} candles" for source in identity["data"])
     constraints = (
         f"{name} {'' if low is None else f'at least {low:g} '}{'' if high is None else f'at most {high:g}'}".strip()
-        for name, low, high in found["space"]["constraints"]
+        for name, low, high in identity["space"]["constraints"]
     )
-    return [f"method {found['method']}, seed {found['seed']}", found["code"], *data, *constraints]
+    return [f"method {identity['method']}, seed {identity['seed']}", identity["code"], *data, *constraints]
 
 
 _PAGE: Final = """<!doctype html>

@@ -108,21 +108,25 @@ class Bundle:
     def classes(self) -> dict[str, type[Strategy]]:
         """The strategies' classes by name, which check params. Each trial runs its own, freshly loaded."""
         home = self.at_home
-        return {one.name: loader.load(one.use, home.strategies_dir).strategy for one in home.strategies}
+        return {strategy.name: loader.load(strategy.use, home.strategies_dir).strategy for strategy in home.strategies}
 
     def with_params(self, params: Params) -> Settings:
         """The settings with other params. ConfigError if a strategy does not accept them."""
         home = self.at_home
         strategies = []
-        for one in home.strategies:
+        for strategy in home.strategies:
             mine = {
-                name.partition(".")[2]: value for name, value in params.items() if name.partition(".")[0] == one.name
+                name.partition(".")[2]: value
+                for name, value in params.items()
+                if name.partition(".")[0] == strategy.name
             }
-            wanted = {**one.params, **mine}
-            found = loader.check_params(self.classes[one.name], wanted)
-            if found:
-                raise ConfigError("; ".join(f"{'.'.join(map(str, (one.name, *p.loc)))}: {p.message}" for p in found))
-            strategies.append(one.model_copy(update={"params": wanted}))
+            wanted = {**strategy.params, **mine}
+            problems = loader.check_params(self.classes[strategy.name], wanted)
+            if problems:
+                raise ConfigError(
+                    "; ".join(f"{'.'.join(map(str, (strategy.name, *p.loc)))}: {p.message}" for p in problems)
+                )
+            strategies.append(strategy.model_copy(update={"params": wanted}))
         return home.model_copy(update={"strategies": strategies})
 
     @cached_property
@@ -155,7 +159,7 @@ def code_of(settings: Settings) -> str:
 
     Two workers with the same text give the same result.
     """
-    strategies = " ".join(f"{one['name']}={str(one['sha256'])[:12]}" for one in strategies_of(settings))
+    strategies = " ".join(f"{strategy['name']}={str(strategy['sha256'])[:12]}" for strategy in strategies_of(settings))
     return f"Python {platform.python_version()}, bracketbot {__version__} ({code_sha256()[:12]}), {strategies}"
 
 
@@ -173,11 +177,11 @@ def evaluate(bundle: Bundle, task: Task) -> TrialOutcome:
             options = replace(options, start_ms=task.span[0], end_ms=task.span[1])
         message = ""
         if task.is_screened:
-            found = _screened(bundle, settings, options)
-            if found.why_not is None:
-                figures, days = found.figures()
+            screened = _screened(bundle, settings, options)
+            if screened.why_not is None:
+                figures, days = screened.figures()
                 return TrialOutcome(task.number, "complete", figures, days)
-            message = f"by a full backtest, because the screen stopped at {found.why_not}"
+            message = f"by a full backtest, because the screen stopped at {screened.why_not}"
         if task.until_ms is not None and task.pruned_by is not None:
             figure, is_highest, floor = task.pruned_by
             early = bundle.run(settings, replace(options, end_ms=task.until_ms)).figures.get(figure)

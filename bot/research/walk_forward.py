@@ -60,8 +60,8 @@ class Walked:
 
 def length_ms(text: str) -> int | None:
     """The milliseconds of a length as 12h, 90d or 2w; None if it is no length."""
-    found = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text)
-    return None if found is None else int(found[1]) * _UNITS[found[2]]
+    match = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text)
+    return None if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 def read_windows(text: str) -> Windows:
@@ -70,13 +70,13 @@ def read_windows(text: str) -> Windows:
     is_anchored = False
     for part in text.split(","):
         name, _, length = part.strip().partition("=")
-        found = length_ms(length)
+        found_ms = length_ms(length)
         if part.strip() == "anchored":
             is_anchored = True
-        elif name not in ("train", "test", "embargo") or found is None or name in given:
+        elif name not in ("train", "test", "embargo") or found_ms is None or name in given:
             raise ConfigError(f"--walk-forward {text}: {part.strip()!r} is no window; {_FORM} (lengths in h, d or w)")
         else:
-            given[name] = found
+            given[name] = found_ms
     if not {"train", "test"} <= given.keys():
         raise ConfigError(f"--walk-forward {text}: train and test are needed; {_FORM}")
     return Windows(given["train"], given["test"], given.get("embargo", 0), is_anchored)
@@ -88,24 +88,24 @@ def folds_of(windows: Windows, start_ms: int, end_ms: int) -> list[Fold]:
     An end that is shorter than a test window is left out. ConfigError if no fold fits, or too many do.
     """
     train, test, embargo, is_anchored = windows
-    found = []
+    folds = []
     at_ms = start_ms + train
     while at_ms + embargo + test <= end_ms:
-        found.append(
+        folds.append(
             Fold((start_ms if is_anchored else at_ms - train, at_ms), (at_ms + embargo, at_ms + embargo + test))
         )
         at_ms += test
-    if not found:
+    if not folds:
         days = (end_ms - start_ms) / DAY_MS
         raise ConfigError(
             f"--walk-forward: train, embargo and test take {(train + embargo + test) / DAY_MS:g} days, and the range"
             f" has {days:g}; take shorter windows or more data"
         )
-    if len(found) > WINDOWS_MAX:
+    if len(folds) > WINDOWS_MAX:
         raise ConfigError(
-            f"--walk-forward: {len(found):,} windows are more than {WINDOWS_MAX}; take longer test windows"
+            f"--walk-forward: {len(folds):,} windows are more than {WINDOWS_MAX}; take longer test windows"
         )
-    return found
+    return folds
 
 
 class WalkForward:
@@ -118,7 +118,7 @@ class WalkForward:
         self._space, self._plan, self._runner, self._study_of = space, plan, runner, study_of
 
     def run(self, folds: Sequence[Fold], show: Callable[[Progress], object] = lambda _: None) -> list[Walked]:
-        found = []
+        walked = []
         for number, fold in enumerate(folds):
             study = self._study_of(number, fold)
             sweep = Sweep(study, self._space, self._plan, self._runner, span=fold.train)
@@ -128,34 +128,34 @@ class WalkForward:
                 return show(replace(now, done=before + now.done, of=len(folds) * now.of))
 
             sweep.run(shown)
-            best = next((one for one in ranked(study.trials(), self._space) if one.is_feasible), None)
+            best = next((row for row in ranked(study.trials(), self._space) if row.is_feasible), None)
             if best is None:
-                found.append(Walked(fold, None, None, None))
+                walked.append(Walked(fold, None, None, None))
                 continue
             (outcome,) = self._runner.outcomes([Task(number, best.trial.params, span=fold.test)])
-            found.append(Walked(fold, best.trial.params, best.values[0], outcome))
-        return found
+            walked.append(Walked(fold, best.trial.params, best.values[0], outcome))
+        return walked
 
 
 def summary_of(walked: Sequence[Walked], figure: str) -> dict[str, Any]:
     """The walk as JSON: each fold, the returns of the test windows together, and the verdict."""
-    returns = [one for fold in walked if fold.outcome is not None for one in fold.outcome.returns]
-    found = moments_of(returns)
-    chance = None if found is None else probabilistic_sharpe(found)
+    returns = [gain for fold in walked if fold.outcome is not None for gain in fold.outcome.returns]
+    moments = moments_of(returns)
+    chance = None if moments is None else probabilistic_sharpe(moments)
     growth = 1.0
-    for one in returns:
-        growth *= 1 + one
+    for gain in returns:
+        growth *= 1 + gain
     return {
         "folds": [
             {
-                "train": [iso(at) for at in one.fold.train],
-                "test": [iso(at) for at in one.fold.test],
-                "params": None if one.params is None else dict(one.params),
-                "trained": one.trained,
-                "tested": None if one.outcome is None else one.outcome.figures.get(figure),
-                "trades": None if one.outcome is None else one.outcome.figures.get("# Trades"),
+                "train": [iso(at) for at in walk.fold.train],
+                "test": [iso(at) for at in walk.fold.test],
+                "params": None if walk.params is None else dict(walk.params),
+                "trained": walk.trained,
+                "tested": None if walk.outcome is None else walk.outcome.figures.get(figure),
+                "trades": None if walk.outcome is None else walk.outcome.figures.get("# Trades"),
             }
-            for one in walked
+            for walk in walked
         ],
         "figure": figure,
         "days": len(returns),

@@ -136,11 +136,11 @@ class Candles:
     def pick(self, indices: Sequence[int]) -> Candles:
         """The candles at `indices`, in that order."""
         columns = tuple(array(column.typecode, map(column.__getitem__, indices)) for column in self.columns)
-        made = self._with(columns)
+        picked = self._with(columns)
         if not indices or len({part.path for part in self.parts}) != 1:
-            return made
+            return picked
         rows = array("q", (self.where(index)[1] for index in indices))
-        return replace(made, parts=(CandlesPart(self.parts[0].path, 0, rows[0], rows),))
+        return replace(picked, parts=(CandlesPart(self.parts[0].path, 0, rows[0], rows),))
 
     def _with(self, columns: Sequence[array[Any]]) -> Candles:
         at_ms, opens, highs, lows, closes, volumes = columns
@@ -157,13 +157,13 @@ class Candles:
 
     def digest(self) -> str:
         """SHA-256 of market, interval and every value. It does not depend on the file or its format."""
-        made = hashlib.sha256(f"{self.market} {self.interval} {len(self)}\n".encode())
+        sha256 = hashlib.sha256(f"{self.market} {self.interval} {len(self)}\n".encode())
         for column in self.columns:
             if sys.byteorder == "big":
                 column = array(column.typecode, column)
                 column.byteswap()
-            made.update(memoryview(column).cast("B"))
-        return made.hexdigest()
+            sha256.update(memoryview(column).cast("B"))
+        return sha256.hexdigest()
 
 
 def late_ms(step_ms: int) -> int:
@@ -209,7 +209,7 @@ def load(
         `report` is called with a line for each ignored file and each file that was given twice.
     """
     wanted = None if markets is None else {market_name(market, listed=listed) for market in markets}
-    found: dict[tuple[str, int], list[Candles]] = {}
+    by_series: dict[tuple[str, int], list[Candles]] = {}
     named: list[tuple[str, Path, str | None]] = []
     known: set[tuple[str, Path]] = set()
     for source in sources(paths, market=market, listed=listed, every=every, report=report):
@@ -222,13 +222,13 @@ def load(
     for name, path, interval in named:
         read = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
         if len(read):
-            found.setdefault((read.market, read.step_ms), []).append(read)
+            by_series.setdefault((read.market, read.step_ms), []).append(read)
         else:
-            found.setdefault((read.market, read.step_ms), [])
-    if not found:
+            by_series.setdefault((read.market, read.step_ms), [])
+    if not by_series:
         what = f" of {', '.join(sorted(wanted))}" if wanted else ""
         raise ConfigError(f"{', '.join(str(path) for path in paths) or 'no file'}: no candles{what} here")
-    joined = [join(parts) for key, parts in sorted(found.items()) if parts]
+    joined = [join(parts) for key, parts in sorted(by_series.items()) if parts]
     if not joined:
         held = [read_file(path, market=name, interval=interval) for name, path, interval in named]
         first, last = min(min(entry.at_ms) for entry in held), max(max(entry.at_ms) for entry in held)
@@ -256,7 +256,7 @@ def sources(
     `every` interval. ConfigError if a file's market is not known. Files in a folder that are not candles are ignored
     and passed to `report`.
     """
-    found: list[tuple[str, Path, str | None]] = []
+    places: list[tuple[str, Path, str | None]] = []
     for path in paths:
         given = _GIVEN.fullmatch(str(path))
         name = market
@@ -264,15 +264,15 @@ def sources(
             if given is not None and not path.exists():
                 name, path = given[1], Path(given[2])
             if path.is_dir():
-                found += _inside(path, name, listed=listed, every=every, report=report)
+                places += _inside(path, name, listed=listed, every=every, report=report)
             elif path.exists():
                 column_files.judge_file(path)
-                found.append((market_of(path, name, listed=listed), path, _store_interval(path)))
+                places.append((market_of(path, name, listed=listed), path, _store_interval(path)))
             else:
                 raise ConfigError(_symbol_given(path) or f"{path}: there is no such file or folder")
         except OSError as error:
             raise ConfigError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from None
-    return found
+    return places
 
 
 def _symbol_given(path: Path) -> str | None:
@@ -338,14 +338,14 @@ def _names_market(file: Path) -> bool:
 def _beside(store: Path, files: Collection[Path]) -> list[Path]:
     """Table files in a store's folders that do not belong to the store."""
     folders = [store, *sorted({file.parent for file in files})]
-    found = [
+    tables = [
         entry
         for folder in folders
         for entry in sorted(folder.iterdir())
         if column_files.is_table(entry) and entry.is_file()
     ]
     own = (*STORE_NAMES, *BESIDE_NAMES)
-    return [one for one in found if one.name[0] != "." and (one.parent == store or one.name not in own)]
+    return [table for table in tables if table.name[0] != "." and (table.parent == store or table.name not in own)]
 
 
 def _names(files: Sequence[Path], folder: Path) -> str:
@@ -363,7 +363,7 @@ def finest(files: Iterable[tuple[str, Path, str]]) -> list[tuple[str, Path, str 
 
 def store_files(store: Path) -> list[tuple[str, str, Path]]:
     """List (market, interval, file) of a store; empty if the folder is not a store. Parquet is preferred to CSV."""
-    found: dict[tuple[str, str], Path] = {}
+    files: dict[tuple[str, str], Path] = {}
     for folder in sorted(store.iterdir()) if store.is_dir() else ():
         if not folder.is_dir():
             continue
@@ -371,10 +371,10 @@ def store_files(store: Path) -> list[tuple[str, str, Path]]:
             file = folder / name
             if file.is_file():
                 own_file(store, f"{folder.name}/{name}")
-                found.setdefault((market_of_folder(folder.name), name.split(".")[0]), file)
+                files.setdefault((market_of_folder(folder.name), name.split(".")[0]), file)
                 if name.endswith(".parquet"):
-                    found[(market_of_folder(folder.name), name.split(".")[0])] = file
-    return [(*key, file) for key, file in sorted(found.items(), key=lambda one: (one[0][0], INTERVAL_MS[one[0][1]]))]
+                    files[(market_of_folder(folder.name), name.split(".")[0])] = file
+    return [(*key, file) for key, file in sorted(files.items(), key=lambda item: (item[0][0], INTERVAL_MS[item[0][1]]))]
 
 
 def own_file(folder: Path, name: str) -> Path:
@@ -637,12 +637,12 @@ def join(parts: Sequence[Candles]) -> Candles:
     """Join several files of one market and interval, in the order of their first candle. The audit reports overlaps."""
     if len(parts) == 1:
         return parts[0]
-    ordered = sorted(parts, key=lambda one: one.at_ms[0])
+    ordered = sorted(parts, key=lambda part: part.at_ms[0])
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     places: list[CandlesPart] = []
-    for one in ordered:
-        places += [replace(part, start=part.start + len(columns[0])) for part in one.parts]
-        for column, more in zip(columns, one.columns, strict=True):
+    for file_candles in ordered:
+        places += [replace(part, start=part.start + len(columns[0])) for part in file_candles.parts]
+        for column, more in zip(columns, file_candles.columns, strict=True):
             column.extend(more)
     at_ms, opens, highs, lows, closes, volumes = columns
     return replace(
@@ -654,5 +654,5 @@ def join(parts: Sequence[Candles]) -> Candles:
         close=closes,
         volume=volumes,
         parts=tuple(places),
-        is_moved=any(one.is_moved for one in ordered),
+        is_moved=any(file_candles.is_moved for file_candles in ordered),
     )

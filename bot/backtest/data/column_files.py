@@ -372,6 +372,6 @@ def column_of(frame: Any, name: str, code: str) -> array[Any]:
         values = frame.get_column(name).cast(pl.Int64, strict=True)
     else:
         values = frame.get_column(name).cast(pl.Float64, strict=True).fill_null(float("nan"))
-    found: array[Any] = array(code)
-    found.frombytes(values.to_numpy().tobytes())
-    return found
+    column: array[Any] = array(code)
+    column.frombytes(values.to_numpy().tobytes())
+    return column

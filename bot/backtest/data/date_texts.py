@@ -105,13 +105,13 @@ def written_together(text: str) -> str | None:
 
 def forms_of(text: str) -> list[str]:
     """Every form of strptime that reads a text, of those that are in use."""
-    found = []
+    complete = []
     for date, forms in _DATES:
         for clock, its_form in _CLOCKS:
             parts = re.fullmatch(rf"{date}([T ,\-]*){clock}", text)
             if parts is not None and bool(parts[1]) == bool(its_form):
-                found += [whole for form in forms if _fits(text, whole := f"{form}{parts[1]}{its_form}")]
-    return found
+                complete += [whole for form in forms if _fits(text, whole := f"{form}{parts[1]}{its_form}")]
+    return complete
 
 
 def _fits(text: str, form: str) -> bool:

@@ -69,7 +69,7 @@ class FundingRates:
         missing, if many are missing and `accept` has no `gaps`, or if the rates look like percent and it has no
         `jumps`.
         """
-        middle = median(abs(one.rate) / one.hours for one in self.rates)
+        middle = median(abs(rate.rate) / rate.hours for rate in self.rates)
         if middle > USUAL_MAX and "jumps" not in accept:
             yearly = middle * 24 * 365 / E12
             raise ConfigError(
@@ -90,7 +90,7 @@ class FundingRates:
                 f" {iso(first)} to {iso(last)}"
             )
         longest_ms, longest = max(holes, key=lambda hole: hole[1])
-        usual = Counter(one.hours for one in self.rates).most_common(1)[0][0]
+        usual = Counter(rate.hours for rate in self.rates).most_common(1)[0][0]
         unit = "payment" if usual == 1 else "hour"
         said = f"{missing:,} of {many(len(paid), unit)} are not recorded"
         then = "the rate before goes on, and before the first the baseline"
@@ -105,7 +105,7 @@ class FundingRates:
     @property
     def parts(self) -> str | None:
         """The assumption about rates that are paid less often than every hour."""
-        longest = max(one.hours for one in self.rates)
+        longest = max(rate.hours for rate in self.rates)
         if longest == 1:
             return None
         return (
@@ -114,14 +114,14 @@ class FundingRates:
         )
 
     def _recorded(self, end_ms: int) -> set[int]:
-        found: set[int] = set()
-        for one in self.rates:
-            last = end_ms if len(self.rates) == 1 else one.at_ms + HOUR_MS
-            found.update(range(one.since_ms, last, HOUR_MS))
-        return found
+        hours: set[int] = set()
+        for rate in self.rates:
+            last = end_ms if len(self.rates) == 1 else rate.at_ms + HOUR_MS
+            hours.update(range(rate.since_ms, last, HOUR_MS))
+        return hours
 
     def _place(self, at_ms: int) -> str:
-        before = [row for one, row in zip(self.rates, self.rows, strict=True) if one.since_ms <= at_ms]
+        before = [row for rate, row in zip(self.rates, self.rows, strict=True) if rate.since_ms <= at_ms]
         return f"after row {before[-1]}" if before else f"before row {self.rows[0]}"
 
 
@@ -130,9 +130,9 @@ def from_start(rates: Sequence[Payment], start_ms: int) -> list[Payment]:
 
     The hours before a file's first payment belong to it, so that nothing is paid in them.
     """
-    rates = [Payment(*one) for one in rates]
-    before = [one for one in rates if one.at_ms < start_ms][-1:]
-    later = [one for one in rates if one.at_ms >= start_ms]
+    rates = [Payment(*payment) for payment in rates]
+    before = [rate for rate in rates if rate.at_ms < start_ms][-1:]
+    later = [rate for rate in rates if rate.at_ms >= start_ms]
     if not before and later and later[0].hours > 1:
         before = [Payment(later[0].since_ms, 0, later[0].hours)]
     return [*before, *later]
@@ -142,27 +142,27 @@ def hour_by_hour(rates: Sequence[Payment], start_ms: int, end_ms: int) -> list[t
     """The rate that is paid from each instant on, at every full hour: 0 between the payments of a rate for several
     hours.
     """
-    rates, found = from_start(rates, start_ms), []
+    rates, hourly = from_start(rates, start_ms), []
     ends = [*(after.at_ms for after in rates[1:]), end_ms]
     # Without rates there is one end more.
-    for one, until_ms in zip(rates, ends, strict=False):
-        if one.hours == 1:
-            found.append((one.at_ms, one.rate))
+    for rate, until_ms in zip(rates, ends, strict=False):
+        if rate.hours == 1:
+            hourly.append((rate.at_ms, rate.rate))
             continue
-        for at_ms in range(one.at_ms, until_ms, one.hours * HOUR_MS):
-            found += [(at_ms, one.rate), (at_ms + HOUR_MS, 0)]
-    return found
+        for at_ms in range(rate.at_ms, until_ms, rate.hours * HOUR_MS):
+            hourly += [(at_ms, rate.rate), (at_ms + HOUR_MS, 0)]
+    return hourly
 
 
 def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
     """Groups of consecutive hours as (first, number)."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for at in instants:
-        if found and at == found[-1][0] + found[-1][1] * HOUR_MS:
-            found[-1] = found[-1][0], found[-1][1] + 1
+        if runs and at == runs[-1][0] + runs[-1][1] * HOUR_MS:
+            runs[-1] = runs[-1][0], runs[-1][1] + 1
         else:
-            found.append((at, 1))
-    return found
+            runs.append((at, 1))
+    return runs
 
 
 def read_funding(path: Path) -> FundingRates:
@@ -199,7 +199,7 @@ def read_funding(path: Path) -> FundingRates:
     if not stamps:
         raise ConfigError(f"{path}: has no rates below its header")
     hours = _hours(stamps, path, lines)
-    found: list[Payment] = []
+    payments: list[Payment] = []
     for ts, rate, every, number in zip(stamps, rates, hours, lines, strict=True):
         if abs(rate) > RATE_MAX * every:
             raise ConfigError(
@@ -207,13 +207,13 @@ def read_funding(path: Path) -> FundingRates:
                 " 0.0001 is 0.01 %"
             )
         at_ms = _full_hour(ts)
-        if found and found[-1].at_ms == at_ms:
+        if payments and payments[-1].at_ms == at_ms:
             raise ConfigError(
                 f"{path}: row {number}: is paid at {instant(at_ms)} as the row before is; "
                 "rates are paid at full hours, once in an hour at most"
             )
-        found.append(Payment(at_ms, rate, every))
-    return FundingRates(path, found, lines, hashlib.sha256(path.read_bytes()).hexdigest())
+        payments.append(Payment(at_ms, rate, every))
+    return FundingRates(path, payments, lines, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _full_hour(ts: int) -> int:
@@ -224,10 +224,10 @@ def _full_hour(ts: int) -> int:
 
 
 def _stamp(cell: str, path: Path, row: int) -> int:
-    found = _STAMP.fullmatch(cell)
-    if found is None:
+    stamp = _STAMP.fullmatch(cell)
+    if stamp is None:
         raise ConfigError(f"{path}: row {row}: ts {cell[:40]!r} is no whole number of milliseconds UTC")
-    ts = int(found[1])
+    ts = int(stamp[1])
     if not MS_MIN <= ts < MS_MAX:
         raise ConfigError(
             f"{path}: row {row}: ts {ts} looks like {_UNIT_NAMES[unit_of(ts)]}, it must be milliseconds UTC"

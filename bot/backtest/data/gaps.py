@@ -174,7 +174,7 @@ def holidays(candles: Candles) -> Iterator[DataFinding]:
     """
     from bot.service.market_data.trading_hours import is_trading_day
 
-    found: list[tuple[int, str]] = []
+    holes: list[tuple[int, str]] = []
     hour, text = -1, ""
     for index, at in enumerate(candles.at_ms):
         # A date begins at a full hour in every time zone used here.
@@ -184,12 +184,12 @@ def holidays(candles: Candles) -> Iterator[DataFinding]:
                 return
             text = "" if is_trading_day(day) else f"the exchange was closed on {day}"
         if text:
-            found.append((index, text))
-    if found:
+            holes.append((index, text))
+    if holes:
         said = (
-            f"{rows_of(len(found))} of days on which the exchange was closed: filled in, or of a place that trades on"
+            f"{rows_of(len(holes))} of days on which the exchange was closed: filled in, or of a place that trades on"
         )
-        yield finding(candles, "holiday", "note", said, found)
+        yield finding(candles, "holiday", "note", said, holes)
 
 
 class _Fit(NamedTuple):
@@ -266,12 +266,12 @@ def _days_between(a: date, b: date) -> list[date]:
     """The trading days after `a` and before `b`."""
     from bot.service.market_data.trading_hours import is_trading_day
 
-    day, found = a + timedelta(days=1), []
+    day, days = a + timedelta(days=1), []
     while day < b:
         if is_trading_day(day):
-            found.append(day)
+            days.append(day)
         day += timedelta(days=1)
-    return found
+    return days
 
 
 def _regular(day: date, start_ms: int, end_ms: int) -> int:

@@ -164,14 +164,14 @@ class Pull:
         wanted = self._wanted
         if self._source.revises_history:
             return [(min([wanted.since_ms, *self._at_ms[:1]]), wanted.until_ms)]
-        found: list[Span] = []
+        spans: list[Span] = []
         for start, end in self._origin.unasked(self._at_ms, wanted.since_ms, wanted.until_ms):
             for hole in holes(self._at_ms, start, end, wanted.step_ms):
-                if found and hole[0] - found[-1][1] < NEAR_ROWS * wanted.step_ms:
-                    found[-1] = found[-1][0], hole[1]
+                if spans and hole[0] - spans[-1][1] < NEAR_ROWS * wanted.step_ms:
+                    spans[-1] = spans[-1][0], hole[1]
                 else:
-                    found.append(hole)
-        return found
+                    spans.append(hole)
+        return spans
 
     def _with_overlap(self, start_ms: int) -> int:
         """The start, or the candle before it if the store has that: asked again, it must be the same."""
@@ -210,12 +210,12 @@ class Pull:
 
 def holes(at_ms: Sequence[int], start_ms: int, end_ms: int, step_ms: int) -> list[Span]:
     """The spans without candles in a span. `at_ms` is sorted."""
-    found, next_ms = [], start_ms
+    spans, next_ms = [], start_ms
     for at in at_ms[bisect_left(at_ms, start_ms) : bisect_left(at_ms, end_ms)]:
         if at > next_ms:
-            found.append((next_ms, at))
+            spans.append((next_ms, at))
         next_ms = at + step_ms
-    return [*found, (next_ms, end_ms)] if next_ms < end_ms else found
+    return [*spans, (next_ms, end_ms)] if next_ms < end_ms else spans
 
 
 def _origin(source: Source, market: MappedCoin, interval: str, root: Path) -> Origin:
@@ -283,5 +283,5 @@ async def pull_actions(source: Source, wanted: WantedCandles, target: PullTarget
     actions = await source.actions(wanted.market.symbol)
     if not actions:
         return None
-    text = "ts,kind,value\n" + "".join(f"{one.at_ms},{one.kind},{one.value}\n" for one in actions)
+    text = "ts,kind,value\n" + "".join(f"{action.at_ms},{action.kind},{action.value}\n" for action in actions)
     return target.store.write_beside(wanted.market.coin, ACTIONS_FILE, text)

@@ -110,21 +110,21 @@ def read_markets(path: Path, mapped: ColumnMap, report: Callable[[int], None] = 
             raise ConfigError(
                 f"{path}: column {mapped.market_column!r} has more than {MARKETS_MAX:,} names; those are no markets"
             )
-    found: dict[str, Candles] = {}
+    by_market: dict[str, Candles] = {}
     for name, mine in indices.items():
         said = re.sub(r"\{[^{}]*\}", lambda _: name, mapped.market)  # noqa: B023 - called at once
         try:
             market = market_name(said, listed=False)
         except ConfigError as error:
             raise ConfigError(f"{path}: row {rows[mine[0]]}: {error}") from None
-        if market in found:
+        if market in by_market:
             raise ConfigError(
                 f"{path}: row {rows[mine[0]]}: {name!r} is {market}, and so is another name in this column"
             )
-        found[market] = _candles(path, market, mapped, table.pick(mine))
-    if not found:
+        by_market[market] = _candles(path, market, mapped, table.pick(mine))
+    if not by_market:
         raise ConfigError(f"{path}: has no candles")
-    return list(found.values())
+    return list(by_market.values())
 
 
 def _read(path: Path, mapped: ColumnMap, report: Callable[[int], None]) -> _Table:
@@ -223,7 +223,7 @@ def _interval(path: Path, at_ms: array[int], mapped: ColumnMap) -> str:
     if wanted is not None and about == wanted:
         return wanted
     try:
-        found = interval_of(path, at_ms, None if len(at_ms) > 2 else wanted)
+        measured = interval_of(path, at_ms, None if len(at_ms) > 2 else wanted)
     except ConfigError:
         if about is None:
             raise
@@ -234,20 +234,20 @@ def _interval(path: Path, at_ms: array[int], mapped: ColumnMap) -> str:
     said = interval_in(path.name)
     if wanted is None and said is None and len(set(at_ms)) < 2:
         raise ConfigError(f"{path}: one candle does not say its interval; say it with --interval, like --interval 1d")
-    if wanted is not None and wanted != found:
-        coarser = INTERVAL_MS[wanted] > INTERVAL_MS[found]
+    if wanted is not None and wanted != measured:
+        coarser = INTERVAL_MS[wanted] > INTERVAL_MS[measured]
         way = (
-            f"import them as {found}: coarser candles are built from finer ones"
+            f"import them as {measured}: coarser candles are built from finer ones"
             if coarser
             else "finer candles cannot be made of them"
         )
-        raise ConfigError(f"{path}: most of its rows are {found} apart, not {wanted}; {way}")
-    if wanted is None and said is not None and said != found:
+        raise ConfigError(f"{path}: most of its rows are {measured} apart, not {wanted}; {way}")
+    if wanted is None and said is not None and said != measured:
         raise ConfigError(
-            f"{path}: its name says {said} candles, but most of its rows are {found} apart; if they are {found}, "
-            f"say --interval {found}"
+            f"{path}: its name says {said} candles, but most of its rows are {measured} apart; if they are {measured}, "
+            f"say --interval {measured}"
         )
-    return found
+    return measured
 
 
 def _about(at_ms: array[int]) -> str | None:
@@ -315,18 +315,18 @@ def _text(path: Path, mapped: ColumnMap, report: Callable[[int], None]) -> _Tabl
 def _judge_times(path: Path, mapped: ColumnMap, texts: Mapping[str, str]) -> None:
     """ConfigError if two columns of the first row, `texts` by name, are different times. A date without an hour "
     "is no other time."""
-    found: dict[str, int] = {}
+    instants: dict[str, int] = {}
     for name, text in texts.items():
         with suppress(ConfigError):
             stamps = _Stamps(path, mapped)
             at = stamps.read([text], [1])[0]
             if not stamps.is_date(text.strip()):
-                found[name] = at
-    for (one, at), (other, then) in pairwise(found.items()):
+                instants[name] = at
+    for (first, at), (other, then) in pairwise(instants.items()):
         if at != then:
             raise ConfigError(
-                f"{path}: row 1: {one!r} and {other!r} may both be the time, and they differ; say which with "
-                f"--columns ts={one} "
+                f"{path}: row 1: {first!r} and {other!r} may both be the time, and they differ; say which with "
+                f"--columns ts={first} "
                 f"or --columns ts={other}"
             )
 
@@ -390,7 +390,7 @@ class _Stamps:
             else:
                 self._unit = "iso" if not re.fullmatch(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}.*", text) else "dotted"
         if self._unit in _PER_MS:
-            return self._dated(found := self._numbers(texts, rows), found)
+            return self._dated(instants := self._numbers(texts, rows), instants)
         parse = self._parser()
         moments: list[datetime] = []
         for text, row in zip(texts, rows, strict=True):
@@ -404,19 +404,19 @@ class _Stamps:
         names = markets or [""] * len(moments)
         walls = [(moment.replace(tzinfo=None) - _EPOCH) // timedelta(milliseconds=1) for moment in moments]
         self._zone.look(walls, names)
-        found = array("q")
+        instants = array("q")
         for text, row, moment, wall_ms, name in zip(texts, rows, moments, walls, names, strict=True):
             offset = moment.utcoffset()
             if not self._zone.is_utc and offset is None:
                 self._judge_form(text.strip(), row)
             if offset is not None:
-                found.append(wall_ms - offset // timedelta(milliseconds=1))
+                instants.append(wall_ms - offset // timedelta(milliseconds=1))
             elif self.is_date(text.strip()):
                 # A date is a UTC day, because the service's daily candles are.
-                found.append(wall_ms)
+                instants.append(wall_ms)
             else:
-                found.append(self._zone.utc(wall_ms, row, name))
-        return self._dated(walls, found)
+                instants.append(self._zone.utc(wall_ms, row, name))
+        return self._dated(walls, instants)
 
     def _judge_form(self, text: str, row: int) -> None:
         """ConfigError if some rows have a date alone, which is a day of UTC, and others an hour of a local clock."""
@@ -499,7 +499,7 @@ class _Stamps:
         if not self._zone.is_utc:
             raise ConfigError(f"{self._path}: its times are numbers, which count from 1970 UTC; leave --tz out")
         times, parts = _PER_MS[self._unit]
-        found = array("q")
+        instants = array("q")
         for text, row in zip(texts, rows, strict=True):
             stamp = text.strip()
             if not _STAMP.fullmatch(stamp):
@@ -517,8 +517,8 @@ class _Stamps:
             at = int(whole) * times // parts
             if fraction.strip("0"):
                 at += int(float("0." + fraction) * times / parts + 0.5)
-            found.append(at)
-        return found
+            instants.append(at)
+        return instants
 
 
 _UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -645,7 +645,8 @@ def _parquet_times(path: Path, series: Any, stamps: _Stamps, rows: Sequence[int]
         series = series.cast(pl.Datetime("ms", zone))
         clocks = series if zone is None else series.dt.replace_time_zone(None)
         walls, instants = (
-            column_files.column_of(pl.DataFrame({"ts": one.dt.epoch("ms")}), "ts", "q") for one in (clocks, series)
+            column_files.column_of(pl.DataFrame({"ts": column.dt.epoch("ms")}), "ts", "q")
+            for column in (clocks, series)
         )
         # A date is a UTC day, as in text files.
         is_instant = zone is not None or is_date

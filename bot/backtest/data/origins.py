@@ -59,7 +59,7 @@ class Origin:
 
     def after(self, span: Span, at_ms: Sequence[int], now_ms: int) -> Origin:
         """The origin after the source was asked for `span`; `at_ms` is what the store has now."""
-        spans = sorted([span, *((one.from_ms, one.until_ms) for one in self.asked)])
+        spans = sorted([span, *((earlier.from_ms, earlier.until_ms) for earlier in self.asked)])
         joined = [spans[0]]
         for start, end in spans[1:]:
             if start <= joined[-1][1]:
@@ -100,7 +100,7 @@ def read_origin(store: Path, market: str, interval: str) -> Origin | None:
             body["source"],
             body["symbol"],
             body["retrievedMs"],
-            tuple(AskedSpan(*map(int, one)) for one in body["asked"]),
+            tuple(AskedSpan(*map(int, span)) for span in body["asked"]),
             None if instrument is None else Instrument(**instrument),
         )
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def write_origin(store: Store, origin: Origin) -> None:
         "symbol": origin.symbol,
         "retrieved": iso(origin.retrieved_ms),
         "retrievedMs": origin.retrieved_ms,
-        "asked": [[one.from_ms, one.until_ms, one.candles] for one in origin.asked],
+        "asked": [[span.from_ms, span.until_ms, span.candles] for span in origin.asked],
         "instrument": None if origin.instrument is None else asdict(origin.instrument),
     }
     store.write_beside(origin.market, f"{origin.interval}{SUFFIX}", json.dumps(body, indent=1) + "\n")
@@ -127,5 +127,7 @@ def write_origin(store: Store, origin: Origin) -> None:
 def origins(store: Path) -> list[Origin]:
     """The origins of a store, by market and interval."""
     files = sorted(store.glob(f"*/*{SUFFIX}"))
-    found = [read_origin(store, market_of_folder(file.parent.name), file.name.removesuffix(SUFFIX)) for file in files]
-    return [one for one in found if one is not None]
+    candidates = [
+        read_origin(store, market_of_folder(file.parent.name), file.name.removesuffix(SUFFIX)) for file in files
+    ]
+    return [origin for origin in candidates if origin is not None]

@@ -89,14 +89,14 @@ def checked(
     unknown = sorted(set(accept) - set(ACCEPTS))
     if unknown:
         raise ConfigError(
-            f"--accept-{unknown[0]} is not known; there are {', '.join(f'--accept-{one}' for one in ACCEPTS)}"
+            f"--accept-{unknown[0]} is not known; there are {', '.join(f'--accept-{name}' for name in ACCEPTS)}"
         )
     given = list(candles)
     reports = [audit(series, hours=hours) for series in given]
     refused = [report for report in reports if report.refused(accept)]
     if refused:
         raise FaultyData(refused, accept)
-    return [mended(one, report) for one, report in zip(given, reports, strict=True)], reports
+    return [mended(series, report) for series, report in zip(given, reports, strict=True)], reports
 
 
 def mended(candles: Candles, report: AuditReport) -> Candles:
@@ -112,18 +112,18 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
     # The source's own times decide: of two candles that meet on the grid the later one counts.
     for index in sorted(range(len(at_ms)), key=candles.at_ms.__getitem__):
         last[at_ms[index]] = index
-    made = candles.pick([last[at] for at in sorted(last)])
-    made = replace(made, at_ms=array("q", sorted(last)), is_moved=made.is_moved or "off_grid" in kinds)
+    repaired = candles.pick([last[at] for at in sorted(last)])
+    repaired = replace(repaired, at_ms=array("q", sorted(last)), is_moved=repaired.is_moved or "off_grid" in kinds)
     if "ohlc" in kinds:
-        highs = array("d", map(max, made.open, made.high, made.low, made.close))
-        lows = array("d", map(min, made.open, made.high, made.low, made.close))
-        made = replace(made, high=highs, low=lows)
+        highs = array("d", map(max, repaired.open, repaired.high, repaired.low, repaired.close))
+        lows = array("d", map(min, repaired.open, repaired.high, repaired.low, repaired.close))
+        repaired = replace(repaired, high=highs, low=lows)
     if "odds" in kinds:
         opens, highs, lows, closes = (
-            array("d", [max(ODDS_MIN, min(ODDS_MAX, px)) for px in column]) for _, column in _prices_of(made)
+            array("d", [max(ODDS_MIN, min(ODDS_MAX, px)) for px in column]) for _, column in _prices_of(repaired)
         )
-        made = replace(made, open=opens, high=highs, low=lows, close=closes)
-    return made
+        repaired = replace(repaired, open=opens, high=highs, low=lows, close=closes)
+    return repaired
 
 
 # ── The audit ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,28 +140,30 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
     if hours not in HOURS:
         raise ConfigError(f"hours {hours!r} are not known; there are {', '.join(HOURS)}")
     files = tuple(dict.fromkeys(part.path for part in candles.parts))
-    found: list[DataFinding] = []
+    findings: list[DataFinding] = []
     if len(candles):
-        found += _units(candles)
-        if not found:
+        findings += _units(candles)
+        if not findings:
             is_sound = _is_sound(candles)
-            found += _prices(candles, is_sound=is_sound)
+            findings += _prices(candles, is_sound=is_sound)
             if hours == EQUITY:
-                found += session_hours(candles, "fault" if is_known else "note")
-            found += times(candles, hours)
+                findings += session_hours(candles, "fault" if is_known else "note")
+            findings += times(candles, hours)
             if (
                 is_known and hours == EQUITY
                 # Detected hours may be those of currencies, which trade on an exchange's holidays.
             ):
-                found += holidays(candles)
-            if not any(one.kind == "price" for one in found):
-                found += _odds(candles) if candles.market.startswith("event:") else _digits(candles)
-            found += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]
-            if not candles.market.startswith("event:") and not any(one.kind in ("price", "unsorted") for one in found):
-                found += _jumps(candles, hours)
-    found.sort(key=lambda one: one.severity == "note")
+                findings += holidays(candles)
+            if not any(item.kind == "price" for item in findings):
+                findings += _odds(candles) if candles.market.startswith("event:") else _digits(candles)
+            findings += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]
+            if not candles.market.startswith("event:") and not any(
+                item.kind in ("price", "unsorted") for item in findings
+            ):
+                findings += _jumps(candles, hours)
+    findings.sort(key=lambda item: item.severity == "note")
     first, last = (min(candles.at_ms), max(candles.at_ms)) if len(candles) else (0, 0)
-    return AuditReport(candles.market, candles.interval, len(candles), first, last, hours, files, tuple(found))
+    return AuditReport(candles.market, candles.interval, len(candles), first, last, hours, files, tuple(findings))
 
 
 def _units(candles: Candles) -> Iterator[DataFinding]:
@@ -370,7 +372,7 @@ def _is_split(candles: Candles, index: int, move: float, may_be_small: bool) -> 
     opened = candles.open[index] / candles.close[index - 1]
     if NO_SPLIT[0] <= move <= NO_SPLIT[1] or _split_of(opened, move, may_be_small) is None:
         return False
-    before, at = (trading_date(candles.at_ms[one], candles.step_ms) for one in (index - 1, index))
+    before, at = (trading_date(candles.at_ms[row], candles.step_ms) for row in (index - 1, index))
     return before != at and not _comes_back(candles.close, index, move)
 
 
@@ -398,13 +400,13 @@ def _small_moves(candles: Candles) -> frozenset[int]:
     # The largest is the one in question.
     others = sorted(moves)[:-1]
     least = SMALL_DEVIATIONS * MAD_TO_DEVIATION * others[len(others) // 2] if others else 0.0
-    found = set()
+    rows = set()
     for number, (row, move) in enumerate(zip(nights, moves, strict=True)):
         if move > least:
-            before = sorted(volumes[one] for one in nights[max(0, number - NIGHTS) : number])
+            before = sorted(volumes[night] for night in nights[max(0, number - NIGHTS) : number])
             if not before or volumes[row] <= SMALL_VOLUMES * before[len(before) // 2]:
-                found.add(row)
-    return frozenset(found)
+                rows.add(row)
+    return frozenset(rows)
 
 
 def _deviation(closes: array[float]) -> float:

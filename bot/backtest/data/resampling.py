@@ -92,18 +92,26 @@ def chosen(
     is given. `longest_ms` is the shortest interval that strategies need of a market: longer candles are of no use.
     """
     by_market: dict[str, list[Candles]] = {}
-    for one in sorted(candles, key=lambda one: one.step_ms):
-        by_market.setdefault(one.market, []).append(one)
-    found, left = [], []
+    for candidate in sorted(candles, key=lambda candidate: candidate.step_ms):
+        by_market.setdefault(candidate.market, []).append(candidate)
+    used, left = [], []
     for market, series in sorted(by_market.items()):
-        usable = [one for one in series if one.step_ms <= longest_ms.get(market, one.step_ms)] or series[:1]
+        usable = [
+            candidate for candidate in series if candidate.step_ms <= longest_ms.get(market, candidate.step_ms)
+        ] or series[:1]
         covering = [
-            one for one in usable if start_ms is None or min(one.at_ms) <= start_ms < max(one.at_ms) + one.step_ms
+            candidate
+            for candidate in usable
+            if start_ms is None or min(candidate.at_ms) <= start_ms < max(candidate.at_ms) + candidate.step_ms
         ]
-        taken = covering[0] if covering else min(usable, key=lambda one: (min(one.at_ms), one.step_ms))
-        found.append(taken)
-        left += [line for one in usable if one is not taken and (line := _left_out(one, taken)) is not None]
-    return found, left
+        taken = (
+            covering[0] if covering else min(usable, key=lambda candidate: (min(candidate.at_ms), candidate.step_ms))
+        )
+        used.append(taken)
+        left += [
+            line for candidate in usable if candidate is not taken and (line := _left_out(candidate, taken)) is not None
+        ]
+    return used, left
 
 
 def _left_out(other: Candles, taken: Candles) -> str | None:

@@ -84,7 +84,7 @@ class Store:
 
         Errors of unreadable files are added to `unread`; without it the first error is raised.
         """
-        found: list[StoredFile] = []
+        files: list[StoredFile] = []
         for market, interval, file in self._files():
             try:
                 candles = read_file(file, market=market, interval=interval)
@@ -93,12 +93,12 @@ class Store:
                     raise
                 unread.append(error)
                 continue
-            found.append(
+            files.append(
                 StoredFile(
                     market, interval, file, len(candles), candles.at_ms[0], candles.at_ms[-1], file.stat().st_size
                 )
             )
-        return found
+        return files
 
     def write(self, candles: Candles, *, replacing: bool = False) -> Written:
         """Add candles, sorted and without duplicates.
@@ -112,7 +112,7 @@ class Store:
 
         A conflict of one, or a full disk, changes none of them.
         """
-        assert len({(one.market, one.interval) for one in many}) == len(many), "each is there once"
+        assert len({(series.market, series.interval) for series in many}) == len(many), "each is there once"
         with self._alone(), ExitStack() as parts:
             done, ready = [], []
             for candles in many:
@@ -312,9 +312,9 @@ def _write_parquet(file: IO[bytes], candles: Candles) -> None:
         for name, column in zip(COLUMNS, candles.columns, strict=True)
     }
     # Polars reports a full disk as its own kind of error.
-    made = io.BytesIO()
-    pl.DataFrame(columns).write_parquet(made, compression="zstd")
-    file.write(made.getbuffer())
+    buffer = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(buffer, compression="zstd")
+    file.write(buffer.getbuffer())
 
 
 def _write_csv(file: IO[bytes], candles: Candles, *, zipped: bool) -> None:

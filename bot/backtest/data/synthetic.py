@@ -134,12 +134,12 @@ def generate(wanted: SyntheticOptions, report: Callable[[int], None] = lambda _d
     if listing.spec.margin_mode == "full":
         if wanted.regimes != MIXED:
             raise ConfigError("--regimes belongs to prices; the odds of an event are a martingale")
-        made = _odds(wanted, listing, report)
+        generated = _odds(wanted, listing, report)
     else:
-        made = _prices(wanted, listing, report)
-    if not len(made):
+        generated = _prices(wanted, listing, report)
+    if not len(generated):
         raise ConfigError(f"{wanted.market}: its exchange is closed on all of these days; ask for more --days")
-    return _holed(made, wanted) if wanted.gaps else made
+    return _holed(generated, wanted) if wanted.gaps else generated
 
 
 def listing_of(market: str, asset_class: str | None) -> Listing:
@@ -171,20 +171,20 @@ def _prices(wanted: SyntheticOptions, listing: Listing, report: Callable[[int], 
         minutes: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
         span = _hours(at, hours) if listing.spec.hours is not None else None
         ends_ms = at + DAY_MS if span is None else _ends(at, hours, span)
-        for one in walk.day(at, mood, span):
+        for minute in walk.day(at, mood, span):
             # The walk takes all minutes, so that a half day does not change later days.
-            if one[0] >= ends_ms:
+            if minute[0] >= ends_ms:
                 continue
-            for column, value in zip(minutes, one, strict=True):
+            for column, value in zip(minutes, minute, strict=True):
                 column.append(value)
         at_ms, opens, highs, lows, closes, volumes = minutes
-        made = resample(
+        resampled = resample(
             Candles(wanted.market, "1m", at_ms, opens, highs, lows, closes, volumes),
             wanted.interval,
             keep_partial=True,
             utc_days=True,
         )
-        for column, more in zip(whole, made.columns, strict=True):
+        for column, more in zip(whole, resampled.columns, strict=True):
             column.extend(more)
         report(day + 1)
     at_ms, opens, highs, lows, closes, volumes = whole
@@ -310,14 +310,14 @@ def _moods(wanted: SyntheticOptions) -> list[Regime]:
 def _mixed(wanted: SyntheticOptions) -> list[Regime]:
     """Regimes in random order and of random lengths. A recovery follows each crash."""
     chance = Random(f"{wanted.seed}:{wanted.market}:regimes")
-    found: list[Regime] = []
+    moods: list[Regime] = []
     name = "sideways"
-    while len(found) < wanted.days:
+    while len(moods) < wanted.days:
         mood = REGIMES[name]
-        found += [mood] * max(1, round(mood.days * chance.uniform(0.5, 1.5)))
-        others = [one for one in REGIMES if one not in (name, "recovery")]
+        moods += [mood] * max(1, round(mood.days * chance.uniform(0.5, 1.5)))
+        others = [other for other in REGIMES if other not in (name, "recovery")]
         name = "recovery" if name == "crash" else chance.choice(others)
-    return found[: wanted.days]
+    return moods[: wanted.days]
 
 
 # ── Odds and holes ──────────────────────────────────────────────────────────────────────────────────────────────────

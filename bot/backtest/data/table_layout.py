@@ -107,15 +107,15 @@ class ColumnMap:
 
     @property
     def market_column(self) -> str | None:
-        found = None if self.market is None else re.fullmatch(r"[^{}]*\{([^{}]+)\}[^{}]*", self.market)
-        return None if found is None else found[1].strip()
+        template = None if self.market is None else re.fullmatch(r"[^{}]*\{([^{}]+)\}[^{}]*", self.market)
+        return None if template is None else template[1].strip()
 
 
 def columns_of(text: str) -> dict[str, str]:
     """Parse `ts=Time,open=O,volume=none` to a mapping. ConfigError if it is wrong."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, sign, column = (one.strip() for one in part.partition("="))
+        name, sign, column = (word.strip() for word in part.partition("="))
         if not sign or not column:
             raise ConfigError(f"--columns {part!r} says no column; write it like ts=Time,open=O")
         if name not in (*COLUMNS, PRICE):
@@ -124,17 +124,17 @@ def columns_of(text: str) -> dict[str, str]:
                 f"--columns {name!r} is none of "
                 f"{', '.join((*COLUMNS, PRICE))}{f'; did you mean {near[0]}?' if near else ''}"
             )
-        if name in found:
+        if name in columns:
             raise ConfigError(f"--columns names {name} twice")
-        found[name] = column
-    if PRICE in found:
-        twice = sorted(set(found) & set(_PRICES))
+        columns[name] = column
+    if PRICE in columns:
+        twice = sorted(set(columns) & set(_PRICES))
         if twice:
             raise ConfigError(f"--columns names price, which is {twice[0]} too; leave one of them out")
-        price = found.pop(PRICE)
-        found |= dict.fromkeys(_PRICES, price)
-        found.setdefault("volume", NO_COLUMN)
-    return found
+        price = columns.pop(PRICE)
+        columns |= dict.fromkeys(_PRICES, price)
+        columns.setdefault("volume", NO_COLUMN)
+    return columns
 
 
 _PRICES: Final = ("open", "high", "low", "close")
@@ -203,7 +203,7 @@ def _delimiter(lines: Sequence[str], mapped: ColumnMap) -> str:
     """The delimiter that every line has most often. Of two, the one that is no decimal comma."""
     apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
     usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
-    delimiter = max(usable, key=lambda one: (apart[one], one != ","))
+    delimiter = max(usable, key=lambda sign: (apart[sign], sign != ","))
     # With decimal commas in quotes the delimiter may be a comma too.
     return delimiter if apart[delimiter] else ","
 
@@ -231,10 +231,10 @@ def _joined_header(path: Path, levels: Sequence[list[str]], mapped: ColumnMap) -
     for number in range(1, len(header)):
         header[number] = " ".join([header[number], *(level[number - 1] for level in others)]).strip()
     if not mapped.columns:
-        one = ",".join(f"{name}={name.capitalize()} {tickers[0]}" for name in COLUMNS[1:])
+        pairs = ",".join(f"{name}={name.capitalize()} {tickers[0]}" for name in COLUMNS[1:])
         raise ConfigError(
             f"{path}: row 1: has columns of {' and '.join(tickers[:5])}; name those of one, like --columns "
-            f"'ts={header[0]},{one}'"
+            f"'ts={header[0]},{pairs}'"
         )
     return header
 
@@ -251,14 +251,14 @@ def places_of(path: Path, header: list[str] | None, width: int, mapped: ColumnMa
             )
         return {name: [index] for index, name in enumerate(COLUMNS)}
     names = lower(header)
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for name in COLUMNS:
         given = mapped.columns.get(name)
         aliases = [alias for alias in ALIASES[name] if alias in names]
         if given is not None and given.lower() == NO_COLUMN:
             if name != "volume":
                 raise ConfigError(f"--columns {name}=none: only the volume can be missing")
-            found[name] = []
+            places[name] = []
         elif given is not None:
             parts = given.split("+" if name == "ts" else "\0")
             if name == "ts" and mapped.stamp == "open" and _says_close(given):
@@ -266,17 +266,17 @@ def places_of(path: Path, header: list[str] | None, width: int, mapped: ColumnMa
                     f"{path}: row 1: {given!r} is probably the close of a candle: say --stamp close, or name the "
                     "column by its number, like --columns ts=1, if it is the open"
                 )
-            found[name] = [_place(path, part.strip(), names, width) for part in parts]
+            places[name] = [_place(path, part.strip(), names, width) for part in parts]
         elif name == "ts" and "date" in names and "time" in names:
-            found[name] = [names.index("date"), names.index("time")]
+            places[name] = [names.index("date"), names.index("time")]
         elif aliases:
-            found[name] = [_place(path, alias, names, width) for alias in (aliases[:1] if name == "ts" else aliases)]
+            places[name] = [_place(path, alias, names, width) for alias in (aliases[:1] if name == "ts" else aliases)]
         # An index of a pandas frame may have no name.
         elif name == "ts" and names[:1] == [""]:
-            found[name] = [0]
+            places[name] = [0]
         else:
             raise ConfigError(f"{path}: row 1: {_missing(name, header, width)}")
-    return found
+    return places
 
 
 def _missing(name: str, header: list[str] | None, width: int) -> str:

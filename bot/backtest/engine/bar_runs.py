@@ -172,8 +172,8 @@ class BarRuns:
                 signals = iter(intents_of(signals, "on_bar"))
                 for signal in signals:
                     decision = decision or Decision()
-                    found = instance.call(partial(chain, (signal,), signals), now_ms=source.now_ms)
-                    decision.signals += [OwnedSignal(instance, one) for one in found]
+                    chained = instance.call(partial(chain, (signal,), signals), now_ms=source.now_ms)
+                    decision.signals += [OwnedSignal(instance, chained_signal) for chained_signal in chained]
             except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
                 self._host.quarantine(instance, instance.named_error(error))
             finally:

@@ -30,7 +30,7 @@ def cap_of(text: str) -> tuple[str, Cap]:
     ConfigError says what is wrong.
     """
     name, sign, value = (part.strip() for part in text.partition("="))
-    names = {one.lower(): one for one in (*KEY_CAPS, *OWN_CAPS)}
+    names = {cap.lower(): cap for cap in (*KEY_CAPS, *OWN_CAPS)}
     plain = name.lower().replace("-", "").replace("_", "")
     if plain not in names or not sign:
         near = get_close_matches(plain, names, n=1)
@@ -70,15 +70,15 @@ def check_caps(caps: Mapping[str, Cap]) -> None:
 def caps_as_json(caps: Mapping[str, Cap]) -> dict[str, Any]:
     """The caps as JSON values for the manifest. Amounts are text."""
     return {
-        name: format_decimal(one) if isinstance(one, Decimal) else one if isinstance(one, int) else list(one)
-        for name, one in caps.items()
+        name: format_decimal(cap) if isinstance(cap, Decimal) else cap if isinstance(cap, int) else list(cap)
+        for name, cap in caps.items()
     }
 
 
 def caps_from_json(plain: Mapping[str, Any]) -> dict[str, Cap]:
     return {
-        name: tuple(one) if isinstance(one, list) else Decimal(one) if isinstance(one, str) else int(one)
-        for name, one in plain.items()
+        name: tuple(cap) if isinstance(cap, list) else Decimal(cap) if isinstance(cap, str) else int(cap)
+        for name, cap in plain.items()
     }
 
 
@@ -88,7 +88,7 @@ def assumption_lines(caps: Mapping[str, Cap]) -> list[str]:
     lines = []
     for whose, names in (("the session's key", KEY_CAPS), ("the account's own limits", OWN_CAPS)):
         mine = ", ".join(
-            f"{name} {' '.join(one) if isinstance(one := plain[name], list) else one}"
+            f"{name} {' '.join(cap) if isinstance(cap := plain[name], list) else cap}"
             for name in names
             if name in plain
         )
@@ -102,7 +102,7 @@ def cap_requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
     from bot.service.views.responses import OperationRefused, of_validation
     from bot.wire.requests import KeyRequest, SettingsRequest
 
-    body: dict[str, Any] = {name: list(one) if isinstance(one, tuple) else one for name, one in caps.items()}
+    body: dict[str, Any] = {name: list(cap) if isinstance(cap, tuple) else cap for name, cap in caps.items()}
     mine: dict[str, Any] = {name: body[name] for name in KEY_CAPS if name in body}
     own: dict[str, Any] = {name: body[name] for name in OWN_CAPS if name in body}
     try:

@@ -279,7 +279,7 @@ def local(
         for series in (BarSeries(market, spec.interval) for market in spec.strategy.markets):
             warmups[series] = max(warmups.get(series, 0), spec.warmup_bars)
     timeline = timeline_of(candles, series_of(specs), options, warmups, is_cut=is_cut)
-    shortest = min(timeline.series_cursors, key=lambda one: one.step_ms)
+    shortest = min(timeline.series_cursors, key=lambda cursor: cursor.step_ms)
     if options.latency_ms >= shortest.step_ms:
         raise ConfigError(
             f"a latency of {options.latency_ms / 1000:g} s is not shorter than a {shortest.interval} bar of"
@@ -292,9 +292,9 @@ def local(
     session = BacktestSession(settings, timeline, options, exchange=exchange, port=port, journal=journal, place=place)
     listings = {cursor.coin: exchange.state.markets[cursor.coin].spec for cursor in timeline.cursors}
     session.grids = {
-        coin: Grid(one.px_decimals, one.sig_figs)
-        for coin, one in listings.items()
-        if one.px_decimals is not None and one.tick is None
+        coin: Grid(listing.px_decimals, listing.sig_figs)
+        for coin, listing in listings.items()
+        if listing.px_decimals is not None and listing.tick is None
     }
     session.specs = specs
     session.timers = [(spec.strategy.name, *timer) for spec in specs for timer in spec.strategy.timers.items()]

@@ -236,8 +236,8 @@ class LocalPort:
         millisecond.
         """
         now_ms, name = self.exchange.clock.now_ms(), bare_coin(coin)
-        of_market = [one for (market, _), one in self._series_cursors.items() if market == name]
-        finest = min(of_market, key=lambda one: one.step_ms, default=None)
+        of_market = [cursor for (market, _), cursor in self._series_cursors.items() if market == name]
+        finest = min(of_market, key=lambda cursor: cursor.step_ms, default=None)
         if finest is None or INTERVAL_MS[interval] < finest.step_ms:
             _raise(Refusal("not_found", f"there are no {interval} candles of {coin} in this session"), reads=True)
         series_cursor = self._series_cursors.get((name, interval))

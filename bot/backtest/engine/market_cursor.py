@@ -147,7 +147,7 @@ class MarketCursor:
 
     def until(self, to_ms: int, path: str) -> list[tuple[int, int, Point]]:
         """Take the points up to `to_ms`, in order, each with its instant and step."""
-        found: list[tuple[int, int, Point]] = []
+        due: list[tuple[int, int, Point]] = []
         while self.at < self.end and self.ts[self.at] <= to_ms:
             ts = self.ts[self.at]
             o, high, low, close, volume = self.ints(self.at)
@@ -155,14 +155,12 @@ class MarketCursor:
             for step in range(self.step, 4):
                 if times[step] > to_ms:
                     self.step = step
-                    return found
+                    return due
                 rest = prices[step + 1 :]
                 ahead = (min(rest), max(rest)) if path == "sl_first" and rest else None
-                found.append(
-                    (times[step], step, (times[step], self.coin, prices[step], step, ts, volume, ahead, close))
-                )
+                due.append((times[step], step, (times[step], self.coin, prices[step], step, ts, volume, ahead, close)))
             self.at, self.step = self.at + 1, 0
-        return found
+        return due
 
 
 def _way(path: str, o: int, high: int, low: int, close: int) -> tuple[int, int, int, int]:

@@ -213,8 +213,8 @@ class MemoryEvents(EventLog):
         self._own_key_seen = False
 
     def write(self, events: Sequence[Event], last_id: str, *, epoch: int) -> None:
-        made = {number_of(event.id): model_event(event) for event in events}
-        self.taken.update({number: event for number, event in made.items() if event is not None})
+        by_number = {number_of(event.id): model_event(event) for event in events}
+        self.taken.update({number: event for number, event in by_number.items() if event is not None})
         if not self._own_key_seen:
             keys = self._intents.by_id
             self._own_key_seen = any(event.idempotency_key in keys and not isinstance(event, Named) for event in events)

@@ -50,12 +50,12 @@ def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, se
         return ()
     chance = Random(f"{seed}:outages")
     part = (end_ms - start_ms) // count
-    found = []
+    outages = []
     for number in range(count):
         length = min(part // 2, max(1_000, int(chance.expovariate(1 / mean_ms))))
         at = start_ms + number * part + int(chance.random() * (part - length))
-        found.append(Outage(at, max(1, length)))
-    return tuple(found)
+        outages.append(Outage(at, max(1, length)))
+    return tuple(outages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +126,28 @@ class MarketRules:
 
     def of(self, spec: MarketSpec, px: int) -> MarketSpec:
         """The listing with these overrides, at a price."""
-        made: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         if self.taker is not None:
-            made["taker_rate"] = _scaled(self.taker, "fee")
+            changed["taker_rate"] = _scaled(self.taker, "fee")
         if self.maker is not None:
-            made["maker_rate"] = _scaled(self.maker, "maker fee", least=-1)
+            changed["maker_rate"] = _scaled(self.maker, "maker fee", least=-1)
         if self.spread_bps is not None:
-            made["half_spread"] = _scaled(self.spread_bps / 20_000, "half of the spread")
+            changed["half_spread"] = _scaled(self.spread_bps / 20_000, "half of the spread")
         if self.lot is not None:
             step = _step(self.lot, "lot")
-            decimals = made["sz_decimals"] = decimals_of(step)
-            made["size_step"] = None if step == 10 ** (8 - decimals) else step
+            decimals = changed["sz_decimals"] = decimals_of(step)
+            changed["size_step"] = None if step == 10 ** (8 - decimals) else step
             # A new lot size leaves the listing's tick unchanged.
-            made["px_decimals"] = spec.px_decimals if spec.px_decimals is not None else 6 - spec.sz_decimals
+            changed["px_decimals"] = spec.px_decimals if spec.px_decimals is not None else 6 - spec.sz_decimals
         if self.tick is not None:
-            made["tick"], made["sig_figs"] = _step(self.tick, "tick"), None
+            changed["tick"], changed["sig_figs"] = _step(self.tick, "tick"), None
         if self.min_notional is not None:
-            made["min_notional"] = _step(self.min_notional, "least order")
+            changed["min_notional"] = _step(self.min_notional, "least order")
         if self.depth_usd is not None:
-            lot = replace(spec, **made).lot
+            lot = replace(spec, **changed).lot
             size = int(self.depth_usd * E8) * E8 // px // lot * lot
-            made["level_size"] = max(lot, size) if self.depth_usd else 0
-        return replace(spec, **made)
+            changed["level_size"] = max(lot, size) if self.depth_usd else 0
+        return replace(spec, **changed)
 
 
 def _scaled(value: Decimal, name: str, *, least: int = 0) -> int:
@@ -202,10 +202,10 @@ class SessionOptions:
         if self.caps:
             check_caps(self.caps)
         last = 0
-        for one in sorted(self.outages, key=lambda outage: outage.at_ms):
-            if one.ms <= 0 or one.at_ms < last:
+        for outage in sorted(self.outages, key=lambda outage: outage.at_ms):
+            if outage.ms <= 0 or outage.at_ms < last:
                 raise ConfigError("outages must have a length and must not overlap")
-            last = one.end_ms
+            last = outage.end_ms
 
     def spec_of(self, spec: MarketSpec, px: int) -> MarketSpec:
         """A market's listing in this session."""
@@ -223,13 +223,15 @@ class SessionOptions:
             path=plain["path"],
             latency_ms=plain["latency_ms"],
             rules={
-                "" if name == "*" else name: MarketRules(**{key: Decimal(value) for key, value in one.items()})
-                for name, one in plain["rules"].items()
+                "" if name == "*" else name: MarketRules(**{key: Decimal(value) for key, value in rule.items()})
+                for name, rule in plain["rules"].items()
             },
             outages=tuple(Outage(outage["at_ms"], outage["for_ms"]) for outage in plain["outages"]),
             settlements={
-                name: Settlement(one["at_ms"], None if one["outcome"] is None else Decimal(one["outcome"]))
-                for name, one in plain.get("settlements", {}).items()
+                name: Settlement(
+                    settlement["at_ms"], None if settlement["outcome"] is None else Decimal(settlement["outcome"])
+                )
+                for name, settlement in plain.get("settlements", {}).items()
             },
             seed=plain["seed"],
             caps=caps_from_json(plain.get("caps", {})),
@@ -246,13 +248,16 @@ class SessionOptions:
             "path": self.path,
             "latency_ms": self.latency_ms,
             "rules": {
-                name or "*": {key: str(value) for key in one.__slots__ if (value := getattr(one, key)) is not None}
-                for name, one in sorted(self.rules.items())
+                name or "*": {key: str(value) for key in rule.__slots__ if (value := getattr(rule, key)) is not None}
+                for name, rule in sorted(self.rules.items())
             },
             "outages": [{"at_ms": outage.at_ms, "for_ms": outage.ms} for outage in self.outages],
             "settlements": {
-                name: {"at_ms": one.at_ms, "outcome": None if one.outcome is None else str(one.outcome)}
-                for name, one in sorted(self.settlements.items())
+                name: {
+                    "at_ms": settlement.at_ms,
+                    "outcome": None if settlement.outcome is None else str(settlement.outcome),
+                }
+                for name, settlement in sorted(self.settlements.items())
             },
             "seed": self.seed,
             "caps": caps_as_json(self.caps),

@@ -134,16 +134,16 @@ def watching_clock(found: list[str]) -> Iterator[None]:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    found = _Watch.found
-    if found is None or (describe := _EVENTS.get(event)) is None or len(found) >= READS_MAX:
+    noted = _Watch.found
+    if noted is None or (describe := _EVENTS.get(event)) is None or len(noted) >= READS_MAX:
         return
     try:
         text = describe(*args)
     except Exception:  # noqa: BLE001 - an error of a hook would end the strategy's own call
         text = f"calls {event}"
     frame = currentframe()
-    if text is not None and text not in found and _is_of_strategy(None if frame is None else frame.f_back):
-        found.append(text)
+    if text is not None and text not in noted and _is_of_strategy(None if frame is None else frame.f_back):
+        noted.append(text)
 
 
 def _is_of_strategy(frame: FrameType | None) -> bool:

@@ -86,15 +86,15 @@ class RecordedAnswers:
             self._by_key = {}
             for row in _rows(self._options.file):
                 self._by_key[row["key"]] = self._by_cause[row["strategy"], row["cause"]] = row
-        found = self._by_key.get(question.key)
+        recorded = self._by_key.get(question.key)
         if self._options.answers == "live":
-            if found is None or found["answer"] is None:
-                found = self._asked(strategy, question)
-        elif found is None and self._options.answers == "alike":
-            found = self._by_cause.get((strategy, question.cause))
-            if found is None or found["setup"] != question.setup:
+            if recorded is None or recorded["answer"] is None:
+                recorded = self._asked(strategy, question)
+        elif recorded is None and self._options.answers == "alike":
+            recorded = self._by_cause.get((strategy, question.cause))
+            if recorded is None or recorded["setup"] != question.setup:
                 return "no answer is recorded for this question"
-        elif found is None:
+        elif recorded is None:
             raise StrategyError(
                 f"no recorded answer for the question on {question.cause} ({iso(question.asked_ms)})"
                 + ("" if self._options.file is None else f" in {self._options.file}")
@@ -102,14 +102,14 @@ class RecordedAnswers:
                 " model with --agents live --max-usd AMOUNT"
             )
         answered = Answered(
-            found["answer"],
-            found["problem"],
-            found["model"],
-            found["tokens_in"],
-            found["tokens_out"],
-            None if found["usd"] is None else float(found["usd"]),
+            recorded["answer"],
+            recorded["problem"],
+            recorded["model"],
+            recorded["tokens_in"],
+            recorded["tokens_out"],
+            None if recorded["usd"] is None else float(recorded["usd"]),
         )
-        self._replies[strategy] = Reply(question.cause, question.asked_ms, question.key, answered, found["took_ms"])
+        self._replies[strategy] = Reply(question.cause, question.asked_ms, question.key, answered, recorded["took_ms"])
         return None
 
     def answered(self) -> list[str]:

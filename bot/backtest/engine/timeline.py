@@ -119,12 +119,12 @@ def timeline_of(
 def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int, is_cut: bool) -> dict[str, int]:
     """When each event market with a settlement ends. ConfigError for a settlement that cannot happen."""
     ends, last_ms = {}, max(data_end_ms.values(), default=0)
-    for market, one in options.settlements.items():
+    for market, settlement in options.settlements.items():
         if market not in data_end_ms:
             raise ConfigError(f"{market} cannot be settled: no strategy trades it")
         if CATALOGUE[market].spec.margin_mode != "full":
             raise ConfigError(f"{market} cannot be settled: it is not an event market")
-        ends[market] = at_ms = one.after(data_end_ms[market])
+        ends[market] = at_ms = settlement.after(data_end_ms[market])
         if at_ms <= start_ms:
             raise ConfigError(f"{market} is settled at {iso(at_ms)}, and the session begins at {iso(start_ms)}")
         if last_ms < at_ms and not is_cut and (options.end_ms is None or at_ms <= options.end_ms):

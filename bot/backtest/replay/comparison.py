@@ -216,16 +216,16 @@ def _run(
     """Run the backtest with a journal on disk, and read that journal."""
     folder = Path(tempfile.mkdtemp(prefix="bot-replay-"))
     try:
-        made = Backtest(
+        repeated = Backtest(
             settings, candles, options, rates=rates or {}, journal_path=folder / queries.FILE, address=address
         )
         # The file is deleted afterwards, so it need not survive a power cut.
-        made.journal.db.execute("PRAGMA synchronous=OFF")
-        made.run(events=io.StringIO())
+        repeated.journal.db.execute("PRAGMA synchronous=OFF")
+        repeated.run(events=io.StringIO())
         with queries.opened(folder) as db:
             record = of_journal(db, name="replay")
         # The first decision may be later.
-        record.start_ms = made.session.timeline.start_ms
+        record.start_ms = repeated.session.timeline.start_ms
         return record
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -195,20 +195,20 @@ def _ts(fill: ReplayedFill) -> int:
 def read_journal(folder: Path, *, since_ms: int = 0) -> RunRecord:
     """Read the newest epoch of a journal. Counting starts at `since_ms`. BotError if there is nothing to replay."""
     with queries.opened(folder) as db:
-        made = of_journal(db, name=str(folder), since_ms=since_ms)
-    if not made.decisions and not made.fills and not (made.marks and made.done):
+        record = of_journal(db, name=str(folder), since_ms=since_ms)
+    if not record.decisions and not record.fills and not (record.marks and record.done):
         raise BotError(f"{folder}: its journal has no decision and no fill yet: there is nothing to replay")
-    return made
+    return record
 
 
 def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> RunRecord:
-    made = RunRecord(name)
+    record = RunRecord(name)
     meta = {row["name"]: row["value"] for row in queries.rows(db, "SELECT name, value FROM meta")}
     cursor = queries.rows(db, "SELECT epoch FROM cursor")
-    made.address = meta.get("address")
-    made.epoch = epoch = cursor[0]["epoch"] if cursor else 0
+    record.address = meta.get("address")
+    record.epoch = epoch = cursor[0]["epoch"] if cursor else 0
     marks = marks_in(meta.get(NOTE))
-    made.marks, made.marked_ms = [mark for mark in marks if mark.get("epoch") == epoch], known_since(marks)
+    record.marks, record.marked_ms = [mark for mark in marks if mark.get("epoch") == epoch], known_since(marks)
     events = [
         json.loads(row["payload"])
         for row in queries.rows(db, "SELECT payload FROM events WHERE epoch=? ORDER BY seq", (epoch,))
@@ -218,9 +218,9 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> RunRe
     # Constants only.
     for row in queries.rows(db, f"SELECT {columns} FROM intents WHERE epoch=? ORDER BY seq", (epoch,)):  # noqa: S608
         key = DecisionKey(row["strategy"], row["market"], _cause(row["cause"], names), row["ordinal"], row["leg"])
-        made.keys[row["id"]] = key
+        record.keys[row["id"]] = key
         bar = queries.traces(db, row["id"]).get("bar")
-        made.decisions[key] = Decided(
+        record.decisions[key] = Decided(
             key,
             row["opened_ms"],
             row["action"],
@@ -231,20 +231,24 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> RunRe
             bar,
         )
     for row in queries.rows(db, "SELECT strategy, cause, ordinal, code, message FROM refusals"):
-        made.refusals[row["strategy"], _cause(row["cause"], names), row["ordinal"]] = row["code"], row["message"]
+        record.refusals[row["strategy"], _cause(row["cause"], names), row["ordinal"]] = row["code"], row["message"]
     for row in queries.rows(db, "SELECT market, interval, at_ms FROM progress"):
-        made.done[row["market"], row["interval"]] = row["at_ms"]
-    _fold(made, events, since_ms)
-    instants = [decision.at_ms for decision in made.decisions.values()] + [event["ts"] for event in events]
-    starts = [int(mark["atMs"]) for mark in made.marks]
-    made.start_ms = min([*starts, *instants], default=0)
+        record.done[row["market"], row["interval"]] = row["at_ms"]
+    _fold(record, events, since_ms)
+    instants = [decision.at_ms for decision in record.decisions.values()] + [event["ts"] for event in events]
+    starts = [int(mark["atMs"]) for mark in record.marks]
+    record.start_ms = min([*starts, *instants], default=0)
     oldest = queries.rows(db, "SELECT min(seq) AS seq FROM events")[0]["seq"]
     if oldest is not None and oldest > 1 and events:
-        made.is_cut, made.start_ms = True, events[0]["ts"]
-    made.end_ms = max([*instants, *made.done.values(), *starts], default=0)
-    if made.marks and "balanceUsd" in made.marks[0] and int(made.marks[0]["atMs"]) <= min([*instants, made.end_ms]):
-        made.start_usd = Decimal(made.marks[0]["balanceUsd"])
-    return made
+        record.is_cut, record.start_ms = True, events[0]["ts"]
+    record.end_ms = max([*instants, *record.done.values(), *starts], default=0)
+    if (
+        record.marks
+        and "balanceUsd" in record.marks[0]
+        and int(record.marks[0]["atMs"]) <= min([*instants, record.end_ms])
+    ):
+        record.start_usd = Decimal(record.marks[0]["balanceUsd"])
+    return record
 
 
 def of_events(path: Path, *, again: RunRecord, start_usd: Decimal) -> RunRecord:
@@ -252,7 +256,7 @@ def of_events(path: Path, *, again: RunRecord, start_usd: Decimal) -> RunRecord:
 
     It has no intents, so its order ids are looked up in `again`, another run of the same account.
     """
-    made = RunRecord(str(path), is_whole=False, start_usd=start_usd)
+    record = RunRecord(str(path), is_whole=False, start_usd=start_usd)
     try:
         events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
@@ -260,15 +264,15 @@ def of_events(path: Path, *, again: RunRecord, start_usd: Decimal) -> RunRecord:
     keys = _ids(again, _names(events, again.start_ms))
     for event in events:
         used = event.get("idempotencyKey")
-        if used is None or used in made.keys:
+        if used is None or used in record.keys:
             continue
         key = keys.get(used) or DecisionKey("", str(event.get("coin")), f"order:{used}", 0, "order")
-        made.keys[used] = key
-        made.decisions[key] = Decided(key, event["ts"], "order", {}, "accepted", None, None, None)
-    _fold(made, events, again.start_ms)
-    made.start_ms = min((event["ts"] for event in events), default=0)
-    made.end_ms = max((event["ts"] for event in events), default=0)
-    return made
+        record.keys[used] = key
+        record.decisions[key] = Decided(key, event["ts"], "order", {}, "accepted", None, None, None)
+    _fold(record, events, again.start_ms)
+    record.start_ms = min((event["ts"] for event in events), default=0)
+    record.end_ms = max((event["ts"] for event in events), default=0)
+    return record
 
 
 def _ids(again: RunRecord, names: Mapping[str, str]) -> dict[str, DecisionKey]:
@@ -277,7 +281,7 @@ def _ids(again: RunRecord, names: Mapping[str, str]) -> dict[str, DecisionKey]:
     The id of a decision on an event is derived from the event's id in `names`.
     """
     ids = {name: event_id for event_id, name in names.items()}
-    found = {}
+    by_id = {}
     for used, key in again.keys.items():
         if key.cause in ids:
             used = intent_key(
@@ -291,8 +295,8 @@ def _ids(again: RunRecord, names: Mapping[str, str]) -> dict[str, DecisionKey]:
             )
         elif key.cause.startswith("event:"):
             continue
-        found[used] = key
-    return found
+        by_id[used] = key
+    return by_id
 
 
 def _fold(made: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
@@ -355,11 +359,11 @@ def _before(kind: str, data: Mapping[str, Any]) -> Decimal | None:
 def _names(events: Iterable[Mapping[str, Any]], since_ms: int) -> dict[str, str]:
     """By event id: a name that is the same in every run, made of kind, market and number."""
     counted: Counter[tuple[Any, ...]] = Counter()
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for event in events:
         kind, market = f"{event['type']}.{event['subtype']}", str(event.get("coin") or "")
-        found[event["id"]] = f"event:{kind}:{market}:{_number(counted, event, since_ms, kind, market)}"
-    return found
+        names[event["id"]] = f"event:{kind}:{market}:{_number(counted, event, since_ms, kind, market)}"
+    return names
 
 
 def _number(counted: Counter[tuple[Any, ...]], event: Mapping[str, Any], since_ms: int, *what: Any) -> int:

@@ -42,8 +42,8 @@ class Axis(NamedTuple):
 
 def axis(values: Iterable[float], start: float, end: float, *, zero: bool = True) -> Axis:
     """An axis that holds every value, and zero if asked."""
-    found = [*values, *([0.0] if zero else [])]
-    low, high = min(found), max(found)
+    shown = [*values, *([0.0] if zero else [])]
+    low, high = min(shown), max(shown)
     if low == high:
         low, high = low - 1, high + 1
     room = 0.04 * (high - low)
@@ -55,14 +55,20 @@ def histogram(found: Sequence[Bin], unit: str, label: str) -> str:
     if not found:
         return ""
     x = Axis(found[0].low, found[-1].high, LEFT, WIDTH - RIGHT)
-    y = axis([one.trades for one in found], HEIGHT - BOTTOM, TOP)
+    y = axis([bucket.trades for bucket in found], HEIGHT - BOTTOM, TOP)
     parts = [_grid(x, y, unit, "trades")]
-    for one in found:
-        if one.trades:
-            title = f"{axis_text(one.low)} to {axis_text(one.high)} {unit}: {one.trades:,}"
-            gap = min(1.0, 0.1 * (x.at(one.high) - x.at(one.low)))
+    for bucket in found:
+        if bucket.trades:
+            title = f"{axis_text(bucket.low)} to {axis_text(bucket.high)} {unit}: {bucket.trades:,}"
+            gap = min(1.0, 0.1 * (x.at(bucket.high) - x.at(bucket.low)))
             parts.append(
-                _bar((x.at(one.low), x.at(one.high) - gap), y, one.trades, "down" if one.high <= 1e-12 else "up", title)
+                _bar(
+                    (x.at(bucket.low), x.at(bucket.high) - gap),
+                    y,
+                    bucket.trades,
+                    "down" if bucket.high <= 1e-12 else "up",
+                    title,
+                )
             )
     if x.low < 0 < x.high:
         parts.append(f'<line class="zero" x1="{x.at(0)}" x2="{x.at(0)}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
@@ -97,18 +103,18 @@ def scatter(points: Sequence[ChartPoint], x_label: str, y_label: str, label: str
     """A point for each trade: a filled circle for a profit, a cross for a loss."""
     if not points:
         return ""
-    x = axis([one.x for one in points], LEFT, WIDTH - RIGHT)
-    y = axis([one.y for one in points], HEIGHT - BOTTOM, TOP)
+    x = axis([point.x for point in points], LEFT, WIDTH - RIGHT)
+    y = axis([point.y for point in points], HEIGHT - BOTTOM, TOP)
     parts = [_grid(x, y, x_label, y_label)]
-    for one in points[-POINTS_MAX:]:
-        at_x, at_y = x.at(one.x), y.at(one.y)
-        if one.is_good:
+    for point in points[-POINTS_MAX:]:
+        at_x, at_y = x.at(point.x), y.at(point.y)
+        if point.is_good:
             parts.append(
-                f'<circle class="up" cx="{at_x}" cy="{at_y}" r="3"><title>{escaped(one.title)}</title></circle>'
+                f'<circle class="up" cx="{at_x}" cy="{at_y}" r="3"><title>{escaped(point.title)}</title></circle>'
             )
         else:
             path = f"M{at_x - 3:.1f} {at_y - 3:.1f}l6 6m0-6l-6 6"
-            parts.append(f'<path class="cross" d="{path}"><title>{escaped(one.title)}</title></path>')
+            parts.append(f'<path class="cross" d="{path}"><title>{escaped(point.title)}</title></path>')
     return _svg(label, parts)
 
 

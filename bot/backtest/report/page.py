@@ -72,8 +72,8 @@ def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
     else:
         names, runs = names_of(run, other), [run, other]
         parts = [_compared(run, other, names)]
-        for one, name in zip(runs, names, strict=True):
-            parts += [_config(one, f"Config of {name}"), _assumptions(one, f"Assumptions of {name}")]
+        for shown, name in zip(runs, names, strict=True):
+            parts += [_config(shown, f"Config of {name}"), _assumptions(shown, f"Assumptions of {name}")]
     return _page(runs, names, _head(runs, names), parts)
 
 
@@ -206,7 +206,7 @@ def _panels(run: StoredRun) -> str:
     trades = finished(run.trades)
     returns = [pct for trade in trades if (pct := return_pct(trade)) is not None]
     multiples = [trade.r_multiple for trade in trades if trade.r_multiple is not None]
-    made = [
+    panels = [
         *_rolling_panels(run),
         panel(
             "Returns of trades",
@@ -230,16 +230,16 @@ def _panels(run: StoredRun) -> str:
             "USD after costs, UTC",
         ),
     ]
-    body = "".join(filter(None, made))
+    body = "".join(filter(None, panels))
     return section("Days and trades", f'<div class="panels">{body}</div>' if body else "")
 
 
 def _rolling_panels(run: StoredRun) -> list[str]:
-    found = rolling(daily_of(run))
+    windows = rolling(daily_of(run))
     first_day = run.summary["course"]["fromMs"] // DAY_MS + WINDOW_DAYS - 1
-    days = [iso((first_day + n) * DAY_MS)[:10] for n in range(len(found))]
-    sharpes = charts.ChartLine("Sharpe ratio", [one.sharpe for one in found], "first")
-    volatility = charts.ChartLine("Volatility", [100 * one.volatility for one in found], "second")
+    days = [iso((first_day + n) * DAY_MS)[:10] for n in range(len(windows))]
+    sharpes = charts.ChartLine("Sharpe ratio", [window.sharpe for window in windows], "first")
+    volatility = charts.ChartLine("Volatility", [100 * window.volatility for window in windows], "second")
     note = f"Of the last {WINDOW_DAYS} days, for a year"
     return [
         panel("Rolling Sharpe ratio", charts.lines(days, [sharpes], "ratio", "Rolling Sharpe ratio"), note),
@@ -250,21 +250,21 @@ def _rolling_panels(run: StoredRun) -> list[str]:
 def _excursions(run: StoredRun) -> str:
     points = []
     for trade in finished(run.trades):
-        found = excursion(trade)
-        if found is not None:
+        extremes = excursion(trade)
+        if extremes is not None:
             title = f"#{trade.number} {trade.market} {trade.side}: {on_page(signed_usd(trade.pnl_usd))} USD"
-            points.append(charts.ChartPoint(found.adverse_pct, found.favorable_pct, trade.pnl_usd > 0, title))
+            points.append(charts.ChartPoint(extremes.adverse_pct, extremes.favorable_pct, trade.pnl_usd > 0, title))
     return charts.scatter(points, "MAE [%]", "MFE [%]", "Maximum adverse and favorable excursion of each trade")
 
 
 def _groups(groups: Sequence[TradeGroup], label: str) -> str:
-    if not any(one.trades for one in groups):
+    if not any(group.trades for group in groups):
         return ""
     titles = [
-        f"{one.name}: {on_page(signed_usd(one.result_usd))} USD, {one.won} of {many(one.trades, 'trade')} won"
-        for one in groups
+        f"{group.name}: {on_page(signed_usd(group.result_usd))} USD, {group.won} of {many(group.trades, 'trade')} won"
+        for group in groups
     ]
-    return charts.bars([one.name for one in groups], [one.result_usd for one in groups], titles, "USD", label)
+    return charts.bars([group.name for group in groups], [group.result_usd for group in groups], titles, "USD", label)
 
 
 def _exposure(run: StoredRun) -> str:
@@ -348,7 +348,7 @@ def _config(run: StoredRun, title: str) -> str:
     """The config as it was written, the options of the run, and every param of each strategy, those with their
     default included.
     """
-    strategies = "".join(_strategy(one) for one in run.manifest["strategies"])
+    strategies = "".join(_strategy(strategy) for strategy in run.manifest["strategies"])
     rows = [(name, _plain(value)) for name, value in run.manifest["options"].items()]
     options = table((Column("Option", "words"), Column("Value", "words")), rows)
     text = f"<h3>Config file</h3><pre tabindex=0>{escaped(run.manifest['config']['text'])}</pre>"

@@ -34,16 +34,17 @@ def chart_data(runs: Sequence[StoredRun], names: Sequence[str]) -> dict[str, Any
     if len(runs) > 1:
         return data
     (run,) = runs
-    guardians = [one for one in run.summary.get("guardians", ()) if one["market"] is None]
+    guardians = [guardian for guardian in run.summary.get("guardians", ()) if guardian["market"] is None]
     trades = run.trades[-TRADES_MAX:]
     by = guardian_of(run)
     return data | {
         "markets": {market: _market(run, market, trades) for market in run.chart},
         "trades": [_trade(trade, by.get(trade.number)) for trade in trades],
         "outages": [
-            [one["atMs"] // 1000, (one["atMs"] + one["forMs"]) // 1000] for one in run.summary.get("outages", ())
+            [outage["atMs"] // 1000, (outage["atMs"] + outage["forMs"]) // 1000]
+            for outage in run.summary.get("outages", ())
         ],
-        "guardians": [[one["ts"] // 1000, one["type"]] for one in guardians[-GUARDIANS_MAX:]],
+        "guardians": [[guardian["ts"] // 1000, guardian["type"]] for guardian in guardians[-GUARDIANS_MAX:]],
     }
 
 
@@ -127,7 +128,7 @@ def _market(run: StoredRun, market: str, trades: Sequence[StoredTrade]) -> dict[
 
 def _trade(trade: StoredTrade, guardian: str | None) -> list[Any]:
     """In the order of TRADE in page.js."""
-    found, pct = excursion(trade), return_pct(trade)
+    extremes, pct = excursion(trade), return_pct(trade)
     return [
         trade.number,
         trade.strategy,
@@ -144,8 +145,8 @@ def _trade(trade: StoredTrade, guardian: str | None) -> list[Any]:
         round(trade.pnl_usd, 4),
         _rounded(pct),
         trade.r_multiple,
-        _rounded(found and found.adverse_pct),
-        _rounded(found and found.favorable_pct),
+        _rounded(extremes and extremes.adverse_pct),
+        _rounded(extremes and extremes.favorable_pct),
     ]
 
 

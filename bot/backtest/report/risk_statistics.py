@@ -36,12 +36,12 @@ def rolling(returns: Sequence[float], days: int = WINDOW_DAYS) -> list[Rolling]:
 
     Volatility: the standard deviation of a sample times the root of 365. Sharpe ratio: as in `statistics.sharpe`.
     """
-    found = []
+    windows = []
     for end in range(days, len(returns) + 1):
         window = returns[end - days : end]
         spread = deviation(window)
-        found.append(Rolling(sharpe(window), (spread or 0.0) * math.sqrt(DAYS_A_YEAR)))
-    return found
+        windows.append(Rolling(sharpe(window), (spread or 0.0) * math.sqrt(DAYS_A_YEAR)))
+    return windows
 
 
 def value_at_risk(returns: Sequence[float], level: float) -> float | None:
@@ -106,9 +106,9 @@ def moments_of(returns: Sequence[float]) -> Moments | None:
     middle, spread = fmean(returns), stdev(returns)
     if spread == 0:
         return None
-    population = math.sqrt(fmean((one - middle) ** 2 for one in returns))
-    skewness = fmean(((one - middle) / population) ** 3 for one in returns)
-    kurtosis = fmean(((one - middle) / population) ** 4 for one in returns)
+    population = math.sqrt(fmean((value - middle) ** 2 for value in returns))
+    skewness = fmean(((value - middle) / population) ** 3 for value in returns)
+    kurtosis = fmean(((value - middle) / population) ** 4 for value in returns)
     return Moments(len(returns), middle / spread, skewness, kurtosis)
 
 

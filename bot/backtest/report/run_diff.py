@@ -81,7 +81,7 @@ def names_of(run: StoredRun, other: StoredRun) -> tuple[str, str]:
         differing = [f"{key}={_value_text(value)}" for key, value in params.items() if others.get(key) != value]
         more = [f"and {len(differing) - PARAMS_NAMED} more"] if len(differing) > PARAMS_NAMED else []
         names.append(", ".join([*differing[:PARAMS_NAMED], *more]))
-    configs = [str(one.manifest["config"]["name"]) for one in (run, other)]
+    configs = [str(each.manifest["config"]["name"]) for each in (run, other)]
     first, second = (": ".join(filter(None, both)) for both in zip(configs, names, strict=True))
     return (first, second) if first != second else (f"{first} ({run.name})", f"{second} ({other.name})")
 
@@ -100,9 +100,9 @@ def _value_text(value: Any) -> str:
 
 def differences(run: StoredRun, other: StoredRun) -> list[str]:
     """The differences between two manifests, each with its path; empty when both ran the same."""
-    found: list[str] = []
-    _differ("", run.manifest, other.manifest, found)
-    return found
+    lines: list[str] = []
+    _differ("", run.manifest, other.manifest, lines)
+    return lines
 
 
 def unexplained(run: StoredRun, other: StoredRun) -> str | None:

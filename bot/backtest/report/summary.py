@@ -129,7 +129,7 @@ def range_of(band: Mapping[str, Any] | None, name: str, value: Any) -> tuple[Any
     """The lowest and the highest value of a figure over all path policies; None where it has one value."""
     if band is None:
         return None
-    values = [value, *(one["figures"].get(name, value) for one in _paths_of(band).values())]
+    values = [value, *(path["figures"].get(name, value) for path in _paths_of(band).values())]
     known = [value for value in values if value is not None]
     return (min(known), max(known)) if known and (len(known) < len(values) or min(known) != max(known)) else None
 
@@ -162,13 +162,13 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
     terminal.
     """
     paths = _paths_of(band)
-    differ = {name: one["differing"] for name, one in paths.items() if any(one["differing"].values())}
+    differ = {name: path["differing"] for name, path in paths.items() if any(path["differing"].values())}
     if not differ:
         return [f"band: the paths {', '.join(paths)} give the same trades"]
     lines = [
         f"band: the path {name} ends at {usd(paths[name]['figures']['Equity Final [$]'])}; "
-        f"{many(one['here'], 'trade')} of this run and {one['there']:,} of that path differ"
-        for name, one in differ.items()
+        f"{many(counts['here'], 'trade')} of this run and {counts['there']:,} of that path differ"
+        for name, counts in differ.items()
     ]
     same = [name for name in paths if name not in differ]
     if same:
@@ -233,16 +233,16 @@ def monthly(run: StoredRun) -> dict[int, list[float | None]]:
         row = max(row + 1, bisect_right(run.at_ms, ms_of(after), row))
         ends[moment.year, moment.month] = run.equity[row - 1]
     before = float(run.summary["startUsd"])
-    found: dict[int, list[float | None]] = {}
+    by_year: dict[int, list[float | None]] = {}
     for (year, month), value in ends.items():
-        found.setdefault(year, [None] * 13)[month - 1] = 100 * (value / before - 1) if before else 0.0
+        by_year.setdefault(year, [None] * 13)[month - 1] = 100 * (value / before - 1) if before else 0.0
         before = value
-    for months in found.values():
+    for months in by_year.values():
         whole = 1.0
-        for one in months[:12]:
-            whole *= 1 + (one or 0) / 100
+        for gain in months[:12]:
+            whole *= 1 + (gain or 0) / 100
         months[12] = 100 * (whole - 1)
-    return found
+    return by_year
 
 
 def costs_of(run: StoredRun) -> list[Figure]:
@@ -265,29 +265,29 @@ def sums(parts: Mapping[str, Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 
 def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
     """Finished trades, result and costs of each market, in the form that summary.json has for each strategy."""
-    found: dict[str, list[StoredTrade]] = {}
+    trades_by_market: dict[str, list[StoredTrade]] = {}
     for trade in run.trades:
-        found.setdefault(trade.market, []).append(trade)
-    made = {}
-    for market, trades in sorted(found.items()):
+        trades_by_market.setdefault(trade.market, []).append(trade)
+    rows = {}
+    for market, trades in sorted(trades_by_market.items()):
         done = [trade for trade in trades if trade.exit_ms is not None]
         won = sum(trade.pnl_usd > 0 for trade in done)
-        made[market] = {
+        rows[market] = {
             "# Trades": len(done),
             "Win Rate [%]": round(100 * won / len(done), 6) if done else None,
             **{key: round(fsum(map(attrgetter(name), trades)), 8) for key, name in _AMOUNTS.items()},
         }
-    return made
+    return rows
 
 
 def guardian_of(run: StoredRun) -> dict[int, str]:
     """For each trade that a guardian ended, by number: the type of the newest guardian that acted on it."""
     fired = run.summary.get("guardians", ())
-    found = {number: guardian["type"] for guardian in fired for number in guardian.get("trades", ())}
+    types = {number: guardian["type"] for guardian in fired for number in guardian.get("trades", ())}
     return {
-        trade.number: found[trade.number]
+        trade.number: types[trade.number]
         for trade in run.trades
-        if trade.exit_kind in BY_GUARDIAN and trade.number in found
+        if trade.exit_kind in BY_GUARDIAN and trade.number in types
     }
 
 
@@ -349,12 +349,12 @@ def risk_of(run: StoredRun) -> dict[str, float | None]:
     such days.
     """
     returns = daily_of(run, only_with_prices=True)
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for level in LEVELS:
         for name, formula in (("Value at Risk", value_at_risk), ("Exp. Shortfall", expected_shortfall)):
             value = formula(returns, level)
-            found[f"{name} ({100 * level:.0f}) [%]"] = None if value is None else round(100 * value, DECIMALS)
-    return found
+            values[f"{name} ({100 * level:.0f}) [%]"] = None if value is None else round(100 * value, DECIMALS)
+    return values
 
 
 def worst_drawdowns(run: StoredRun) -> list[Drawdown]:
@@ -373,33 +373,35 @@ def more_as_json(run: StoredRun) -> dict[str, Any]:
     """The figures that the report computes from the stored results, besides those of summary.json."""
     trades, course = finished(run.trades), run.summary["course"]
     return {
-        "months": {str(year): dict(zip((*MONTHS, "Year"), found, strict=True)) for year, found in monthly(run).items()},
+        "months": {
+            str(year): dict(zip((*MONTHS, "Year"), months, strict=True)) for year, months in monthly(run).items()
+        },
         "markets": by_market(run),
         "risk": risk_of(run),
         "ofFewDays": list(extrapolated(run.summary["figures"], course["toMs"] - course["fromMs"])),
         "drawdowns": [
             {
-                "peakMs": one.peak_ms,
-                "lowMs": one.low_ms,
-                "endMs": one.end_ms if one.is_over else None,
-                "depthPct": round(100 * one.depth, DECIMALS),
+                "peakMs": drawdown.peak_ms,
+                "lowMs": drawdown.low_ms,
+                "endMs": drawdown.end_ms if drawdown.is_over else None,
+                "depthPct": round(100 * drawdown.depth, DECIMALS),
             }
-            for one in worst_drawdowns(run)
+            for drawdown in worst_drawdowns(run)
         ],
         "exposure": {
-            one.market: {
-                "timePct": round(one.time_pct, DECIMALS),
-                "meanUsd": round(one.mean_usd, DECIMALS),
-                "sharePct": round(one.share_pct, DECIMALS),
+            exposure.market: {
+                "timePct": round(exposure.time_pct, DECIMALS),
+                "meanUsd": round(exposure.mean_usd, DECIMALS),
+                "sharePct": round(exposure.share_pct, DECIMALS),
             }
-            for one in exposure_of(run)
+            for exposure in exposure_of(run)
         },
         "hours": _groups_as_json(by_hour(trades)),
         "weekdays": _groups_as_json(by_weekday(trades)),
         "config": run.manifest["config"]["text"],
         "params": {
-            one["name"]: one.get("params")
-            for one in run.manifest["strategies"]
+            strategy["name"]: strategy.get("params")
+            for strategy in run.manifest["strategies"]
             # None: an older version ran it
         },
         "assumptions": run.manifest["assumptions"],
@@ -408,7 +410,8 @@ def more_as_json(run: StoredRun) -> dict[str, Any]:
 
 def _groups_as_json(groups: Sequence[TradeGroup]) -> dict[str, dict[str, Any]]:
     return {
-        one.name: {"trades": one.trades, "won": one.won, "resultUsd": round(one.result_usd, DECIMALS)} for one in groups
+        group.name: {"trades": group.trades, "won": group.won, "resultUsd": round(group.result_usd, DECIMALS)}
+        for group in groups
     }
 
 

@@ -36,11 +36,11 @@ def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequen
 
     `corner` stands over the names of the rows, `names` over their values.
     """
-    found = list(rows)
-    largest = max((abs(value) for _, values in found for value in values if value is not None), default=0.0) or 1.0
+    listed = list(rows)
+    largest = max((abs(value) for _, values in listed for value in values if value is not None), default=0.0) or 1.0
     body = [
         [f'<th scope="row">{escaped(name)}</th>', *(_heat(value, largest) for value in values)]
-        for name, values in found
+        for name, values in listed
     ]
     return _framed([(name, "") for name in (corner, *names)], body, label=label, kind="heat")
 

@@ -91,8 +91,8 @@ def _grouped(
     for trade in trades:
         results[group_of(trade)].append(trade.pnl_usd)
     return [
-        TradeGroup(name, len(found), sum(usd > 0 for usd in found), math.fsum(found))
-        for name, found in zip(names, results, strict=True)
+        TradeGroup(name, len(gains), sum(usd > 0 for usd in gains), math.fsum(gains))
+        for name, gains in zip(names, results, strict=True)
     ]
 
 
@@ -113,15 +113,15 @@ def exposure_by_market(trades: Sequence[StoredTrade], *, start_ms: int, end_ms: 
     for trade in trades:
         until = end_ms if trade.exit_ms is None else trade.exit_ms
         spans.setdefault(trade.market, []).append((trade.entry_ms, until, trade.size * entry_cost(trade)))
-    weights = {market: math.fsum((end - start) * usd for start, end, usd in found) for market, found in spans.items()}
+    weights = {market: math.fsum((end - start) * usd for start, end, usd in held) for market, held in spans.items()}
     whole = math.fsum(weights.values())
-    made = []
-    for market, found in sorted(spans.items()):
-        held_ms = sum(end - start for start, end, _ in found)
-        time = exposure(((start, end) for start, end, _ in found), start_ms, end_ms)
+    exposures = []
+    for market, held in sorted(spans.items()):
+        held_ms = sum(end - start for start, end, _ in held)
+        time = exposure(((start, end) for start, end, _ in held), start_ms, end_ms)
         mean_usd = weights[market] / held_ms if held_ms else 0.0
-        made.append(MarketExposure(market, 100 * time, mean_usd, 100 * weights[market] / whole if whole else 0.0))
-    return made
+        exposures.append(MarketExposure(market, 100 * time, mean_usd, 100 * weights[market] / whole if whole else 0.0))
+    return exposures
 
 
 class Bin(NamedTuple):
@@ -146,7 +146,7 @@ def bins(values: Sequence[float], count: int = BINS) -> list[Bin]:
     counts = [0] * (max(places) - first + 1)
     for place in places:
         counts[place - first] += 1
-    return [Bin((first + n) * width, (first + n + 1) * width, found) for n, found in enumerate(counts)]
+    return [Bin((first + n) * width, (first + n + 1) * width, trades) for n, trades in enumerate(counts)]
 
 
 def nice_step(step: float) -> float:

@@ -14,10 +14,10 @@ from bot.words import many
 
 def run_lines(returns: Sequence[float], monte_carlo: Mapping[str, Any] | None) -> list[str]:
     """All sentences of one run. `returns` are those of its days, `monte_carlo` as in `monte_carlo_lines`."""
-    found, lines = moments_of(returns), monte_carlo_lines(monte_carlo or {})
-    if found is not None:
+    moments, lines = moments_of(returns), monte_carlo_lines(monte_carlo or {})
+    if moments is not None:
         lines.insert(
-            0, f"{sharpe_text(found, 'the true')} It holds if no other params were tried; bot sweep allows for those."
+            0, f"{sharpe_text(moments, 'the true')} It holds if no other params were tried; bot sweep allows for those."
         )
     return lines
 
@@ -71,5 +71,5 @@ def monte_carlo_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def _quantiles_text(found: Sequence[float], unit: str) -> str:
-    low, middle, high = (f"{one:,.2f}" for one in found)
+    low, middle, high = (f"{value:,.2f}" for value in found)
     return f"{low} to {high}{unit} (5 % to 95 %), median {middle}{unit}"

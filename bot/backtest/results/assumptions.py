@@ -247,11 +247,11 @@ def _multipliers(market: VenueMarket, *, is_funded: bool) -> Iterator[str]:
 
 def _settled(options: SessionOptions, cursor: MarketCursor, end_ms: int) -> str:
     """How an event market ends."""
-    one = options.settlements.get(cursor.coin)
-    at_ms = None if one is None else one.after(cursor.ts[-1] + cursor.step_ms)
-    if one is None or at_ms is None or at_ms > end_ms:
+    settlement = options.settlements.get(cursor.coin)
+    at_ms = None if settlement is None else settlement.after(cursor.ts[-1] + cursor.step_ms)
+    if settlement is None or at_ms is None or at_ms > end_ms:
         return "is not settled within the session: a position at the end is valued at the last close"
-    pays = "0 or 1, whichever its last price is nearer to" if one.outcome is None else f"{one.outcome:f}"
+    pays = "0 or 1, whichever its last price is nearer to" if settlement.outcome is None else f"{settlement.outcome:f}"
     return f"settled at {iso(at_ms)[:19]}: a share of Yes pays {pays}; resting orders are canceled, and trading ends"
 
 

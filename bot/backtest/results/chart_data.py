@@ -41,13 +41,15 @@ def chart_of(timeline: Timeline, specs: Sequence[StrategySpec]) -> dict[str, Any
     limit = max(CANDLES_MIN, min(CANDLES_MAX, CANDLES_IN_ALL // max(1, len(timeline.cursors))))
     chart = {cursor.coin: _thinned(cursor, limit) for cursor in timeline.cursors}
     wanted = wanted_series(specs)
-    cursors = {BarSeries(one.cursor.coin, one.interval): one for one in timeline.series_cursors}
+    cursors = {BarSeries(cursor.cursor.coin, cursor.interval): cursor for cursor in timeline.series_cursors}
     for spec in specs:
         for market in spec.strategy.markets:
             series = BarSeries(market, spec.interval)
-            one = chart[market]
-            ends = [ts + one["stepMs"] for ts in one["ts"]]
-            one["indicators"] += _indicators(spec, market, cursors[series], timeline.start_ms, wanted[series], ends)
+            market_chart = chart[market]
+            ends = [ts + market_chart["stepMs"] for ts in market_chart["ts"]]
+            market_chart["indicators"] += _indicators(
+                spec, market, cursors[series], timeline.start_ms, wanted[series], ends
+            )
     return chart
 
 
@@ -74,17 +76,17 @@ def _indicators(
     first bar of its warm-up on.
     """
     strategy, candles = spec.strategy, cursor.candles
-    found = declared(type(strategy))
-    if not found or not ends:
+    named = declared(type(strategy))
+    if not named or not ends:
         return []
     at_ms, step_ms = candles.at_ms, cursor.step_ms
     first = max(0, bisect_right(at_ms, start_ms - step_ms) - min(wanted, WARM_UP_MAX))
     last = bisect_right(at_ms, ends[-1] - step_ms)
     rows = [bisect_right(at_ms, end - step_ms, first, last) - 1 for end in ends]
-    indicators = Indicators(found, [market], strategy.params)
+    indicators = Indicators(named, [market], strategy.params)
     indicators.begin(spec.interval)
     begin_longer(indicators, spec.interval, candles, start_ms)
-    drawn: list[list[float | None]] = [[None] * len(ends) for _ in found]
+    drawn: list[list[float | None]] = [[None] * len(ends) for _ in named]
     # Points before `first` have no bar.
     at = bisect_left(rows, first)
     # Each series of values goes on from chunk to chunk.
@@ -95,10 +97,10 @@ def _indicators(
         for values, (_, column) in zip(drawn, computed, strict=True):
             values[at:upto] = [_rounded(column[row - begin]) for row in rows[at:upto]]
         at = upto
-    made = []
-    for one, values in zip(found.values(), drawn, strict=True):
-        described = one.described(strategy.params)
-        made.append(
+    lines = []
+    for indicator, values in zip(named.values(), drawn, strict=True):
+        described = indicator.described(strategy.params)
+        lines.append(
             {
                 "strategy": strategy.name,
                 "name": described.name,
@@ -107,7 +109,7 @@ def _indicators(
                 "values": values,
             }
         )
-    return made
+    return lines
 
 
 def _rounded(value: float | None) -> float | None:

@@ -59,8 +59,8 @@ class ColumnStore(Sequence[T], Generic[T]):
         if value is None:
             self._columns[number][at] = NOTHING
             return
-        self._columns[number] = made = list(self._columns[number])
-        made[at] = value
+        self._columns[number] = copied = list(self._columns[number])
+        copied[at] = value
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -71,7 +71,7 @@ class ColumnStore(Sequence[T], Generic[T]):
     def __getitem__(self, at: slice) -> Sequence[T]: ...
     def __getitem__(self, at: int | slice) -> T | Sequence[T]:
         if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
+            return [self[row] for row in range(*at.indices(len(self)))]
         at = range(len(self))[at]
         moving = self._moving.get(at)
         if moving is not None:

@@ -44,15 +44,15 @@ class Curve:
         )
         text = (head % len(self.at_ms)).encode()
         text += b" " * (-(len(text) + 11) % 64) + b"\n"
-        made = bytearray(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
-        start = len(made)
-        made += bytes(24 * len(self.at_ms))
+        content = bytearray(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
+        start = len(content)
+        content += bytes(24 * len(self.at_ms))
         # Columns are laid into the rows eight bytes at a time, each with a stride of three.
-        view = memoryview(made)[start:].cast("q")
+        view = memoryview(content)[start:].cast("q")
         columns: tuple[array[Any], ...] = (self.at_ms, self.equity, self.exposure)
         for at, column in enumerate(columns):
             view[at::3] = memoryview(column).cast("B").cast("q")
-        return made
+        return content
 
 
 def curve_of(

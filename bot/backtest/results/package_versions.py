@@ -31,7 +31,8 @@ def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
     names = [_names(module) for module in loaded]
     owners = _distributions(tuple(sys.path)) if any(names) else {}
     return [
-        {name: found for top in sorted(tops) for name, found in _versions(top, owners.get(top, []))} for tops in names
+        {name: version for top in sorted(tops) for name, version in _versions(top, owners.get(top, []))}
+        for tops in names
     ]
 
 
@@ -44,10 +45,10 @@ def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
 
 
 def _names(loaded: Loaded) -> set[str]:
-    found = _imported(loaded.path)
+    names = _imported(loaded.path)
     if loaded.origin != "file":
-        found.add(loaded.strategy.__module__.partition(".")[0])
-    return found - OURS - sys.stdlib_module_names
+        names.add(loaded.strategy.__module__.partition(".")[0])
+    return names - OURS - sys.stdlib_module_names
 
 
 def _imported(source: Path | None) -> set[str]:
@@ -56,13 +57,13 @@ def _imported(source: Path | None) -> set[str]:
         tree = ast.parse(b"" if source is None else source.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return set()
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def _versions(top: str, owners: list[str]) -> list[tuple[str, str]]:
@@ -93,7 +94,7 @@ def _digest(top: str) -> str:
     files = [(path.relative_to(root).as_posix(), path) for root in roots for path in sorted(root.rglob("*.py"))]
     if spec.origin is not None and not files:
         files = [(Path(spec.origin).name, Path(spec.origin))]
-    made = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name, path in files:
-        made.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"sha256:{made.hexdigest()}"
+        sha256.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"sha256:{sha256.hexdigest()}"

@@ -186,11 +186,11 @@ def newest_run(folder: Path) -> Path | None:
 
 
 def _whole(path: Path) -> dict[str, Any]:
-    found = _json(path)
+    content = _json(path)
     for name in REQUIRED[path.name]:
-        if not _has(found, name.split(".")):
+        if not _has(content, name.split(".")):
             raise BotError(f"{path}: has no {name}: the file is not complete; run the backtest again")
-    return found
+    return content
 
 
 def _has(found: Any, keys: Sequence[str]) -> bool:
@@ -204,12 +204,12 @@ def _has(found: Any, keys: Sequence[str]) -> bool:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise BotError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise BotError(f"{path}: is not a JSON object")
-    return found
+    return content
 
 
 def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
@@ -232,17 +232,17 @@ def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
 
 
 def _trades(path: Path) -> tuple[StoredTrade, ...]:
-    found = []
+    trades = []
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
         if tuple(rows.fieldnames or ()) not in (COLUMNS, (*COLUMNS, *EXTREMES)):
             raise BotError(f"{path}:1: the columns are not those of a run: {', '.join((*COLUMNS, *EXTREMES))}")
         for line, row in enumerate(rows, start=2):
             try:
-                found.append(_trade(row))
+                trades.append(_trade(row))
             except (TypeError, ValueError, KeyError) as error:
                 raise BotError(f"{path}:{line}: is no trade: {error}") from None
-    return tuple(found)
+    return tuple(trades)
 
 
 def _trade(row: dict[str, str]) -> StoredTrade:

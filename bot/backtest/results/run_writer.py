@@ -181,9 +181,11 @@ def failures_as_json(failures: OrderFailures) -> dict[str, Any]:
         "refusals": dict(sorted(failures.refusals.items())),
         "rejections": dict(sorted(failures.rejections.items())),
         "unfilled": dict(sorted(failures.unfilled.items())),
-        "firstRefusals": {code: _failure_as_json(one) for code, one in sorted(failures.first_refusals.items())},
-        "firstRejections": {code: _failure_as_json(one) for code, one in sorted(failures.first_rejections.items())},
-        "firstUnfilled": {code: _failure_as_json(one) for code, one in sorted(failures.first_unfilled.items())},
+        "firstRefusals": {code: _failure_as_json(failure) for code, failure in sorted(failures.first_refusals.items())},
+        "firstRejections": {
+            code: _failure_as_json(failure) for code, failure in sorted(failures.first_rejections.items())
+        },
+        "firstUnfilled": {code: _failure_as_json(failure) for code, failure in sorted(failures.first_unfilled.items())},
     }
 
 
@@ -211,12 +213,12 @@ def by_strategy(trips: Iterable[RoundTrip]) -> dict[str, dict[str, Any]]:
     """Number, profit and costs of the finished trades of each strategy; positions that no strategy opened are under
     "".
     """
-    found: dict[str, list[int]] = {}
+    by_name: dict[str, list[int]] = {}
     for trip in trips:
-        sums = found.setdefault(trip.strategy, [0] * 6)
+        sums = by_name.setdefault(trip.strategy, [0] * 6)
         is_done = trip.exit_ms > 0
         event_buffer = (is_done, is_done and trip.pnl > 0, trip.pnl, trip.fees, trip.funding, trip.slipped)
-        found[trip.strategy] = list(map(add, sums, event_buffer))
+        by_name[trip.strategy] = list(map(add, sums, event_buffer))
     return {
         name: {
             "# Trades": done,
@@ -226,7 +228,7 @@ def by_strategy(trips: Iterable[RoundTrip]) -> dict[str, dict[str, Any]]:
             "fundingUsd": format_e8(funding),
             "slippageUsd": format_e8(usd_of(slipped)),
         }
-        for name, (done, won, pnl, fees, funding, slipped) in sorted(found.items())
+        for name, (done, won, pnl, fees, funding, slipped) in sorted(by_name.items())
     }
 
 
@@ -339,11 +341,11 @@ def manifest_of(
 @cache
 def code_sha256() -> str:
     """SHA-256 over every source file of the package, sorted by name, as they were at the first call in this process."""
-    made = hashlib.sha256()
+    sha256 = hashlib.sha256()
     package = Path(__file__).resolve().parents[2]
     for path in sorted(package.rglob("*.py")):
-        made.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return made.hexdigest()
+        sha256.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return sha256.hexdigest()
 
 
 # ── The folder ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -164,24 +164,24 @@ def daily_returns(
     an exchange's Friday that are Saturday in UTC count to Friday, and those of its Monday that are Sunday to Monday.
     After a loss of everything there are no more returns.
     """
-    found: list[float] = []
+    changes: list[float] = []
     row, before = 0, start_usd
     last = start_ms // DAY_MS * DAY_MS
     while row < len(at_ms) and before > 0:
         first, midnight = row, -(-at_ms[row] // DAY_MS) * DAY_MS
         row = bisect_right(at_ms, midnight, row)
         if not only_with_prices:
-            found += [0.0] * ((midnight - last) // DAY_MS - 1)
-        elif row < len(at_ms) and is_evening_before(at_ms[first]) and (not found or last < midnight - DAY_MS):
+            changes += [0.0] * ((midnight - last) // DAY_MS - 1)
+        elif row < len(at_ms) and is_evening_before(at_ms[first]) and (not changes or last < midnight - DAY_MS):
             # A market that never closes has values on Saturday, so its Sunday is a day.
             continue
         last, change = midnight, usd[row - 1] / before - 1
-        if only_with_prices and found and is_evening_after(at_ms[row - 1]):
-            found[-1] = (1 + found[-1]) * (1 + change) - 1
+        if only_with_prices and changes and is_evening_after(at_ms[row - 1]):
+            changes[-1] = (1 + changes[-1]) * (1 + change) - 1
         else:
-            found.append(change)
+            changes.append(change)
         before = usd[row - 1]
-    return found
+    return changes
 
 
 def is_evening_after(at_ms: int) -> bool:
@@ -228,7 +228,7 @@ def annual_growth(start_usd: float, end_usd: float, ms: int) -> float | None:
 
 def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float) -> list[Drawdown]:
     """All drawdowns, in the order of time."""
-    found: list[Drawdown] = []
+    falls: list[Drawdown] = []
     peak, low, since, low_ms = start_usd, start_usd, start_ms, start_ms
     assert len(at_ms) == len(usd)
     for start in range(0, len(usd), BLOCK_ROWS):
@@ -240,14 +240,14 @@ def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, star
         for at, value in zip(at_ms[start : start + BLOCK_ROWS], block, strict=True):
             if value >= peak:
                 if low < peak:
-                    found.append(Drawdown(since, at, (peak - low) / peak, low_ms))
+                    falls.append(Drawdown(since, at, (peak - low) / peak, low_ms))
                 peak = low = value
                 since = at
             elif value < low:
                 low, low_ms = value, at
     if low < peak:
-        found.append(Drawdown(since, at_ms[-1], (peak - low) / peak, low_ms, is_over=False))
-    return found
+        falls.append(Drawdown(since, at_ms[-1], (peak - low) / peak, low_ms, is_over=False))
+    return falls
 
 
 def sqn(results: Sequence[float]) -> float | None:

@@ -420,7 +420,7 @@ class TradeLedger:
 
 def digest_of(bodies: Iterable[dict[str, Any]]) -> str:
     """The digest of events in a client's form: parsed JSON, in order."""
-    made = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for body in bodies:
-        made.update(line_of_body(body).encode())
-    return made.hexdigest()
+        sha256.update(line_of_body(body).encode())
+    return sha256.hexdigest()

@@ -55,12 +55,12 @@ def split_over(a: int, b: int) -> int:
     """The same in 64 bits: four steps of two digits."""
     if a > AMOUNT_MAX or b > AMOUNT_MAX or float(a) * E8 > RESULT_MAX * float(b):
         return TOO_LARGE
-    found, rest = a // b, a % b
+    quotient, rest = a // b, a % b
     for _ in range(4):
         rest *= 100
-        found = found * 100 + rest // b
+        quotient = quotient * 100 + rest // b
         rest %= b
-    return found
+    return quotient
 
 
 times = jit(split_times) if IS_COMPILED else plain_times

@@ -326,10 +326,10 @@ def paid(position: ScreenPosition, from_ms: int, until_ms: int, px: int, rules: 
     amount = 0
     hour_ms = from_ms
     while hour_ms < until_ms:
-        one = funding_of(position.size, px, rate_at(hour_ms, rules))
-        if one > AMOUNT_MAX:
+        payment = funding_of(position.size, px, rate_at(hour_ms, rules))
+        if payment > AMOUNT_MAX:
             return AMOUNT_MAX + 1
-        amount -= position.side * one
+        amount -= position.side * payment
         hour_ms += HOUR_MS
     return amount
 

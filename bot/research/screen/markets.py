@@ -74,8 +74,8 @@ def _why_not(settings: Settings, specs: Sequence[StrategySpec], options: Session
         "caps": options.caps,
         "settlements": options.settlements,
     }
-    found = [name for name, is_given in given.items() if is_given]
-    return f"it knows no {' and no '.join(found)}" if found else None
+    unknown = [name for name, is_given in given.items() if is_given]
+    return f"it knows no {' and no '.join(unknown)}" if unknown else None
 
 
 @dataclass
@@ -151,7 +151,7 @@ def ground_of(
     (cursor,) = timeline.cursors
     if cursor.step:
         raise ConfigError("the screen begins at the open of a candle; choose --from so that it is one")
-    used = next(one for one in candles if one.market == market and one.step_ms == cursor.step_ms)
+    used = next(driver for driver in candles if driver.market == market and driver.step_ms == cursor.step_ms)
     columns = [scaled_prices(column) for column in (used.open, used.high, used.low, used.close)]
     at_ms = np.frombuffer(used.at_ms, dtype=np.int64)
     before = cursor.last_px(options.path)
@@ -234,16 +234,16 @@ def bars_of(ground: ScreenSetup, spec: StrategySpec) -> BarArrays:
     strategy, rows = spec.strategy, spec.strategy.indicators
     assert isinstance(rows, SignalRows)
     first, bars = first_bar(ground, spec), ground.bars
-    columns = [np.frombuffer(one, dtype=np.float64)[first:] for one in bars.columns[1:]]
-    found = dict(zip(rows.lines, columns, strict=False))
-    for name, one in declared(type(strategy)).items():
-        described = one.described(strategy.params)
+    columns = [np.frombuffer(column, dtype=np.float64)[first:] for column in bars.columns[1:]]
+    lines = dict(zip(rows.lines, columns, strict=False))
+    for name, indicator in declared(type(strategy)).items():
+        described = indicator.described(strategy.params)
         key = (first, described.function, described.numbers, described.line, described.source, described.interval)
         if key not in ground.lines:
-            ground.lines[key] = _line(ground, one, spec, first, columns)
-        found[name] = ground.lines[key]
+            ground.lines[key] = _line(ground, indicator, spec, first, columns)
+        lines[name] = ground.lines[key]
     closes = np.frombuffer(bars.at_ms, dtype=np.int64)[first:] + bars.step_ms
-    return BarArrays(bars.market, found, closes)
+    return BarArrays(bars.market, lines, closes)
 
 
 def _line(ground: ScreenSetup, indicator: Indicator, spec: StrategySpec, first: int, columns: Sequence[Any]) -> Any:
@@ -266,7 +266,7 @@ def averages(values: Any, bars: int) -> Any:
     """Simple moving averages by the running sum of bot.strategy.indicators.Sma, equal to the last bit."""
     import numpy as np
 
-    found = np.full(len(values), np.nan)
+    means = np.full(len(values), np.nan)
     sums = np.cumsum(np.concatenate([values[:bars], values[bars:] - values[:-bars]]))
     if (
         len(sums) and sums.min() < FAR_SMALLER * sums.max()
@@ -274,8 +274,8 @@ def averages(values: Any, bars: int) -> Any:
     ):
         plain = values.tolist()
         return np.array(Sma(bars).column(Columns(plain, plain, plain, plain, plain)), dtype=np.float64)
-    found[bars - 1 :] = sums[bars - 1 :] / bars
-    return found
+    means[bars - 1 :] = sums[bars - 1 :] / bars
+    return means
 
 
 def orders_of(ground: ScreenSetup, spec: StrategySpec, signals: Signals, codes: Any, first: int) -> ScreenOrders:
@@ -341,15 +341,15 @@ def scaled(given: Any, unit: int, rounding: str) -> Any:
     exact = np.where(np.isfinite(values), values, 0.0) * unit
     nearest = np.rint(exact)
     if rounding == ROUND_HALF_EVEN:
-        made, doubtful = nearest, np.abs(np.abs(exact - nearest) - 0.5) < _TIE
+        whole, doubtful = nearest, np.abs(np.abs(exact - nearest) - 0.5) < _TIE
     else:
-        made = np.floor(exact) if rounding == ROUND_DOWN else np.ceil(exact)
+        whole = np.floor(exact) if rounding == ROUND_DOWN else np.ceil(exact)
         doubtful = np.abs(exact - nearest) < _TIE
-    found = made.astype(np.int64)
+    steps = whole.astype(np.int64)
     for row in np.nonzero(doubtful & (exact != 0))[0]:
         number = given if np.ndim(given) == 0 else float(values[row])
-        found[row] = int((Decimal(repr(number)) * unit).to_integral_value(rounding))
-    return found
+        steps[row] = int((Decimal(repr(number)) * unit).to_integral_value(rounding))
+    return steps
 
 
 def plain(columns: Part) -> Part:

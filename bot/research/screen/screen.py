@@ -65,7 +65,7 @@ class Screened:
         is_over = kind != OPEN_END
         exits = at_ms[np.where(is_over, out, entry)] + np.where(step < 3, step * (step_ms // 3), step_ms - 1)
         return at_ms[entry].tolist(), [
-            one if is_known else None for one, is_known in zip(exits.tolist(), is_over.tolist(), strict=True)
+            instant if is_known else None for instant, is_known in zip(exits.tolist(), is_over.tolist(), strict=True)
         ]
 
     def curve(self) -> tuple[list[int], list[float]]:
@@ -129,21 +129,23 @@ class Screened:
         }
         held_ms = sum(end_ms if out is None else out for out in exits) - sum(entries)
         exposed = held_ms / (end_ms - ground.start_ms)
-        found = statistics(
+        measured = statistics(
             at_ms, equity, trades, start_ms=ground.start_ms, start_usd=start_usd, prices=prices, exposed=exposed
         )
-        return found, daily_returns(at_ms, equity, start_ms=ground.start_ms, start_usd=start_usd, only_with_prices=True)
+        return measured, daily_returns(
+            at_ms, equity, start_ms=ground.start_ms, start_usd=start_usd, only_with_prices=True
+        )
 
 
 def _extremes(equity: Any, ground: ScreenSetup) -> list[Any]:
     """The rows of the highest and of the lowest equity of each hour, the first of equal ones."""
     import numpy as np
 
-    hours, found = ground.hours, []
+    hours, kept = ground.hours, []
     for highest in (np.maximum, np.minimum):
         rows = np.flatnonzero(equity == highest.reduceat(equity, ground.hour_starts)[hours])
-        found.append(rows[np.diff(hours[rows], prepend=-1) != 0])
-    return found
+        kept.append(rows[np.diff(hours[rows], prepend=-1) != 0])
+    return kept
 
 
 def screen(ground: ScreenSetup, spec: StrategySpec) -> Screened:
@@ -171,9 +173,9 @@ def _check_lookback(rows: SignalRows, bars: BarArrays, codes: Any) -> None:
 
     lookback, count = rows.lookback, len(codes)
     (wanted,) = np.nonzero(codes)
-    found = {*np.linspace(lookback - 1, count - 1, SAMPLES // 2, dtype=int).tolist()} if count >= lookback else set()
-    found |= {int(row) for row in wanted[:: max(1, len(wanted) // (SAMPLES // 2))]}
-    for row in sorted(found):
+    sampled = {*np.linspace(lookback - 1, count - 1, SAMPLES // 2, dtype=int).tolist()} if count >= lookback else set()
+    sampled |= {int(row) for row in wanted[:: max(1, len(wanted) // (SAMPLES // 2))]}
+    for row in sorted(sampled):
         window = rows.window(bars, row)
         if window is not None and rows.evaluated_arrays(window)[1][-1] != codes[row]:
             raise StrategyError(
