@@ -284,7 +284,7 @@ def _with_config_hint(error: click.ClickException) -> click.ClickException:
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if ctx is None or not any("--config" in param.opts for param in ctx.command.params):
         return error
-    found = re.search(r"unexpected extra argument \((\S+\.ya?ml)\)", error.message)
-    if found is None:
+    extra = re.search(r"unexpected extra argument \((\S+\.ya?ml)\)", error.message)
+    if extra is None:
         return error
-    return click.UsageError(f"{error.message}: give the config as --config {found[1]}", ctx)
+    return click.UsageError(f"{error.message}: give the config as --config {extra[1]}", ctx)

@@ -169,8 +169,8 @@ class Dashboard:
         """The messages of an open page. Those who have signed in see the same, so that they share them."""
 
         async def values() -> Data | str:
-            found = await self._values(page, query)
-            return str(found) if isinstance(found, NoSuchPage) else found
+            answer = await self._values(page, query)
+            return str(answer) if isinstance(answer, NoSuchPage) else answer
 
         def goes_on() -> bool:
             return self._sign_in.knows(cookie)
@@ -187,11 +187,11 @@ class Dashboard:
         return parts if chart is None else parts | {CHART: json.dumps(chart, separators=(",", ":"))}
 
     async def static(self, request: Request) -> Response:
-        found = self._documents.static.get(request.path_params["name"])
-        if found is None:
+        file = self._documents.static.get(request.path_params["name"])
+        if file is None:
             return refused(404, "no such file")
         headers = {"cache-control": "private, max-age=31536000, immutable"} if request.url.query else {}
-        return Response(found[0], media_type=found[1], headers=headers)
+        return Response(file[0], media_type=file[1], headers=headers)
 
     # -- backtests
 

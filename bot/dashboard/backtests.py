@@ -60,7 +60,7 @@ class Backtests:
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> list[tuple[str, int, Data]]:
-        found = []
+        runs = []
         with suppress(OSError):
             for path in self.folder.glob("*/summary.json"):
                 # A run that is a link is left out: OutsideFolder is a ValueError.
@@ -69,8 +69,8 @@ class Backtests:
                     at_ns = path.stat().st_mtime_ns
                     if self._summaries.get(path, (0, {}))[0] != at_ns:
                         self._summaries[path] = (at_ns, json.loads(path.read_text(encoding="utf-8")))
-                    found.append((path.parent.name, at_ns // 1_000_000, self._summaries[path][1]))
-        return sorted(found, key=lambda one: one[1], reverse=True)[:RUNS_MAX]
+                    runs.append((path.parent.name, at_ns // 1_000_000, self._summaries[path][1]))
+        return sorted(runs, key=lambda run: run[1], reverse=True)[:RUNS_MAX]
 
     def _folder_of(self, name: str) -> Path:
         """The folder of a run that the list has. A name with a path in it is none."""
@@ -96,10 +96,10 @@ class Backtests:
 
     async def comparison(self, one: str, two: str) -> Data:
         """The answer of `bot compare --json`."""
-        found: Data = json.loads(
+        answer: Data = json.loads(
             await self._run("compare", "--json", "--", str(self._folder_of(one)), str(self._folder_of(two)))
         )
-        return found
+        return answer
 
     async def _run(self, *arguments: str) -> bytes:
         process = await asyncio.create_subprocess_exec(

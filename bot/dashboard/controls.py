@@ -81,48 +81,51 @@ def _resumed(seen: Seen, name: str) -> Subject | None:
         return _strategy(seen, name)
     strategies = seen.status.get("strategies") or ()
     waiting = (seen.status.get("intents") or {}).get("waiting") or ()
-    states = ", ".join(f"{one['name']} {one['state']}" for one in strategies)
-    orders = "".join(f"; {one['action']} {one['market']} of {one['strategy']} waits for you" for one in waiting)
+    states = ", ".join(f"{strategy['name']} {strategy['state']}" for strategy in strategies)
+    orders = "".join(
+        f"; {intent['action']} {intent['market']} of {intent['strategy']} waits for you" for intent in waiting
+    )
     stamp = identity.resume_stamp(seen.account, strategies, waiting)
     return Subject(f"every strategy on {_account_text(seen)} ({states or 'none is known'}{orders})", stamp, {"by": BY})
 
 
 def _strategy(seen: Seen, name: str) -> Subject | None:
-    for one in seen.status.get("strategies") or ():
-        if one["name"] == name:
-            why = f": {one['why']}" if one.get("why") else ""
-            text = f"the strategy {name} ({one['state']}{why}) on {', '.join(one['markets'])}"
-            return Subject(text, identity.strategy_stamp(seen.account, one), {"by": BY, "strategy": name})
+    for strategy in seen.status.get("strategies") or ():
+        if strategy["name"] == name:
+            why = f": {strategy['why']}" if strategy.get("why") else ""
+            text = f"the strategy {name} ({strategy['state']}{why}) on {', '.join(strategy['markets'])}"
+            return Subject(text, identity.strategy_stamp(seen.account, strategy), {"by": BY, "strategy": name})
     return None
 
 
 def _position(seen: Seen, name: str) -> Subject | None:
-    for one in seen.snapshot.positions:
-        if one["market"] == name:
-            text = (
-                f"the position {name} {one['side']} {formatting.size(one['size'])} at {formatting.px(one['entry_px'])}"
-            )
-            body = {"market": name, "side": one["side"], "opened_ms": one.get("opened_ms") or 0}
-            return Subject(text, identity.position_stamp(seen.account, one), body)
+    for position in seen.snapshot.positions:
+        if position["market"] == name:
+            size = f"{formatting.size(position['size'])} at {formatting.px(position['entry_px'])}"
+            text = f"the position {name} {position['side']} {size}"
+            body = {"market": name, "side": position["side"], "opened_ms": position.get("opened_ms") or 0}
+            return Subject(text, identity.position_stamp(seen.account, position), body)
     return None
 
 
 def _entry(seen: Seen, name: str) -> Subject | None:
-    for one in seen.snapshot.orders:
-        if one["oid"] == name and one["action"] == "open":
-            what = f"{one['market']} {one['side']} {formatting.size(one['size'])} at {formatting.px(one['limit_px'])}"
-            return Subject(f"the entry order {name}: {what}", identity.order_stamp(seen.account, one), {"oid": name})
+    for order in seen.snapshot.orders:
+        if order["oid"] == name and order["action"] == "open":
+            size = f"{formatting.size(order['size'])} at {formatting.px(order['limit_px'])}"
+            what = f"{order['market']} {order['side']} {size}"
+            return Subject(f"the entry order {name}: {what}", identity.order_stamp(seen.account, order), {"oid": name})
     return None
 
 
 def _proposal(seen: Seen, name: str) -> Subject | None:
-    for one in seen.proposals:
-        if name and one["id"].startswith(name.upper()):
-            what = f"{one['market']} {one['side']} {one['size']} at about {one['est_px']} ({one['notional_usd']} USD)"
-            stop = f"stop {one['stop_px']}" if one.get("stop_px") else "WITHOUT A STOP"
-            text = f"the entry {name} of {one['strategy']}: {what}, {stop}"
-            body = {"id": one["id"], "by": BY}
-            return Subject(text, identity.proposal_stamp(seen.account, one), body)
+    for proposal in seen.proposals:
+        if name and proposal["id"].startswith(name.upper()):
+            size = f"{proposal['size']} at about {proposal['est_px']} ({proposal['notional_usd']} USD)"
+            what = f"{proposal['market']} {proposal['side']} {size}"
+            stop = f"stop {proposal['stop_px']}" if proposal.get("stop_px") else "WITHOUT A STOP"
+            text = f"the entry {name} of {proposal['strategy']}: {what}, {stop}"
+            body = {"id": proposal["id"], "by": BY}
+            return Subject(text, identity.proposal_stamp(seen.account, proposal), body)
     return None
 
 
@@ -252,8 +255,10 @@ def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:
             " owner lifts it."
         )
         lines.append(f"Entries canceled: {len(result['canceledOids'])}.")
-        lines += [f"Closed: {one['symbol']} {one['side']} {one['size']}." for one in result["trades"]]
-        lines += [f"Open: {one['coin']} {one['side']} {one['size']}." for one in result["positions"]]
+        lines += [f"Closed: {trade['symbol']} {trade['side']} {trade['size']}." for trade in result["trades"]]
+        lines += [
+            f"Open: {position['coin']} {position['side']} {position['size']}." for position in result["positions"]
+        ]
         return lines
     if action_name == "close":
         return [
@@ -273,10 +278,10 @@ def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:
                 f" {what}."
             )
         ]
-    lines += [f"{one['name']}: {one['state']}." for one in answer.get("strategies", ())]
+    lines += [f"{strategy['name']}: {strategy['state']}." for strategy in answer.get("strategies", ())]
     if resting := answer.get("resting"):
         lines.append(f"Resting entries can still fill: {', '.join(resting)}.")
-    lines += [f"Reviewed: {one}." for one in answer.get("looked_at", ())]
+    lines += [f"Reviewed: {name}." for name in answer.get("looked_at", ())]
     if answer.get("forgotten"):
         lines.append(f"NOT SAVED: {answer['forgotten']}.")
     return lines

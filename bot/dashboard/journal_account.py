@@ -37,7 +37,7 @@ def last_snapshot(folder: Path, trouble: str) -> DaemonSnapshot:
             fold_wire_event(state, Event.model_validate(event))
         run = queries.run_note(db)
         strategies = _strategies(db, run)
-    positions = tuple(_position(one, state) for one in state.positions.values())
+    positions = tuple(_position(position, state) for position in state.positions.values())
     status = {
         "state": "NOT RUNNING",
         "why": None,
@@ -47,19 +47,19 @@ def last_snapshot(folder: Path, trouble: str) -> DaemonSnapshot:
         "base_url": run.get("base_url") or _embedded(folder),
         "config": run.get("config"),
         "strategies": strategies,
-        "intents": {"waiting": [one for one in last.open_intents if one["state"] == "quarantined"]},
-        "had_dead_man": any(one.type == "dead_man_switch" for one in state.guardians.values()),
+        "intents": {"waiting": [intent for intent in last.open_intents if intent["state"] == "quarantined"]},
+        "had_dead_man": any(guardian.type == "dead_man_switch" for guardian in state.guardians.values()),
     }
     guardians = [
         {
-            "id": one.id,
-            "type": one.type,
-            "market": one.market,
-            "latched": one.latched,
-            "blocks_opens": one.blocks_opens,
-            "active": one.active,
+            "id": guardian.id,
+            "type": guardian.type,
+            "market": guardian.market,
+            "latched": guardian.latched,
+            "blocks_opens": guardian.blocks_opens,
+            "active": guardian.active,
         }
-        for one in state.guardians.values()
+        for guardian in state.guardians.values()
     ]
     return DaemonSnapshot(
         last.written_ms,
@@ -67,7 +67,7 @@ def last_snapshot(folder: Path, trouble: str) -> DaemonSnapshot:
         is_running=False,
         status=status,
         positions=positions,
-        orders=tuple(_order(one, state) for one in state.orders.values()),
+        orders=tuple(_order(order, state) for order in state.orders.values()),
         guardians={"config": [], "guardians": guardians},
         is_of_journal=True,
     )
@@ -126,28 +126,28 @@ def _strategies(db: sqlite3.Connection, run: Mapping[str, Any]) -> list[Data]:
     Profit of open positions is not in the journal.
     """
     books = {row["strategy"]: row for row in queries.books(db)}
-    found = []
-    for one in run.get("strategies") or [{"name": name} for name in books if not name.startswith("@")]:
-        row = books.get(one["name"])
+    rows = []
+    for strategy in run.get("strategies") or [{"name": name} for name in books if not name.startswith("@")]:
+        row = books.get(strategy["name"])
         book = None
         if row is not None:
             fees, funding = Decimal(row["fees_usd"]), Decimal(row["funding_usd"])
             book = {"fills": row["fills"], "fees_usd": row["fees_usd"], "funding_usd": row["funding_usd"]}
             realized = Decimal(row["realized_usd"]) - Decimal(row["margin_lost_usd"])
             book["closed_usd"] = format_decimal(realized - fees + funding)
-        found.append(
+        rows.append(
             {
-                "name": one["name"],
+                "name": strategy["name"],
                 "state": "NOT RUNNING",
                 "why": None,
-                "markets": one.get("markets", ()),
-                "interval": one.get("interval", ""),
-                "budget_usd": one.get("budget_usd"),
+                "markets": strategy.get("markets", ()),
+                "interval": strategy.get("interval", ""),
+                "budget_usd": strategy.get("budget_usd"),
                 "book": book,
                 "resting": [],
             }
         )
-    return found
+    return rows
 
 
 def _embedded(folder: Path) -> str:

@@ -94,7 +94,7 @@ class PageView:
             self._last = Update(number, self._now_ms(), before)
         else:
             parts = {name: (text, number) for name, text in self._render(values).items()}
-            same = {name: one for name, one in before.items() if name in parts and parts[name][0] == one[0]}
+            same = {name: part for name, part in before.items() if name in parts and parts[name][0] == part[0]}
             self._shown, self._last = values, Update(number, self._now_ms(), parts | same)
         return self._last
 

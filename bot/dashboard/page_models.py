@@ -151,21 +151,21 @@ def journal_known(one: Read, reading: Reading[Any]) -> Known:
 
 
 async def overview_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
-    snapshot, wallet = one.snapshot, one.wallet.value
+    current = await read(sources, query)
+    snapshot, wallet = current.snapshot, current.wallet.value
     span = query.get("range", "1d")
     if span not in SPANS:
         raise NoSuchPage(f"range is one of {', '.join(SPANS)}")
-    curve, curve_known = await _curve(sources, one, span)
+    curve, curve_known = await _curve(sources, current, span)
     rows = curve.points[-CURVE_ROWS_MAX:][::-1]
-    account_known = one.daemon if not snapshot.trouble or wallet is None else one.wallet.known
-    one.values["known"] |= {
+    account_known = current.daemon if not snapshot.trouble or wallet is None else current.wallet.known
+    current.values["known"] |= {
         "account": account_known,
-        "positions": positions_known(one),
+        "positions": positions_known(current),
         "curve": curve_known,
         "health": unknown("a daemon that does not answer has no health.") if snapshot.trouble else NOW,
     }
-    return one.values | {
+    return current.values | {
         "figures": overview.figures(snapshot, wallet),
         "positions": overview.position_rows(snapshot, wallet),
         "health": overview.health(snapshot, await _price_age_s(sources, snapshot)),
@@ -189,7 +189,7 @@ async def _curve(sources: PageSources, one: Read, span: str) -> tuple[overview.V
 
     def closed(db: Any) -> list[tuple[int, Decimal]]:
         trips = round_trips.trips(queries.all_events(db, round_trips.TYPES))
-        return [(one.closed_ms, one.net_usd) for one in trips if one.closed_ms is not None]
+        return [(trip.closed_ms, trip.net_usd) for trip in trips if trip.closed_ms is not None]
 
     trips = await sources.daemon.journal(closed)
     known = trips.known if trips.value is None else journal_known(one, trips)
@@ -206,7 +206,7 @@ def _value_chart(curve: overview.ValueCurve) -> Data:
 
 async def _price_age_s(sources: PageSources, snapshot: DaemonSnapshot) -> float | None:
     """Age of the newest price of the first market, beyond its running bar of one minute; on the service's clock."""
-    coins = [coin for one in (snapshot.status or {}).get("strategies", ()) for coin in one["markets"]]
+    coins = [coin for strategy in (snapshot.status or {}).get("strategies", ()) for coin in strategy["markets"]]
     now_ms = snapshot.service_ms
     if not coins or not now_ms or snapshot.trouble:
         return None
@@ -217,13 +217,13 @@ async def _price_age_s(sources: PageSources, snapshot: DaemonSnapshot) -> float 
 
 
 async def market_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
-    snapshot, wallet = one.snapshot, one.wallet.value
+    current = await read(sources, query)
+    snapshot, wallet = current.snapshot, current.wallet.value
     markets = await sources.service.markets()
     listed = market.listed(snapshot, markets.value)
     coin, interval = _market_of(query, snapshot, listed, markets)
-    one.values["identity"] |= {"coin": coin, "interval": interval}
-    held = next((one for one in wallet.positions if one.coin == coin), None) if wallet else None
+    current.values["identity"] |= {"coin": coin, "interval": interval}
+    held = next((position for position in wallet.positions if position.coin == coin), None) if wallet else None
     candles = await sources.service.candles(coin, interval)
     filled = await sources.daemon.journal(
         lambda db: queries.newest_events_of_coin(db, coin, types=("fill",), limit=market.FILLS_MAX)
@@ -235,16 +235,16 @@ async def market_values(sources: PageSources, query: Query) -> Data:
     asks, bids = market.book_rows(book.value)
     rows = overview.position_rows(snapshot, wallet, coin)
     table = range(len(candles.value) - 1, max(-1, len(candles.value) - 1 - market.ROWS_MAX), -1)
-    labels = [one.label for one in overlays]
-    one.values["known"] |= {
-        "positions": positions_known(one),
+    labels = [overlay.label for overlay in overlays]
+    current.values["known"] |= {
+        "positions": positions_known(current),
         "candles": candles.known,
         "book": book.known,
         "markets": markets.known,
-        "journal": journal_known(one, filled),
+        "journal": journal_known(current, filled),
     }
     spread = None if book.value is None else book.value.spread_bps
-    return one.values | {
+    return current.values | {
         "coin": coin,
         "interval": interval,
         "intervals": tuple(INTERVAL_MS),
@@ -256,8 +256,8 @@ async def market_values(sources: PageSources, query: Query) -> Data:
         "summary": market.summary(coin, interval, candles.value, marks if filled.value is not None else None, lines),
         "overlays": market.legend(overlays),
         "candle_columns": [Column(*head) for head in market.candle_heads(labels)],
-        "candle_rows": [market.table_row(candles.value[n], [one.values[n] for one in overlays]) for n in table],
-        "fill_rows": [(formatting.instant(one.at_ms), one.text) for one in marks[::-1]],
+        "candle_rows": [market.table_row(candles.value[n], [overlay.values[n] for overlay in overlays]) for n in table],
+        "fill_rows": [(formatting.instant(mark.at_ms), mark.text) for mark in marks[::-1]],
         "candle_svg": server_chart.candle_chart(candles.value, interval, overlays, marks, lines),
         "chart": market.chart(candles.value, interval, overlays, marks, lines),
         "chart_update": market.chart(candles.value, interval, overlays, marks, lines, newest=UPDATED_CANDLES),
@@ -274,8 +274,8 @@ def _market_of(
     coin = query.get("coin") or (listed[0].coin if listed else "")
     if not coin:
         raise NoSuchPage(f"no market is known: {markets.known.text or 'the service has none'}")
-    if markets.value and coin not in {one.coin for one in markets.value}:
-        names = ", ".join(one.coin for one in markets.value[:20])
+    if markets.value and coin not in {known.coin for known in markets.value}:
+        names = ", ".join(known.coin for known in markets.value[:20])
         raise NoSuchPage(f"the service has no market {coin}; it has {names}")
     interval = query.get("interval") or market.intervals_of(coin, snapshot)
     if interval not in INTERVAL_MS:
@@ -284,43 +284,49 @@ def _market_of(
 
 
 async def strategies_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
-    one.values["known"]["strategies"] = one.daemon
-    return one.values | {"strategies": strategies.rows(one.snapshot)}
+    current = await read(sources, query)
+    current.values["known"]["strategies"] = current.daemon
+    return current.values | {"strategies": strategies.rows(current.snapshot)}
 
 
 async def strategy_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
-    name, rows = query["name"], strategies.rows(one.snapshot)
+    current = await read(sources, query)
+    name, rows = query["name"], strategies.rows(current.snapshot)
     mine = [row for row in rows if row.name == name]
     if rows and not mine:
         raise NoSuchPage(f"there is no strategy {name}; there are {', '.join(row.name for row in rows)}")
 
     def of_journal(db: sqlite3.Connection) -> tuple[list[strategies.DecisionRow], list[strategies.RefusalRow]]:
-        found = queries.intents(db, strategy=name, limit=strategies.DECISIONS_MAX)
-        signals = {one["id"]: queries.traces(db, one["id"]).get("wish", {}).get("wish") for one in found}
+        intents = queries.intents(db, strategy=name, limit=strategies.DECISIONS_MAX)
+        signals = {intent["id"]: queries.traces(db, intent["id"]).get("wish", {}).get("wish") for intent in intents}
         refused = queries.newest_refusals(db, strategy=name, limit=strategies.DECISIONS_MAX)
         texts = {key: text for key, text in signals.items() if text}
-        return strategies.decisions(found, texts), strategies.refusals(refused)
+        return strategies.decisions(intents, texts), strategies.refusals(refused)
 
-    found = await sources.daemon.journal(of_journal)
-    decisions, refusals = found.value or ([], [])
-    is_declared = any(row["name"] == name for row in one.snapshot.strategies)
-    declared = one.daemon if is_declared else unknown("the daemon has not started the strategy, or does not answer.")
-    one.values["known"] |= {"strategies": one.daemon, "journal": journal_known(one, found), "params": declared}
-    return one.values | {
+    journal = await sources.daemon.journal(of_journal)
+    decisions, refusals = journal.value or ([], [])
+    is_declared = any(row["name"] == name for row in current.snapshot.strategies)
+    declared = (
+        current.daemon if is_declared else unknown("the daemon has not started the strategy, or does not answer.")
+    )
+    current.values["known"] |= {
+        "strategies": current.daemon,
+        "journal": journal_known(current, journal),
+        "params": declared,
+    }
+    return current.values | {
         "title": name,
         "name": name,
         "strategies": mine,
         "decisions": decisions,
         "refusals": refusals,
-        "params": strategies.params(one.snapshot.strategies, name),
+        "params": strategies.params(current.snapshot.strategies, name),
     }
 
 
 async def events_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
-    snapshot = one.snapshot
+    current = await read(sources, query)
+    snapshot = current.snapshot
     given = {name: query.get(name, "").strip() for name in ("type", "market", "strategy", "q", "before")}
     if given["type"] and given["type"] not in EVENT_FILTERS:
         raise NoSuchPage(f"{given['type']} is no type of event; types are {', '.join(EVENT_SUBTYPES)}")
@@ -338,28 +344,31 @@ async def events_values(sources: PageSources, query: Query) -> Data:
         )
 
     searched = await sources.daemon.journal(search)
-    found = searched.value or []
+    page_events = searched.value or []
     configured = (snapshot.status or {}).get("strategies", ())
     coins = sorted(
-        {coin for one in configured for coin in one["markets"]} | {one["market"] for one in snapshot.positions}
+        {coin for strategy in configured for coin in strategy["markets"]}
+        | {position["market"] for position in snapshot.positions}
     )
     kept = {name: text for name, text in given.items() if text and name != "before"}
-    older = f"/events?{urlencode(kept | {'before': found[0]['id']})}" if len(found) == events.PAGE_ROWS else ""
-    one.values["known"] |= {"orders": one.daemon, "journal": journal_known(one, searched)}
-    return one.values | {
+    older = (
+        f"/events?{urlencode(kept | {'before': page_events[0]['id']})}" if len(page_events) == events.PAGE_ROWS else ""
+    )
+    current.values["known"] |= {"orders": current.daemon, "journal": journal_known(current, searched)}
+    return current.values | {
         "orders": events.orders(snapshot),
-        "events": events.rows(found),
+        "events": events.rows(page_events),
         "filter": given,
         "types": list(EVENT_SUBTYPES),
         "coins": coins,
-        "names": [one["name"] for one in configured],
+        "names": [strategy["name"] for strategy in configured],
         "older": older,
         "newest": f"/events?{urlencode(kept)}",
     }
 
 
 async def explain_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
+    current = await read(sources, query)
     name = query["name"]
 
     def of_journal(db: sqlite3.Connection) -> list[events.StepRow] | str:
@@ -371,41 +380,43 @@ async def explain_values(sources: PageSources, query: Query) -> Data:
     steps = await sources.daemon.journal(of_journal)
     if steps.value is None or isinstance(steps.value, str):
         raise NoSuchPage(steps.value or f"the journal cannot be read now: {steps.known.text}")
-    return one.values | {"title": name, "name": name, "steps": steps.value}
+    return current.values | {"title": name, "name": name, "steps": steps.value}
 
 
 async def guardians_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
+    current = await read(sources, query)
     acts = await sources.daemon.journal(
         lambda db: queries.search_events(db, types=("guardian",), limit=GUARDIAN_EVENTS)
     )
-    answer = one.snapshot.guardians
-    known = one.daemon if answer is not None else unknown(one.daemon.text or "the daemon has not said it.")
-    one.values["known"] |= {"guardians": known, "journal": journal_known(one, acts)}
-    return one.values | {"guardians": guardians.rows(answer), "events": events.rows(acts.value or [])}
+    answer = current.snapshot.guardians
+    known = current.daemon if answer is not None else unknown(current.daemon.text or "the daemon has not said it.")
+    current.values["known"] |= {"guardians": known, "journal": journal_known(current, acts)}
+    return current.values | {"guardians": guardians.rows(answer), "events": events.rows(acts.value or [])}
 
 
 async def approvals_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
-    found = await sources.daemon.approvals()
-    has_intents = "waiting" in ((one.snapshot.status or {}).get("intents") or {})
-    waiting = one.daemon if has_intents or one.daemon.state == "unknown" else unknown("the daemon has not said it.")
-    one.values["known"] |= {"approvals": worst(found.known, waiting), "waiting": waiting}
-    return one.values | {
-        "waiting": guardians.waiting(one.snapshot.status),
-        "proposals": guardians.proposals(found.value, account_of(one.snapshot)),
+    current = await read(sources, query)
+    proposals = await sources.daemon.approvals()
+    has_intents = "waiting" in ((current.snapshot.status or {}).get("intents") or {})
+    waiting = (
+        current.daemon if has_intents or current.daemon.state == "unknown" else unknown("the daemon has not said it.")
+    )
+    current.values["known"] |= {"approvals": worst(proposals.known, waiting), "waiting": waiting}
+    return current.values | {
+        "waiting": guardians.waiting(current.snapshot.status),
+        "proposals": guardians.proposals(proposals.value, account_of(current.snapshot)),
     }
 
 
 async def runs_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
-    found = runs.rows(await sources.backtests.summaries())
+    current = await read(sources, query)
+    stored = runs.rows(await sources.backtests.summaries())
     given = {name: query.get(name, "") for name in ("data", "from", "to", "balance")}
-    status = one.snapshot.status or {}
+    status = current.snapshot.status or {}
     has_said = "config" in status
-    one.values["known"]["config"] = NOW if has_said else unknown("the daemon has not said which config it runs.")
-    return one.values | {
-        "runs": found,
+    current.values["known"]["config"] = NOW if has_said else unknown("the daemon has not said which config it runs.")
+    return current.values | {
+        "runs": stored,
         "folder": sources.backtests.folder,
         "job": _job(sources.backtests.job),
         "given": given,
@@ -424,12 +435,12 @@ def _job(job: Job | None) -> Data | None:
 
 
 async def compare_values(sources: PageSources, query: Query) -> Data:
-    one = await read(sources, query)
+    current = await read(sources, query)
     try:
         answer = await sources.backtests.comparison(query.get("a", ""), query.get("b", ""))
     except NoRun as error:
         raise NoSuchPage(str(error)) from None
-    return one.values | {"answer": answer, "rows": runs.compared(answer)}
+    return current.values | {"answer": answer, "rows": runs.compared(answer)}
 
 
 PAGES: Final = {

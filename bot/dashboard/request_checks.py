@@ -123,10 +123,10 @@ def is_from_elsewhere(headers: Headers, host: str, *, changes: bool) -> bool:
 
 def cookie_of(headers: Headers, name: str) -> str | None:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return None
-    return None if found is None else found.value
+    return None if cookie is None else cookie.value
 
 
 async def form_of(request: Request) -> dict[str, str] | None:

@@ -67,12 +67,12 @@ def key_of(folder: Path) -> bytes:
     """The key of the folder's dashboards; made at the first call, readable by its owner alone."""
     path = folder / KEY_FILE
     with contextlib.suppress(FileNotFoundError):
-        found = path.read_bytes()
-        if len(found) == KEY_BYTES:
-            return found
-    made = secrets.token_bytes(KEY_BYTES)
-    write_private(path, made)
-    return made
+        key = path.read_bytes()
+        if len(key) == KEY_BYTES:
+            return key
+    key = secrets.token_bytes(KEY_BYTES)
+    write_private(path, key)
+    return key
 
 
 def left_by_run(folder: Path) -> int | None:

@@ -84,19 +84,22 @@ def candle_chart(
     if not shown:
         return Drawing()
     inner, price_bottom = WIDTH - RIGHT, HEIGHT - BOTTOM - VOLUME
-    lows, highs = [float(one.low) for one in shown], [float(one.high) for one in shown]
+    lows, highs = [float(candle.low) for candle in shown], [float(candle.high) for candle in shown]
     reach = max(highs) - min(lows)
     # A far line would flatten the candles.
-    near = [one for one in lines if min(lows) - reach <= one.px <= max(highs) + reach]
+    near = [line for line in lines if min(lows) - reach <= line.px <= max(highs) + reach]
     scale = _Scale(
-        min([*lows, *(one.px for one in near)]), max([*highs, *(one.px for one in near)]), top=TOP, bottom=price_bottom
+        min([*lows, *(line.px for line in near)]),
+        max([*highs, *(line.px for line in near)]),
+        top=TOP,
+        bottom=price_bottom,
     )
     step = inner / len(shown)
-    largest = max(float(one.volume) for one in shown) or 1.0
+    largest = max(float(candle.volume) for candle in shown) or 1.0
     parts = [_grid(scale, inner)]
-    for n, one in enumerate(shown):
-        parts.append(_candle(one, scale, x=n * step + step / 2, width=max(1.0, step * 0.6), largest=largest))
-    for count, overlay in enumerate(one for one in overlays if one.pane == 0):
+    for n, candle in enumerate(shown):
+        parts.append(_candle(candle, scale, x=n * step + step / 2, width=max(1.0, step * 0.6), largest=largest))
+    for count, overlay in enumerate(overlay for overlay in overlays if overlay.pane == 0):
         values = overlay.values[-len(shown) :]
         places = " ".join(
             f"{n * step + step / 2:.1f},{scale.y(value)}" for n, value in enumerate(values) if value is not None

@@ -143,9 +143,9 @@ class DaemonSource:
 
         def read() -> DaemonSnapshot:
             stamps = [
-                (one.name, one.stat().st_mtime_ns)
-                for one in self.control.folder.glob(f"{queries.FILE}*")
-                if one.is_file()
+                (path.name, path.stat().st_mtime_ns)
+                for path in self.control.folder.glob(f"{queries.FILE}*")
+                if path.is_file()
             ]
             if self._of_journal is None or self._of_journal[0] != stamps:
                 self._of_journal = stamps, last_snapshot(self.control.folder, trouble)
@@ -165,8 +165,8 @@ class DaemonSource:
     async def _guardians(self) -> Data | None:
         """The daemon's answer about guardians; None if it gives none."""
         with suppress(BotError):
-            found: Data = await self.ask("GET", "/guardians")
-            return found
+            answer: Data = await self.ask("GET", "/guardians")
+            return answer
         return None
 
     async def approvals(self) -> Reading[tuple[Data, ...]]:
@@ -227,17 +227,17 @@ class ServiceSource:
     async def wallet(self, address: str | None) -> Reading[WalletResult | None]:
         if not address:
             return Reading(None, unknown("the address of the account is not known."))
-        found = await self._asked(("wallet", address), WALLET_S, lambda client: client.wallet(address))
-        if found.value is not None and not found.value.registered:
+        reading = await self._asked(("wallet", address), WALLET_S, lambda client: client.wallet(address))
+        if reading.value is not None and not reading.value.registered:
             return Reading(None, unknown(f"the service at {self._base_url} has no account {address}."))
-        return found
+        return reading
 
     async def nav(self, address: str, span: str) -> Reading[WalletNavResult | None]:
         return await self._asked(("nav", address, span), NAV_S, lambda client: client.wallet_nav(address, span))
 
     async def markets(self) -> Reading[tuple[Market, ...]]:
-        found = await self._asked("markets", MARKETS_S, lambda client: client.markets(limit=250))
-        return Reading(() if found.value is None else found.value.markets, found.known)
+        reading = await self._asked("markets", MARKETS_S, lambda client: client.markets(limit=250))
+        return Reading(() if reading.value is None else reading.value.markets, reading.known)
 
     async def book(self, coin: str) -> Reading[BookResult | None]:
         return await self._asked(("book", coin), BOOK_S, lambda client: client.book(coin))
@@ -253,15 +253,15 @@ class ServiceSource:
                 wanted = min(CANDLES, 3 + max(0, client.clock.now_ms() - known[-1].ts) // step)
             fresh = list((await client.candles(coin, interval, wanted)).candles)
             first = fresh[0].ts if fresh else 0
-            older = [one for one in known if one.ts < first]
-            is_joined = bool(older) and any(one.ts == first for one in known)
+            older = [candle for candle in known if candle.ts < first]
+            is_joined = bool(older) and any(candle.ts == first for candle in known)
             if len(self._candles) >= SERIES_MAX:
                 self._candles.clear()
             joined = self._candles[coin, interval] = ((older if is_joined else []) + fresh)[-CANDLES:]
             return joined
 
-        found = await self._asked(("candles", coin, interval), CANDLES_S, ask)
-        return Reading(found.value or [], found.known)
+        reading = await self._asked(("candles", coin, interval), CANDLES_S, ask)
+        return Reading(reading.value or [], reading.known)
 
     async def _asked(self, name: object, seconds: float, ask: Callable[[Client], Awaitable[T]]) -> Reading[T | None]:
         client = self._client

@@ -47,7 +47,7 @@ class BacktestRuns:
             raise BacktestRefused("a backtest is running already; call again when it has ended")
         async with self._running:
             with tempfile.TemporaryDirectory(prefix="bot-backtest-") as out:
-                data = [f"--data={one}" for one in self._data]
+                data = [f"--data={place}" for place in self._data]
                 command = [
                     sys.executable,
                     "-m",

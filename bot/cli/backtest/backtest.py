@@ -110,7 +110,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     from bot.errors import BotError, Exit
 
     logs.configure(pretty=None, level="error")
-    found: Result | None = None
+    result: Result | None = None
     lost: OSError | None = None
     band = proof = monte_carlo = None
     watch: AbstractContextManager[list[str]] = watching() if given["prove_causal"] else nullcontext([])
@@ -126,7 +126,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         folder = results.folder_for(out, inputs.settings.name, SystemClock().now_ms())
         with _stopping() as is_stopped, _bar(quiet=as_json) as show:
             try:
-                found, lost = inputs.run_into(
+                result, lost = inputs.run_into(
                     folder,
                     prepared,
                     lambda done, of: not is_stopped() and show(done, of),
@@ -137,34 +137,34 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
                 )
                 if lost is None:
                     # Written now, so that the results stay if a following run fails.
-                    results.write(folder, found, manifest)
-                    band, proof = _besides(inputs, given, outside, found, folder, is_stopped=is_stopped)
+                    results.write(folder, result, manifest)
+                    band, proof = _besides(inputs, given, outside, result, folder, is_stopped=is_stopped)
                     monte_carlo = _monte_carlo(
-                        inputs, given, found, block_ms, lambda done, of: not is_stopped() and show(done, of)
+                        inputs, given, result, block_ms, lambda done, of: not is_stopped() and show(done, of)
                     )
-                    results.write_summary(folder, found.summary(band, proof, monte_carlo))
+                    results.write_summary(folder, result.summary(band, proof, monte_carlo))
             except OSError as error:
                 lost = error
     # Printed even if the results could not be written.
-    if found is not None:
+    if result is not None:
         if as_json:
             place = None if lost is not None else str(folder)
-            click.echo(json.dumps({"folder": place, **found.summary(band, proof, monte_carlo)}, ensure_ascii=False))
+            click.echo(json.dumps({"folder": place, **result.summary(band, proof, monte_carlo)}, ensure_ascii=False))
         else:
-            for line in summary_lines(found, assumptions, band=band, proof=proof, monte_carlo=monte_carlo):
+            for line in summary_lines(result, assumptions, band=band, proof=proof, monte_carlo=monte_carlo):
                 click.echo(line)
     if lost is not None:
         raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
-    assert found is not None, "without a result an error has been raised"
-    _show_end(found, folder, as_json=as_json)
-    wrong, lacking = _problems(found, proof, is_stopped=is_stopped(), no_band=given["band"] and band is None)
+    assert result is not None, "without a result an error has been raised"
+    _show_end(result, folder, as_json=as_json)
+    wrong, lacking = _problems(result, proof, is_stopped=is_stopped(), no_band=given["band"] and band is None)
     if given["bootstrap"] and "candles" not in (monte_carlo or {}):
         lacking.append("the runs on bootstrapped candles are missing: the backtest was stopped")
     for problem in (*wrong, *lacking):
         click.echo(f"error: {problem}", err=True)
     if wrong:
         return int(Exit.ERROR)
-    return int(Exit.STOPPED if lacking or found.stats.is_partial else Exit.DONE)
+    return int(Exit.STOPPED if lacking or result.stats.is_partial else Exit.DONE)
 
 
 def _show_end(found: Result, folder: Path, *, as_json: bool) -> None:
@@ -219,15 +219,15 @@ def _monte_carlo(
     """Run --monte-carlo and --bootstrap. A stopped backtest has neither."""
     from bot.backtest.monte_carlo import of_candles, of_trades
 
-    made: dict[str, Any] = {}
+    drawn: dict[str, Any] = {}
     if found.stats.is_partial:
-        return made
+        return drawn
     if given["monte_carlo"]:
-        made["trades"] = of_trades(found, given["monte_carlo"], inputs.options.seed)
+        drawn["trades"] = of_trades(found, given["monte_carlo"], inputs.options.seed)
     if given["bootstrap"]:
         histories = of_candles(inputs, found, given["bootstrap"], block_ms, progress)
-        made |= {} if histories is None else {"candles": histories}
-    return made
+        drawn |= {} if histories is None else {"candles": histories}
+    return drawn
 
 
 def _besides(

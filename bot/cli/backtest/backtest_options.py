@@ -208,7 +208,7 @@ def market_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with(options: Sequence[Callable[..., Any]], command: Callable[..., Any]) -> Callable[..., Any]:
-    return reduce(lambda made, option: option(made), reversed(options), accepting(command))
+    return reduce(lambda wrapped, option: option(wrapped), reversed(options), accepting(command))
 
 
 def _agents_of(given: Mapping[str, Any]) -> AgentOptions:

@@ -100,7 +100,7 @@ def drill(
     # A world is full of errors that are meant.
     logs.configure(pretty=None, level="critical")
     is_stopped = False
-    found: list[WorldOutcome] = []
+    outcomes: list[WorldOutcome] = []
     with reserved(for_json=as_json):
         inputs = inputs_of(config, {**given, **WITHOUT_RUN, "seed": seed})
         ground = _ground_of(inputs, bars)
@@ -108,24 +108,24 @@ def drill(
         running = _told(ground, seeds) if steps else drills.outcomes(ground, seeds, workers)
         try:
             with closing(running), _shown(len(seeds), quiet=as_json or steps) as show:
-                for one in running:
-                    found.append(one)
-                    show(found)
+                for outcome in running:
+                    outcomes.append(outcome)
+                    show(outcomes)
         except KeyboardInterrupt:
             is_stopped = True
-    found.sort(key=lambda one: one.seed)
+    outcomes.sort(key=lambda outcome: outcome.seed)
     if junit_file is not None:
-        write_atomic(junit_file, drills.junit(inputs.settings.name, found))
+        write_atomic(junit_file, drills.junit(inputs.settings.name, outcomes))
     if as_json:
-        click.echo(json.dumps(drills.as_json(found)))
+        click.echo(json.dumps(drills.as_json(outcomes)))
     else:
-        _print(found)
+        _print(outcomes)
         if junit_file is not None:
             click.echo(f"written: {junit_file}")
     if is_stopped:
-        click.echo(f"stopped after {len(found):,} of {len(seeds):,} worlds", err=True)
+        click.echo(f"stopped after {len(outcomes):,} of {len(seeds):,} worlds", err=True)
         return int(Exit.STOPPED)
-    return int(Exit.DONE if all(one.has_passed for one in found) else Exit.ERROR)
+    return int(Exit.DONE if all(outcome.has_passed for outcome in outcomes) else Exit.ERROR)
 
 
 def _ground_of(inputs: Inputs, bars: int) -> DrillSetup:
@@ -141,11 +141,11 @@ def _told(ground: DrillSetup, seeds: Sequence[int]) -> Generator[WorldOutcome]:
     from bot.drill.drill import lived
 
     for seed in seeds:
-        one = lived(ground, seed, is_told=True)
+        outcome = lived(ground, seed, is_told=True)
         click.echo(f"seed {seed}")
-        for step in one.steps:
+        for step in outcome.steps:
             click.echo(f"  {step}")
-        yield one
+        yield outcome
 
 
 def _print(found: Sequence[WorldOutcome]) -> None:
@@ -159,10 +159,10 @@ def _print(found: Sequence[WorldOutcome]) -> None:
     for line in table_lines(heads, cells, right=range(1, len(heads)), width=screen_width()):
         click.echo(line)
     click.echo(LEGEND)
-    failed = [one for one in found if not one.has_passed]
-    for one in failed[:FAILED_SHOWN]:
-        for finding in one.findings:
-            click.echo(f"seed {one.seed}: {finding.kind}: {finding.text}")
+    failed = [outcome for outcome in found if not outcome.has_passed]
+    for outcome in failed[:FAILED_SHOWN]:
+        for finding in outcome.findings:
+            click.echo(f"seed {outcome.seed}: {finding.kind}: {finding.text}")
     if len(failed) > FAILED_SHOWN:
         click.echo(f"and {len(failed) - FAILED_SHOWN:,} more worlds that failed; --json and --junit list all")
     if failed:
@@ -188,7 +188,9 @@ def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[WorldOutc
     )
     with Progress(*columns, console=terminal.console(is_error=True), transient=True) as bar:
         task = bar.add_task("worlds", total=worlds, failed=0)
-        yield lambda found: bar.update(task, completed=len(found), failed=sum(not one.has_passed for one in found))
+        yield lambda outcomes: bar.update(
+            task, completed=len(outcomes), failed=sum(not outcome.has_passed for outcome in outcomes)
+        )
 
 
 def _cells(word: str, total: Summary) -> list[str]:

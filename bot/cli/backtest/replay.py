@@ -109,13 +109,13 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
 
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):
-        found = _of_run(what, config, given) if is_there(what / "manifest.json") else _of_journal(what, config, given)
+        result = _of_run(what, config, given) if is_there(what / "manifest.json") else _of_journal(what, config, given)
     if as_json:
-        click.echo(json.dumps(found.plain(), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(result.plain(), indent=1, ensure_ascii=False))
     else:
-        for line in replay_lines(found):
+        for line in replay_lines(result):
             click.echo(line)
-    return int(Exit.DONE if found.is_equal else Exit.ERROR)
+    return int(Exit.DONE if result.is_equal else Exit.ERROR)
 
 
 def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> ReplayResult:
@@ -141,7 +141,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     ends_ms = recorded.end_ms if given["end_ms"] is None else given["end_ms"]
     for funding in fundings.values():
         funding.judged(begins_ms, ends_ms, accepted(dict(given)))
-    rates = {market: one.rates for market, one in fundings.items()}
+    rates = {market: rate_file.rates for market, rate_file in fundings.items()}
     options = SessionOptions(
         start_ms=given["start_ms"],
         end_ms=given["end_ms"],
@@ -181,15 +181,15 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     start_ms = SessionOptions.of_plain(manifest["options"]).start_ms
     candles = _read(given, settings, tuple(manifest["accepted"]), start_ms)
     fundings = _fundings(given, settings)
-    rates = {market: one.rates for market, one in fundings.items()}
-    funding = {market: one.sha256 for market, one in fundings.items()}
+    rates = {market: rate_file.rates for market, rate_file in fundings.items()}
+    funding = {market: rate_file.sha256 for market, rate_file in fundings.items()}
     if manifest["funding"] and not funding:
         raise BotError(
             f"{what}: this backtest used recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
         )
     options = SessionOptions.of_plain(manifest["options"])
     rules = rules_of(given, traded(settings))
-    over = {name: one.over(options.rules[name]) if name in options.rules else one for name, one in rules.items()}
+    over = {name: rule.over(options.rules[name]) if name in options.rules else rule for name, rule in rules.items()}
     options = replace(
         options,
         rules={**options.rules, **over},
@@ -309,7 +309,7 @@ async def _asked(settings: Settings, recorded: RunRecord, config: Path, given: M
     for strategy in settings.strategies:
         for market in strategy.markets:
             heard[market] = min(heard.get(market, strategy.interval), strategy.interval, key=INTERVAL_MS.__getitem__)
-    found = []
+    all_series = []
     async with _service(settings, config) as client:
         for market, interval in sorted(heard.items()):
             candles = await newest(client, market, "1m")
@@ -320,8 +320,8 @@ async def _asked(settings: Settings, recorded: RunRecord, config: Path, given: M
                     f"{market}: the service keeps {candles.interval} candles from {iso(candles.at_ms[0])} on, and the"
                     f" record begins at {iso(start_ms)}: give older ones with --data, or begin later with --from"
                 )
-            found.append(candles)
-    return found
+            all_series.append(candles)
+    return all_series
 
 
 @asynccontextmanager
@@ -393,8 +393,8 @@ def _changed(
     then = fingerprints.mark_of(
         of_then, sources | {strategy["name"]: strategy["sha256"] for strategy in manifest["strategies"]}
     )
-    found = fingerprints.changes(then | {"version": manifest["code"]["version"]}, now)
-    all_of_them = found.setdefault("", [])
+    texts_by_strategy = fingerprints.changes(then | {"version": manifest["code"]["version"]}, now)
+    all_of_them = texts_by_strategy.setdefault("", [])
     digests = {(entry["market"], entry["interval"]): entry["sha256"] for entry in manifest["data"]}
     for mine in candles:
         was = digests.get((mine.market, mine.interval))
@@ -413,10 +413,10 @@ def _changed(
             versions = [packages.get(name, "not imported") for packages in (before, after)]
             if versions[0] != versions[1]:
                 text = f"strategy {strategy['name']} imports {name}: {versions[0]} then, {versions[1]} now"
-                found.setdefault(strategy["name"], []).append(("code", text))
+                texts_by_strategy.setdefault(strategy["name"], []).append(("code", text))
     if manifest["code"]["sha256"] != code_sha256():
         all_of_them.append(("code", "the source of bot has changed since the run"))
-    return {name: texts for name, texts in found.items() if texts}
+    return {name: texts for name, texts in texts_by_strategy.items() if texts}
 
 
 # ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -79,33 +79,33 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
     from bot.backtest.report.summary import TONES, ran_text
     from bot.backtest.results.run_reader import read_run
 
-    one, two = read_run(run), read_run(other)
-    differing, names = differences(one, two), names_of(one, two)
+    left, right = read_run(run), read_run(other)
+    differing, names = differences(left, right), names_of(left, right)
     if as_json:
         _print(
             {
-                "runs": [one.name, two.name],
+                "runs": [left.name, right.name],
                 "names": list(names),
-                "figures": side_by_side(one.summary["figures"], two.summary["figures"]),
-                "costs": side_by_side(one.summary["costs"], two.summary["costs"]),
-                "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
+                "figures": side_by_side(left.summary["figures"], right.summary["figures"]),
+                "costs": side_by_side(left.summary["costs"], right.summary["costs"]),
+                "sameEvents": left.summary["eventDigest"] == right.summary["eventDigest"],
                 "differences": differing,
             }
         )
     else:
-        for letter, name, which in zip("AB", names, (one, two), strict=True):
+        for letter, name, which in zip("AB", names, (left, right), strict=True):
             click.echo(_narrow(f"  {letter}  {name}") + f"\n     {which.folder}\n     {ran_text(which)}")
         rows = [
             (f"{name} [{unit}]" if unit else name, first, second, change, TONES[tone])
-            for name, unit, first, second, change, tone in compared(one, two)
+            for name, unit, first, second, change, tone in compared(left, right)
         ]
         click.echo("\n".join(_columns([("", "A", "B", "B - A", ""), *rows])))
-        same = one.summary["eventDigest"] == two.summary["eventDigest"]
+        same = left.summary["eventDigest"] == right.summary["eventDigest"]
         click.echo("  the events are equal to the byte" if same else "  the events differ")
-        for line in differing or filter(None, [unexplained(one, two)]):
+        for line in differing or filter(None, [unexplained(left, right)]):
             click.echo(_narrow(f"  differs: {line}"))
     if out is not None or shown:
-        _write(out or run / f"compare-{two.name}.html", one, two, shown=shown)
+        _write(out or run / f"compare-{right.name}.html", left, right, shown=shown)
 
 
 def report_lines(run: StoredRun) -> list[str]:
@@ -149,8 +149,8 @@ def report_lines(run: StoredRun) -> list[str]:
     )
     lines += [line_of(figure) for figure in costs_of(run)]
     lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
-    for year, found in monthly(run).items():
-        named = zip((*MONTHS, "Year"), found, strict=True)
+    for year, months in monthly(run).items():
+        named = zip((*MONTHS, "Year"), months, strict=True)
         lines.append(
             f"  {year} [%]  " + "  ".join(f"{name} {value:+.2f}" for name, value in named if value is not None)
         )
@@ -160,8 +160,8 @@ def report_lines(run: StoredRun) -> list[str]:
     if summary.get("exits"):
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
     lines += [f"  {line}" for by in FIRST for line in refusals_text(summary, by)]
-    lines += [f"  {one}" for one in (band_lines(summary["band"]) if summary.get("band") else ())]
-    lines += [f"  {one}" for one in run_lines(daily_of(run, only_with_prices=True), summary.get("monteCarlo"))]
+    lines += [f"  {line}" for line in (band_lines(summary["band"]) if summary.get("band") else ())]
+    lines += [f"  {line}" for line in run_lines(daily_of(run, only_with_prices=True), summary.get("monteCarlo"))]
     lines += [
         f"  down {iso(outage['atMs'])[:19]} for {duration_ms(outage['forMs'])}: {many(outage['events'], 'event')}, "
         f"equity {usd(outage['equityBeforeUsd'])} -> {usd(outage['equityAfterUsd'])}"

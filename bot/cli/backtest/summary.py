@@ -106,8 +106,8 @@ def summary_lines(
         )
     lines += [f"  QUARANTINED {name}: {why}" for name, why in stats.quarantined.items()]
     lines += [f"  open at the end: {line}" for line in result.left]
-    lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
-    lines += [f"  {one}" for one in monte_carlo_lines(monte_carlo or {})]
+    lines += [f"  {line}" for line in (() if band is None else band_lines(band))]
+    lines += [f"  {line}" for line in monte_carlo_lines(monte_carlo or {})]
     lines += [f"  {line}" for line in _proof_lines(proof)]
     lines.append("  assumptions:")
     lines += [f"    {assumption}" for assumption in assumptions]

@@ -98,9 +98,9 @@ class _Sweeps(click.Group):
     """`bot sweep CONFIG` is `bot sweep run CONFIG`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        found = args if args[:1] in (["show"], ["run"], ["holdout"]) else ["run", *args]
-        ctx.meta[WORDS] = found[1:]
-        return super().parse_args(ctx, found)
+        words = args if args[:1] in (["show"], ["run"], ["holdout"]) else ["run", *args]
+        ctx.meta[WORDS] = words[1:]
+        return super().parse_args(ctx, words)
 
 
 @click.group(cls=_Sweeps)
@@ -214,7 +214,7 @@ def run(
         folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
         study_name, bundle = name or inputs.settings.name, trials_.bundle_of(inputs)
         _warn_of_few_days(wanted, *range_of(inputs), folds)
-        directions = [one.is_highest for one in wanted.objectives]
+        directions = [objective.is_highest for objective in wanted.objectives]
         identity = identity_of(whole, wanted, plan, range_of(inputs), holdout)
 
         def opened(number: int | None = None, fold: Fold | None = None) -> Study:
@@ -250,8 +250,8 @@ def _exit_code(study: Study | None, walked: Sequence[Walked]) -> int:
     """DONE if any trial, or any window of a walk forward, has a result."""
     from bot.errors import Exit
 
-    states = (one.state == "complete" for one in study.trials()) if study is not None else ()
-    return int(Exit.DONE if any(states) or any(one.outcome is not None for one in walked) else Exit.ERROR)
+    states = (trial.state == "complete" for trial in study.trials()) if study is not None else ()
+    return int(Exit.DONE if any(states) or any(fold.outcome is not None for fold in walked) else Exit.ERROR)
 
 
 def _refuse_together(*, prune: bool, windows: str | None, is_screened: bool, agents: str) -> None:
@@ -286,7 +286,7 @@ def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[
     spans = [(start_ms, end_ms)] if folds is None else [span for fold in folds for span in (fold.train, fold.test)]
     ms = min(end - start for start, end in spans)
     what = "the range has" if folds is None else "the shortest window has"
-    for name in extrapolated([one.figure for one in space.objectives], ms):
+    for name in extrapolated([objective.figure for objective in space.objectives], ms):
         click.echo(
             f"warning: the objective {name} is a figure of a year, and {what} {duration_ms(ms)}: "
             f"its best trial is the luckiest. Take {DAYS_FOR_A_YEAR} days or more, or an objective such as Return [%]",
@@ -358,9 +358,9 @@ def holdout(name: str, *, storage: str, trust_paths: bool, as_json: bool) -> int
         given = dict(run.make_context("run", list(words)).params)
         if not trust_paths:
             _refuse_elsewhere(name, given)
-        found = look(study, inputs_of(given["config"], given), SystemClock().now_ms())
+        record = look(study, inputs_of(given["config"], given), SystemClock().now_ms())
     if as_json:
-        click.echo(json.dumps({**found, "looks": len(looks_of(study))}))
+        click.echo(json.dumps({**record, "looks": len(looks_of(study))}))
     else:
         for line in _holdout_lines(study, storage):
             click.echo(line)
@@ -374,12 +374,12 @@ def _refuse_elsewhere(name: str, given: Mapping[str, Any]) -> None:
 
     files = [given["config"], given["space"], given["answers"]]
     named = [
-        *(one for one in files if one is not None),
-        *(one.rpartition("=")[2] for one in (*given["data"], *given["funding"])),
+        *(file for file in files if file is not None),
+        *(text.rpartition("=")[2] for text in (*given["data"], *given["funding"])),
     ]
-    for one in named:
+    for path in named:
         try:
-            inside(Path.cwd(), os.path.relpath(one))
+            inside(Path.cwd(), os.path.relpath(path))
         except OutsideFolder as error:
             raise BotError(
                 f"the study {name!r} names a file elsewhere: {error}. A study may come from others: run this in the"

@@ -30,16 +30,18 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
     if as_json:
         best = [
             {
-                "trial": one.trial.cell,
-                "params": dict(one.trial.params),
-                "objectives": list(one.values),
-                "feasible": one.is_feasible,
-                "onFront": one.is_on_front,
-                "neighbours": one.neighbours,
+                "trial": row.trial.cell,
+                "params": dict(row.trial.params),
+                "objectives": list(row.values),
+                "feasible": row.is_feasible,
+                "onFront": row.is_on_front,
+                "neighbours": row.neighbours,
             }
-            for one in rows[:top]
+            for row in rows[:top]
         ]
-        states = {state: sum(one.state == state for one in trials) for state in sorted({one.state for one in trials})}
+        states = {
+            state: sum(trial.state == state for trial in trials) for state in sorted({trial.state for trial in trials})
+        }
         click.echo(
             json.dumps(
                 {
@@ -62,7 +64,7 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         [column.head for column in columns],
         [[column.text(value) for column, value in zip(columns, row, strict=True)] for row in ranking],
     )
-    front = [str(one.trial.cell) for one in rows if one.is_on_front]
+    front = [str(row.trial.cell) for row in rows if row.is_on_front]
     if len(space.objectives) > 1:
         click.echo(f"Pareto front: trials {', '.join(front)}")
     if weights:
@@ -78,7 +80,7 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         heads = [f"{figure} {word}" for figure in again[0]["figures"] for word in ("screen", "backtest", "gap")]
         click.echo("\nRun again as full backtests")
         _print_table(["trial", *heads], [_gap_cells(row) for row in again])
-    lacking = [one for one in trials if one.state != "complete"]
+    lacking = [trial for trial in trials if trial.state != "complete"]
     if lacking:
         first = lacking[0]
         click.echo(
@@ -89,7 +91,7 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
 
 
 def _gap_cells(row: Mapping[str, Any]) -> list[str]:
-    shown = (one[word] for one in row["figures"].values() for word in ("screen", "backtest", "gap"))
+    shown = (figure[word] for figure in row["figures"].values() for word in ("screen", "backtest", "gap"))
     return [str(row["trial"]), *("" if value is None else f"{value:,.6g}" for value in shown)]
 
 
@@ -115,15 +117,15 @@ def print_walk(walked: Sequence[Walked], space: Space, *, as_json: bool) -> None
         click.echo(json.dumps({**summary, "verdict": verdict(summary)}))
         return
     rows = []
-    for one in summary["folds"]:
+    for fold in summary["folds"]:
         params = (
             "no trial keeps the constraints"
-            if one["params"] is None
-            else ", ".join(f"{name} {value}" for name, value in one["params"].items())
+            if fold["params"] is None
+            else ", ".join(f"{name} {value}" for name, value in fold["params"].items())
         )
-        values = ("" if value is None else f"{value:,.4g}" for value in (one["trained"], one["tested"]))
-        spans = (f"{border_text(start)} to {border_text(end)}" for start, end in (one["train"], one["test"]))
-        rows.append([*spans, params, *values, "" if one["trades"] is None else str(one["trades"])])
+        values = ("" if value is None else f"{value:,.4g}" for value in (fold["trained"], fold["tested"]))
+        spans = (f"{border_text(start)} to {border_text(end)}" for start, end in (fold["train"], fold["test"]))
+        rows.append([*spans, params, *values, "" if fold["trades"] is None else str(fold["trades"])])
     click.echo("Walk-forward")
     heads = ("train", "test", "params", f"train {figure}", f"test {figure}", "trades")
     for line in table_lines(heads, rows, right=(3, 4, 5), width=screen_width()):

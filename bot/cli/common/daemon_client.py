@@ -223,10 +223,10 @@ def _started_with(config: Path) -> Place | None:
     from bot.runtime.liveness.instance_lock import is_held
 
     for folder in known_folders():
-        one = Place(folder, config)
+        candidate = Place(folder, config)
         with contextlib.suppress(BotError, OSError):
-            if is_held(folder) and one.ask("GET", "/status").get("config") == str(config.absolute()):
-                return one
+            if is_held(folder) and candidate.ask("GET", "/status").get("config") == str(config.absolute()):
+                return candidate
     return None
 
 
@@ -245,11 +245,11 @@ def folder_of(config: Path) -> Path:
     if given is not None:
         return given
     places = [default_state_dir(name), SYSTEM_STATE / unit_state(name)]
-    for good in (is_held, is_closed, lambda one: (one / FILE).exists()):
-        for one in places:
+    for good in (is_held, is_closed, lambda folder: (folder / FILE).exists()):
+        for place in places:
             with contextlib.suppress(OSError):
-                if good(one):
-                    return one
+                if good(place):
+                    return place
     return places[0]
 
 
@@ -291,7 +291,7 @@ def plain_data(config: Path) -> Mapping[str, Any]:
     document = Document(str(config), text)
     document.read(lambda text, key: _plain(text, key, Referred))
     if document.data is None:
-        raise ConfigError("\n".join(str(document.shown(one)) for one in document.problems))
+        raise ConfigError("\n".join(str(document.shown(problem)) for problem in document.problems))
     data: Mapping[str, Any] = document.data
     return data
 

@@ -52,11 +52,15 @@ class DemoFolder:
 
     def tidy(self, run: Path) -> None:
         """Keep this run and the newest others. Its name may sort before theirs, if the clock was set back."""
-        for old in sorted(one for one in self._runs() if one != run)[: 1 - RUNS_KEPT]:
+        for old in sorted(folder for folder in self._runs() if folder != run)[: 1 - RUNS_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
     def _runs(self) -> list[Path]:
-        return [one for one in self.folder.iterdir() if re.fullmatch(r"\d{8}-\d{6}-\d{3}", one.name) and one.is_dir()]
+        return [
+            folder
+            for folder in self.folder.iterdir()
+            if re.fullmatch(r"\d{8}-\d{6}-\d{3}", folder.name) and folder.is_dir()
+        ]
 
     def _mark(self, what: Mapping[str, Any]) -> None:
         write_private(self._marker, json.dumps(what).encode())

@@ -306,8 +306,9 @@ _PRINTERS: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
 def strategy_lines(settings: Settings) -> list[str]:
     """One line for each strategy of the config: its markets, its bars and its budget."""
     return [
-        f"strategy    {one.name} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD"
-        for one in settings.strategies
+        f"strategy    {strategy.name} on {', '.join(strategy.markets)}, {strategy.interval} bars, at most"
+        f" {strategy.budget_usd} USD"
+        for strategy in settings.strategies
     ]
 
 

@@ -28,8 +28,8 @@ class Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(
                 [
-                    (name, inspect.cleandoc(one.help or "").partition("\n\n")[0])
-                    for name, one in sorted(self.commands.items())
+                    (name, inspect.cleandoc(command.help or "").partition("\n\n")[0])
+                    for name, command in sorted(self.commands.items())
                 ]
             )
 
@@ -45,12 +45,12 @@ class Duration(click.ParamType[float]):
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *(ms|[smhd]?)", value.strip(), re.ASCII)
-        if found is None or (float(found[1]) <= 0 and not self._may_be_zero):
+        parsed = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *(ms|[smhd]?)", value.strip(), re.ASCII)
+        if parsed is None or (float(parsed[1]) <= 0 and not self._may_be_zero):
             self.fail(f"{value!r} is not a duration; write 60s, 5m or 1.5h", param, ctx)
-        if found[2] == "ms" and float(found[1]) % 1:
+        if parsed[2] == "ms" and float(parsed[1]) % 1:
             self.fail(f"{value!r}: write whole milliseconds", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
+        return float(parsed[1]) * _UNITS[parsed[2]]
 
 
 def reserved(*, for_json: bool) -> AbstractContextManager[object]:
@@ -130,10 +130,10 @@ class ParamValue(click.ParamType[tuple[tuple[str, str], str]]):
     ) -> tuple[tuple[str, str], str]:
         if isinstance(value, tuple):
             return value
-        found = re.fullmatch(r"([a-z0-9-]{1,40})\.([A-Za-z_][A-Za-z0-9_]*)=(.+)", value, re.ASCII | re.DOTALL)
-        if found is None:
+        parsed = re.fullmatch(r"([a-z0-9-]{1,40})\.([A-Za-z_][A-Za-z0-9_]*)=(.+)", value, re.ASCII | re.DOTALL)
+        if parsed is None:
             self.fail(f"{value!r} is not STRATEGY.PARAM=VALUE; write for example trend.fast_bars=8", param, ctx)
-        return (found[1], found[2]), found[3]
+        return (parsed[1], parsed[2]), parsed[3]
 
 
 def speed_of(clock: str) -> float:
@@ -152,13 +152,13 @@ def recordings(given: tuple[CandlesFile, ...], *, otherwise: str | None) -> tupl
     from bot.service.market_data.file_names import NamesNoMarket, coin_of
     from bot.service.market_data.instruments import CATALOGUE
 
-    found: list[tuple[str, Path]] = []
+    files: list[tuple[str, Path]] = []
     for coin, path in given:
         if path.is_dir():
-            inside = sorted(one for one in path.iterdir() if one.name.endswith((".csv", ".csv.gz")))
+            inside = sorted(file for file in path.iterdir() if file.name.endswith((".csv", ".csv.gz")))
             if not inside:
                 raise ConfigError(f"{path}: no .csv or .csv.gz file in this folder")
-            found += recordings(tuple(CandlesFile(None, one) for one in inside), otherwise=None)
+            files += recordings(tuple(CandlesFile(None, file) for file in inside), otherwise=None)
             continue
         if coin is None:
             try:
@@ -167,8 +167,8 @@ def recordings(given: tuple[CandlesFile, ...], *, otherwise: str | None) -> tupl
                 if otherwise is None:
                     raise
                 coin = otherwise
-        found.append((coin, path))
-    return tuple(found)
+        files.append((coin, path))
+    return tuple(files)
 
 
 _SIDED: Final = re.compile(r"(?:((?:event:|perp:)?[A-Za-z0-9][A-Za-z0-9._-]*)=)?(.+)", re.DOTALL)
@@ -267,13 +267,13 @@ class Sided(click.ParamType[tuple[str, Decimal]]):
         if self._signed and text.startswith("-"):
             scale, text = Decimal(-1), text[1:]
         if self._unit in ("rate", "bps"):
-            found = re.fullmatch(r"([0-9.]+) *(%|bps)?", text)
-            if found is None:
+            parsed = re.fullmatch(r"([0-9.]+) *(%|bps)?", text)
+            if parsed is None:
                 self.fail(f"{text!r} is not a rate; write 0.05% or 5bps", param, ctx)
-            text = found[1]
-            if found[2] is None and text.strip("0."):
+            text = parsed[1]
+            if parsed[2] is None and text.strip("0."):
                 self.fail(f"{text!r} has no unit; write {text}% or {text}bps", param, ctx)
-            scale *= Decimal("0.01" if found[2] == "%" else "0.0001") * (1 if self._unit == "rate" else 10_000)
+            scale *= Decimal("0.01" if parsed[2] == "%" else "0.0001") * (1 if self._unit == "rate" else 10_000)
         return whose, _number(text, lambda message: self.fail(message, param, ctx)) * scale
 
 
@@ -287,10 +287,10 @@ class Out(click.ParamType["Outage"]):
 
         if isinstance(value, Outage):
             return value
-        found = _OUTAGE.fullmatch(value.strip())
-        if found is None:
+        parsed = _OUTAGE.fullmatch(value.strip())
+        if parsed is None:
             self.fail(f"{value!r} is not an outage; write 2025-05-03T10:00+2h", param, ctx)
-        return Outage(Instant().convert(found[1], param, ctx), round(Duration().convert(found[2], param, ctx) * 1000))
+        return Outage(Instant().convert(parsed[1], param, ctx), round(Duration().convert(parsed[2], param, ctx) * 1000))
 
 
 class SettledParam(click.ParamType[tuple[str, "Settlement"]]):

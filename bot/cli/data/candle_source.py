@@ -96,11 +96,11 @@ async def client_of(config_file: Path | None, base_url: str | None, *, otherwise
             if is_closed(folder):
                 raise Closed(folder)
             service = Embedded(folder)
-            found = service.base_url if folder.is_dir() and service.is_alive() else None
-            if found is None:
+            running_url = service.base_url if folder.is_dir() and service.is_alive() else None
+            if running_url is None:
                 started = f"`bot run {quote(str(config_file))}` starts it; {otherwise}"
                 raise BotError(f"the embedded service of {config_file} is not running: {started}")
-            address = found
+            address = running_url
         else:
             with suppress(ConfigError):
                 key = key_of(config_file)

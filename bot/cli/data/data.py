@@ -252,13 +252,13 @@ def import_(
         print_json(
             {
                 "store": str(store),
-                "written": [written_data(one, w) for one, w in zip(mended, written, strict=True)],
+                "written": [written_data(market_candles, w) for market_candles, w in zip(mended, written, strict=True)],
                 "audit": [report.data() for report in reports],
             }
         )
         return int(Exit.DONE)
-    for one, done, report in zip(mended, written, reports, strict=True):
-        click.echo(written_line(one, done))
+    for market_candles, done, report in zip(mended, written, reports, strict=True):
+        click.echo(written_line(market_candles, done))
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
     _say_unlisted([series.market for series in mended])
@@ -315,8 +315,12 @@ def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]
 
     listed = any(series.market in CATALOGUE for series in imported)
     needed = set()
-    for one, done in zip(imported, written, strict=True):
-        held = one if done.rows == len(one) else Store(store).read(one.market, one.interval)
+    for market_candles, done in zip(imported, written, strict=True):
+        held = (
+            market_candles
+            if done.rows == len(market_candles)
+            else Store(store).read(market_candles.market, market_candles.interval)
+        )
         assert held is not None, "it was written just now"
         needed |= {fault.accept for fault in audit(held).faults}
     flags = "".join(f" --accept-{name}" for name in ACCEPTS if name in needed)
@@ -382,12 +386,12 @@ def audit_(
         ):
             show(path.name)
             try:
-                one = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
+                candles = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
             except ConfigError as error:
                 unread.append(error)
                 continue
-            if len(one):
-                groups.setdefault((name, one.interval), []).append(one)
+            if len(candles):
+                groups.setdefault((name, candles.interval), []).append(candles)
     if not groups:
         _refuse(unread)
         raise ConfigError("no candle in this span" if files or start_ms or end_ms else "no candles")
@@ -412,7 +416,7 @@ def audit_(
 def _verdict(reports: Sequence[AuditReport], refused: Sequence[AuditReport], accept: tuple[str, ...]) -> str:
     if not refused:
         return "A backtest accepts them" + (
-            f" with {' '.join(f'--accept-{one}' for one in accept)}." if accept else " as they are."
+            f" with {' '.join(f'--accept-{name}' for name in accept)}." if accept else " as they are."
         )
     faults = [fault for report in refused for fault in report.refused(accept)]
     flags = sorted({f"--accept-{fault.accept}" for fault in faults if fault.accept is not None})
@@ -537,7 +541,7 @@ def list_(store: Path, as_json: bool) -> int:
         raise click.UsageError(f"there is no store {store} here; `bot data import` and `bot data gen` make one")
     unread: list[ConfigError] = []
     held = Store(store).held(unread)
-    sources = {(one.market, one.interval): one for one in origins(store)}
+    sources = {(origin.market, origin.interval): origin for origin in origins(store)}
     if as_json:
         rows = [
             {

@@ -50,18 +50,18 @@ def update(target: PullTarget, *, as_json: bool) -> None:
     from bot.errors import BotError
 
     held = origins(target.store.root)
-    with_funding = {one.market for one in held if one.interval == FUNDING}
+    with_funding = {origin.market for origin in held if origin.interval == FUNDING}
     requests = [
         PullOptions(
-            one.source.partition("@")[0],
-            (f"{one.market}={one.symbol}",),
-            one.interval,
-            one.asked[0].from_ms if one.asked else None,
+            origin.source.partition("@")[0],
+            (f"{origin.market}={origin.symbol}",),
+            origin.interval,
+            origin.asked[0].from_ms if origin.asked else None,
             None,
-            has_funding=one.market in with_funding,
+            has_funding=origin.market in with_funding,
         )
-        for one in held
-        if one.interval != FUNDING
+        for origin in held
+        if origin.interval != FUNDING
     ]
     if not requests:
         raise click.UsageError(f"{target.store.root} has no candles of a source; `bot data pull --from` puts some in")
@@ -160,7 +160,7 @@ def _shown(wanted: WantedCandles, show: Callable[[str], None]) -> Callable[[Pull
     """A function that shows the progress of a pull, at most five times a second."""
     shown = -SHOW_SECONDS
 
-    def one(now: PullProgress) -> None:
+    def show_progress(now: PullProgress) -> None:
         nonlocal shown
         if now.seconds - shown < SHOW_SECONDS:
             return
@@ -171,7 +171,7 @@ def _shown(wanted: WantedCandles, show: Callable[[str], None]) -> Callable[[Pull
             f" {left_text(now.seconds_left)} left"
         )
 
-    return one
+    return show_progress
 
 
 def left_text(seconds: float) -> str:
@@ -212,20 +212,20 @@ def _finish(done: _Done, target: PullTarget, *, as_json: bool) -> None:
         print_json(
             {
                 "store": str(target.store.root),
-                "pulled": [_data(name, one) for name, one in done.pulled],
+                "pulled": [_data(name, pull) for name, pull in done.pulled],
                 "funding": {coin: {"file": str(path), "rates": rates} for coin, (path, rates) in done.funding.items()},
             }
         )
     else:
         for coin, (path, rates) in done.funding.items():
             click.echo(f"{coin}: {many(rates, 'funding rate')} in {path}")
-        if any(one.path for _, one in done.pulled):
+        if any(pull.path for _, pull in done.pulled):
             click.echo(f"Next: bot backtest CONFIG --data {_next(done, target)}")
     if len(done.refused) == 1:
         raise done.refused[0]
     if done.refused:
         raise BotError("\n".join(map(str, done.refused)))
-    if done.pulled and not any(one.path for _, one in done.pulled):
+    if done.pulled and not any(pull.path for _, pull in done.pulled):
         raise NotOffered("the store has no candle in the span; choose another with --since and --until")
 
 
@@ -233,7 +233,7 @@ def _next(done: _Done, target: PullTarget) -> str:
     """The value for `bot backtest --data`, with the flags that the candles need."""
     from bot.backtest.data.findings import ACCEPTS
 
-    faults = {fault.accept for _, one in done.pulled if one.report is not None for fault in one.report.faults}
+    faults = {fault.accept for _, pull in done.pulled if pull.report is not None for fault in pull.report.faults}
     flags = "".join(f" --accept-{name}" for name in ACCEPTS if name in faults)
     funding = "".join(f" --funding {quote(f'{coin}={path}')}" for coin, (path, _) in done.funding.items())
     return f"{quote(str(target.store.root))}{flags}{funding}"

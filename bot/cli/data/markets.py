@@ -76,15 +76,15 @@ def markets(source: str | None, search: str | None, *, as_json: bool) -> int:
         source, search = None, source
     rows = _catalogue() if source is None else run_unheld(_listed(source))
     whose = "the embedded service" if source is None else source
-    found = [row for row in rows if search is None or _has(row, search.lower())]
-    if not found:
+    shown = [row for row in rows if search is None or _has(row, search.lower())]
+    if not shown:
         raise NotOffered(
             f"{whose} has no market like {search!r}; {_way_out(rows, str(search), is_ours=source is None)}"
         )
     if as_json:
-        print_json({"source": source, "markets": [row.data() for row in found]})
+        print_json({"source": source, "markets": [row.data() for row in shown]})
         return 0
-    for line in _table(found):
+    for line in _table(shown):
         click.echo(line)
     return 0
 
@@ -109,8 +109,8 @@ async def _listed(source: str) -> list[MarketRow]:
                 # The source has no such market.
                 continue
     order = {symbol: place for place, symbol in enumerate(coins)}
-    instruments.sort(key=lambda one: (order.get(one.symbol, len(order)), one.symbol))
-    return [MarketRow(coins.get(one.symbol), None, one) for one in instruments]
+    instruments.sort(key=lambda instrument: (order.get(instrument.symbol, len(order)), instrument.symbol))
+    return [MarketRow(coins.get(instrument.symbol), None, instrument) for instrument in instruments]
 
 
 def _catalogue() -> list[MarketRow]:
@@ -125,7 +125,7 @@ def _catalogue() -> list[MarketRow]:
     for coin, listing in CATALOGUE.items():
         spec = listing.spec
         ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals)
-        made = Instrument(
+        instrument = Instrument(
             "",
             coin,
             "USD",
@@ -138,7 +138,7 @@ def _catalogue() -> list[MarketRow]:
             min_notional=format_e8(MIN_NOTIONAL),
             max_leverage=str(spec.max_leverage),
         )
-        rows.append(MarketRow(coin, spec.name, made))
+        rows.append(MarketRow(coin, spec.name, instrument))
     return rows
 
 

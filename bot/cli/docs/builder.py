@@ -104,6 +104,6 @@ def llms(work: Path) -> str:
 def _summary(page: str) -> str:
     """The first sentence of the first paragraph that is prose, without links."""
     prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL).split("\n\n")[1:]
-    paragraph = next(" ".join(one.split()) for one in prose if re.match(r"\s*[\w`\[]", one))
+    paragraph = next(" ".join(block.split()) for block in prose if re.match(r"\s*[\w`\[]", block))
     plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", paragraph)
     return plain.split(". ", maxsplit=1)[0].rstrip(".:") + "."

@@ -38,7 +38,7 @@ EXITS: Final = {
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table. A cell keeps its Markdown; line breaks and bars are made harmless."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(_cell(one) for one in row) + " |" for row in lines) + "\n"
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in lines) + "\n"
 
 
 def _cell(text: str) -> str:
@@ -65,7 +65,7 @@ def commands_page() -> str:
             "Every command with its usage, options and examples, generated from the code. `bot COMMAND --help` prints"
             " the same.\n"
         ),
-        table(["Exit code", "Meaning"], [[str(int(one)), EXITS[one]] for one in Exit]),
+        table(["Exit code", "Meaning"], [[str(int(exit_code)), EXITS[exit_code]] for exit_code in Exit]),
     ]
     context = click.Context(root, info_name="bot")
     for family, commands in FAMILIES.items():
@@ -99,14 +99,15 @@ def _plain(help_text: str) -> str:
     """The text of a help page as Markdown: click's mark for text that keeps its lines becomes a block of code."""
     paragraphs = inspect.cleandoc(help_text).split("\n\n")
     return "\n\n".join(
-        f"```text\n{one.lstrip(chr(8)).strip()}\n```" if one.startswith("\b") else _escaped(one) for one in paragraphs
+        f"```text\n{paragraph.lstrip(chr(8)).strip()}\n```" if paragraph.startswith("\b") else _escaped(paragraph)
+        for paragraph in paragraphs
     )
 
 
 def _escaped(text: str) -> str:
     """Text whose angle brackets and asterisks, outside code, do not become markup."""
     parts = text.split("`")
-    return "`".join(re.sub(r"([<>*\[\]])", r"\\\1", one) if at % 2 == 0 else one for at, one in enumerate(parts))
+    return "`".join(re.sub(r"([<>*\[\]])", r"\\\1", part) if at % 2 == 0 else part for at, part in enumerate(parts))
 
 
 # ── Config ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,7 +149,7 @@ def _meaning(part: Json, tables: Json) -> str:
     """The key's own description, or that of the table that it holds."""
     names = re.findall(r"#/\$defs/(\w+)", json.dumps(part))
     texts = [part.get("description"), *(tables[name].get("description") for name in names)]
-    return _escaped(next((one for one in texts if one), ""))
+    return _escaped(next((text for text in texts if text), ""))
 
 
 def _default(part: Json) -> str:
@@ -165,7 +166,7 @@ def kind_of(schema: Json, link: str = "#") -> str:
         return f"[{name}]({link}{name.lower()})"
     for many in ("anyOf", "oneOf"):
         if many in schema:
-            return " or ".join(dict.fromkeys(kind_of(one, link) for one in schema[many]))
+            return " or ".join(dict.fromkeys(kind_of(option, link) for option in schema[many]))
     if "enum" in schema:
         return " ".join(code(word if isinstance(word, str) else json.dumps(word)) for word in schema["enum"])
     if "const" in schema:
@@ -179,7 +180,7 @@ def kind_of(schema: Json, link: str = "#") -> str:
 def limits_of(schema: Json) -> str:
     """The bounds of a JSON Schema in words."""
     limits: list[str] = []
-    for one in [schema, *schema.get("anyOf", ())]:
+    for part in [schema, *schema.get("anyOf", ())]:
         for key, words in (
             ("minimum", "at least {}"),
             ("exclusiveMinimum", "above {}"),
@@ -191,10 +192,10 @@ def limits_of(schema: Json) -> str:
             ("maxItems", "at most {} entries"),
             ("maxProperties", "at most {} entries"),
         ):
-            if key in one:
-                limits.append(words.format(f"{one[key]:,}" if isinstance(one[key], int) else one[key]))
-        if "pattern" in one:
-            limits.append(code(one["pattern"]))
+            if key in part:
+                limits.append(words.format(f"{part[key]:,}" if isinstance(part[key], int) else part[key]))
+        if "pattern" in part:
+            limits.append(code(part["pattern"]))
     return "; ".join(limits)
 
 
@@ -218,7 +219,7 @@ def strategy_page() -> str:
 def _name(name: str, value: Any) -> Iterator[str]:
     yield f"## {name}\n"
     if name == "Intent":
-        yield "What a hook yields: " + ", ".join(code(one.__name__) for one in value.__args__) + ".\n"
+        yield "What a hook yields: " + ", ".join(code(intent.__name__) for intent in value.__args__) + ".\n"
         return
     if name == "Field":
         yield "Pydantic's `Field`: the default of a param and its bounds, such as `Field(20, ge=2, le=500)`.\n"
@@ -229,7 +230,7 @@ def _name(name: str, value: Any) -> Iterator[str]:
     yield _doc(value) + "\n"
     fields = inspect.get_annotations(value)
     if fields and not issubclass(value, bot.Strategy):
-        defaults = {key: one.default for key, one in inspect.signature(value).parameters.items()}
+        defaults = {key: parameter.default for key, parameter in inspect.signature(value).parameters.items()}
         rows = [
             [code(key), code(kind), _shown(defaults.get(key))] for key, kind in fields.items() if key != "model_config"
         ]
@@ -263,7 +264,7 @@ def _shown(default: Any) -> str:
 def _doc(value: Any) -> str:
     """A docstring as Markdown. Paragraphs that are indented or in columns keep their lines."""
     paragraphs = (inspect.getdoc(value) or "").split("\n\n")
-    return "\n\n".join(_paragraph(one) for one in paragraphs)
+    return "\n\n".join(_paragraph(paragraph) for paragraph in paragraphs)
 
 
 def _paragraph(text: str) -> str:
@@ -281,12 +282,12 @@ def metrics_page() -> str:
     """Every metric of the port for Prometheus."""
     rows = [
         [
-            code(f"{PREFIX}_{name}{'_total' if one.kind == 'counter' else ''}"),
-            one.kind,
-            ", ".join(map(code, one.labels)),
-            one.text,
+            code(f"{PREFIX}_{name}{'_total' if metric.kind == 'counter' else ''}"),
+            metric.kind,
+            ", ".join(map(code, metric.labels)),
+            metric.text,
         ]
-        for name, one in METRICS.items()
+        for name, metric in METRICS.items()
     ]
     return (
         "# Metrics\n\nEvery metric of the port for Prometheus, generated from the code. The section"
@@ -298,7 +299,9 @@ def metrics_page() -> str:
 
 def notices_page() -> str:
     """Every kind of notice with its level and words."""
-    rows = [[code(kind), one.level, code(one.title), code(one.text)] for kind, one in TEMPLATES.items()]
+    rows = [
+        [code(kind), template.level, code(template.title), code(template.text)] for kind, template in TEMPLATES.items()
+    ]
     return (
         "# Notices\n\nEvery kind of notice with its level and text, generated from the code. `notify.mute` takes these"
         " kinds, `notify.texts` your own text for a kind, and `notify.level` the lowest level: "

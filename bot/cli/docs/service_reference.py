@@ -55,15 +55,15 @@ def _operation(method: str, path: str, operation: Json) -> str:
     ]
     rows = [
         [
-            code(one["name"]),
-            one["in"],
-            "yes" if one["required"] else "no",
-            kind_of(one["schema"]),
-            _words(one, one["schema"]),
+            code(parameter["name"]),
+            parameter["in"],
+            "yes" if parameter["required"] else "no",
+            kind_of(parameter["schema"]),
+            _words(parameter, parameter["schema"]),
         ]
-        for one in operation["parameters"]
+        for parameter in operation["parameters"]
         # Every operation has this one.
-        if one["name"] != "X-API-Version"
+        if parameter["name"] != "X-API-Version"
     ]
     if rows:
         parts.append(table(["Parameter", "In", "Required", "Type", "Meaning and bounds"], rows))
@@ -75,18 +75,21 @@ def _operation(method: str, path: str, operation: Json) -> str:
     is_json = media == "application/json" and content["schema"] != {"type": "object"}
     facts.append(f"Response: {kind_of(content['schema'], 'http-bodies.md#') if is_json else code(media)}")
     failures = [
-        f"{status} " + ", ".join(f"[{one}](error-codes.md#{one})" for one in answer["description"].split(" or "))
+        f"{status} "
+        + ", ".join(
+            f"[{error_code}](error-codes.md#{error_code})" for error_code in answer["description"].split(" or ")
+        )
         for status, answer in operation["responses"].items()
         if status != "200"
     ]
     facts.append(f"Failures: {'; '.join(failures)}")
-    return "\n".join([*parts, *(f"- {one}" for one in facts), ""])
+    return "\n".join([*parts, *(f"- {fact}" for fact in facts), ""])
 
 
 def _words(*schemas: Json) -> str:
-    found = [one["description"] for one in schemas if "description" in one]
+    texts = [schema["description"] for schema in schemas if "description" in schema]
     bounds = limits_of(schemas[-1])
-    return " ".join([*found, *([bounds] if bounds else [])])
+    return " ".join([*texts, *([bounds] if bounds else [])])
 
 
 def bodies_page(document: Json) -> str:
@@ -125,8 +128,8 @@ def events_page(document: Json) -> str:
     for kind, subtypes in EVENT_SUBTYPES.items():
         parts.append(f"## {kind}\n\nSubtypes: {', '.join(map(code, subtypes))}.\n")
         models = {
-            f"{kind}.{one}" if kind == "account" else kind: DATA_OF.get(kind) or DATA_OF[f"{kind}/{one}"]
-            for one in subtypes
+            f"{kind}.{subtype}" if kind == "account" else kind: DATA_OF.get(kind) or DATA_OF[f"{kind}/{subtype}"]
+            for subtype in subtypes
         }
         for name, model in models.items():
             schema = schemas[model.__name__]
@@ -153,7 +156,8 @@ def errors_page() -> str:
             f"## {name}\n\n{table(['Status', 'Retry', 'Meaning', 'What to do'], [[status, again, meaning, move]])}"
         )
     rows = [
-        [code(one), str(status), "yes" if again else "no", REASONS[one]] for one, (status, again) in CONFLICTS.items()
+        [code(reason), str(status), "yes" if again else "no", REASONS[reason]]
+        for reason, (status, again) in CONFLICTS.items()
     ]
     parts.append(f"## Reasons of idempotency_conflict\n\n{table(['Reason', 'Status', 'Retry', 'Meaning'], rows)}")
     return "\n".join(parts)

@@ -129,13 +129,13 @@ def check(
             return await read_checks(HyperliquidAccount(transport, address), request, SystemClock())
 
     checks = asyncio.run(read())
-    failed = any(one.level == "fail" for one in checks)
+    failed = any(result.level == "fail" for result in checks)
     if as_json:
         place = {"network": network, "url": request.url, "address": address, "agent": agent}
-        click.echo(json.dumps({**place, "hasFailed": failed, "checks": [asdict(one) for one in checks]}))
+        click.echo(json.dumps({**place, "hasFailed": failed, "checks": [asdict(result) for result in checks]}))
     else:
-        for one in checks:
-            click.echo(f"{one.level:<5} {one.check:<8} {one.message}")
+        for result in checks:
+            click.echo(f"{result.level:<5} {result.check:<8} {result.message}")
     return Exit.ERROR if failed else Exit.DONE
 
 

@@ -44,7 +44,7 @@ async def read_link(place: str, address: str) -> LinkReading:
         with suppress(TimeoutError):
             async with asyncio.timeout(IN_STEP_SECONDS):
                 async for reports in link.account(address):
-                    state = next((one for one in reversed(reports) if isinstance(one, LinkState)), state)
+                    state = next((report for report in reversed(reports) if isinstance(report, LinkState)), state)
                     if state is not None and state.phase == "in_step":
                         break
         took_s = loop.time() - begun_s

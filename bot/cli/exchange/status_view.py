@@ -35,14 +35,14 @@ class ExchangeReading:
             "marginUsedUsd": format_e8(standing.margin_used),
             "withdrawableUsd": format_e8(standing.withdrawable),
             "positions": [
-                position_json(one) | {"stopIds": [stop.order_id for stop in self._stops_of(one)]}
-                for one in standing.positions
+                position_json(position) | {"stopIds": [stop.order_id for stop in self._stops_of(position)]}
+                for position in standing.positions
             ],
-            "orders": [order_json(one) for one in self.orders],
+            "orders": [order_json(order) for order in self.orders],
             "fillsSince": self.since_ms,
-            "fills": [fill_json(one) for one in self.fills.reports],
+            "fills": [fill_json(fill) for fill in self.fills.reports],
             "olderFillsMayBeMissing": self.fills.is_cut,
-            "missingBeforeTradeIds": [one.trade_id for one in gaps(self.fills.reports)],
+            "missingBeforeTradeIds": [gap.trade_id for gap in gaps(self.fills.reports)],
             "budget": {"used": self.budget.used, "most": self.budget.most},
         }
 
@@ -50,63 +50,63 @@ class ExchangeReading:
         """Orders that stop a loss of this position. A stop that waits for its entry protects nothing yet."""
         is_long = position.signed_size > 0
         return [
-            one
-            for one in self.orders
-            if one.kind == "stop" and one.market == position.market and one.is_buy != is_long
-            if one.is_reduce_only and not one.is_waiting
+            order
+            for order in self.orders
+            if order.kind == "stop" and order.market == position.market and order.is_buy != is_long
+            if order.is_reduce_only and not order.is_waiting
         ]
 
     def lines(self) -> list[str]:
         standing, width = self.standing, screen_width()
         money = f"value {format_e8(standing.value)} USD, withdrawable {format_e8(standing.withdrawable)} USD"
-        found = [f"{money}, as of {iso(standing.at_ms)}", ""]
+        text_lines = [f"{money}, as of {iso(standing.at_ms)}", ""]
         positions = [
             [
-                one.market,
-                format_e8(one.signed_size),
-                format_e8(one.entry_px),
-                format_e8(one.unrealized),
-                ", ".join(stop_text(stop, one) for stop in self._stops_of(one)) or "NO STOP",
+                position.market,
+                format_e8(position.signed_size),
+                format_e8(position.entry_px),
+                format_e8(position.unrealized),
+                ", ".join(stop_text(stop, position) for stop in self._stops_of(position)) or "NO STOP",
             ]
-            for one in standing.positions
+            for position in standing.positions
         ]
-        found += part("positions", ["market", "size", "entry", "unrealized", "stop"], positions, width)
+        text_lines += part("positions", ["market", "size", "entry", "unrealized", "stop"], positions, width)
         orders = [
             [
-                one.market,
-                f"{one.kind}, waits for its entry" if one.is_waiting else one.kind,
-                "buy" if one.is_buy else "sell",
-                size_text(one),
-                format_e8(one.px),
-                "" if one.trigger_px is None else format_e8(one.trigger_px),
-                one.order_id,
+                order.market,
+                f"{order.kind}, waits for its entry" if order.is_waiting else order.kind,
+                "buy" if order.is_buy else "sell",
+                size_text(order),
+                format_e8(order.px),
+                "" if order.trigger_px is None else format_e8(order.trigger_px),
+                order.order_id,
             ]
-            for one in self.orders
+            for order in self.orders
         ]
-        found += part("open orders", ["market", "kind", "side", "size", "price", "trigger", "id"], orders, width)
+        text_lines += part("open orders", ["market", "kind", "side", "size", "price", "trigger", "id"], orders, width)
         fills = [
             [
-                iso(one.at_ms),
-                one.market,
-                "buy" if one.is_buy else "sell",
-                format_e8(one.size),
-                format_e8(one.px),
-                f"{format_e8(one.fee)} {one.fee_token}",
-                format_e8(one.position_after),
+                iso(fill.at_ms),
+                fill.market,
+                "buy" if fill.is_buy else "sell",
+                format_e8(fill.size),
+                format_e8(fill.px),
+                f"{format_e8(fill.fee)} {fill.fee_token}",
+                format_e8(fill.position_after),
             ]
-            for one in self.fills.reports
+            for fill in self.fills.reports
         ]
         heads = ["time", "market", "side", "size", "price", "fee", "position after"]
-        found += part(f"fills since {iso(self.since_ms)}", heads, fills, width)
-        found += [
-            f"before fill {one.trade_id} of {one.market} at {iso(one.at_ms)}: the exchange left out at least one fill"
-            for one in gaps(self.fills.reports)
+        text_lines += part(f"fills since {iso(self.since_ms)}", heads, fills, width)
+        text_lines += [
+            f"before fill {gap.trade_id} of {gap.market} at {iso(gap.at_ms)}: the exchange left out at least one fill"
+            for gap in gaps(self.fills.reports)
         ]
         if self.fills.is_cut:
-            found.append(
+            text_lines.append(
                 "older fills may be missing: the exchange keeps only the newest 10,000; choose a later --since"
             )
-        return [*found, f"request budget: {self.budget.used:,} of {self.budget.most:,} used"]
+        return [*text_lines, f"request budget: {self.budget.used:,} of {self.budget.most:,} used"]
 
 
 def part(title: str, heads: list[str], rows: list[list[str]], width: int | None) -> list[str]:
@@ -190,5 +190,5 @@ async def read_status(account: HyperliquidAccount, dex: str, span_ms: int) -> Ex
     orders = await account.open_orders(dex)
     since_ms = max(0, standing.at_ms - span_ms)
     fills = await account.fills(since_ms, standing.at_ms)
-    own = tuple(one for one in fills.reports if dex_of(one.market) == dex)
+    own = tuple(fill for fill in fills.reports if dex_of(fill.market) == dex)
     return ExchangeReading(standing, tuple(orders), Fills(own, fills.is_cut), since_ms, await account.budget())

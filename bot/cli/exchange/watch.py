@@ -85,12 +85,15 @@ def lines_of(report: AccountReport, seen: dict[str, Any]) -> Iterator[str]:
         key, orders = f"orders {report.group}", report.orders
         if seen.get(key, ()) != orders:
             seen[key] = orders
-            stops = sum(one.kind == "stop" and not one.is_waiting for one in orders)
+            stops = sum(order.kind == "stop" and not order.is_waiting for order in orders)
             yield f"open orders{_of(report.group)}: {len(orders)}, {many(stops, 'stop')} among them"
     elif not isinstance(report, AccountStanding):
         yield f"{iso(report.at_ms)} {_event_line(report)}"
     else:
-        key, sizes = f"standing {report.group}", {one.market: one.signed_size for one in report.positions}
+        key, sizes = (
+            f"standing {report.group}",
+            {position.market: position.signed_size for position in report.positions},
+        )
         if seen.get(key, {}) != sizes:
             seen[key] = sizes
             held = ", ".join(f"{market} {format_e8(size)}" for market, size in sizes.items()) or "none"

@@ -41,13 +41,13 @@ def approvals(ctx: click.Context, config: Path | None, state_dir: Path | None, *
         if config is not None or state_dir is not None or as_json:
             raise click.UsageError(f"write the options after {ctx.invoked_subcommand}")
         return int(Exit.DONE)
-    found = find(config, state_dir).ask("GET", "/approvals")
+    answer = find(config, state_dir).ask("GET", "/approvals")
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(answer))
     else:
-        for one in found["approvals"]:
-            click.echo(line_of(one))
-        if not found["approvals"]:
+        for approval in answer["approvals"]:
+            click.echo(line_of(approval))
+        if not answer["approvals"]:
             click.echo("nothing waits for approval")
     return int(Exit.DONE)
 
@@ -88,9 +88,9 @@ def _decide(place: Place, path: str, name: str, more: dict[str, str], *, is_agre
         raise click.UsageError("--json never asks: add --yes")
     if not is_agreed:
         waiting = place.ask("GET", "/approvals")
-        for one in waiting["approvals"]:
-            if one["id"].startswith(name.upper()):
-                click.echo(line_of(one))
+        for approval in waiting["approvals"]:
+            if approval["id"].startswith(name.upper()):
+                click.echo(line_of(approval))
         try:
             click.confirm(f"{path[1:].capitalize()} {name}?", abort=True)
         except click.Abort:

@@ -138,20 +138,20 @@ def list_all(folders: tuple[Path, ...], *, as_json: bool) -> int:
 
 
 def _shown(folders: Sequence[Path], *, as_json: bool) -> int:
-    found = members(folders)
-    code = max((member.code for member in found), default=Exit.DONE)
+    listed = members(folders)
+    code = max((member.code for member in listed), default=Exit.DONE)
     if as_json:
-        click.echo(json.dumps({"daemons": [member.document() for member in found]}))
+        click.echo(json.dumps({"daemons": [member.document() for member in listed]}))
         return int(code)
-    print_table([_row(member) for member in found], COLUMNS, empty="no daemon has run on this machine yet")
-    known = [member.status for member in found if member.status is not None and "account" in member.status]
-    if len(found) > 1:
+    print_table([_row(member) for member in listed], COLUMNS, empty="no daemon has run on this machine yet")
+    known = [member.status for member in listed if member.status is not None and "account" in member.status]
+    if len(listed) > 1:
         value = sum((Decimal(status["account"]["value_usd"]) for status in known), Decimal(0))
         money = f", {usd(value)} USD, {usd(_today(known), signed=True)} USD today" if known else ""
-        missing = len(found) - len(known)
+        missing = len(listed) - len(known)
         rest = f"; {many(missing, 'account')} not known" if missing else ""
-        click.echo(f"{many(len(found), 'daemon')}{money}{rest}")
-    for member in found:
+        click.echo(f"{many(len(listed), 'daemon')}{money}{rest}")
+    for member in listed:
         if member.problem and member.code is not Exit.NOT_RUNNING:
             click.echo(f"{member.name}: {member.problem}", err=True)
     return int(code)
@@ -257,17 +257,17 @@ def _chosen(names: Sequence[str], folders: Sequence[Path], *, takes_all: bool) -
     """
     if bool(names) == takes_all:
         raise click.UsageError("name the daemons, or give --all" if not names else "give names or --all, not both")
-    found = members(folders)
+    listed = members(folders)
     if takes_all:
-        running = [member for member in found if member.code is not Exit.NOT_RUNNING]
+        running = [member for member in listed if member.code is not Exit.NOT_RUNNING]
         if not running:
             raise NotRunning("no daemon runs on this machine")
         return running
     chosen: dict[Path, Member] = {}
     for name in names:
-        meant = [member for member in found if name == member.name or Path(name).absolute() == member.place.folder]
+        meant = [member for member in listed if name == member.name or Path(name).absolute() == member.place.folder]
         if not meant:
-            known = [member.name for member in found]
+            known = [member.name for member in listed]
             there_are = f"; there are {', '.join(known) or 'none'}"
             raise click.UsageError(f"no daemon {name}{did_you_mean(name, known) or there_are}")
         if len(meant) > 1:

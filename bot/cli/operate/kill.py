@@ -322,7 +322,7 @@ async def _open_positions(client: Client) -> list[dict[str, Any]]:
         except ApiError as error:
             return [{"coin": "?", "side": "", "size": f"unknown ({error.code})"}]
         if not positions or monotonic_ns() > end_ns:
-            return [one.model_dump(mode="json", by_alias=True) for one in positions]
+            return [position.model_dump(mode="json", by_alias=True) for position in positions]
         await asyncio.sleep(LOOK_S)
 
 
@@ -338,13 +338,20 @@ def _report(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
         f"The kill switch is active ({guardian}): no position can be opened on this account until its owner lifts it."
     )
     click.echo(f"  entries     {len(body['canceledOids'])} canceled")
-    for one in body["trades"]:
-        click.echo(f"  closed      {one['symbol']} {one['side']} {one['size']} ({one['id']})")
-    for one in body["positions"]:
+    for trade in body["trades"]:
+        click.echo(f"  closed      {trade['symbol']} {trade['side']} {trade['size']} ({trade['id']})")
+    for position in body["positions"]:
         stop = (
-            "" if flatten else ", WITHOUT A STOP ORDER" if one.get("stopPx") is None else f", stop at {one['stopPx']}"
+            ""
+            if flatten
+            else ", WITHOUT A STOP ORDER"
+            if position.get("stopPx") is None
+            else f", stop at {position['stopPx']}"
         )
-        click.echo(f"  {'STILL OPEN' if flatten else 'stays open':<11} {one['coin']} {one['side']} {one['size']}{stop}")
+        click.echo(
+            f"  {'STILL OPEN' if flatten else 'stays open':<11} {position['coin']} {position['side']}"
+            f" {position['size']}{stop}"
+        )
     if not body["positions"]:
         click.echo("  positions   none")
     if still_open:

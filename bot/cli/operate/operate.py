@@ -89,8 +89,8 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
         click.echo(json.dumps(answer))
     else:
         click.echo(f"{answer['state']}{': ' + answer['why'] if answer.get('why') else ''}")
-        for one in answer["strategies"]:
-            click.echo(f"  {one['name']:<20} {one['state']}{': ' + one['why'] if one['why'] else ''}")
+        for row in answer["strategies"]:
+            click.echo(f"  {row['name']:<20} {row['state']}{': ' + row['why'] if row['why'] else ''}")
         if answer.get("forgotten"):
             click.echo(f"NOT SAVED: {answer['forgotten']}")
         for checked in answer.get("looked_at", ()):

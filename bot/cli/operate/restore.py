@@ -150,7 +150,7 @@ def _read_manifest(source: Path) -> Manifest:
                 f" {FORMAT}): run that version"
             )
         files = {str(name): str(digest) for name, digest in data["files"].items()}
-        made = Manifest(
+        manifest = Manifest(
             name=data["name"],
             address=data["account"],
             created_ms=int(data["createdMs"]),
@@ -165,7 +165,7 @@ def _read_manifest(source: Path) -> Manifest:
         raise BotError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Unsound(f"{path} is damaged ({type(error).__name__}: {error}): use another backup") from None
-    return made
+    return manifest
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -214,7 +214,7 @@ def _check_database(path: Path) -> None:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             number = int(db.execute("PRAGMA user_version").fetchone()[0])
-            found = faults(db)
+            damage = faults(db)
     except sqlite3.Error as error:
         raise Unsound(f"{path} cannot be read: {error}: use another backup") from error
     if path.name == JOURNAL:
@@ -224,8 +224,8 @@ def _check_database(path: Path) -> None:
             f"{path} was written by a newer version of Bracketbot (format {number}, this one reads {SCHEMA_VERSION}):"
             " run that version"
         )
-    if found is not None:
-        raise Unsound(f"{path} is damaged: {found}: use another backup")
+    if damage is not None:
+        raise Unsound(f"{path} is damaged: {damage}: use another backup")
 
 
 # ── Config and strategies ───────────────────────────────────────────────────────────────────────────────────────────

@@ -172,7 +172,7 @@ def stop_of(position: Mapping[str, Any]) -> str:
     px = position["stop_px"]
     # A daemon of an older version does not send these fields.
     trails = position.get("trailing_stops", ())
-    trailing = ["trailing" if one["active"] is not False else "trailing (not active yet)" for one in trails]
+    trailing = ["trailing" if trail["active"] is not False else "trailing (not active yet)" for trail in trails]
     # Between a fill and the event of its stop it is not known.
     if position["protected"] is None:
         return ", ".join(["not known", *trailing])
@@ -372,30 +372,30 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
     )
     # A daemon of an older version does not send these fields.
-    for one in doubt.get("waiting", ()):
-        why = f": {one['message']}" if one.get("message") else ""
-        yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}{why}"
-        yield f"              run bot explain {one['id'][:12]}, check the account, then bot resume"
+    for intent in doubt.get("waiting", ()):
+        why = f": {intent['message']}" if intent.get("message") else ""
+        yield f"  waiting     {intent['action']} {intent['market']} of {intent['strategy']}{why}"
+        yield f"              run bot explain {intent['id'][:12]}, check the account, then bot resume"
     yield _dead_man_line(told["heartbeat"])
     yield from _price_lines(told.get("prices"))
     # A daemon of an older version does not send these fields.
-    for one in told.get("alarms", ()):
-        subject = f" {one['subject']}" if one["subject"] else ""
-        yield f"  ALARM       {one['alarm'].replace('_', ' ')}{subject}: {one['message']}"
-    for one in told["guardians"]:
-        if not one["stands"]:
-            yield f"  guardian    {one['name']} IS NOT ARMED; the daemon arms it again"
+    for alarm in told.get("alarms", ()):
+        subject = f" {alarm['subject']}" if alarm["subject"] else ""
+        yield f"  ALARM       {alarm['alarm'].replace('_', ' ')}{subject}: {alarm['message']}"
+    for guardian in told["guardians"]:
+        if not guardian["stands"]:
+            yield f"  guardian    {guardian['name']} IS NOT ARMED; the daemon arms it again"
     # A daemon of an older version does not send these fields.
-    for one in told.get("blocked_by", ()):
-        until = "until 00:00 UTC, or until" if one["type"] == "account_drawdown" else "until"
+    for guardian in told.get("blocked_by", ()):
+        until = "until 00:00 UTC, or until" if guardian["type"] == "account_drawdown" else "until"
         yield (
-            f"  entries     REFUSED by the service: {one['type']} {one['id']} is active {until} the account's owner"
-            " lifts it"
+            f"  entries     REFUSED by the service: {guardian['type']} {guardian['id']} is active {until} the"
+            " account's owner lifts it"
         )
     yield from _strategy_lines(told["strategies"])
-    for one in told.get("other_books", ()):
-        whose = OTHERS.get(one["name"], "no longer in the config")
-        yield f"  book        {one['name']} net {formatting.usd(one['book']['net_usd'], signed=True)} USD: {whose}"
+    for other in told.get("other_books", ()):
+        whose = OTHERS.get(other["name"], "no longer in the config")
+        yield f"  book        {other['name']} net {formatting.usd(other['book']['net_usd'], signed=True)} USD: {whose}"
     if reload := told.get("reload"):
         yield f"  reload      {_reload_said(reload)}"
     passed = told["last_pass_ms"]
@@ -405,15 +405,16 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _strategy_lines(strategies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    for one in strategies:
-        why = f": {one['why']}" if one["why"] else ""
-        if one["state"] == "QUARANTINED":
-            why += f"; fix it, then bot resume {one['name']}"
-        if why and one.get("resting"):
-            why += f"; resting entries can still fill: {', '.join(one['resting'])} (bot orders)"
-        book = one.get("book")
+    for strategy in strategies:
+        why = f": {strategy['why']}" if strategy["why"] else ""
+        if strategy["state"] == "QUARANTINED":
+            why += f"; fix it, then bot resume {strategy['name']}"
+        if why and strategy.get("resting"):
+            why += f"; resting entries can still fill: {', '.join(strategy['resting'])} (bot orders)"
+        book = strategy.get("book")
         gain = f", net {formatting.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
-        yield f"  strategy    {one['name']} {one['state']} on {', '.join(one['markets'])}, {one['interval']}{gain}{why}"
+        bars = f"{', '.join(strategy['markets'])}, {strategy['interval']}"
+        yield f"  strategy    {strategy['name']} {strategy['state']} on {bars}{gain}{why}"
 
 
 def _dead_man_line(beat: Mapping[str, Any] | None) -> str:
@@ -454,17 +455,19 @@ def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
         state = f"NOT CONNECTED{since}: {trouble}"
     apart_ms = abs(prices["clock_difference_ms"] or 0)
     clock = f", its clock is {apart_ms / 1000:.1f} s off" if apart_ms >= APART_MS else ""
-    ages = [one["age_s"] for one in prices["markets"] if one["age_s"] is not None]
+    ages = [market["age_s"] for market in prices["markets"] if market["age_s"] is not None]
     oldest = f", oldest price {duration(max(ages))}" if ages else ""
     yield f"  prices      {prices['source']} {state}{clock}; {many(len(prices['markets']), 'market')}{oldest}"
     for name, reason in prices["missing"].items():
         yield f"  prices      without {name}: {reason}"
-    for one in prices["markets"]:
-        refused = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in one["refused"].items() if count)
+    for market in prices["markets"]:
+        refused = ", ".join(
+            f"{count} {reason.replace('_', ' ')}" for reason, count in market["refused"].items() if count
+        )
         dropped = f"quotes refused: {refused}" if refused else ""
-        closed = "" if one["open"] else f"CLOSED FOR OPENINGS since {iso(one['since_ms'])}: {one['reason']}"
+        closed = "" if market["open"] else f"CLOSED FOR OPENINGS since {iso(market['since_ms'])}: {market['reason']}"
         if closed or dropped:
-            yield f"  prices      {one['market']} {'; '.join(filter(None, (closed, dropped)))}"
+            yield f"  prices      {market['market']} {'; '.join(filter(None, (closed, dropped)))}"
 
 
 def _money(told: Mapping[str, Any]) -> str:
@@ -481,8 +484,8 @@ def _profit(told: Mapping[str, Any]) -> str:
 
     Foreign activity on the account is not counted.
     """
-    books = [one.get("book") or {} for one in told["strategies"]]
-    books += [one["book"] for one in told.get("other_books", ()) if one["name"] != "@foreign"]
+    books = [strategy.get("book") or {} for strategy in told["strategies"]]
+    books += [other["book"] for other in told.get("other_books", ()) if other["name"] != "@foreign"]
     today, total = (sum((Decimal(book.get(name, 0)) for book in books), Decimal(0)) for name in ("day_usd", "net_usd"))
     return (
         f"today {formatting.usd(today, signed=True)} USD, total {formatting.usd(total, signed=True)} USD (net of fees"
@@ -533,14 +536,15 @@ def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
 def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
     yield f"  OLD: its journal was last written {ago(last['age_ms'])}; the account may have changed since:"
     yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
-    for one in last["positions"]:
-        yield f"  position    {one['market']} {one['side']} {one['size']} @ {formatting.px(one['entry_px'])}"
+    for position in last["positions"]:
+        size = f"{position['size']} @ {formatting.px(position['entry_px'])}"
+        yield f"  position    {position['market']} {position['side']} {size}"
     if not last["positions"]:
         yield "  positions   none when it was last written"
-    for one in last["open_intents"]:
+    for intent in last["open_intents"]:
         yield (
-            f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the"
-            " next start finds out what became of it"
+            f"  intent      {intent['id'][:12]} {intent['strategy']} {intent['action']} {intent['market']}:"
+            f" {intent['state']}; the next start finds out what became of it"
         )
 
 
@@ -559,7 +563,7 @@ def _types(place: Place, text: str) -> tuple[str, ...]:
     from bot.errors import BotError
     from bot.runtime.journal import queries
 
-    wanted = tuple(one.strip() for one in text.split(",") if one.strip())
+    wanted = tuple(kind.strip() for kind in text.split(",") if kind.strip())
     # Without a journal the types are not checked here; the command itself reports that.
     with contextlib.suppress(BotError), queries.opened(place.folder) as db:
         if no := queries.no_such_type(db, wanted):

@@ -273,7 +273,7 @@ def _markets_python(settings: Settings) -> Path | None:
 
 
 def _strategy_files(settings: Settings) -> list[Path]:
-    return [settings.strategies_dir / f"{one.use.partition(':')[0]}.py" for one in settings.strategies]
+    return [settings.strategies_dir / f"{strategy.use.partition(':')[0]}.py" for strategy in settings.strategies]
 
 
 def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence[Path]:
@@ -281,11 +281,11 @@ def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence
     itself.
     """
     files = [config, Path(sys.executable), Path(__file__), *_strategy_files(settings)]
-    files += [one.file for one in settings.embedded.data]
-    files += [one.resolve() for one in files]
+    files += [data_file.file for data_file in settings.embedded.data]
+    files += [path.resolve() for path in files]
     closed: dict[Path, None] = {}
     for file in filter(Path.is_file, files):
-        top = next((one for one in bound if file.is_relative_to(one)), Path(file.anchor))
+        top = next((folder for folder in bound if file.is_relative_to(folder)), Path(file.anchor))
         for place in (*reversed(file.parents), file):
             wanted = stat.S_IROTH if place == file else stat.S_IXOTH | (stat.S_IROTH if place == file.parent else 0)
             # The target of a link is in the list, too.
@@ -297,7 +297,7 @@ def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence
 
 
 def _is_hidden(path: Path) -> bool:
-    return any(path.is_relative_to(one) for one in HIDDEN)
+    return any(path.is_relative_to(hidden) for hidden in HIDDEN)
 
 
 def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> None:
@@ -326,9 +326,11 @@ def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> 
             f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key, or make"
             " a user unit with --user"
         )
-    problems += [f"{one}: {needs_package(one, name)}" for one, name in missing_packages(settings)]
+    problems += [f"{place}: {needs_package(place, name)}" for place, name in missing_packages(settings)]
     if problems:
-        raise ConfigError(f"{config}: a unit could not start this config\n" + "\n".join(f"  {one}" for one in problems))
+        raise ConfigError(
+            f"{config}: a unit could not start this config\n" + "\n".join(f"  {problem}" for problem in problems)
+        )
 
 
 def _credential_name(text: str) -> str:
@@ -337,7 +339,7 @@ def _credential_name(text: str) -> str:
 
 def _command(*words: str) -> str:
     """A command of this installation: the `bot` beside the interpreter, else `python -m bot`."""
-    return " ".join(_argument(one) for one in (*_start(), *words))
+    return " ".join(_argument(word) for word in (*_start(), *words))
 
 
 def _start() -> Sequence[str]:

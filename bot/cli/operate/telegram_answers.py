@@ -40,7 +40,7 @@ SHAPES: Final[
     "getMe": lambda result: isinstance(result, dict) and isinstance(result.get("id"), int),
     "getUpdates": lambda result: (
         isinstance(result, list)
-        and all(isinstance(one, dict) and isinstance(one.get("update_id"), int) for one in result)
+        and all(isinstance(update, dict) and isinstance(update.get("update_id"), int) for update in result)
     ),
 }
 
@@ -104,8 +104,8 @@ def fault_of(error: TelegramError, url: str) -> BotError:
 
     Its text has no token: the library's own may have one for a refused token.
     """
-    found = next(one for one in FAULTS if isinstance(error, one.kind))
-    return found.error(found.sentence.format(url=url, text=plain(str(error))))
+    fault = next(candidate for candidate in FAULTS if isinstance(error, candidate.kind))
+    return fault.error(fault.sentence.format(url=url, text=plain(str(error))))
 
 
 def plain(text: str) -> str:

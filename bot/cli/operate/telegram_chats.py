@@ -99,8 +99,8 @@ class Chats:
         return "\n".join(status_lines(await self._ask("GET", "/status")))
 
     async def _positions(self, _sender: Sender, _args: Args) -> str:
-        found = (await self._ask("GET", "/positions"))["positions"]
-        return "\n".join(map(_position_line, found)) or "no open position"
+        positions = (await self._ask("GET", "/positions"))["positions"]
+        return "\n".join(map(_position_line, positions)) or "no open position"
 
     async def _pause(self, sender: Sender, args: Args) -> str:
         return await self._switch("/pause", sender, args)
@@ -111,11 +111,11 @@ class Chats:
     async def _switch(self, path: str, sender: Sender, args: Args) -> str:
         done = await self._ask("POST", path, {"by": str(sender)} | ({"strategy": args[0]} if args else {}))
         head = f"{done['state']}: {done['why']}" if done.get("why") else done["state"]
-        return "\n".join([head, *(f"{one['name']}: {one['state']}" for one in done["strategies"])])
+        return "\n".join([head, *(f"{strategy['name']}: {strategy['state']}" for strategy in done["strategies"])])
 
     async def _approvals(self, _sender: Sender, _args: Args) -> str:
-        found = (await self._ask("GET", "/approvals"))["approvals"]
-        return "\n".join(map(line_of, found)) or "nothing waits for approval"
+        approvals = (await self._ask("GET", "/approvals"))["approvals"]
+        return "\n".join(map(line_of, approvals)) or "nothing waits for approval"
 
     async def _approve(self, sender: Sender, args: Args) -> str:
         if len(args) != 1:
@@ -154,7 +154,7 @@ class Chats:
         # In a thread, because it waits for the daemon or the service; the other chats are answered meanwhile.
         done = await asyncio.to_thread(lambda: asyncio.run(kill_account(self._place, flatten=flatten, by=str(sender))))
         log.warning("telegram.killed", chat=sender.chat, person=sender.person, flatten=flatten)
-        left = ", ".join(one["coin"] for one in done.get("positions", ()))
+        left = ", ".join(position["coin"] for position in done.get("positions", ()))
         return "killed: entries are cancelled and blocked until the owner lifts the switch" + (
             f"; still open: {left}" if left else ""
         )

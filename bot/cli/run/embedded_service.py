@@ -79,7 +79,7 @@ class ServiceFailed(BotError):
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        known = {int(one) for one in Exit}
+        known = {int(exit_code) for exit_code in Exit}
         # Differs by instance here.
         self.exit_code = Exit(code) if code in known and code else Exit.ERROR  # type: ignore[misc]
 
@@ -209,8 +209,8 @@ class Embedded:
     async def mint(self, account_id: str | None = None) -> EmbeddedKey:
         """Get a new API key for the daemon's account; the key before it becomes invalid."""
         async with ControlClient(self.socket) as control:
-            made = await control.mint_key(account_id)
-        return EmbeddedKey(SecretStr(made.api_key), made.account_id, made.address)
+            minted = await control.mint_key(account_id)
+        return EmbeddedKey(SecretStr(minted.api_key), minted.account_id, minted.address)
 
     async def keep_alive(self, on_restart: Callable[[RunningService], object]) -> None:
         """Restart the service on the same port whenever it dies. Runs until it is cancelled.
@@ -433,8 +433,8 @@ def service_prices(settings: Settings) -> tuple[str, ...]:
     if not isinstance(prices, tuple):
         return () if prices is None else (f"{prices.source}:{prices.place}",)
     return tuple(
-        f"{one.source}:{one.place}:" + ",".join(f"{coin}={symbol}" for coin, symbol in one.markets.items())
-        for one in prices
+        f"{source.source}:{source.place}:" + ",".join(f"{coin}={symbol}" for coin, symbol in source.markets.items())
+        for source in prices
     )
 
 

@@ -233,7 +233,7 @@ def _service_of(settings: Settings) -> Embedded:
         speed=section.speed,
         seed=section.seed,
         markets=service_markets(settings),
-        data=tuple((one.market, one.file) for one in section.data),
+        data=tuple((data_file.market, data_file.file) for data_file in section.data),
         prices=service_prices(settings),
         port=section.port,
     )

@@ -56,7 +56,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
     outside = _outside(config_file)
     try:
         source = checked_config(config_file, outside)
-        found = called(source)
+        results = called(source)
         if stored := stored_problems(source.settings.state_dir, embedded=source.settings.account.embedded):
             raise ConfigError("\n".join(stored))
     except ConfigError as error:
@@ -75,8 +75,8 @@ def check(config_file: Path, *, as_json: bool) -> int:
         click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
         return int(Exit.CONFIG)
     settings = source.settings
-    timers = {name: one.timers for name, one in found.items()}
-    notes = [f"{name}: {one.note}" for name, one in found.items() if one.note is not None]
+    timers = {name: result.timers for name, result in results.items()}
+    notes = [f"{name}: {result.note}" for name, result in results.items() if result.note is not None]
     handed_over = list(outside.found.values())
     if as_json:
         click.echo(json.dumps({**_as_json(settings, timers, handed_over), "notes": notes}))
@@ -93,20 +93,20 @@ def check(config_file: Path, *, as_json: bool) -> int:
 def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_over: list[str]) -> dict[str, Any]:
     """The checked config as `bot check --json` prints it."""
     limits = {
-        one.name: {
-            "markets": one.markets,
-            "budgetUsd": str(one.budget_usd),
-            "maxLeverage": one.max_leverage,
-            "netting": one.netting,
-            "dailyLossUsd": None if one.daily_loss_usd is None else str(one.daily_loss_usd),
-            "timers": timers[one.name],
+        strategy.name: {
+            "markets": strategy.markets,
+            "budgetUsd": str(strategy.budget_usd),
+            "maxLeverage": strategy.max_leverage,
+            "netting": strategy.netting,
+            "dailyLossUsd": None if strategy.daily_loss_usd is None else str(strategy.daily_loss_usd),
+            "timers": timers[strategy.name],
         }
-        for one in settings.strategies
+        for strategy in settings.strategies
     }
     return {
         "ok": True,
         "name": settings.name,
-        "strategies": [one.name for one in settings.strategies],
+        "strategies": [strategy.name for strategy in settings.strategies],
         "limits": limits,
         "stateDir": str(settings.state_dir),
         "handedOver": handed_over,
@@ -120,14 +120,18 @@ def _lines(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_o
     yield (
         f"service     {'the embedded service, play money' if settings.account.embedded else settings.account.base_url}"
     )
-    for one in settings.strategies:
-        loss = "" if one.daily_loss_usd is None else f", no entries after a loss of {one.daily_loss_usd} USD in a day"
-        shares = ", shares its markets" if one.netting == "allow" else ""
-        yield (
-            f"strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most"
-            f" {one.budget_usd} USD, {one.max_leverage}x{loss}{shares}"
+    for strategy in settings.strategies:
+        loss = (
+            ""
+            if strategy.daily_loss_usd is None
+            else f", no entries after a loss of {strategy.daily_loss_usd} USD in a day"
         )
-        for name, spec in timers[one.name].items():
+        shares = ", shares its markets" if strategy.netting == "allow" else ""
+        yield (
+            f"strategy    {strategy.name}: {strategy.use} on {', '.join(strategy.markets)}, {strategy.interval} bars,"
+            f" at most {strategy.budget_usd} USD, {strategy.max_leverage}x{loss}{shares}"
+        )
+        for name, spec in timers[strategy.name].items():
             yield f"  timer     {name}: {spec if isinstance(spec, str) else f'every {spec} s'}"
     dead_man = settings.dead_man
     yield (
@@ -219,27 +223,27 @@ def strategies(folder: Path | None, *, as_json: bool) -> int:
     place = folder if folder is not None else _default_folder()
     if not place.is_dir():
         raise click.UsageError(f"there is no folder {place}; give another with --dir")
-    found = discover(place)
-    code = int(Exit.ERROR if any(one.error for one in found) else Exit.DONE)
+    listed = discover(place)
+    code = int(Exit.ERROR if any(strategy.error for strategy in listed) else Exit.DONE)
     if as_json:
         rows = [
             {
-                "use": one.use,
-                "origin": one.origin,
-                "path": None if one.path is None else str(one.path),
-                "summary": one.summary,
-                "params": dict(one.params),
-                "error": one.error,
+                "use": strategy.use,
+                "origin": strategy.origin,
+                "path": None if strategy.path is None else str(strategy.path),
+                "summary": strategy.summary,
+                "params": dict(strategy.params),
+                "error": strategy.error,
             }
-            for one in found
+            for strategy in listed
         ]
         click.echo(json.dumps({"strategies": rows}))
         return code
-    if not found:
+    if not listed:
         click.echo(f"No strategy in {place}. A strategy is a file there with a subclass of bot.Strategy.")
-    for one in found:
-        click.echo(f"{one.use}  {one.error if one.error is not None else one.summary}".rstrip())
-        for name, param in one.params.items():
+    for strategy in listed:
+        click.echo(f"{strategy.use}  {strategy.error if strategy.error is not None else strategy.summary}".rstrip())
+        for name, param in strategy.params.items():
             click.echo(f"    {name:<16} {_bounds(param):<28} {param.get('description', '')}".rstrip())
     return code
 

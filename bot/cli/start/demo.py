@@ -178,7 +178,7 @@ class Demo:
             speed=section.speed,
             seed=section.seed,
             markets=section.markets,
-            data=tuple((one.market, one.file) for one in section.data),
+            data=tuple((data_file.market, data_file.file) for data_file in section.data),
         )
 
     # -- running
@@ -249,7 +249,7 @@ class Demo:
     def _greet(self, run: DemoRun, running: RunningService, settings: Settings, account_id: str) -> None:
         from bot.cli.common.event_lines import strategy_lines
 
-        found = "" if running.is_new else ", was already running"
+        note = "" if running.is_new else ", was already running"
         if self._output.as_json:
             begun = {"folder": str(run.folder), "baseUrl": running.base_url, "continued": run.continued}
             self._output.data({"event": "demo.begun", **begun})
@@ -263,7 +263,7 @@ class Demo:
         assert settings.dead_man is not None
         seconds = settings.dead_man.heartbeat_seconds
         self._output.line(
-            f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account"
+            f"service     {running.base_url} (pid {running.pid}{note}), {plays}, clock {run.clock}, account"
             f" {account_id}, play money"
         )
         for line in strategy_lines(settings):
@@ -330,8 +330,8 @@ def demo_settings(
     if data:
         intervals = {coin: _interval(file) for coin, file in data}
         strategies = tuple(
-            one.model_copy(update={"markets": (coin,), "interval": intervals[coin]})
-            for one, (coin, _) in zip(settings.strategies, data, strict=False)
+            strategy.model_copy(update={"markets": (coin,), "interval": intervals[coin]})
+            for strategy, (coin, _) in zip(settings.strategies, data, strict=False)
         )
         recorded = tuple(Recording(file=file.resolve(), market=coin) for coin, file in data)
         embedded = embedded.model_copy(update={"data": recorded, "markets": (), "seed": 1})
@@ -339,7 +339,7 @@ def demo_settings(
     # A second demo takes a free port.
     if dashboard is not None:
         dashboard = dashboard.model_copy(update={"port": port_or_free(dashboard.port)})
-    made = settings.model_copy(
+    changed = settings.model_copy(
         update={
             "dashboard": dashboard,
             "name": "demo",
@@ -349,8 +349,8 @@ def demo_settings(
             "dead_man": settings.dead_man.model_copy(update={"heartbeat_seconds": seconds}),
         }
     )
-    check_strategies(made)
-    return made
+    check_strategies(changed)
+    return changed
 
 
 def judge_data(data: tuple[tuple[str, Path], ...]) -> None:
@@ -389,13 +389,13 @@ async def _ended(
         await asyncio.sleep(DATA_LOOK_S)
         try:
             listed = await client.markets()
-            closed = {one.coin for one in listed.markets if one.status != "open"}
+            closed = {market.coin for market in listed.markets if market.status != "open"}
             if not coins <= closed:
                 continue
             since_ns = since_ns or monotonic_ns()
             last = {
-                one.markets[0]: await _last_close_ms(client, one.markets[0], one.interval)
-                for one in settings.strategies
+                strategy.markets[0]: await _last_close_ms(client, strategy.markets[0], strategy.interval)
+                for strategy in settings.strategies
             }
         except ApiError:
             continue
@@ -408,4 +408,4 @@ async def _last_close_ms(client: Client, coin: str, interval: str) -> int:
     from bot.wire import INTERVAL_MS
 
     candles = (await client.candles(coin, interval, 2)).candles
-    return max((one.ts + INTERVAL_MS[interval] for one in candles if one.closed), default=0)
+    return max((candle.ts + INTERVAL_MS[interval] for candle in candles if candle.closed), default=0)

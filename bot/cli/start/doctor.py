@@ -52,15 +52,17 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
         ]
     else:
         findings = list(_findings(Facts(place)))
-    failed = next((one for one in findings if one.level == "fail"), None)
+    failed = next((finding for finding in findings if finding.level == "fail"), None)
     code = 0 if failed is None else failed.code or int(Exit.ERROR)
     if as_json:
-        click.echo(json.dumps({"ok": failed is None, "exit_code": code, "findings": [asdict(one) for one in findings]}))
+        click.echo(
+            json.dumps({"ok": failed is None, "exit_code": code, "findings": [asdict(finding) for finding in findings]})
+        )
         return code
-    for one in findings:
-        click.echo(f"{one.level:<5} {one.check:<11} {one.message}")
-        if one.fix is not None:
-            click.echo(f"{'':<17} -> {one.fix}")
+    for finding in findings:
+        click.echo(f"{finding.level:<5} {finding.check:<11} {finding.message}")
+        if finding.fix is not None:
+            click.echo(f"{'':<17} -> {finding.fix}")
     return code
 
 

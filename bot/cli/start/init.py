@@ -159,8 +159,8 @@ def init(
         if (folder / name).exists():
             raise FileExists(f"{folder / name} already exists; nothing was written")
     if asks and template is None:
-        for one in TEMPLATES.values():
-            click.echo(f"  {one.name:<16}{one.summary}")
+        for known in TEMPLATES.values():
+            click.echo(f"  {known.name:<16}{known.summary}")
     chosen = TEMPLATES[template or _asked("Strategy", a_template, DEFAULT, asks=asks)]
     given = " ".join(markets) or _asked(
         "Markets, with spaces between them", Markets(), " ".join(chosen.markets), asks=asks

@@ -103,17 +103,17 @@ def paper(
         raise click.UsageError(f"--exchange {exchange!r}: write its name in ccxt, in lower case, such as kraken")
     file = Path(f"paper-{exchange}.yaml") if config is None else config
     show = Paper(file, span, as_json=as_json)
-    made = Made()
+    created = Made()
     try:
-        with made:
-            _make_strategy(ctx, use, file.absolute().parent, made, as_json=as_json)
+        with created:
+            _make_strategy(ctx, use, file.absolute().parent, created, as_json=as_json)
             is_new = not file.exists()
-            made.will_be(file)
+            created.will_be(file)
             _make_config(file, _config_text(exchange, use, markets))
             if not as_json:
                 click.echo(f"config      {file}{', made now' if is_new else ''}")
                 click.echo(f"service     starting; it asks {exchange} for markets and prices, which may take a minute")
-            show.on_begun = made.keep
+            show.on_begun = created.keep
             end, note = run_config(file, observer=show)
     except ServiceFailed as error:
         if error.exit_code is not Exit.TIMEOUT:
@@ -134,7 +134,9 @@ class Made:
 
     def will_be(self, path: Path) -> None:
         """Remember a path, and its folder, if they do not exist yet."""
-        self._paths += [one for one in (path.parent, path) if not os.path.lexists(one) and one not in self._paths]
+        self._paths += [
+            place for place in (path.parent, path) if not os.path.lexists(place) and place not in self._paths
+        ]
 
     def keep(self) -> None:
         self._paths.clear()
@@ -203,7 +205,7 @@ class Paper:
         if self._output.as_json:
             self._output.data({"event": "paper.begun", **begun})
             return
-        found = "" if running.is_new else ", was already running"
+        note = "" if running.is_new else ", was already running"
         dead_man = settings.dead_man
         for line in (
             *(
@@ -212,7 +214,7 @@ class Paper:
                 else ()
             ),
             (
-                f"service     {running.base_url} (pid {running.pid}{found}), prices of {service_prices(settings)},"
+                f"service     {running.base_url} (pid {running.pid}{note}), prices of {service_prices(settings)},"
                 f" account {minted.account_id}, play money"
             ),
             *strategy_lines(settings),

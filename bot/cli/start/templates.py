@@ -43,8 +43,8 @@ class StrategyTemplate:
 
 
 TEMPLATES: Final[Mapping[str, StrategyTemplate]] = {
-    one.name: one
-    for one in (
+    template.name: template
+    for template in (
         StrategyTemplate(
             "trend",
             "strategies/trend.py",

@@ -89,27 +89,29 @@ def orders(snapshot: DaemonSnapshot) -> TableRows[OrderRow]:
             order_stamp(account, one),
         )
 
-    return TableRows(sorted(snapshot.orders, key=lambda one: (one["action"] != "open", one["market"], kind(one))), row)
+    return TableRows(
+        sorted(snapshot.orders, key=lambda order: (order["action"] != "open", order["market"], kind(order))), row
+    )
 
 
 def rows(events: Sequence[Data]) -> list[EventRow]:
     """The newest first."""
-    found = []
-    for one in reversed(events):
-        data, text = one["data"], in_words(one)
-        subject = data.get("tradeId") or data.get("oid") or data.get("guardianId") or one["id"]
-        found.append(
+    event_rows = []
+    for event in reversed(events):
+        data, text = event["data"], in_words(event)
+        subject = data.get("tradeId") or data.get("oid") or data.get("guardianId") or event["id"]
+        event_rows.append(
             EventRow(
-                formatting.instant(one["ts"]),
-                one["type"],
-                one["subtype"].replace("_", " "),
-                MARKS.get(one["type"], "·"),
-                one.get("coin") or "",
+                formatting.instant(event["ts"]),
+                event["type"],
+                event["subtype"].replace("_", " "),
+                MARKS.get(event["type"], "·"),
+                event.get("coin") or "",
                 text,
                 str(subject),
             )
         )
-    return found
+    return event_rows
 
 
 def in_words(event: Data) -> str:
@@ -151,6 +153,6 @@ def _word(text: str) -> str:
 def steps(found: Sequence[TraceStep]) -> list[StepRow]:
     """The chain of an order, oldest first. A signal is shown without the members that it leaves open."""
     return [
-        StepRow(formatting.instant(one.at_ms), one.what, short_signal(one.text), str(one.data.get("id") or ""))
-        for one in found
+        StepRow(formatting.instant(step.at_ms), step.what, short_signal(step.text), str(step.data.get("id") or ""))
+        for step in found
     ]

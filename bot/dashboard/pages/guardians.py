@@ -85,28 +85,34 @@ def rows(answer: Data | None) -> list[GuardianRow]:
     """Missing guardians of the config first, then all of the account."""
     if answer is None:
         return []
-    names = {one["id"]: one["name"] for one in answer["config"] if one["id"] is not None}
-    found = [
+    names = {guardian["id"]: guardian["name"] for guardian in answer["config"] if guardian["id"] is not None}
+    guardian_rows = [
         GuardianRow(
-            one["id"] or "–", one["name"], _word(one["type"]), "account", WORDS.get(one["type"], ""), "NOT ARMED", "bad"
+            guardian["id"] or "–",
+            guardian["name"],
+            _word(guardian["type"]),
+            "account",
+            WORDS.get(guardian["type"], ""),
+            "NOT ARMED",
+            "bad",
         )
-        for one in answer["config"]
-        if not one["stands"]
+        for guardian in answer["config"]
+        if not guardian["stands"]
     ]
-    for one in answer["guardians"]:
-        state, tone = _state(one)
-        found.append(
+    for guardian in answer["guardians"]:
+        state, tone = _state(guardian)
+        guardian_rows.append(
             GuardianRow(
-                one["id"],
-                names.get(one["id"], ""),
-                _word(one["type"]),
-                one["market"] or "account",
-                WORDS.get(one["type"], ""),
+                guardian["id"],
+                names.get(guardian["id"], ""),
+                _word(guardian["type"]),
+                guardian["market"] or "account",
+                WORDS.get(guardian["type"], ""),
                 state,
                 tone,
             )
         )
-    return found
+    return guardian_rows
 
 
 def _state(one: Data) -> tuple[str, str]:
@@ -120,10 +126,12 @@ def _state(one: Data) -> tuple[str, str]:
 
 
 def waiting(status: Data | None) -> list[WaitingOrder]:
-    found: Sequence[Data] = ((status or {}).get("intents") or {}).get("waiting", ())
+    intents: Sequence[Data] = ((status or {}).get("intents") or {}).get("waiting", ())
     return [
-        WaitingOrder(one["id"], f"{one['action']} {one['market']} of {one['strategy']}", one["message"] or "")
-        for one in found
+        WaitingOrder(
+            intent["id"], f"{intent['action']} {intent['market']} of {intent['strategy']}", intent["message"] or ""
+        )
+        for intent in intents
     ]
 
 

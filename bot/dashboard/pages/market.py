@@ -93,11 +93,11 @@ class Listed:
 def listed(snapshot: DaemonSnapshot, markets: Sequence[Market]) -> TableRows[Listed]:
     """The markets of the strategies and positions; without a daemon, all of the service."""
     users: dict[str, list[str]] = {}
-    for one in (snapshot.status or {}).get("strategies", ()):
-        for coin in one["markets"]:
-            users.setdefault(coin, []).append(one["name"])
-    held = {one["market"] for one in snapshot.positions}
-    known = {one.coin: one for one in markets}
+    for strategy in (snapshot.status or {}).get("strategies", ()):
+        for coin in strategy["markets"]:
+            users.setdefault(coin, []).append(strategy["name"])
+    held = {position["market"] for position in snapshot.positions}
+    known = {market.coin: market for market in markets}
     coins = list(dict.fromkeys([*sorted(held), *users])) or list(known)
 
     def row(coin: str) -> Listed:
@@ -117,9 +117,9 @@ def listed(snapshot: DaemonSnapshot, markets: Sequence[Market]) -> TableRows[Lis
 
 def intervals_of(coin: str, snapshot: DaemonSnapshot) -> str:
     """The interval that the market's strategy decides on; else 1m."""
-    for one in (snapshot.status or {}).get("strategies", ()):
-        if coin in one["markets"] and one["interval"] in INTERVAL_MS:
-            return str(one["interval"])
+    for strategy in (snapshot.status or {}).get("strategies", ()):
+        if coin in strategy["markets"] and strategy["interval"] in INTERVAL_MS:
+            return str(strategy["interval"])
     return "1m"
 
 
@@ -129,11 +129,11 @@ def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data], i
     A running candle counts as if it closed now. An indicator of a shorter interval than that of the candles is left
     out.
     """
-    lines = ([float(getattr(one, name)) for one in candles] for name in SOURCES)
+    lines = ([float(getattr(candle, name)) for candle in candles] for name in SOURCES)
     columns = Columns._make([*lines, [candle.ts + INTERVAL_MS[interval] for candle in candles]])
     # Pane 1 has the volume.
-    found, pane = list[Overlay](), 2
-    several = sum(coin in one["markets"] for one in strategies) > 1
+    drawn, pane = list[Overlay](), 2
+    several = sum(coin in strategy["markets"] for strategy in strategies) > 1
     for strategy in strategies:
         if coin not in strategy["markets"]:
             continue
@@ -146,24 +146,24 @@ def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data], i
                 continue
             name = f"{strategy['name']}.{described.name}" if several else described.name
             place = 0 if described.on_price else pane
-            found.append(Overlay(name, f"{name}: {described.label}", place, tuple(values)))
+            drawn.append(Overlay(name, f"{name}: {described.label}", place, tuple(values)))
             pane += not described.on_price
-    return found
+    return drawn
 
 
 def legend(overlays: Sequence[Overlay]) -> list[LegendRow]:
     """Each indicator with its newest value, in the order and the colours of the chart."""
     rows = []
-    for n, one in enumerate(overlays):
-        last = one.values[-1] if one.values else None
-        rows.append(LegendRow(one.label, formatting.px(None if last is None else round(last, 8)), n % COLOURS))
+    for n, overlay in enumerate(overlays):
+        last = overlay.values[-1] if overlay.values else None
+        rows.append(LegendRow(overlay.label, formatting.px(None if last is None else round(last, 8)), n % COLOURS))
     return rows
 
 
 def lines(coin: str, snapshot: DaemonSnapshot, liquidation: Decimal | None) -> list[PriceLine]:
     """The lines of the open position and of the resting entries."""
-    found = []
-    position = next((one for one in snapshot.positions if one["market"] == coin), None)
+    price_lines = []
+    position = next((held for held in snapshot.positions if held["market"] == coin), None)
     if position is not None:
         for kind, value in (
             ("entry", position.get("entry_px")),
@@ -171,38 +171,38 @@ def lines(coin: str, snapshot: DaemonSnapshot, liquidation: Decimal | None) -> l
             ("liquidation", liquidation),
         ):
             if (px := number(value)) is not None:
-                found.append(PriceLine(kind, float(px), f"{kind} {formatting.px(px)}"))
+                price_lines.append(PriceLine(kind, float(px), f"{kind} {formatting.px(px)}"))
         targets = targets_of(coin, snapshot.orders)
         for n, px in enumerate(targets, 1):
             name = "target" if len(targets) == 1 else f"target {n}"
-            found.append(PriceLine("target", float(px), f"{name} {formatting.px(px)}"))
-    for one in snapshot.orders:
-        px = number(one.get("limit_px"))
-        if one["market"] == coin and one["action"] == "open" and px is not None:
-            found.append(PriceLine("limit", float(px), f"entry order {one['side']} {formatting.px(px)}"))
-    return found
+            price_lines.append(PriceLine("target", float(px), f"{name} {formatting.px(px)}"))
+    for order in snapshot.orders:
+        px = number(order.get("limit_px"))
+        if order["market"] == coin and order["action"] == "open" and px is not None:
+            price_lines.append(PriceLine("limit", float(px), f"entry order {order['side']} {formatting.px(px)}"))
+    return price_lines
 
 
 def fills(events: Sequence[Data]) -> list[FillMark]:
     """The newest fills among these events, oldest first."""
-    found = []
-    for one in events:
-        if one["type"] != "fill":
+    fill_marks = []
+    for event in events:
+        if event["type"] != "fill":
             continue
-        data = one["data"]
-        is_buy = (data["side"] == "long") == (one["subtype"] == "entry")
+        data = event["data"]
+        is_buy = (data["side"] == "long") == (event["subtype"] == "entry")
         word = "bought" if is_buy else "sold"
         pnl = number(data.get("realizedPnlUsd"))
-        gain = f", {formatting.signed_usd(pnl)} USD" if one["subtype"] == "exit" and pnl is not None else ""
-        found.append(
+        gain = f", {formatting.signed_usd(pnl)} USD" if event["subtype"] == "exit" and pnl is not None else ""
+        fill_marks.append(
             FillMark(
-                one["ts"],
+                event["ts"],
                 float(data["px"]),
                 word,
                 f"{word} {formatting.size(data['size'])} at {formatting.px(data['px'])}{gain}",
             )
         )
-    return found[-FILLS_MAX:]
+    return fill_marks[-FILLS_MAX:]
 
 
 def chart(
@@ -220,31 +220,31 @@ def chart(
     """
     start = 0 if newest is None else max(0, len(candles) - newest)
     step_ms = INTERVAL_MS[interval]
-    times = [one.ts // 1000 for one in candles]
+    times = [candle.ts // 1000 for candle in candles]
     return {
         "interval": interval,
         "candles": [
-            [at, float(one.open), float(one.high), float(one.low), float(one.close), float(one.volume)]
-            for at, one in zip(times[start:], candles[start:], strict=True)
+            [at, float(candle.open), float(candle.high), float(candle.low), float(candle.close), float(candle.volume)]
+            for at, candle in zip(times[start:], candles[start:], strict=True)
         ],
         "overlays": [
             {
-                "name": one.name,
-                "label": one.label,
-                "pane": one.pane,
+                "name": overlay.name,
+                "label": overlay.label,
+                "pane": overlay.pane,
                 "values": [
                     [at, value]
-                    for at, value in zip(times[start:], one.values[start:], strict=True)
+                    for at, value in zip(times[start:], overlay.values[start:], strict=True)
                     if value is not None
                 ],
             }
-            for one in overlays
+            for overlay in overlays
         ],
         "fills": [
-            {"time": one.at_ms // step_ms * step_ms // 1000, "px": one.px, "side": one.side, "text": one.text}
-            for one in marks
+            {"time": mark.at_ms // step_ms * step_ms // 1000, "px": mark.px, "side": mark.side, "text": mark.text}
+            for mark in marks
         ],
-        "lines": [{"kind": one.kind, "px": one.px, "text": one.text} for one in lines],
+        "lines": [{"kind": line.kind, "px": line.px, "text": line.text} for line in lines],
     }
 
 
@@ -256,13 +256,13 @@ def candle_heads(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 def table_row(candle: Candle, values: Sequence[float | None]) -> list[str]:
     """A candle as a row of the table: its time, prices, volume, and the value of each indicator."""
-    prices = [formatting.px(one) for one in (candle.open, candle.high, candle.low, candle.close)]
+    prices = [formatting.px(px) for px in (candle.open, candle.high, candle.low, candle.close)]
     volume = f"{candle.volume:,.4g}" if candle.volume < 1 else f"{candle.volume:,.2f}"
     return [
         formatting.instant(candle.ts),
         *prices,
         volume,
-        *(formatting.px(None if one is None else round(one, 8)) for one in values),
+        *(formatting.px(None if value is None else round(value, 8)) for value in values),
     ]
 
 
@@ -274,7 +274,7 @@ def summary(
         return ""
     first, last = candles[0], candles[-1]
     change = (last.close - first.open) / first.open * 100 if first.open else Decimal(0)
-    low, high = min(one.low for one in candles), max(one.high for one in candles)
+    low, high = min(candle.low for candle in candles), max(candle.high for candle in candles)
     text = (
         f"{coin}, {len(candles)} bars of {interval}: {formatting.px(last.close)} now, {formatting.pct(change)} since"
         f" {formatting.instant(first.ts)} UTC. Lowest {formatting.px(low)}, highest {formatting.px(high)}."
@@ -291,17 +291,18 @@ def book_rows(book: BookResult | None) -> tuple[list[BookRow], list[BookRow]]:
         return [], []
     sides = []
     deepest = max(
-        (sum((one.sz for one in side[:LEVELS]), Decimal(0)) for side in (book.bids, book.asks)), default=Decimal(0)
+        (sum((entry.sz for entry in side[:LEVELS]), Decimal(0)) for side in (book.bids, book.asks)), default=Decimal(0)
     )
     places = max(
-        (-int(one.sz.normalize().as_tuple().exponent) for one in (*book.bids[:LEVELS], *book.asks[:LEVELS])), default=0
+        (-int(entry.sz.normalize().as_tuple().exponent) for entry in (*book.bids[:LEVELS], *book.asks[:LEVELS])),
+        default=0,
     )
     for side in (book.asks, book.bids):
         total, rows = Decimal(0), []
         for level in side[:LEVELS]:
             total += level.sz
             part = round(total / deepest * 100) if deepest else 0
-            size, sum_ = (f"{one:,.{max(0, places)}f}" for one in (level.sz, total))
+            size, sum_ = (f"{amount:,.{max(0, places)}f}" for amount in (level.sz, total))
             rows.append(BookRow(formatting.px(level.px), size, sum_, part))
         sides.append(rows)
     return sides[0][::-1], sides[1]

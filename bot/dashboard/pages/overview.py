@@ -86,7 +86,9 @@ def figures(snapshot: DaemonSnapshot, wallet: WalletResult | None) -> list[Figur
     free = None if account is None else number(account["free_usd"])
     held = wallet.positions if wallet is not None and snapshot.trouble else None
     margins = (
-        None if wallet is None else sum((one.margin_used_usd or Decimal(0) for one in wallet.positions), Decimal(0))
+        None
+        if wallet is None
+        else sum((position.margin_used_usd or Decimal(0) for position in wallet.positions), Decimal(0))
     )
     used = margins if margins is not None else None if free is None else value - free
     return [
@@ -113,12 +115,12 @@ def _open_figures(snapshot: DaemonSnapshot, held: Sequence[Position] | None, val
     """Of the positions that the service shows (`held`), else of those of the daemon."""
     if held is not None:
         count, is_old = len(held), False
-        gain = sum((one.unrealized_pnl_usd or Decimal(0) for one in held), Decimal(0))
-        exposure = sum((abs(one.mark_px or Decimal(0)) * abs(one.size) for one in held), Decimal(0))
+        gain = sum((position.unrealized_pnl_usd or Decimal(0) for position in held), Decimal(0))
+        exposure = sum((abs(position.mark_px or Decimal(0)) * abs(position.size) for position in held), Decimal(0))
     else:
         count, is_old = len(snapshot.positions), snapshot.is_old
-        gain = sum((number(one["unrealized_usd"]) or Decimal(0) for one in snapshot.positions), Decimal(0))
-        exposure = sum((notional(one) for one in snapshot.positions), Decimal(0))
+        gain = sum((number(position["unrealized_usd"]) or Decimal(0) for position in snapshot.positions), Decimal(0))
+        exposure = sum((notional(position) for position in snapshot.positions), Decimal(0))
     share = f"{formatting.times(exposure / value)} the account" if value > 0 else ""
     return [
         Figure("Open profit", gain, "gain", "higher", "USD", _positions(count, is_old=is_old)),
@@ -135,8 +137,8 @@ def _margin_note(used: Decimal | None, free: Decimal | None, value: Decimal) -> 
 
 def profit(status: Data) -> tuple[Decimal, Decimal]:
     """Today's and total profit of all strategies, those removed from the config too, as `bot status` has it."""
-    books = [one.get("book") or {} for one in status["strategies"]]
-    books += [one["book"] for one in status.get("other_books", ()) if one["name"] != FOREIGN]
+    books = [strategy.get("book") or {} for strategy in status["strategies"]]
+    books += [other["book"] for other in status.get("other_books", ()) if other["name"] != FOREIGN]
     today, total = (
         sum((Decimal(str(book.get(name, 0))) for book in books), Decimal(0)) for name in ("day_usd", "net_usd")
     )
@@ -155,15 +157,18 @@ def position_rows(
     snapshot: DaemonSnapshot, wallet: WalletResult | None, market: str | None = None
 ) -> TableRows[PositionRow]:
     """The open positions, those without a stop first. `market`: only that of one market."""
-    theirs = None if wallet is None else {one.coin: one for one in wallet.positions}
+    theirs = None if wallet is None else {position.coin: position for position in wallet.positions}
     now_ms, account = snapshot.service_ms, account_of(snapshot)
     orders: dict[str, list[Data]] = defaultdict(list)
-    for one in snapshot.orders:
-        orders[one["market"]].append(one)
-    shown = [one for one in positions_now(snapshot, wallet) if market is None or one["market"] == market]
-    shown.sort(key=lambda one: (one["protected"] is not False, one["market"]))
+    for order in snapshot.orders:
+        orders[order["market"]].append(order)
+    shown = [position for position in positions_now(snapshot, wallet) if market is None or position["market"] == market]
+    shown.sort(key=lambda position: (position["protected"] is not False, position["market"]))
     return TableRows(
-        shown, lambda one: _row(one, orders.get(one["market"], ()), theirs, now_ms, position_stamp(account, one))
+        shown,
+        lambda position: _row(
+            position, orders.get(position["market"], ()), theirs, now_ms, position_stamp(account, position)
+        ),
     )
 
 
@@ -173,13 +178,13 @@ def positions_now(snapshot: DaemonSnapshot, wallet: WalletResult | None) -> list
     """
     if not snapshot.trouble or wallet is None:
         return list(snapshot.positions)
-    known = {(one["market"], one["side"]): one for one in snapshot.positions}
-    return [_of_service(one, known.get((one.coin, one.side))) for one in wallet.positions]
+    known = {(position["market"], position["side"]): position for position in snapshot.positions}
+    return [_of_service(position, known.get((position.coin, position.side))) for position in wallet.positions]
 
 
 def _of_service(one: Position, known: Data | None) -> Data:
     """A position as the service shows it now. Stop, targets and strategy are those that the daemon knew."""
-    found: Data = known or {
+    base: Data = known or {
         "market": one.coin,
         "side": one.side,
         "strategy": None,
@@ -191,7 +196,7 @@ def _of_service(one: Position, known: Data | None) -> Data:
         "opened_ms": one.opened_at,
     }
     return {
-        **found,
+        **base,
         "size": one.size,
         "entry_px": one.entry_px,
         "mark_px": one.mark_px,
@@ -259,10 +264,10 @@ def r_multiple(side: str, entry: Decimal | None, mark: Decimal | None, first_sto
 
 def targets_of(market: str, orders: Iterable[Data]) -> list[Decimal]:
     """The prices of the targets of a position, nearest first in the order of the service."""
-    mine = [one for one in orders if one["market"] == market and one["action"] == "close"]
-    prices = [number(one.get("trigger_px")) for one in mine if one["kind"] == "take_profit"]
-    prices += [number(one.get("limit_px")) for one in mine if one["kind"] == "limit"]
-    return sorted({one for one in prices if one is not None})
+    mine = [order for order in orders if order["market"] == market and order["action"] == "close"]
+    prices = [number(order.get("trigger_px")) for order in mine if order["kind"] == "take_profit"]
+    prices += [number(order.get("limit_px")) for order in mine if order["kind"] == "limit"]
+    return sorted({price for price in prices if price is not None})
 
 
 def _r_part(
@@ -272,7 +277,7 @@ def _r_part(
     now = r_multiple(side, entry, mark, first)
     if now is None:
         return None
-    far = max((r_multiple(side, entry, one, first) or Decimal(0) for one in targets), default=Decimal(0))
+    far = max((r_multiple(side, entry, target, first) or Decimal(0) for target in targets), default=Decimal(0))
     top = far if far > 0 else Decimal(2)
     return float(min(max((now + 1) / (top + 1), Decimal(0)), Decimal(1)))
 
@@ -295,7 +300,7 @@ def _positions(count: int, *, is_old: bool) -> str:
 def curve(nav: WalletNavResult | None, trips: Sequence[tuple[int, Decimal]], span: str) -> ValueCurve:
     """The account's value by the service; without it the profit of the closed trades in the journal, added up."""
     if nav is not None and nav.series:
-        points = tuple((one.ts, float(one.nav_usd)) for one in nav.series)
+        points = tuple((point.ts, float(point.nav_usd)) for point in nav.series)
         return ValueCurve(points, "Account value by the service, in USD", _in_words(points, "The account"))
     total, points_found = Decimal(0), []
     for at_ms, net in trips:
@@ -378,11 +383,11 @@ def _beat(beat: Data) -> HealthPanel:
 
 def _rate(rates: Sequence[Data]) -> HealthPanel:
     note = "requests that the service's tightest rate limit still allows"
-    parts = [(one["left"] / one["requests"], one) for one in rates if one["requests"]]
+    parts = [(rate["left"] / rate["requests"], rate) for rate in rates if rate["requests"]]
     if not parts:
         return HealthPanel("Rate budget", formatting.NOT_KNOWN, "idle", note)
-    part, one = min(parts, key=lambda pair: pair[0])
+    part, rate = min(parts, key=lambda pair: pair[0])
     tone = "bad" if part < RATE_BAD else "warn" if part < RATE_WARNS else "good"
     return HealthPanel(
-        "Rate budget", f"{max(0, one['left']):,} of {one['requests']:,}", tone, f"{note} ({one['policy']})"
+        "Rate budget", f"{max(0, rate['left']):,} of {rate['requests']:,}", tone, f"{note} ({rate['policy']})"
     )

@@ -78,7 +78,7 @@ class RefusalRow:
 
 def rows(snapshot: DaemonSnapshot) -> list[StrategyRow]:
     used = budgets_used(snapshot) if snapshot.knows_account else None
-    return [_row(one, used, account_of(snapshot)) for one in (snapshot.status or {}).get("strategies", ())]
+    return [_row(strategy, used, account_of(snapshot)) for strategy in (snapshot.status or {}).get("strategies", ())]
 
 
 def _row(one: Data, budgets: Mapping[str, Decimal] | None, account: str) -> StrategyRow:
@@ -116,44 +116,46 @@ def budgets_used(snapshot: DaemonSnapshot) -> Mapping[str, Decimal]:
     their limits.
     """
     used: dict[str, Decimal] = defaultdict(Decimal)
-    for one in snapshot.positions:
-        size = number(one["size"]) or Decimal(0)
-        for name, share in (one.get("shares") or {one["strategy"]: size}).items():
+    for position in snapshot.positions:
+        size = number(position["size"]) or Decimal(0)
+        for name, share in (position.get("shares") or {position["strategy"]: size}).items():
             if size:
-                used[name] += (number(one["notional_usd"]) or Decimal(0)) * abs(number(share) or Decimal(0)) / size
-    for one in snapshot.orders:
-        px = number(one.get("limit_px"))
-        if one["action"] == "open" and px is not None:
-            used[one["strategy"]] += ((number(one["size"]) or Decimal(0)) - (number(one["filled"]) or Decimal(0))) * px
+                used[name] += (number(position["notional_usd"]) or Decimal(0)) * abs(number(share) or Decimal(0)) / size
+    for order in snapshot.orders:
+        px = number(order.get("limit_px"))
+        if order["action"] == "open" and px is not None:
+            used[order["strategy"]] += (
+                (number(order["size"]) or Decimal(0)) - (number(order["filled"]) or Decimal(0))
+            ) * px
     return used
 
 
 def params(strategies: Sequence[Data], name: str) -> list[tuple[str, str]]:
     """Each param of a strategy with its value."""
-    found = next((one.get("params") or {} for one in strategies if one["name"] == name), {})
+    given = next((strategy.get("params") or {} for strategy in strategies if strategy["name"] == name), {})
     return [
-        (param, "yes" if value is True else "no" if value is False else str(value)) for param, value in found.items()
+        (param, "yes" if value is True else "no" if value is False else str(value)) for param, value in given.items()
     ]
 
 
 def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[DecisionRow]:
     """The newest intents first, each with the signal that it answers."""
-    found = []
-    for one in intents:
-        tone, words = OUTCOMES.get(one["state"], ("warn", one["state"]))
-        signal = signals.get(one["id"])
-        found.append(
+    decided = []
+    for intent in intents:
+        tone, words = OUTCOMES.get(intent["state"], ("warn", intent["state"]))
+        signal = signals.get(intent["id"])
+        decided.append(
             DecisionRow(
-                formatting.instant(one["opened_ms"]),
-                one["action"] if signal is None else short_signal(signal),
-                one["market"],
+                formatting.instant(intent["opened_ms"]),
+                intent["action"] if signal is None else short_signal(signal),
+                intent["market"],
                 words,
                 tone,
-                one["message"] or one["code"] or "",
-                one["id"],
+                intent["message"] or intent["code"] or "",
+                intent["id"],
             )
         )
-    return found[::-1]
+    return decided[::-1]
 
 
 def short_signal(text: str) -> str:
@@ -164,6 +166,12 @@ def short_signal(text: str) -> str:
 def refusals(found: Sequence[Data]) -> list[RefusalRow]:
     """The refusals of a strategy, newest first."""
     return [
-        RefusalRow(formatting.instant(one["at_ms"]), one["strategy"], one["market"], one["code"], one["message"])
-        for one in found
+        RefusalRow(
+            formatting.instant(refusal["at_ms"]),
+            refusal["strategy"],
+            refusal["market"],
+            refusal["code"],
+            refusal["message"],
+        )
+        for refusal in found
     ]

@@ -73,5 +73,5 @@ def account_stamp(account: str) -> str:
 
 def resume_stamp(account: str, strategies: Iterable[Data], waiting: Iterable[Data]) -> str:
     """Resuming all releases what waits for a person, so that person must have seen all of it."""
-    states = (f"{one['name']}={one['state']}" for one in strategies)
-    return stamp("resume", account, *states, *(one["id"] for one in waiting))
+    states = (f"{strategy['name']}={strategy['state']}" for strategy in strategies)
+    return stamp("resume", account, *states, *(intent["id"] for intent in waiting))

@@ -49,4 +49,4 @@ def old(at_ms: int | None, now_ms: int, source: str = "") -> Known:
 def worst(*parts: Known) -> Known:
     """The least known of several parts."""
     order: dict[Any, int] = {"known": 0, "old": 1, "unknown": 2}
-    return max(parts, key=lambda one: order[one.state])
+    return max(parts, key=lambda part: order[part.state])

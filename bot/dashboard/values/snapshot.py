@@ -54,5 +54,5 @@ class DaemonSnapshot:
     def service_ms(self) -> int | None:
         """The service's clock when the daemon answered."""
         service = (self.status or {}).get("service") or {}
-        found: int | None = service.get("now_ms")
-        return found
+        now_ms: int | None = service.get("now_ms")
+        return now_ms

@@ -41,7 +41,7 @@ class TableRows(Sequence[R]):
     def __getitem__(self, place: slice) -> list[R]: ...
     def __getitem__(self, place: int | slice) -> R | list[R]:
         if isinstance(place, slice):
-            return [self._make(one) for one in self._items[place]]
+            return [self._make(item) for item in self._items[place]]
         return self._make(self._items[place])
 
     def __eq__(self, other: object) -> bool:
@@ -60,7 +60,9 @@ def cells(row: T, columns: Sequence[Column]) -> T:
     AssertionError if there is not one for each column.
     """
     tags = _CELL.findall(row)
-    assert len(tags) == len(columns), f"{len(tags)} cells under {len(columns)} heads: {[one.head for one in columns]}"
+    assert len(tags) == len(columns), (
+        f"{len(tags)} cells under {len(columns)} heads: {[column.head for column in columns]}"
+    )
     heads = iter(columns)
 
     def labelled(match: re.Match[str]) -> str:

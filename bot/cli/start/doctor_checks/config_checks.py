@@ -31,7 +31,7 @@ def check_config(facts: Facts) -> Iterator[DoctorFinding]:
             "config", "fail", str(error), f"change it, then bot check {quote(str(path))}", int(Exit.CONFIG)
         )
         return
-    names = ", ".join(one.name for one in facts.settings.strategies)
+    names = ", ".join(configured.name for configured in facts.settings.strategies)
     yield DoctorFinding("config", "ok", f"{path}: {names}")
     from bot.runtime.strategy_host import loader
 

@@ -74,8 +74,8 @@ def _dead(facts: Facts) -> Iterator[DoctorFinding]:
         yield DoctorFinding("daemon", "warn", f"not running; {known}", "look at the account at the service")
         return
     age = ago(SystemClock().now_ms() - last.written_ms)
-    held = [f"{one['market']} {one['side']} {one['size']}" for one in last.positions]
-    held += [f"{one['action']} {one['market']} ({one['state']})" for one in last.open_intents]
+    held = [f"{position['market']} {position['side']} {position['size']}" for position in last.positions]
+    held += [f"{intent['action']} {intent['market']} ({intent['state']})" for intent in last.open_intents]
     if not held:
         yield DoctorFinding("daemon", "ok", f"not running; its journal, written last {age}, has no open position")
         return
@@ -213,16 +213,16 @@ def check_unit(facts: Facts) -> Iterator[DoctorFinding]:
     settings, config = facts.settings, facts.place.config
     if settings is None or config is None:
         return
-    path, made = installed(settings.name), f"bot systemd {quote(str(config))}"
+    path, command = installed(settings.name), f"bot systemd {quote(str(config))}"
     if path is None:
-        yield DoctorFinding("unit", "skip", f"no systemd unit is installed; {made} prints one")
+        yield DoctorFinding("unit", "skip", f"no systemd unit is installed; {command} prints one")
         return
     user = "" if path.is_relative_to("/etc") else " --user"
     try:
         unit = unit_of(config, is_user=bool(user))
         same = path.read_text(encoding="utf-8") == unit.text
     except (BotError, OSError) as error:
-        yield DoctorFinding("unit", "warn", f"{path}: {error}", f"{made}{user}")
+        yield DoctorFinding("unit", "warn", f"{path}: {error}", f"{command}{user}")
         return
     if unit.closed:
         named = ", ".join(map(str, unit.closed))
@@ -234,5 +234,5 @@ def check_unit(facts: Facts) -> Iterator[DoctorFinding]:
             "unit",
             "warn",
             f"{path} differs from the unit that bot systemd would write now",
-            f"{made}{user} shows it; --install --force writes it",
+            f"{command}{user} shows it; --install --force writes it",
         )

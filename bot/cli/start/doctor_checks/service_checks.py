@@ -163,10 +163,10 @@ def _prices(status: StatusResult) -> Iterator[DoctorFinding]:
             f"{prices.source} is not connected: {prices.trouble or 'it has sent no price yet'}",
             network,
         )
-    closed = [one for one in prices.markets if not one.open]
-    for one in closed:
-        since = "" if one.since is None else f" since {iso(one.since)}"
-        yield DoctorFinding("prices", "warn", f"{one.coin} opens no position{since}: {one.reason}", network)
+    closed = [market for market in prices.markets if not market.open]
+    for market in closed:
+        since = "" if market.since is None else f" since {iso(market.since)}"
+        yield DoctorFinding("prices", "warn", f"{market.coin} opens no position{since}: {market.reason}", network)
     apart_ms = abs(prices.clock_difference_ms or 0)
     if apart_ms > APART_MS:
         yield DoctorFinding(
@@ -176,9 +176,13 @@ def _prices(status: StatusResult) -> Iterator[DoctorFinding]:
             "set this machine's clock (timedatectl set-ntp true)",
         )
     if prices.connected and not closed:
-        ages = [status.server_time - one.quoted_at for one in prices.markets if one.quoted_at and status.server_time]
+        ages = [
+            status.server_time - market.quoted_at
+            for market in prices.markets
+            if market.quoted_at and status.server_time
+        ]
         oldest = f", oldest price {duration_ms(max(ages))}" if ages else ""
-        refused = sum(sum(one.refused.values()) for one in prices.markets)
+        refused = sum(sum(market.refused.values()) for market in prices.markets)
         how = f" by {prices.transport}" if prices.transport else ""
         yield DoctorFinding(
             "prices",
@@ -232,8 +236,8 @@ async def _key(client: Client, settings: Settings) -> AsyncIterator[DoctorFindin
 
 def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None]]:
     has = set(key.scopes)
-    events = sorted(coin for one in settings.strategies for coin in one.markets if coin.startswith("event:"))
-    missing = [one for one in ("read", "trade") if one not in has]
+    events = sorted(coin for strategy in settings.strategies for coin in strategy.markets if coin.startswith("event:"))
+    missing = [scope for scope in ("read", "trade") if scope not in has]
     if events and "outcomes" not in has:
         missing.append("outcomes")
     if missing:
@@ -256,21 +260,21 @@ def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | No
 
 def _caps(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None]]:
     allowed = key.allowed_coins
-    for one in settings.strategies:
-        barred = [coin for coin in one.markets if allowed is not None and coin not in allowed]
+    for strategy in settings.strategies:
+        barred = [coin for coin in strategy.markets if allowed is not None and coin not in allowed]
         if barred:
             yield (
                 "fail",
-                f"{one.name} trades {', '.join(barred)}, which the key does not allow",
+                f"{strategy.name} trades {', '.join(barred)}, which the key does not allow",
                 "allow these coins on the key, or remove them from the config",
             )
-        if key.max_leverage is not None and one.max_leverage > key.max_leverage:
+        if key.max_leverage is not None and strategy.max_leverage > key.max_leverage:
             yield (
                 "warn",
-                f"{one.name} may use {one.max_leverage}x, the key {key.max_leverage}x",
+                f"{strategy.name} may use {strategy.max_leverage}x, the key {key.max_leverage}x",
                 "lower max_leverage in the config",
             )
-    budget = sum(one.budget_usd for one in settings.strategies)
+    budget = sum(strategy.budget_usd for strategy in settings.strategies)
     if key.max_exposure_usd is not None and budget > key.max_exposure_usd:
         yield (
             "warn",
@@ -282,8 +286,8 @@ def _caps(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None
 async def check_idempotency(client: Client, settings: Settings) -> AsyncIterator[DoctorFinding]:
     """Check whether past trades show the idempotency key of their order. Sends no order to find out."""
     page = await client.trades(limit=50)
-    ours = [one for one in page.trades if one.source is not None]
-    if any(one.idempotency_key for one in ours):
+    ours = [trade for trade in page.trades if trade.source is not None]
+    if any(trade.idempotency_key for trade in ours):
         yield DoctorFinding("idempotency", "ok", "trades show their keys, which settle orders in doubt")
     elif not ours:
         yield DoctorFinding(

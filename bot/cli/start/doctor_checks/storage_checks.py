@@ -109,7 +109,7 @@ def check_journal(facts: Facts) -> Iterator[DoctorFinding]:
     folder = facts.place.folder
     try:
         with queries.opened(folder) as db:
-            found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
+            lines = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
             mode = db.execute("PRAGMA journal_mode").fetchone()[0]
     except queries.NotFound:
         yield DoctorFinding("journal", "ok", "none yet; the first run creates it")
@@ -121,8 +121,8 @@ def check_journal(facts: Facts) -> Iterator[DoctorFinding]:
         is_shut = isinstance(error.__cause__, sqlite3.OperationalError)
         yield DoctorFinding("journal", "fail", str(error), _OPEN if is_shut else _ANEW, int(Exit.UNSAFE))
         return
-    if found != ["ok"]:
-        yield DoctorFinding("journal", "fail", f"damaged: {'; '.join(found)}", _ANEW, int(Exit.UNSAFE))
+    if lines != ["ok"]:
+        yield DoctorFinding("journal", "fail", f"damaged: {'; '.join(lines)}", _ANEW, int(Exit.UNSAFE))
         return
     wal = folder / f"{queries.FILE}-wal"
     wal_mb = wal.stat().st_size // 1_048_576 if wal.exists() else 0
