@@ -297,7 +297,7 @@ def build(
 
 def _follower(machine: Machine, options: HostOptions) -> ExchangeFollower | None:
     """What follows the account at an exchange, if the options or the database name one."""
-    if options.followed is None and all(one.exchange is None for one in dict.values(machine.state.accounts)):
+    if options.followed is None and all(account.exchange is None for account in dict.values(machine.state.accounts)):
         return None
     # Only a service with such an account loads this.
     from bot.service.exchange_accounts.account_options import followed_account

@@ -143,7 +143,11 @@ def begin_bars(strategy: Strategy, own: str) -> None:
 
     StrategyError names an indicator or an entry of `intervals` whose bars these cannot make.
     """
-    named = [(name, one.interval) for name, one in declared(type(strategy)).items() if one.interval is not None]
+    named = [
+        (name, indicator.interval)
+        for name, indicator in declared(type(strategy)).items()
+        if indicator.interval is not None
+    ]
     named += [("intervals", interval) for interval in strategy.intervals]
     for name, interval in named:
         try:

@@ -140,9 +140,9 @@ class ExchangeFollower:
         session = self._session
         session.early += batch
         standings = session.standings
-        if session.phase != "in_step" or not standings or len({one.at_ms for one in standings.values()}) > 1:
+        if session.phase != "in_step" or not standings or len({standing.at_ms for standing in standings.values()}) > 1:
             return ()
-        positions = tuple(position(one, self._names) for told in standings.values() for one in told.positions)
+        positions = tuple(position(reported, self._names) for told in standings.values() for reported in told.positions)
         state, followed = self._machine.state, self.followed
         command = c.AdoptExchangeAccount(
             account=f"acc_{state.account_seq + 1:08d}",
@@ -151,13 +151,13 @@ class ExchangeFollower:
             exchange=followed.exchange,
             network=followed.network,
             at_ms=next(iter(standings.values())).at_ms,
-            cash=sum(one.cash for one in standings.values()),
+            cash=sum(standing.cash for standing in standings.values()),
             positions=positions,
         )
         self._machine.run(command)
         early, session.early = session.early, []
         # The last state is the present one.
-        return [one for one in early if not isinstance(one, LinkState)] + [LinkState("in_step", 0)]
+        return [report for report in early if not isinstance(report, LinkState)] + [LinkState("in_step", 0)]
 
     def _take_over(self, account: VenueAccount) -> None:
         """End what the exchange took in a liquidation without fills: positions, and margin that its cash lacks now."""
@@ -170,9 +170,9 @@ class ExchangeFollower:
                 session.liquidations.remove(report)
             elif session.differing >= DIFFERENCES_MIN:
                 session.liquidations.remove(report)
-                left = {one.market for one in standing.positions}
+                left = {held.market for held in standing.positions}
                 coins = tuple(self._names.coin(market) for market, _ in report.positions if market not in left)
-                cash = sum(one.cash for one in session.standings.values())
+                cash = sum(group.cash for group in session.standings.values())
                 self._machine.run(c.BookTakeover(account.id, report.liquidation_id, report.at_ms, coins, cash))
 
     def _end_absent_orders(self, account: VenueAccount) -> None:
@@ -184,7 +184,7 @@ class ExchangeFollower:
         session.has_swept = True
         assert account.exchange is not None
         there = {order_id for ids in session.open_ids.values() for order_id in ids}
-        at_ms = max(one.at_ms for one in session.standings.values())
+        at_ms = max(standing.at_ms for standing in session.standings.values())
         for order_id in [known for known in account.exchange.orders if known not in there]:
             self._machine.run(c.EndReportedOrder(account.id, order_id, at_ms, VENUE))
 
@@ -195,21 +195,21 @@ class ExchangeFollower:
         is_known = session.phase == "in_step" or (session.phase == "behind" and session.liquidations)
         if not is_known or not session.is_standing_new:
             return
-        found = tuple(self._found_differences(account))
-        session.differing = session.differing + 1 if found else 0
-        if not found:
+        differences = tuple(self._found_differences(account))
+        session.differing = session.differing + 1 if differences else 0
+        if not differences:
             self.differences = ()
-        elif session.differing >= DIFFERENCES_MIN and self.differences != found:
-            self.differences = found
-            log.error("exchange.differs", differences=list(found))
+        elif session.differing >= DIFFERENCES_MIN and self.differences != differences:
+            self.differences = differences
+            log.error("exchange.differs", differences=list(differences))
 
     def _found_differences(self, account: VenueAccount) -> list[str]:
         standings = self._session.standings.values()
         cash = nav.stand_of(account, self._machine.state).cash
-        told = sum(one.cash for one in standings)
+        told = sum(standing.cash for standing in standings)
         texts = [] if cash == told else [f"cash: {format_e8(cash)} USD here, {format_e8(told)} at the exchange"]
         ours = {coin: held.side * held.size for coin, held in account.positions.items()}
-        theirs = {self._names.coin(one.market): one.signed_size for told in standings for one in told.positions}
+        theirs = {self._names.coin(held.market): held.signed_size for told in standings for held in told.positions}
         for coin in sorted({*ours, *theirs}):
             if (size := ours.get(coin, 0)) != (there := theirs.get(coin, 0)):
                 texts.append(f"{coin}: {format_e8(size)} here, {format_e8(there)} at the exchange")
@@ -258,20 +258,20 @@ class _Session:
         self.differing = 0
 
     def see(self, batch: Sequence[AccountReport]) -> None:
-        told = {one.group: one for one in batch if isinstance(one, AccountStanding)}
+        told = {report.group: report for report in batch if isinstance(report, AccountStanding)}
         self.is_standing_new = bool(told)
         self.standings |= told
-        for one in batch:
-            if isinstance(one, LinkState):
-                self.phase = one.phase
-            elif isinstance(one, OpenOrders):
-                self.open_ids[one.group] = {order.order_id for order in one.orders}
-            elif isinstance(one, LiquidationReport):
-                self.liquidations.append(one)
+        for report in batch:
+            if isinstance(report, LinkState):
+                self.phase = report.phase
+            elif isinstance(report, OpenOrders):
+                self.open_ids[report.group] = {order.order_id for order in report.orders}
+            elif isinstance(report, LiquidationReport):
+                self.liquidations.append(report)
 
 
 def _coins_by_symbol(machine: Machine, followed: FollowedAccount) -> Mapping[str, str]:
     """The names that the exchange has for the coins of this service, as its prices have them."""
     live = json.loads(machine.feed.options or "{}").get("live", ())
     source = f"{followed.exchange}:{followed.network}"
-    return {symbol: coin for one in live if one["source"] == source for coin, symbol in one["symbols"].items()}
+    return {symbol: coin for row in live if row["source"] == source for coin, symbol in row["symbols"].items()}

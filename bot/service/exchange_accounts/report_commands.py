@@ -71,7 +71,7 @@ def commands_of(report: AccountReport, account: VenueAccount, names: MarketNames
             reason = None if report.state == "filled" else report.reason or VENUE
             yield c.EndReportedOrder(account.id, report.order_id, report.at_ms, reason)
     elif isinstance(report, AccountStanding):
-        if fresh := fresh_margins(account, tuple(position(one, names) for one in report.positions)):
+        if fresh := fresh_margins(account, tuple(position(reported, names) for reported in report.positions)):
             yield c.SeeMargins(account.id, fresh)
     elif isinstance(report, LinkState):
         yield c.SeeLink(account.id, report.phase, report.reason)

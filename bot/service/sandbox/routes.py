@@ -234,7 +234,7 @@ class Control:
         accounts = self._machine.state.accounts
         # Anybody may use that account name; the first key shows the owner.
         if wanted is None and self._operations.exchange_view is not None:
-            return next((one for one in accounts.values() if one.exchange is not None), None)
+            return next((account for account in accounts.values() if account.exchange is not None), None)
         if wanted is None:
             return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)
         if wanted not in accounts:

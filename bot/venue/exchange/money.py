@@ -189,7 +189,11 @@ def take_over(state: State, command: BookTakeover) -> None:
 def _lose_margin(state: State, account: VenueAccount, command: BookTakeover) -> None:
     """The fills of a liquidation are booked, and the exchange has kept the margin that was left."""
     lost = nav.stand_of(account, state).cash - command.cash
-    trades = (one for one in reversed(account.trades) if one.coin in command.coins and one.kind == "liquidation")
+    trades = (
+        liquidated
+        for liquidated in reversed(account.trades)
+        if liquidated.coin in command.coins and liquidated.kind == "liquidation"
+    )
     trade = next(trades, None)
     if trade is None or not lost:
         return

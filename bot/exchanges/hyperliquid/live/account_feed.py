@@ -219,7 +219,9 @@ class AccountFeed:
         """What the exchange's positions have otherwise than the booked fills; None if nothing."""
         assert self.records is not None
         record = self.records.fills
-        told = {one.market: one.signed_size for standing in standings.values() for one in standing.positions}
+        told = {
+            position.market: position.signed_size for standing in standings.values() for position in standing.positions
+        }
         for market in sorted({*told, *record.markets}):
             ours, theirs = record.position(market), told.get(market, 0)
             if ours != theirs:

@@ -101,17 +101,17 @@ class Hyperliquid:
         answer = await self._info({"type": "meta", "dex": MAIN_DEX})
         return [
             Instrument(
-                symbol=one.market,
-                base=one.market,
+                symbol=listing.market,
+                base=listing.market,
                 quote="USDC",
                 kind="swap",
                 linear=True,
-                size_step=f"1e-{one.size_decimals}",
+                size_step=f"1e-{listing.size_decimals}",
                 min_notional=MIN_NOTIONAL_USD,
-                max_leverage=str(one.max_leverage),
+                max_leverage=str(listing.max_leverage),
             )
-            for one in form.listings(answer)
-            if not one.is_delisted
+            for listing in form.listings(answer)
+            if not listing.is_delisted
         ]
 
     async def quotes(self, symbols: Sequence[str]) -> AsyncIterator[list[Update]]:

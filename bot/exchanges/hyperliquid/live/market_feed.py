@@ -47,8 +47,8 @@ class MarketFeed:
     def down(self) -> None:
         """There is no socket any more."""
         self._is_up = False
-        for one in self.candles.values():
-            one.end()
+        for candle in self.candles.values():
+            candle.end()
 
     def up(self, now_ms: int) -> None:
         """A socket tells everything from now on."""
@@ -58,8 +58,8 @@ class MarketFeed:
     def _begin(self, now_ms: int) -> None:
         at_ms = self.exchange_ms(now_ms)
         if self._is_up and at_ms is not None:
-            for one in self.candles.values():
-                one.begin(at_ms)
+            for candle in self.candles.values():
+                candle.begin(at_ms)
 
     def take(self, message: ChannelMessage, now_ms: int) -> list[Update]:
         """Take a message of a channel. UnknownForm if it is in no known form."""
