@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,21 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bot.backtest.engine.options import SessionOptions
-from bot.backtest.inputs import Files, Inputs
+from bot.backtest.engine.progress import Progress
+from bot.backtest.inputs import Files, Inputs, traded
+from bot.backtest.python_inputs import FOLDER, config_of_class, data_files, markets_of
 from bot.backtest.report.page import render_charts, render_html
+from bot.backtest.report.summary import costs_of, figure_lines, line_of, nothing_traded, ran_text, risk_of
 from bot.backtest.results import run_writer
 from bot.backtest.results.run_reader import StoredRun, StoredTrade, read_run
+from bot.checks.config_check import checked_text
 from bot.clock import SystemClock, ms_of
+from bot.config.source import text_of
 from bot.errors import BotError, ConfigError
 from bot.extras import install
 from bot.files import replacing
 from bot.logs import quiet_log
+from bot.strategy import Strategy
 
 if TYPE_CHECKING:
     import polars as pl
 
 # height of the charts in a notebook
 PLOT_PX: Final = 720
+# letters of the bar that shows the progress
+BAR_WIDTH: Final = 40
 Place = str | Path
 Instant = str | date | datetime | int
 
@@ -42,6 +52,18 @@ class BacktestRun:
 
     folder: Path
     figures: Mapping[str, Any] = field(repr=False)
+
+    def __str__(self) -> str:
+        """The statistics in full, as `bot backtest` shows them."""
+        stored = self.stored
+        course = stored.summary["course"]
+        figures = {**stored.summary["figures"], **risk_of(stored)}
+        lines = [f"  {ran_text(stored)}"]
+        lines += figure_lines(figures, stored.summary.get("band"), course["toMs"] - course["fromMs"])
+        lines += [line_of(figure) for figure in costs_of(stored)]
+        if (nothing := nothing_traded(stored.summary)) is not None:
+            lines.append(f"  {nothing}")
+        return "\n".join([f"{stored.name}", *lines])
 
     @cached_property
     def stored(self) -> StoredRun:
@@ -123,40 +145,50 @@ class Charts:
 
 
 def run(
-    config: Place,
-    data: Place | Sequence[Place],
+    strategy: Place | type[Strategy],
+    data: Any,
     *,
+    markets: Sequence[str] | str | None = None,
+    interval: str | None = None,
+    budget_usd: float = 1_000,
+    max_leverage: int = 1,
     start: Instant | None = None,
     end: Instant | None = None,
     balance_usd: float | Decimal | None = None,
     params: Mapping[str, Any] | None = None,
     out: Place = "runs",
     options: SessionOptions | None = None,
+    progress: bool | None = None,
 ) -> BacktestRun:
-    """Run the daemon of a config over recorded candles in simulated time, as `bot backtest` does.
+    """Run a strategy over candles in simulated time, as `bot backtest` does.
 
-    `data` are candle files or folders; MARKET=FILE names the market. `start` and `end` (exclusive) are datetimes, ISO
-    texts or ms UTC. `params` are values by "strategy.param". `options` sets fees, latency and the rest; the balance is
-    10,000 USD if nothing says another. ConfigError if something cannot be used; BotError if a strategy fails, or if the
-    folder cannot be written.
+    `strategy` is the path of a config, or a class. `data` are paths of candle files or folders (MARKET=FILE names the
+    market), a frame of polars or pandas with a time and open, high, low, close and perhaps volume, or a mapping of
+    market to path or frame. `start` and `end` (exclusive) are dates, datetimes, ISO texts or ms UTC. `params` are
+    values by "strategy.param", of a class by "param". `options` sets fees, latency and the rest; the balance is 10,000
+    USD if nothing says another. `progress` shows a bar; None: on a terminal and in a notebook.
+
+    Of a class only: `markets` (those of the mapping, else BTC), `interval` of its bars (that of the candles),
+    `budget_usd` and `max_leverage`.
+
+    ConfigError if something cannot be used; BotError if a strategy fails, or if the folder cannot be written.
     """
-    given = [data] if isinstance(data, str | Path) else _places("data", data)
-    _places("config", [config])
-    chosen: dict[str, Any] = {
-        "start_ms": _ms("start", start),
-        "end_ms": _ms("end", end),
-        "balance_usd": None if balance_usd is None else Decimal(str(balance_usd)),
-    }
-    options = replace(
-        options or SessionOptions(), **{name: option for name, option in chosen.items() if option is not None}
+    inputs = _inputs(
+        strategy,
+        data,
+        markets=markets,
+        interval=interval,
+        limits=(budget_usd, max_leverage),
+        params=params or {},
+        folder=Path(out) / FOLDER,
+        options=_options(options, start=start, end=end, balance_usd=balance_usd),
     )
-    inputs = Inputs(Path(config), Files([str(place) for place in given]), options, params=param_texts(params or {}))
-    with quiet_log():
+    with quiet_log(), progress_bar(is_shown=progress) as going:
         prepared = inputs.make()
         manifest = inputs.manifest(inputs.assumptions(prepared))
         folder = run_writer.folder_for(Path(out), inputs.settings.name, SystemClock().now_ms())
         try:
-            result, lost = inputs.run_into(folder, prepared, lambda done, of: True)
+            result, lost = inputs.run_into(folder, prepared, going)
             if lost is not None:
                 raise lost
             run_writer.write(folder, result, manifest)
@@ -168,23 +200,83 @@ def run(
     return BacktestRun(folder, dict(result.figures))
 
 
-def _places(name: str, given: Any) -> list[Place]:
-    """Files and folders. ConfigError for what only looks like some: a frame, a class, a list of bars."""
-    places = list(given) if isinstance(given, list | tuple) else [given]
-    if not places:
-        raise ConfigError(f"{name}: there is nothing in the list; write the path of a candle file or folder")
-    for place in places:
-        if not isinstance(place, str | Path):
-            kind = place.__name__ if isinstance(place, type) else type(place).__name__
-            way_out = {
-                "config": "write the path of a config; `bot init` makes a project with one",
-                "data": (
-                    "write the path of a candle file or folder; a frame goes into a file first (df.to_csv), then `bot"
-                    " data import`"
-                ),
-            }[name]
-            raise ConfigError(f"{name}: {kind} is no path: {way_out}")
-    return places
+def _options(
+    given: SessionOptions | None, *, start: Instant | None, end: Instant | None, balance_usd: float | Decimal | None
+) -> SessionOptions:
+    chosen: dict[str, Any] = {
+        "start_ms": _ms("start", start),
+        "end_ms": _ms("end", end),
+        "balance_usd": None if balance_usd is None else Decimal(str(balance_usd)),
+    }
+    return replace(given or SessionOptions(), **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _inputs(
+    strategy: Any,
+    data: Any,
+    *,
+    markets: Sequence[str] | str | None,
+    interval: str | None,
+    limits: tuple[float, int],
+    params: Mapping[str, Any],
+    folder: Path,
+    options: SessionOptions,
+) -> Inputs:
+    """The checked inputs of a run. `limits` are the budget in USD and the highest leverage of a class."""
+    if isinstance(strategy, str | Path):
+        if markets is not None or interval is not None:
+            raise ConfigError("markets and interval are those of the config; only a class takes them here")
+        config = Path(strategy)
+        traded_markets = traded(checked_text(text_of(config), config)) if not isinstance(data, str | Path) else []
+        files = data_files(data, markets=traded_markets, folder=folder)
+        return Inputs(config, Files(files), options, params=param_texts(params))
+    if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
+        kind = strategy.__name__ if isinstance(strategy, type) else type(strategy).__name__
+        raise ConfigError(
+            f"strategy: {kind} is neither the path of a config nor a class that extends Strategy; `bot init` makes a"
+            " project with both"
+        )
+    names = markets_of(data, markets)
+    files = data_files(data, markets=names, folder=folder)
+    budget_usd, max_leverage = limits
+    config = config_of_class(
+        strategy,
+        files,
+        markets=names,
+        interval=interval,
+        params=params,
+        budget_usd=budget_usd,
+        max_leverage=max_leverage,
+        folder=folder,
+    )
+    return Inputs(config, Files(files), options)
+
+
+@contextmanager
+def progress_bar(*, is_shown: bool | None) -> Iterator[Progress]:
+    """A bar on standard error: bars done of bars in all. None: shown on a terminal and in a notebook."""
+    if is_shown is None:
+        is_shown = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+    if not is_shown:
+        yield lambda done, of: True
+        return
+    shown = -1
+
+    def going(done: int, of: int) -> bool:
+        nonlocal shown
+        percent = 100 * done // of if of else 100
+        if percent != shown:
+            shown = percent
+            filled = percent * BAR_WIDTH // 100
+            bar = "#" * filled + "." * (BAR_WIDTH - filled)
+            sys.stderr.write(f"\r{bar} {percent:>3} %  {done:,} of {of:,} bars")
+            sys.stderr.flush()
+        return True
+
+    try:
+        yield going
+    finally:
+        sys.stderr.write("\n")
 
 
 def param_texts(params: Mapping[str, Any]) -> dict[tuple[str, str], str]:

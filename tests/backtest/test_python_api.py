@@ -4,18 +4,24 @@ with its name.
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bot import Bar, Bracket, Close, Intent, Open, Params, Strategy, View, sma
 from bot.backtest import BacktestRun, run
 from bot.backtest.results import layout
 from bot.clock import iso
 from bot.errors import BotError, ConfigError
 from tests.backtest.builders import MINUTE_MS, START_MS, backtested, config, minutes, write
 
-pytest.importorskip("polars")
+polars = pytest.importorskip("polars")
 
 
 @pytest.fixture
@@ -77,13 +83,20 @@ def test_charts_and_report_are_pages_that_are_whole(tmp_path: Path, result: Back
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"config": "none.yaml"}, "none.yaml"),
+        ({"strategy": "none.yaml"}, "none.yaml"),
         ({"data": "none.csv"}, "none.csv"),
         ({"start": "yesterday"}, "start: 'yesterday' is not a time; write 2025-05-01"),
         ({"start": 1.5}, "start: 1.5 is not a time"),
-        ({"config": BacktestRun}, "config: BacktestRun is no path: write the path of a config"),
-        ({"data": BacktestRun}, "data: BacktestRun is no path: .*df.to_csv"),
-        ({"data": [{"ts": 1}]}, "data: dict is no path"),
+        ({"strategy": BacktestRun}, "strategy: BacktestRun is neither the path of a config nor a class"),
+        ({"strategy": 5}, "strategy: int is neither"),
+        ({"markets": "ETH"}, "markets and interval are those of the config"),
+        ({"interval": "5m"}, "markets and interval are those of the config"),
+        ({"data": BacktestRun}, "data: BacktestRun is neither a path nor a frame"),
+        ({"data": [{"ts": 1}]}, "data: dict in a list is no path"),
+        ({"data": {}}, "data: there is no market in it"),
+        ({"data": {"BTC": 5}}, "data: BTC: int is neither a path nor a frame"),
+        ({"data": polars.DataFrame({"ts": [1], "px": [2]})}, "px"),
+        ({"data": polars.DataFrame()}, "data: BTC: the frame has no rows"),
         ({"data": []}, "data: there is nothing in the list"),
         ({"params": {"every": 4}}, "params: 'every': write STRATEGY.PARAM"),
         ({"params": {"other.fast_bars": 4}}, "no strategy 'other'; there are one"),
@@ -95,10 +108,119 @@ def test_what_cannot_be_used_is_named_and_no_folder_is_made(
     tmp_path: Path, data: Path, given: dict[str, object], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        run(**{"config": config(tmp_path, use="bench:Cross"), "data": data, "out": tmp_path / "mine", **given})
-    assert not (tmp_path / "mine").exists()
+        run(**{"strategy": config(tmp_path, use="bench:Cross"), "data": data, "out": tmp_path / "mine", **given})
+    assert not [path for path in (tmp_path / "mine").glob("*") if path.name != "inputs"]
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, data: Path) -> None:
     with pytest.raises(BotError, match="cannot be created"):
         run(config(tmp_path), data, out=data / "below a file")
+
+
+class Cross(Strategy):
+    """Long while the fast average is above the slow one."""
+
+    class Params(Params):
+        fast_bars: int = 5
+        slow_bars: int = 20
+
+    fast = sma("fast_bars")
+    slow = sma("slow_bars")
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        fast, slow = self.fast[bar.market], self.slow[bar.market]
+        if fast is None or slow is None:
+            return
+        if fast > slow and not view.position(bar.market) and not view.orders(bar.market):
+            yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=3))
+        elif fast < slow and view.position(bar.market):
+            yield Close(bar.market)
+
+
+def notebook_class() -> type[Strategy]:
+    """The class as a notebook has it: of `__main__`, without a file."""
+    return type("Cross", (Cross,), {"__module__": "__main__", "__doc__": "From a cell."})
+
+
+@pytest.fixture
+def frame(data: Path) -> Any:
+    return polars.read_csv(data)
+
+
+def pandas_frame(frame: Any) -> Any:
+    """The frame as people have it in pandas: times in the index, names with a capital."""
+    pandas = pytest.importorskip("pandas")
+    made = pandas.DataFrame(frame.to_dict(as_series=False))
+    made.index = pandas.to_datetime(made.pop("ts"), unit="ms", utc=True)
+    return made.rename(columns=str.capitalize)
+
+
+@pytest.mark.parametrize("strategy", [Cross, notebook_class()], ids=["file", "notebook"])
+def test_a_class_and_frames_in_any_form_give_the_run_of_the_file(
+    strategy: type[Strategy], tmp_path: Path, data: Path, frame: Any
+) -> None:
+    by_file = run(strategy, {"BTC": data}, params={"fast_bars": 4}, out=tmp_path / "mine")
+    assert by_file.figures["# Trades"] > 5
+    dated = frame.with_columns(polars.from_epoch("ts", time_unit="ms")).rename({"ts": "Date"})
+    for given in (frame, frame.lazy(), {"BTC": frame}, dated, pandas_frame(frame), f"BTC={data}"):
+        found = run(strategy, given, params={"fast_bars": 4}, out=tmp_path / "mine")
+        assert (found.folder / "events.jsonl").read_bytes() == (by_file.folder / "events.jsonl").read_bytes()
+    assert run(strategy, frame, out=tmp_path / "mine").figures != by_file.figures, "the params count"
+
+
+def test_a_config_takes_a_frame_too(tmp_path: Path, data: Path, frame: Any) -> None:
+    made = config(tmp_path, use="bench:Cross")
+    by_file, by_frame = (run(made, given, out=tmp_path / "mine") for given in (data, frame))
+    assert by_frame.figures == by_file.figures
+
+
+def test_several_markets_are_a_mapping(tmp_path: Path, data: Path, frame: Any) -> None:
+    found = run(Cross, {"BTC": frame, "ETH": data}, interval="5m", budget_usd=5_000, out=tmp_path / "mine")
+    assert set(found.trades["market"]) == {"BTC", "ETH"}
+    with pytest.raises(ConfigError, match="a frame is of one market, and BTC, ETH are traded"):
+        run(Cross, frame, markets=["BTC", "ETH"], out=tmp_path / "mine")
+
+
+def test_the_run_of_a_class_in_a_file_can_be_repeated_by_another_process(tmp_path: Path, frame: Any) -> None:
+    (tmp_path / "mine.py").write_text((Path(__file__).parent / "strategies" / "bench.py").read_text())
+    spec = importlib.util.spec_from_file_location("mine", tmp_path / "mine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mine"] = module
+    try:
+        spec.loader.exec_module(module)
+        found = run(module.Cross, frame, out=tmp_path / "runs")
+    finally:
+        del sys.modules["mine"]
+    (candles,) = (tmp_path / "runs" / "inputs").rglob("BTC.csv")
+    done = subprocess.run(
+        [sys.executable, "-m", "bot", "replay", str(found.folder), "--data", str(candles)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_printed_it_shows_the_statistics_in_full(result: BacktestRun) -> None:
+    text = str(result)
+    assert text.startswith(result.folder.name)
+    for name in ("Sharpe ratio", "Max. drawdown", "Closed trades", "Fees", "VaR 95 %"):
+        assert name in text
+    assert f"{result.figures['# Trades']:,}" in text
+
+
+def test_the_progress_is_shown_on_request_only(tmp_path: Path, frame: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(Cross, frame, out=tmp_path / "mine", progress=True)
+    assert "100 %  600 of 600 bars" in capsys.readouterr().err
+    run(Cross, frame, out=tmp_path / "mine")
+    assert "bars" not in capsys.readouterr().err
+
+
+def test_a_frame_with_several_levels_of_names_is_refused(tmp_path: Path, frame: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    wide = pandas.concat({"BTC": pandas_frame(frame)}, axis=1)
+    with pytest.raises(ConfigError, match="2 levels of column names; take one market"):
+        run(Cross, wide, out=tmp_path / "mine")
+    assert run(Cross, wide.xs("BTC", axis=1, level=0), out=tmp_path / "mine").figures["# Trades"] > 5

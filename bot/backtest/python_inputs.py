@@ -1,0 +1,198 @@
+"""What Python gives to a backtest, as the files that a backtest reads: a strategy class becomes a config, a data frame
+becomes a file of candles.
+
+The files lie in `inputs` beside the runs, named by their content, so that `bot replay` and `bot compare` find them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bot.backtest.data.candles import load, market_name
+from bot.backtest.data.importers import ordered, read_foreign
+from bot.backtest.data.store import write_file
+from bot.backtest.data.table_layout import ColumnMap
+from bot.errors import BotError, ConfigError
+from bot.files import replacing
+from bot.strategy import Strategy
+
+# A class of a notebook has no file; it is found here under its name, in this process only.
+CLASSES: Final = "given_in_python.classes"
+FOLDER: Final = "inputs"
+
+
+def data_files(data: Any, *, markets: Sequence[str], folder: Path) -> list[str]:
+    """The candle files of `data`: paths, frames of polars or pandas, or a mapping of market to one of them.
+
+    A frame is read as `bot data import` reads a file, so it knows the same names and forms of time; the time may be the
+    index of pandas. Its candles are written to a file in `folder`. ConfigError for anything else, and for a frame whose
+    market is not clear.
+    """
+    if isinstance(data, Mapping):
+        if not data:
+            raise ConfigError('data: there is no market in it; write {"BTC": frame}')
+        return [f"{name}={_file_of(given, name, folder)}" for name, given in data.items()]
+    if _is_frame(data):
+        if len(markets) != 1:
+            raise ConfigError(
+                f'data: a frame is of one market, and {", ".join(markets) or "none"} are traded: write {{"BTC": frame,'
+                ' "ETH": frame}'
+            )
+        return [f"{markets[0]}={_file_of(data, markets[0], folder)}"]
+    given = [data] if isinstance(data, str | Path) else data
+    if not isinstance(given, list | tuple):
+        kind = data.__name__ if isinstance(data, type) else type(data).__name__
+        raise ConfigError(
+            f"data: {kind} is neither a path nor a frame: write the path of a candle file or folder, a frame of polars"
+            ' or pandas, or {"BTC": frame}'
+        )
+    if not given:
+        raise ConfigError("data: there is nothing in the list; write the path of a candle file or folder")
+    for entry in given:
+        if not isinstance(entry, str | Path):
+            kind = type(entry).__name__
+            raise ConfigError(
+                f'data: {kind} in a list is no path: write {{"BTC": frame}} for frames of several markets'
+            )
+    return [str(entry) for entry in given]
+
+
+def config_of_class(
+    strategy: type[Strategy],
+    files: Sequence[str],
+    *,
+    markets: Sequence[str],
+    interval: str | None,
+    params: Mapping[str, Any],
+    budget_usd: float,
+    max_leverage: int,
+    folder: Path,
+) -> Path:
+    """Write the config of a run of this class, and return its path.
+
+    `interval` is that of its bars; None: that of the candles. A class in a file is named by its file, so that another
+    process can repeat the run; one of a notebook lives in this process only.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", strategy.__name__.lower()).strip("-")[:40] or "mine"
+    entry = {
+        "name": name,
+        "use": _use_of(strategy),
+        "markets": list(markets),
+        "interval": interval or _interval_of(files, markets),
+        "params": dict(params),
+        "budget_usd": budget_usd,
+        "max_leverage": max_leverage,
+    }
+    config = {
+        "name": name,
+        "account": {"base_url": "embedded"},
+        "dead_man": "off",
+        "strategies_dir": str(_source_of(strategy).parent if _source_of(strategy) else folder.absolute()),
+        "strategies": [entry],
+    }
+    # JSON is YAML.
+    text = json.dumps(config, indent=2, default=str) + "\n"
+    return _stored(folder, f"{name}.yaml", text.encode())
+
+
+def _use_of(strategy: type[Strategy]) -> str:
+    source = _source_of(strategy)
+    if source is not None:
+        return f"{source.stem}:{strategy.__name__}"
+    for name in (CLASSES.partition(".")[0], CLASSES):
+        if name not in sys.modules:
+            sys.modules[name] = types.ModuleType(name, "Strategy classes that have no file.")
+            sys.modules[name].__file__ = None
+    module = sys.modules[CLASSES]
+    # A cell that is run again defines the class anew.
+    setattr(module, strategy.__name__, strategy)
+    strategy.__module__ = CLASSES
+    return f"{CLASSES}:{strategy.__name__}"
+
+
+def _source_of(strategy: type[Strategy]) -> Path | None:
+    """The file of the class, if it is a module of its own that can be read again; None for a notebook's."""
+    module = sys.modules.get(strategy.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or strategy.__module__ in ("__main__", CLASSES) or not file.endswith(".py"):
+        return None
+    path = Path(file)
+    return path if getattr(module, strategy.__name__, None) is strategy and path.stem.isidentifier() else None
+
+
+def _interval_of(files: Sequence[str], markets: Sequence[str]) -> str:
+    """The shortest interval of the candles."""
+    candles = load([Path(file) for file in files], markets=markets)
+    if not candles:
+        raise ConfigError(f"data: there are no candles of {', '.join(markets)}")
+    return min(candles, key=lambda series: series.step_ms).interval
+
+
+def markets_of(data: Any, markets: Sequence[str] | str | None) -> list[str]:
+    """The markets that a class trades: those given, or those of a mapping, or BTC."""
+    if markets is not None:
+        return [market_name(name) for name in ([markets] if isinstance(markets, str) else markets)]
+    return [market_name(str(name)) for name in data] if isinstance(data, Mapping) else ["BTC"]
+
+
+def _is_frame(data: Any) -> bool:
+    return type(data).__module__.partition(".")[0] in ("polars", "pandas") and type(data).__name__.endswith("Frame")
+
+
+def _file_of(given: Any, market: str, folder: Path) -> str:
+    """The path of the candles of one market; a frame is written first."""
+    if isinstance(given, str | Path):
+        return str(given)
+    if not _is_frame(given):
+        raise ConfigError(f"data: {market}: {type(given).__name__} is neither a path nor a frame of polars or pandas")
+    raw = _stored(folder, f"{market.replace(':', '_')}.frame.csv", _csv_of(given, market))
+    path = raw.with_name(f"{market.replace(':', '_')}.csv")
+    if not path.is_file():
+        try:
+            write_file(path, ordered(read_foreign(raw, market, ColumnMap({}))))
+        except ConfigError as error:
+            raise ConfigError(f"data: the frame of {market}: {error}".replace(f"{raw}: ", "")) from None
+    return str(path)
+
+
+def _csv_of(frame: Any, market: str) -> bytes:
+    """A frame as CSV; its header has the frame's own names, which the reader of CSV files knows or refuses."""
+    if type(frame).__name__ == "LazyFrame":
+        frame = frame.collect()
+    if hasattr(frame, "write_csv"):
+        text = frame.write_csv()
+    else:
+        levels = getattr(frame.columns, "nlevels", 1)
+        if levels > 1:
+            raise ConfigError(
+                f"data: {market}: the frame has {levels} levels of column names; take one market of it first, for"
+                " example frame.xs(name, axis=1, level=1)"
+            )
+        # Rows that are only numbered have no time in their index.
+        has_times = type(frame.index).__name__ in ("DatetimeIndex", "PeriodIndex")
+        text = frame.to_csv(index=has_times, index_label="time" if has_times else None)
+    if not text.strip():
+        raise ConfigError(f"data: {market}: the frame has no rows")
+    return str(text).encode()
+
+
+def _stored(folder: Path, name: str, content: bytes) -> Path:
+    """Write the content to a file that is named by it, unless it is there already."""
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    path = folder / digest / name
+    if path.is_file():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise BotError(f"{path}: cannot be written: {error.strerror or error}; choose another place with out") from None
+    return path
