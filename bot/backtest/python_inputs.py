@@ -90,11 +90,12 @@ def config_of_class(
         "budget_usd": budget_usd,
         "max_leverage": max_leverage,
     }
+    source = _source_of(strategy)
     config = {
         "name": name,
         "account": {"base_url": "embedded"},
         "dead_man": "off",
-        "strategies_dir": str(_source_of(strategy).parent if _source_of(strategy) else folder.absolute()),
+        "strategies_dir": str(folder.absolute() if source is None else source.parent.absolute()),
         "strategies": [entry],
     }
     # JSON is YAML.

@@ -69,7 +69,7 @@ TEMPLATES: Final[Mapping[str, StrategyTemplate]] = {
             "volatility-target", "templates/volatility_target.py", "VolatilityTarget", "hold less of what moves more"
         ),
         StrategyTemplate("dca", "templates/dca.py", "Dca", "buy the same amount at fixed times"),
-        StrategyTemplate("grid", "templates/grid.py", "Grid", "buy a fall in steps with orders that rest"),
+        StrategyTemplate("grid", "templates/grid.py", "GridTrader", "buy a fall in steps with orders that rest"),
         StrategyTemplate("schedule", "templates/schedule.py", "Schedule", "trade by the clock"),
         StrategyTemplate(
             "event-market",

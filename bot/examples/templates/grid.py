@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from bot import Bar, Bracket, Cancel, Close, Field, Intent, Open, Params, Strategy, View
 
 
-class Grid(Strategy):
+class GridTrader(Strategy):
     """Rest one limit order a step below the price or below the last fill; close all one step above the average."""
 
     class Params(Params):

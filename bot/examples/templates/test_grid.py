@@ -1,4 +1,4 @@
-"""Tests Grid on bars that the test describes: the daemon's own code in simulated time, without a service and
+"""Tests GridTrader on bars that the test describes: the daemon's own code in simulated time, without a service and
 without a network.
 """
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from bot.testing import assert_causal, assert_opened, assert_protected, backtest, bars, flat, ramp, walk, wave
 
 STRATEGIES = Path(__file__).resolve().parent.parent / "strategies"
-USE = "grid:Grid"
+USE = "grid:GridTrader"
 
 
 def test_it_buys_a_fall_in_steps_and_sells_the_rise() -> None:
