@@ -436,19 +436,13 @@ def _key(state: State, key_id: str | None) -> VenueKey | None:
     return state.keys[key_id] if key_id is not None else None
 
 
-def _sweep(state: State, account: VenueAccount, coin: str) -> None:
-    """Fire stops and targets that this command armed beyond their triggers, at the current price."""
-    market = state.markets[coin]
-    matching.sweep(state, market)
-
-
 def _place_order(state: State, command: c.PlaceOrder) -> Any:
     account = state.accounts[command.account]
     if account.exchange is not None:
         return link_state.cannot_send(account)
     placed = orders.place(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
-        _sweep(state, account, command.order.coin)
+        matching.sweep(state, state.markets[command.order.coin])
     return placed
 
 
@@ -462,7 +456,7 @@ def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
         return link_state.cannot_send(account)
     placed = plans.confirm(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
-        _sweep(state, account, placed.trade.coin)
+        matching.sweep(state, state.markets[placed.trade.coin])
     return placed
 
 

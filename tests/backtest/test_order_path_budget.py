@@ -27,14 +27,14 @@ from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, minutes
 
 # A round trip in a backtest: entry, fill, stop and target armed, exit.
-OPCODES_MAX = 23_100
+OPCODES_MAX = 23_000
 # Calls of Python functions in the same round trip.
-CALLS_MAX = 687
+CALLS_MAX = 674
 # The whole run with orders, by its round trips: it counts the calm bars too.
-OPCODES_WHOLE_MAX = 28_800
-CALLS_WHOLE_MAX = 785
+OPCODES_WHOLE_MAX = 28_700
+CALLS_WHOLE_MAX = 772
 # Calls of the daemon's own functions for one order of a live kernel with its journal in SQLite.
-LIVE_CALLS_MAX = 341
+LIVE_CALLS_MAX = 340
 # files; the second is the generated code of dataclasses and named tuples
 COUNTED = (str(Path(bot.__file__).parent), "<string>")
 BARS = 3_000

@@ -43,6 +43,7 @@ from bot.venue.model.commands import (
     Pulse,
     SetMarket,
     SetRules,
+    pass_bar,
 )
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import forget_oldest
@@ -213,7 +214,7 @@ class SimulatedExchange(Machine):
             return
         assert not cursor.step
         cursor.at = row + 1
-        self._apply(PassBar(cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms), end_ms)
+        self._apply(pass_bar((cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms, None, 0)), end_ms)
         self.clock.move_to(end_ms)
 
     def advance(self, to_ms: int) -> None:
@@ -368,7 +369,7 @@ class SimulatedExchange(Machine):
         bars = []
         for cursor in cursors:
             row = cursor.at
-            bars.append(PassBar(cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms))
+            bars.append(pass_bar((cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms, None, 0)))
             cursor.seek(row + 1)
         return bars
 

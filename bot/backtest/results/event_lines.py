@@ -25,7 +25,7 @@ def line_of(event: Event) -> str:
     """One event as a line of events.jsonl."""
     if isinstance(event, OrderChanged):
         return _order(event)
-    if isinstance(event, FillEvent):
+    if isinstance(event, FillEvent) and event.venue_ts is None:
         return _fill(event)
     return line_of_body(event_views.event(event))
 

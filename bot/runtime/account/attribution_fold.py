@@ -49,7 +49,37 @@ def attribute_fill(attribution: Attribution, event: FillEvent, owner: str | None
         attribution.keep()
     if event.ts - attribution.day_ms >= DAY_MS:
         attribution.roll(event.ts)
-    return _filled(attribution, event, owner)
+    market, side, size = event.coin, event.side, event.size
+    if event.absorbed:
+        _absorbed(attribution, market, event.absorbed * E8)
+    fee = event.fee * E8
+    gain = 0 if event.realized is None else event.realized * E8
+    if event.intent == "open":
+        name = owner or FOREIGN
+        held = attribution.shares.setdefault(market, {})
+        known = held.get(name)
+        whole, cost = size, event.px * size
+        if known is not None and known.side == side:
+            whole, cost = known.size_e8 + whole, known.cost + cost
+        held[name] = _share((market, name, side, whole, cost))
+        attribution.markets_changed.add(market)
+        attribution.add(name, 1, fee, 0, gain)
+        parts = {name: _part((size, fee, None if event.realized is None else gain, whole))}
+        if whole == event.position_size and len(held) == 1:
+            return parts
+    else:
+        taker = owner
+        if owner is None and event.idempotency_key is not None:
+            taker = FOREIGN
+        elif owner is not None and owner.startswith("@"):
+            # A repair by the daemon belongs to no strategy.
+            taker = None
+        parts = _closed(attribution, market, taker, size=size, px=event.px, fee=fee, realized=gain, fills=1)
+        if not event.position_size and not attribution.shares.get(market):
+            attribution.drop(market)
+            return parts
+    _fit(attribution, market, side, event.position_size, event.entry_px, FOREIGN)
+    return parts
 
 
 def name_foreign_entries(attribution: Attribution, events: Iterable[Event], owner: str) -> None:
@@ -107,40 +137,6 @@ def give_back(attribution: Attribution, market: str, now_ms: int) -> None:
     for share in list(attribution.shares.get(market, {}).values()):
         if share.strategy != FOREIGN:
             _give(attribution, share, FOREIGN)
-
-
-def _filled(attribution: Attribution, event: FillEvent, owner: str | None) -> Mapping[str, Part]:
-    market, side, size = event.coin, event.side, event.size
-    if event.absorbed:
-        _absorbed(attribution, market, event.absorbed * E8)
-    fee = event.fee * E8
-    gain = 0 if event.realized is None else event.realized * E8
-    if event.intent == "open":
-        name = owner or FOREIGN
-        held = attribution.shares.setdefault(market, {})
-        known = held.get(name)
-        whole, cost = size, event.px * size
-        if known is not None and known.side == side:
-            whole, cost = known.size_e8 + whole, known.cost + cost
-        held[name] = _share((market, name, side, whole, cost))
-        attribution.markets_changed.add(market)
-        attribution.add(name, 1, fee, 0, gain)
-        parts = {name: _part((size, fee, None if event.realized is None else gain, whole))}
-        if whole == event.position_size and len(held) == 1:
-            return parts
-    else:
-        taker = owner
-        if owner is None and event.idempotency_key is not None:
-            taker = FOREIGN
-        elif owner is not None and owner.startswith("@"):
-            # A repair by the daemon belongs to no strategy.
-            taker = None
-        parts = _closed(attribution, market, taker, size=size, px=event.px, fee=fee, realized=gain, fills=1)
-        if not event.position_size and not attribution.shares.get(market):
-            attribution.drop(market)
-            return parts
-    _fit(attribution, market, side, event.position_size, event.entry_px, FOREIGN)
-    return parts
 
 
 def _closed(

@@ -11,7 +11,7 @@ from typing import Final
 
 from bot.model.events import AccountChanged, Event, GuardianMoved, OrderChanged, Triggered
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import DAY_MS, HOUR_MS, Stand, State, VenueAccount
+from bot.venue.model.state import DAY_MS, HOUR_MS, Stand, State, VenueAccount, new_stand
 
 # the shortest step of the interface's ranges
 STEP_MS: Final = 300_000
@@ -54,7 +54,7 @@ def stand_of(account: VenueAccount, state: State) -> Stand:
         side = position.side
         cash += position.margin - side * position.entry_notional
         held.append((coin, side * position.size, state.markets[coin].mark))
-    return Stand(state.now_ms, cash, tuple(held))
+    return new_stand((state.now_ms, cash, tuple(held)))
 
 
 def value(cash: int, sizes: list[tuple[int, int]]) -> int:

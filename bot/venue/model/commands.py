@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
 
 from bot.venue.model.state import (
     ExchangePosition,
@@ -124,8 +126,7 @@ class PayFunding:
     opens: tuple[tuple[str, int], ...]
 
 
-@dataclass(slots=True)
-class PassBar:
+class PassBar(NamedTuple):
     """A whole candle: four points in the order of the path policy. `at_ms` is its open time."""
 
     coin: str
@@ -140,6 +141,9 @@ class PassBar:
     path: str | None = None
     # for the path "seeded"
     seed: int = 0
+
+
+pass_bar: Final = partial(tuple.__new__, PassBar)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from bot.model.events import Event
@@ -268,8 +269,7 @@ class WaitingLevel(NamedTuple):
     number: int
 
 
-@dataclass(slots=True)
-class Leg:
+class Leg(NamedTuple):
     """A computed stop or target: `px` on the grid, `pct` or `r` as given."""
 
     px: int
@@ -589,8 +589,7 @@ class OrderSpec:
     reduce_only: bool = False
 
 
-@dataclass(slots=True)
-class Stand:
+class Stand(NamedTuple):
     """An account's holdings from `ts` on: cash less the cost of its positions, and (coin, signed size, mark at that
     time) of each. See nav.py.
     """
@@ -833,6 +832,11 @@ class State:
     fresh: list[Event] = field(default_factory=list, repr=False, compare=False)
     # The quote of the last plan, for a confirm that comes next: (command, token, Quote).
     quoted: tuple[int, str, Any] | None = field(default=None, repr=False, compare=False)
+
+
+# Values of the order path: made of all fields at once, without Python code.
+new_leg: Final = partial(tuple.__new__, Leg)
+new_stand: Final = partial(tuple.__new__, Stand)
 
 
 def side_name(side: int) -> str:

@@ -35,6 +35,7 @@ def keep_until_next_point(
     state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder, held: int
 ) -> None:
     _keep_open(account, order, held)
+    market.pending.append((account.id, order.number))
     emit_order(state, account, order, "open")
 
 

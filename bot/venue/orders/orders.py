@@ -91,7 +91,7 @@ def execute(
     """Execute a quote: fill now, or rest, or wait for the next point."""
     market = state.markets[spec.coin]
     held = account.positions.get(spec.coin)
-    if held is not None and held.side == quoted.buy and quoted.leverage != held.leverage:
+    if held is not None and held.side == spec.side and quoted.leverage != held.leverage:
         position, _ = position_at_its_turn(account, market)
         if position is not None and position.side == held.side:
             change_leverage(state, account, market, held, quoted.leverage)
@@ -103,7 +103,7 @@ def execute(
         coin=spec.coin,
         kind=spec.type,
         side=quoted.side,
-        buy=quoted.buy,
+        buy=spec.side,
         size=quoted.size,
         created_ms=state.now_ms,
         limit_px=spec.limit_px,
@@ -127,7 +127,6 @@ def execute(
         if spec.type == "market" and not quoted.reduce:
             order.usd = spec.usd
         open_orders.keep_until_next_point(state, account, market, order, quoted.margin + quoted.fee + quoted.rebate)
-        market.pending.append((account.id, order.number))
     else:
         armed = order_fills.take(state, account, market, order, trade, quoted.fills)
         rest = order.size - order.filled
@@ -209,7 +208,6 @@ def close(state: State, account: VenueAccount, key: VenueKey | None, command: Cl
     trade = open_trade(state, account, order, kind="close", intent="close", side=position.side, size=size)
     if waits:
         open_orders.keep_until_next_point(state, account, market, order, 0)
-        market.pending.append((account.id, order.number))
         return OrderPlaced(trade)
     order_fills.take(state, account, market, order, trade, fills)
     rest = order.filled < order.size

@@ -101,10 +101,6 @@ class OrderQuote:
         return self.order.type
 
     @property
-    def buy(self) -> int:
-        return self.order.side
-
-    @property
     def intent(self) -> str:
         return "open" if self.opening else "close"
 

@@ -8,7 +8,7 @@ from bot.errors import Refusal
 from bot.venue.accounting.order_sizes import invalid, refuse_off_grid
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, text_of
-from bot.venue.model.state import Leg, LegSpec, VenueBracket, VenueMarket, side_name
+from bot.venue.model.state import LegSpec, VenueBracket, VenueMarket, new_leg, side_name
 
 PERCENT: Final = 100 * E8
 
@@ -50,7 +50,7 @@ def resolve_bracket(
                 f"{text_of(px)} is already through the mark {text_of(mark)}",
                 fix={"action": "move", "field": "bracket.stopLoss"},
             )
-        resolved.stop = Leg(px, pct=stop.pct)
+        resolved.stop = new_leg((px, stop.pct, None))
     if target is not None:
         if target.px is not None:
             if refused := refuse_off_grid(market, "bracket.takeProfit.px", target.px):
@@ -74,7 +74,7 @@ def resolve_bracket(
                 f"{text_of(px)} is already through the mark {text_of(mark)}",
                 fix={"action": "move", "field": "bracket.takeProfit"},
             )
-        resolved.target = Leg(px, pct=target.pct, r=target.r)
+        resolved.target = new_leg((px, target.pct, target.r))
     return resolved
 
 

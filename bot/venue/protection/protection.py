@@ -11,7 +11,6 @@ from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, emit_order, next_oid, next_seq
 from bot.venue.model.state import (
     GuardianSpec,
-    Leg,
     LegSpec,
     State,
     VenueAccount,
@@ -20,6 +19,7 @@ from bot.venue.model.state import (
     VenueOrder,
     VenuePosition,
     guardian_id,
+    new_leg,
 )
 from bot.venue.prices import index
 from bot.venue.protection import guardians
@@ -108,7 +108,7 @@ def _arm(
         reduce_only=True,
         leverage=position.leverage,
         born=market.point,
-        leg=Leg(px, leg.pct, leg.r),
+        leg=new_leg((px, leg.pct, leg.r)),
         trade=entry.trade,
     )
     falls = index.order_falls(child)

@@ -56,7 +56,8 @@ def _classes() -> dict[str, type]:
     classes: dict[str, type] = {stored_name(cls): cls for cls in events.CLASSES}
     for module in (state, commands):
         for value in vars(module).values():
-            if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__:
+            is_record = isinstance(value, type) and (is_dataclass(value) or issubclass(value, tuple))
+            if is_record and value.__module__ == module.__name__:
                 classes[stored_name(value)] = value
     return classes
 
@@ -64,11 +65,11 @@ def _classes() -> dict[str, type]:
 CLASSES: Final = _classes()
 
 
-def _fields(name: str, cls: type) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _fields(name: str, cls: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The stored fields of a class in order, and the positions (after the class name) of those that are not plain
     values.
     """
-    if cls in events.CLASSES:
+    if issubclass(cls, tuple):
         types = {field: of.__forward_arg__ for field, of in cls.__annotations__.items()}
         return tuple(types), tuple(at for at, field in enumerate(types, 1) if not _is_plain(types[field]))
     derived = _DERIVED.get(name, set())
