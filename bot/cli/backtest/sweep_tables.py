@@ -75,11 +75,7 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         click.echo(f"\n{figure_of(space.objectives[0].figure).name}: {pair[0]} across, {pair[1]} down")
         cells = [[str(line), *("" if value is None else f"{value:,.2g}" for value in values)] for line, values in lines]
         _print_table(["", *map(str, across)], cells)
-    again = gaps_of(study)
-    if again:
-        heads = [f"{figure} {word}" for figure in again[0]["figures"] for word in ("screen", "backtest", "gap")]
-        click.echo("\nRun again as full backtests")
-        _print_table(["trial", *heads], [_gap_cells(row) for row in again])
+    _print_gaps(gaps_of(study))
     lacking = [trial for trial in trials if trial.state != "complete"]
     if lacking:
         first = lacking[0]
@@ -88,6 +84,14 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         )
     for line in (*sure, *held):
         click.echo(line)
+
+
+def _print_gaps(again: Sequence[Mapping[str, Any]]) -> None:
+    """How far the screen was from the full backtests of the same params."""
+    if again:
+        heads = [f"{figure} {word}" for figure in again[0]["figures"] for word in ("screen", "backtest", "gap")]
+        click.echo("\nRun again as full backtests")
+        _print_table(["trial", *heads], [_gap_cells(row) for row in again])
 
 
 def _gap_cells(row: Mapping[str, Any]) -> list[str]:
