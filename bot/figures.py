@@ -17,8 +17,8 @@ from bot.number_text import MISSING, number
 Better = Literal["higher", "lower", "none"]
 State = Literal["known", "old", "unknown"]
 Tone = Literal["up", "down", "flat"]
-# What a phone does with a column: a line with its own label, or nothing.
-OnPhone = Literal["line", "drop"]
+# Where a phone shows a cell: in the first line, below it with its own label, or nowhere.
+OnPhone = Literal["first", "line", "drop"]
 
 # Shown for a value that nobody has said. A value that does not exist is a dash.
 NOT_KNOWN: Final = "not known"
@@ -147,7 +147,7 @@ class Column:
         """The classes of its cells in a style sheet."""
         names = ["" if self.form in LEFT else "right"]
         names.append("wrap" if self.form == "words" or self.folds else "")
-        names += ["controls" if self.form == "controls" else "", "drop" if self.phone == "drop" else ""]
+        names += ["controls" if self.form == "controls" else "", self.phone if self.phone != "line" else ""]
         return " ".join(filter(None, names))
 
     @property

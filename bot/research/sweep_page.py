@@ -6,13 +6,11 @@ One file that needs no network; the same study gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Final
 
-import bot.backtest.report
+from bot.backtest.report.page import styles
 from bot.backtest.report.summary import figure_of
-from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
+from bot.backtest.report.tables import bullets, escaped, heat_map, section, table
 from bot.figures import Column
 from bot.research.ranking import Ranked, heat_of, ranked, space_of, verdicts_of
 from bot.research.space import Space
@@ -24,11 +22,6 @@ TOP: Final = 50
 # The size of the Pareto front, in px.
 PLOT: Final = (560, 320)
 EDGE: Final = 44
-
-
-@cache
-def _style() -> str:
-    return (Path(bot.backtest.report.__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
 def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
@@ -55,7 +48,7 @@ def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
         f"<h1>{escaped(study.name)}</h1><p>{many(len(trials), 'trial')}, {sum(row.is_feasible for row in rows):,} keep"
         " the constraints</p>"
     )
-    return _PAGE.format(title=escaped(study.name), style=_style(), head=head, body="\n".join(filter(None, parts)))
+    return _PAGE.format(title=escaped(study.name), style=styles(), head=head, body="\n".join(filter(None, parts)))
 
 
 def _first(space: Space) -> str:
@@ -155,15 +148,13 @@ def _maps(rows: Sequence[Ranked], weights: dict[str, float], names: Sequence[str
     if not columns:
         return ""
     title = f"{pair[0]} across, {pair[1]} down"
-    return panel(
-        title,
-        heat_map(
-            f"{pair[1]} \\ {pair[0]}",
-            [str(column) for column in columns],
-            [(str(name), values) for name, values in lines],
-            f"{_first(space)}: {title}",
-        ),
+    drawn = heat_map(
+        f"{pair[1]} \\ {pair[0]}",
+        [str(value) for value in columns],
+        [(str(name), values) for name, values in lines],
+        f"{_first(space)}: {title}",
     )
+    return f"<h3>{escaped(title)}</h3>{drawn}"
 
 
 def _not_complete(trials: Sequence[Trial]) -> list[str]:
@@ -176,7 +167,7 @@ def _not_complete(trials: Sequence[Trial]) -> list[str]:
 
 def _identity_lines(study: Study) -> list[str]:
     identity = study.identity
-    data = (f"{source['market']} {source['interval']}: {source['candles']:,} candles" for source in identity["data"])
+    data = (f"{series['market']} {series['interval']}: {series['candles']:,} candles" for series in identity["data"])
     constraints = (
         f"{name} {'' if low is None else f'at least {low:g} '}{'' if high is None else f'at most {high:g}'}".strip()
         for name, low, high in identity["space"]["constraints"]
@@ -191,11 +182,11 @@ name="color-scheme" content="light dark">
 <title>{title}</title>
 <style>{style}
 .front {{ width: 100%; max-width: 560px; }} .front text {{ fill: currentColor; font-size: 12px; }}
-.front .best {{ fill: #0072b2; }} .front .other {{ fill: none; stroke: #888; }}</style>
-</head><body>
-<header><div>{head}</div></header>
-<main>
+.front .best {{ fill: var(--accent); }} .front .other {{ fill: none; stroke: var(--bench); }}</style>
+</head><body><div class="page">
+<header class="masthead"><div>{head}</div></header>
+<main class="grid">
 {body}
-</main>
+</main></div>
 </body></html>
 """

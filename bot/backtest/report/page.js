@@ -4,9 +4,9 @@
 (() => {
   const L = LightweightCharts;
   const data = JSON.parse(document.getElementById("data").textContent);
-  // The places in a row of data.trades, in the order of price_chart._trade.
-  const TRADE = ["number", "strategy", "market", "side", "size", "entryMs", "entryPx", "entryBy", "exitMs", "exitPx", "exitBy", "fees", "result", "pct", "r", "mae", "mfe"];
-  const trades = (data.trades ?? []).map((row) => Object.fromEntries(TRADE.map((name, n) => [name, row[n]])));
+  // Keys of a trade's values in their order; those with a head are columns of the table.
+  const COLUMNS = data.columns ?? [];
+  const trades = (data.trades ?? []).map((row) => Object.fromEntries(COLUMNS.map(({ key }, n) => [key, row[n]])));
   const PX_PER_MARKER = 14; // of the chart's width: with more trades in view, only those with the largest results get markers
   const LABELS_MAX = 12; // trades in view up to which each has its result as text
   const LEVELS_MAX = 60; // trades in view up to which stops and targets are drawn
@@ -30,7 +30,7 @@
     return formatters.get(key);
   }
   const fixed = (value, digits = 2, signDisplay = "auto") =>
-    value == null ? "–" : formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay }).format(value).replace("-", "−");
+    value == null ? "–" : formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay, roundingMode: "halfEven" }).format(value).replace("-", "−");
   const price = (value) => (value == null ? "–" : formatter({ maximumSignificantDigits: 10 }).format(value));
   const moment = (ms, length = 16) => (ms == null ? "" : new Date(ms).toISOString().slice(0, length).replace("T", " "));
   // As bot.number_text.duration.
@@ -43,6 +43,35 @@
     const below = UNITS[n + 1];
     const more = below ? Math.floor((left % unit) / below[1]) : 0;
     return `${Math.floor(left / unit)} ${name}${more ? ` ${more} ${below[0]}` : ""}`;
+  }
+  // The forms of bot.figures that the table of trades uses; a cost is shown by its effect on the account.
+  function pxText(value) {
+    if (!value) return "0";
+    const decimals = Math.max(2, 5 - Math.floor(Math.log10(Math.abs(value))));
+    const [whole, part] = fixed(value, Math.min(decimals, 20)).split(".");
+    return `${whole}.${part.replace(/0+$/, "").padEnd(2, "0")}`;
+  }
+  const signed = (value) => fixed(Math.abs(value) < 0.005 ? 0 : value, 2, "exceptZero");
+  const FORMS = {
+    text: (value) => `${value}`,
+    words: (value) => `${value}`,
+    count: (value) => fixed(value, 0),
+    gain: signed,
+    cost: (value) => signed(-value),
+    r: (value) => `${signed(value)} R`,
+    px: pxText,
+    size: (value) => formatter({ maximumFractionDigits: 8 }).format(value).replace("-", "−"),
+    seconds: (value) => duration(value * 1000),
+    instant: (value) => {
+      const at = new Date(value).toUTCString().split(" ");
+      return `${at[1]} ${at[2]} ${at[3]} ${at[4]}`;
+    },
+  };
+  const shown = (column, value) => (value == null ? "–" : FORMS[column.form](value));
+  // As bot.figures.tone_of, for the forms of the table.
+  function toneOf(column, value) {
+    if (!["gain", "r"].includes(column.form) || column.better === "none" || !value) return "";
+    return value > 0 === (column.better === "higher") ? "up" : "down";
   }
   function summed(steps) {
     let at = 0;
@@ -67,7 +96,7 @@
     return alpha === 1 ? found : found.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);
   }
   function colours() {
-    const names = ["back", "line", "text", "soft", "up", "down", "blue", "amber", "grey", "violet", "cyan"];
+    const names = ["card", "line", "grid", "text", "muted", "up", "down", "accent", "amber", "bench", "violet", "cyan"];
     return Object.fromEntries(names.map((name) => [name, colour(name)]));
   }
 
@@ -142,7 +171,7 @@
       this.shown = seen.map((one) => {
         const { trade } = one;
         const [x0, y0, x1, y1] = [x(one.from), y(trade.entryPx), x(one.to), y(trade.exitPx ?? this.lastClose)];
-        context.strokeStyle = context.fillStyle = trade.exitMs == null ? tone.blue : trade.result > 0 ? tone.up : tone.down;
+        context.strokeStyle = context.fillStyle = trade.exitMs == null ? tone.accent : trade.result > 0 ? tone.up : tone.down;
         context.lineWidth = seen.length > 100 ? 1 : 2;
         line(context, x0, y0, x1, y1);
         if (marked.has(one)) {
@@ -152,7 +181,7 @@
             context.font = "11px system-ui, sans-serif";
             context.fillText(fixed(trade.result, 2, "always"), x1 + 7, y1 - 5);
           }
-          context.fillStyle = trade.side === "long" ? tone.blue : tone.amber;
+          context.fillStyle = trade.side === "long" ? tone.accent : tone.violet;
           triangle(context, x0, y0 + (trade.side === "long" ? size + 2 : -size - 2), size, trade.side === "long");
         }
         return { trade, x0, y0, x1, y1 };
@@ -196,8 +225,8 @@
   function options(tone) {
     return {
       autoSize: true,
-      layout: { background: { color: tone.back }, textColor: tone.soft, fontFamily: "system-ui, sans-serif", panes: { separatorColor: tone.line, separatorHoverColor: tone.line } },
-      grid: { vertLines: { color: tone.line }, horzLines: { color: tone.line } },
+      layout: { background: { color: tone.card }, textColor: tone.muted, fontFamily: "system-ui, sans-serif", panes: { separatorColor: tone.line, separatorHoverColor: tone.line } },
+      grid: { vertLines: { color: tone.grid }, horzLines: { color: tone.grid } },
       timeScale: { timeVisible: true, borderColor: tone.line, minBarSpacing: 0.02 },
       rightPriceScale: { borderColor: tone.line, minimumWidth: 76 },
       crosshair: { mode: L.CrosshairMode.Normal },
@@ -223,6 +252,7 @@
       this.panes = [];
       this.readings = [];
       this.layer = null;
+      byId("plot").replaceChildren();
       this.chart = L.createChart(byId("plot"), options(tone));
       if (data.runs.length > 1) this.buildTwo(tone);
       else this.buildOne(tone);
@@ -231,7 +261,7 @@
       this.panes.forEach(([title, height], n) => {
         const pane = this.chart.panes()[n];
         pane.setStretchFactor(height);
-        L.createTextWatermark(pane, { horzAlign: "left", vertAlign: "top", lines: [{ text: title, color: tone.soft, fontSize: 11, fontFamily: "system-ui, sans-serif" }] });
+        L.createTextWatermark(pane, { horzAlign: "left", vertAlign: "top", lines: [{ text: title, color: tone.muted, fontSize: 11, fontFamily: "system-ui, sans-serif" }] });
       });
       this.chart.subscribeCrosshairMove((move) => this.read(move));
       if (range) this.chart.timeScale().setVisibleLogicalRange(range);
@@ -262,8 +292,8 @@
       const known = data.runs.map((run) => summed(run.t));
       this.times = [...new Set(known.flat())].sort((a, b) => a - b);
       const found = data.runs.map((run) => resampled(run, this.times, 0));
-      const [top, bottom] = [this.pane("Equity [$]", 320), this.pane("Drawdown [%]", 160)];
-      ["blue", "amber"].forEach((name, n) => {
+      const [top, bottom] = [this.pane("Equity, USD", 320), this.pane("Drawdown, %", 160)];
+      ["accent", "amber"].forEach((name, n) => {
         this.line(top, data.runs[n].name, name, found[n].equity, { priceFormat: amounts });
         this.line(bottom, "drawdown", name, found[n].drawdown, { priceFormat: percents });
       });
@@ -274,21 +304,21 @@
       const candles = data.markets[this.market];
       this.times = summed(candles ? candles.t : run.t);
       const found = resampled(run, this.times, candles ? candles.step : 0);
-      const top = this.pane(run.hold ? "Equity, and buy & hold (dashed) [$]" : "Equity [$]", 190);
-      const equity = this.line(top, "equity", "blue", found.equity, { priceFormat: amounts, lineWidth: 2 });
-      if (run.hold) this.line(top, "buy & hold", "grey", found.hold, { priceFormat: amounts, lineStyle: L.LineStyle.Dashed });
-      const falls = this.area(this.pane("Drawdown [%]", 90), "drawdown %", "down", found.drawdown, { priceFormat: percents, invertFilledArea: true });
+      const top = this.pane(run.hold ? "Equity, and always long at the same average size (dashed), USD" : "Equity, USD", 190);
+      const equity = this.line(top, "equity", "accent", found.equity, { priceFormat: amounts, lineWidth: 2 });
+      if (run.hold) this.line(top, "always long", "bench", found.hold, { priceFormat: amounts, lineStyle: L.LineStyle.Dashed });
+      const falls = this.area(this.pane("Drawdown, %", 90), "drawdown %", "down", found.drawdown, { priceFormat: percents, invertFilledArea: true });
       falls.priceScale().applyOptions({ scaleMargins: { top: 0.02, bottom: 0.06 } });
       this.mark(equity);
       if (candles) this.buildMarket(candles, tone);
-      const held = this.pane("Exposure [$]", 80);
-      this.area(held, "exposure", "grey", found.exposure, { priceFormat: amounts, lineType: L.LineType.WithSteps }, 0);
+      const held = this.pane("Exposure, USD", 80);
+      this.area(held, "exposure", "bench", found.exposure, { priceFormat: amounts, lineType: L.LineType.WithSteps }, 0);
     }
 
     buildMarket(candles, tone) {
       const pane = this.pane(this.market, 360);
       const decimals = Math.min(8, Math.max(...candles.close.slice(0, 500).map((px) => `${px}`.split(".")[1]?.length ?? 0)));
-      const format = { type: "price", precision: decimals, minMove: 10 ** -decimals };
+      const format = { type: "custom", formatter: pxText, minMove: 10 ** -decimals };
       const look = { upColor: tone.up, downColor: tone.down, wickUpColor: tone.up, wickDownColor: tone.down, borderVisible: false };
       const series = this.chart.addSeries(L.CandlestickSeries, { ...look, priceLineVisible: false, priceFormat: format }, pane);
       series.setData(this.times.map((time, n) => ({ time, open: candles.open[n], high: candles.high[n], low: candles.low[n], close: candles.close[n] })));
@@ -299,9 +329,9 @@
         const [up, down] = [colour("up", 0.35), colour("down", 0.35)];
         volume.setData(this.times.map((time, n) => ({ time, value: candles.volume[n], color: candles.close[n] >= candles.open[n] ? up : down })));
         volume.priceScale().applyOptions({ scaleMargins: { top: 0.84, bottom: 0 } });
-        this.readings.push(["volume", "soft", candles.volume, 2]);
+        this.readings.push(["volume", "muted", candles.volume, 2]);
       }
-      const names = ["violet", "amber", "cyan", "blue", "grey"];
+      const names = ["violet", "amber", "cyan", "accent", "bench"];
       candles.indicators.forEach((one, n) => {
         const label = `${one.name} (${one.label})`;
         const full = new Set(candles.indicators.map((other) => other.strategy)).size > 1 ? `${one.strategy} ${label}` : label;
@@ -397,9 +427,9 @@
       bar.append(make("label", {}, "Market ", picker));
     }
     for (const [name, seconds] of [["All", null], ["90 d", 90 * DAY_S], ["30 d", 30 * DAY_S], ["7 d", 7 * DAY_S], ["1 d", DAY_S]])
-      bar.append(make("button", { type: "button", textContent: name, onclick: () => chart.zoom(seconds) }));
+      bar.append(make("button", { type: "button", className: "plain", textContent: name, onclick: () => chart.zoom(seconds) }));
     if (markets.length) {
-      const log = make("button", { type: "button", textContent: "Log price" });
+      const log = make("button", { type: "button", className: "plain", textContent: "Log price" });
       log.setAttribute("aria-pressed", "false");
       log.onclick = () => {
         chart.isLog = !chart.isLog;
@@ -412,14 +442,6 @@
 
   // -- the table of trades
 
-  const COLUMNS = [
-    ["#", "number", (t) => `${t.number}`], ["strategy", "strategy", (t) => t.strategy || "(no strategy)"], ["market", "market", (t) => t.market], ["side", "side", (t) => t.side],
-    ["size", "size", (t) => price(t.size)], ["entry (UTC)", "entryMs", (t) => moment(t.entryMs)], ["at", "entryPx", (t) => price(t.entryPx)], ["by", "entryBy", (t) => t.entryBy],
-    ["exit (UTC)", "exitMs", (t) => moment(t.exitMs)], ["at", "exitPx", (t) => price(t.exitPx)], ["by", "exitBy", (t) => t.exitBy],
-    ["held", "held", (t) => (t.held == null ? "–" : duration(t.held))], ["fees", "fees", (t) => fixed(t.fees)], ["result [$]", "result", (t) => fixed(t.result, 2, "always")],
-    ["return [%]", "pct", (t) => fixed(t.pct, 2, "always")], ["R", "r", (t) => fixed(t.r)], ["MAE [%]", "mae", (t) => fixed(t.mae)], ["MFE [%]", "mfe", (t) => fixed(t.mfe)],
-  ];
-  const TEXTS = new Set(["strategy", "market", "entryBy", "exitBy"]); // their cells fold
   const RESULTS = { won: (t) => t.exitMs != null && t.result > 0, "not won": (t) => t.exitMs != null && t.result <= 0, open: (t) => t.exitMs == null };
 
   class TradeTable {
@@ -428,20 +450,19 @@
       this.sorted = { key: "number", sign: -1 };
       this.filters = {};
       this.page = 0;
-      for (const trade of trades) trade.held = trade.exitMs == null ? null : trade.exitMs - trade.entryMs;
       this.head();
       this.bar();
       this.fill();
     }
 
     head() {
-      this.heads = COLUMNS.map(([label, key]) => {
-        const button = make("button", { type: "button", textContent: label, onclick: () => this.sort(key) });
-        const cell = make("th", { scope: "col" }, button);
-        cell.dataset.key = key;
-        return cell;
+      this.columns = COLUMNS.filter(({ head }) => head);
+      this.heads = [...byId("trade-table").tHead.rows[0].cells];
+      this.columns.forEach(({ key, head }, n) => {
+        const button = make("button", { type: "button", textContent: head, onclick: () => this.sort(key) });
+        this.heads[n].dataset.key = key;
+        this.heads[n].replaceChildren(button);
       });
-      byId("trade-table").tHead.append(make("tr", {}, ...this.heads));
     }
 
     bar() {
@@ -451,8 +472,8 @@
         if (values.length > 1) bar.append(this.picker(key === "exitBy" ? "exit" : key, values, (trade, value) => trade[key] === value));
       }
       bar.append(this.picker("result", Object.keys(RESULTS), (trade, value) => RESULTS[value](trade)));
-      this.back = make("button", { type: "button", textContent: "Previous", onclick: () => this.turn(-1) });
-      this.next = make("button", { type: "button", textContent: "Next", onclick: () => this.turn(1) });
+      this.back = make("button", { type: "button", className: "plain", textContent: "Previous", onclick: () => this.turn(-1) });
+      this.next = make("button", { type: "button", className: "plain", textContent: "Next", onclick: () => this.turn(1) });
       bar.append(this.back, this.next);
     }
     picker(name, values, matches) {
@@ -507,19 +528,20 @@
       this.next.disabled = this.page >= pages - 1;
     }
     row(trade) {
-      return make("tr", {}, ...COLUMNS.map(([, key, text]) => {
-        if (key === "number" && data.markets[trade.market])
-          return make("td", {}, make("button", { type: "button", title: "Show on the chart", textContent: text(trade), onclick: () => this.chart.show(trade) }));
-        const folds = TEXTS.has(key) ? "text" : key.endsWith("Ms") ? "moment" : "";
-        const kind = key === "result" ? (trade.result > 0 ? "up" : "down") : folds;
-        return make("td", { textContent: text(trade), className: kind });
+      return make("tr", {}, ...this.columns.map((column) => {
+        const text = shown(column, trade[column.key]);
+        const cell = make("td", { className: `${column.kind} ${toneOf(column, trade[column.key])}`.trim() });
+        cell.dataset.label = column.head;
+        if (column.key === "number" && data.markets[trade.market])
+          cell.append(make("button", { type: "button", title: "Show on the chart", textContent: text, onclick: () => this.chart.show(trade) }));
+        else cell.textContent = text;
+        return cell;
       }));
     }
   }
 
   // -- light and dark
 
-  const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark" || (!document.documentElement.style.colorScheme && matchMedia("(prefers-color-scheme: dark)").matches);
   function remembered() {
     try {
       return localStorage.getItem("report-theme");
@@ -527,23 +549,19 @@
       return null; // A browser may forbid storage to a file.
     }
   }
-  function setTheme(name) {
-    document.documentElement.style.colorScheme = name;
-    byId("theme").textContent = name === "dark" ? "Light" : "Dark";
-  }
-
-  setTheme(remembered() ?? (isDark() ? "dark" : "light"));
+  const themes = [...document.querySelectorAll("input[name=theme]")];
+  for (const theme of themes) theme.checked = theme.value === (remembered() ?? "auto");
   const chart = new TimeChart();
   controls(chart);
   if (trades.length) new TradeTable(chart);
-  byId("theme").onclick = () => {
-    const name = isDark() ? "light" : "dark";
-    setTheme(name);
-    try {
-      localStorage.setItem("report-theme", name);
-    } catch {
-      // Without storage the choice lasts as long as the page.
-    }
-    chart.rebuild();
-  };
+  for (const theme of themes)
+    theme.onchange = () => {
+      try {
+        localStorage.setItem("report-theme", theme.value);
+      } catch {
+        // Without storage the choice lasts as long as the page.
+      }
+      chart.rebuild();
+    };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.rebuild());
 })();

@@ -7,15 +7,15 @@ and the steps to the next ones.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from math import fsum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from bot.backtest.report.benchmark import same_size
 from bot.backtest.report.summary import guardian_of
-from bot.backtest.report.trade_statistics import excursion, return_pct
+from bot.backtest.report.trade_statistics import excursion, exit_text, return_pct
 from bot.backtest.results.run_reader import StoredRun, StoredTrade, levels_of
+from bot.figures import Column
 
 # rows of the equity curve
 CURVE_MAX: Final = 10_000
@@ -25,6 +25,26 @@ TRADES_MAX: Final = 5_000
 LEVELS_MAX: Final = 2_000
 # The lines of the account's guardians over all charts.
 GUARDIANS_MAX: Final = 100
+# The columns of the table of trades, by the key of their values. Script and page take heads and rows from here.
+TRADES: Final = {
+    "number": Column("#", "count"),
+    "market": Column("Market", "words", phone="first"),
+    "side": Column("Side", phone="first"),
+    "strategy": Column("Strategy", "words"),
+    "entryMs": Column("Opened", "instant"),
+    "size": Column("Size", "size", phone="drop"),
+    "entryPx": Column("CandleEntry", "px", phone="drop"),
+    "exitPx": Column("Exit", "px", phone="drop"),
+    "exitBy": Column("Exit by", "words"),
+    "held": Column("Held", "seconds"),
+    "costs": Column("Costs", "cost", phone="drop"),
+    "result": Column("Result", "gain", "higher", "USD", phone="first"),
+    "r": Column("R", "r", "higher"),
+    "mae": Column("MAE", "r"),
+    "mfe": Column("MFE", "r"),
+}
+# values that only the chart uses
+HIDDEN: Final = ("exitMs", "pct")
 LEVELS: Final = {"stop_loss": "stops", "take_profit": "targets"}
 
 
@@ -34,24 +54,31 @@ def chart_data(runs: Sequence[StoredRun], names: Sequence[str]) -> dict[str, Any
     if len(runs) > 1:
         return data
     (run,) = runs
-    guardians = [guardian for guardian in run.summary.get("guardians", ()) if guardian["market"] is None]
+    guardians = [fired for fired in run.summary.get("guardians", ()) if fired["market"] is None]
     trades = run.trades[-TRADES_MAX:]
     by = guardian_of(run)
     return data | {
         "markets": {market: _market(run, market, trades) for market in run.chart},
-        "trades": [_trade(trade, by.get(trade.number)) for trade in trades],
+        "columns": columns_as_json(),
+        "trades": [list(trade_values(trade, by.get(trade.number)).values()) for trade in trades],
         "outages": [
-            [outage["atMs"] // 1000, (outage["atMs"] + outage["forMs"]) // 1000]
-            for outage in run.summary.get("outages", ())
+            [down["atMs"] // 1000, (down["atMs"] + down["forMs"]) // 1000] for down in run.summary.get("outages", ())
         ],
-        "guardians": [[guardian["ts"] // 1000, guardian["type"]] for guardian in guardians[-GUARDIANS_MAX:]],
+        "guardians": [[fired["ts"] // 1000, fired["type"]] for fired in guardians[-GUARDIANS_MAX:]],
     }
 
 
-def curve(run: StoredRun) -> dict[str, Any]:
-    """Equity at the end of each bucket, the deepest drawdown in it, the largest exposure in it, and buy and hold at
-    its end.
-    """
+class DrawnCurve(NamedTuple):
+    """Equity at the end of each bucket, the deepest drawdown in it in percent, and the largest exposure in it."""
+
+    at_ms: list[int]
+    equity: list[float]
+    drawdown: list[float]
+    exposure: list[float]
+
+
+def curve_of(run: StoredRun) -> DrawnCurve:
+    """At most CURVE_MAX buckets of the equity of a run."""
     count = len(run.at_ms)
     per = max(1, -(-count // CURVE_MAX))
     # By second, because instants within one second have one place on the chart.
@@ -61,14 +88,24 @@ def curve(run: StoredRun) -> dict[str, Any]:
         end = min(start + per, count)
         peak, deepest = _deepest_fall(run.equity[start:end], peak)
         buckets[run.at_ms[end - 1] // 1000] = (start, end, deepest)
-    ends = [run.at_ms[end - 1] for _, end, _ in buckets.values()]
-    held = buy_and_hold(run.chart, ends, float(run.summary["startUsd"]))
+    return DrawnCurve(
+        [run.at_ms[end - 1] for _, end, _ in buckets.values()],
+        [round(run.equity[end - 1], 2) for _, end, _ in buckets.values()],
+        [round(deepest, 3) for _, _, deepest in buckets.values()],
+        [round(max(run.exposure[start:end]), 2) for start, end, _ in buckets.values()],
+    )
+
+
+def curve(run: StoredRun) -> dict[str, Any]:
+    """The curve for the script of the page, with the market held at the strategy's own average size."""
+    drawn = curve_of(run)
+    held = same_size(run, drawn.at_ms)
     return {
-        "t": _steps(list(buckets)),
-        "equity": [round(run.equity[end - 1], 2) for _, end, _ in buckets.values()],
-        "drawdown": [round(deepest, 3) for _, _, deepest in buckets.values()],
-        "exposure": [round(max(run.exposure[start:end]), 2) for start, end, _ in buckets.values()],
-        "hold": None if held is None else [round(usd, 2) for usd in held],
+        "t": _steps([at // 1000 for at in drawn.at_ms]),
+        "equity": drawn.equity,
+        "drawdown": drawn.drawdown,
+        "exposure": drawn.exposure,
+        "hold": None if held is None else [round(usd, 2) for usd in held.usd],
     }
 
 
@@ -83,28 +120,6 @@ def _deepest_fall(equity: Sequence[float], peak: float) -> tuple[float, float]:
         elif peak > 0:
             deepest = min(deepest, 100 * (usd / peak - 1))
     return peak, deepest
-
-
-def buy_and_hold(chart: Mapping[str, Any], at_ms: Sequence[int], start_usd: float) -> list[float] | None:
-    """The value at each instant of the starting balance, held in equal amounts in every market from its first open,
-    without leverage and costs.
-
-    A market without a candle yet counts as cash. The same formula as `statistics.buy_and_hold`, at each instant. None
-    without candles.
-    """
-    columns = []
-    for candles in chart.values():
-        if not candles["ts"] or candles["open"][0] <= 0:
-            return None
-        closes_ms = [ts + candles["stepMs"] for ts in candles["ts"]]
-        rows = [bisect_right(closes_ms, at) - 1 for at in at_ms]
-        # The last bucket of the chart may hold fewer candles than the others.
-        if at_ms:
-            rows[-1] = len(closes_ms) - 1
-        columns.append([1.0 if row < 0 else candles["close"][row] / candles["open"][0] for row in rows])
-    if not columns:
-        return None
-    return [start_usd * fsum(growth) / len(columns) for growth in zip(*columns, strict=True)]
 
 
 def _market(run: StoredRun, market: str, trades: Sequence[StoredTrade]) -> dict[str, Any]:
@@ -126,28 +141,41 @@ def _market(run: StoredRun, market: str, trades: Sequence[StoredTrade]) -> dict[
     }
 
 
-def _trade(trade: StoredTrade, guardian: str | None) -> list[Any]:
-    """In the order of TRADE in page.js."""
-    extremes, pct = excursion(trade), return_pct(trade)
-    return [
-        trade.number,
-        trade.strategy,
-        trade.market,
-        trade.side,
-        trade.size,
-        trade.entry_ms,
-        trade.entry_px,
-        trade.entry_kind,
-        trade.exit_ms,
-        trade.exit_px,
-        guardian or trade.exit_kind or "open",
-        round(-trade.fees_usd, 4),
-        round(trade.pnl_usd, 4),
-        _rounded(pct),
-        trade.r_multiple,
-        _rounded(extremes and extremes.adverse_pct),
-        _rounded(extremes and extremes.favorable_pct),
+def trade_values(trade: StoredTrade, guardian: str | None) -> dict[str, Any]:
+    """What table and chart show of a trade, by the keys of `trade_table.TRADES` and a few of the chart.
+
+    Costs are positive if paid. The excursions are in R: against the trade below zero.
+    """
+    far = excursion(trade)
+    until = trade.exit_ms
+    return {
+        "number": trade.number,
+        "market": trade.market,
+        "side": trade.side,
+        "strategy": trade.strategy or "(no strategy)",
+        "entryMs": trade.entry_ms,
+        "size": trade.size,
+        "entryPx": trade.entry_px,
+        "exitPx": trade.exit_px,
+        "exitBy": exit_text(guardian or trade.exit_kind),
+        "held": None if until is None else (until - trade.entry_ms) / 1000,
+        "costs": round(trade.fees_usd - trade.funding_usd, 4),
+        "result": round(trade.pnl_usd, 4),
+        "r": trade.r_multiple,
+        "mae": None if far is None or far.adverse_r is None else round(-far.adverse_r, 4),
+        "mfe": _rounded(far and far.favorable_r),
+        "exitMs": until,
+        "pct": _rounded(return_pct(trade)),
+    }
+
+
+def columns_as_json() -> list[dict[str, Any]]:
+    """The columns for the script: keys in the order of a trade's values; those without a head stand in no table."""
+    shown: list[dict[str, Any]] = [
+        {"key": key, "head": column.title, "kind": column.kind, "form": column.form, "better": column.better}
+        for key, column in TRADES.items()
     ]
+    return [*shown, *({"key": key} for key in HIDDEN)]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -41,7 +41,7 @@ FAILURES: Final = {
 FIGURES: Final[Mapping[str, Figure]] = {
     "Return [%]": Figure("Return", form="change", better="higher"),
     "Buy & Hold Return [%]": Figure("Buy and hold", form="fall"),
-    "Return (Ann.) [%]": Figure("Return, a year (CAGR)", form="change", better="higher"),
+    "Return (Ann.) [%]": Figure("CAGR", form="change", better="higher"),
     "Volatility (Ann.) [%]": Figure("Volatility, a year", form="percent"),
     "Equity Final [$]": Figure("Equity at the end", form="usd", better="higher", unit="USD"),
     "Equity Peak [$]": Figure("Peak equity", form="usd", better="higher", unit="USD"),
@@ -51,7 +51,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "Max. Drawdown [%]": Figure("Max. drawdown", form="fall", better="higher"),
     "Avg. Drawdown [%]": Figure("Average drawdown", form="fall", better="higher"),
     "Max. Drawdown Duration [h]": Figure("Longest drawdown", form="hours", better="lower"),
-    "Avg. Drawdown Duration [h]": Figure("Average time to recover", form="hours", better="lower"),
+    "Avg. Drawdown Duration [h]": Figure("Average length", form="hours", better="lower"),
     "Exposure Time [%]": Figure("Time in market", form="share"),
     "# Trades": Figure("Closed trades", form="count"),
     "Win Rate [%]": Figure("Win rate", form="share", better="higher"),
@@ -74,7 +74,7 @@ COSTS: Final[Mapping[str, Figure]] = {
 }
 # The figures that the report computes from the days, by their names in JSON.
 RISKS: Final[Mapping[str, Figure]] = {
-    f"{name} ({100 * level:.0f}) [%]": Figure(f"{label} {100 * level:.0f} %, a day", form="fall")
+    f"{name} ({100 * level:.0f}) [%]": Figure(f"{label} {100 * level:.0f} %", form="fall")
     for level in LEVELS
     for name, label in (("Value at Risk", "VaR"), ("Exp. Shortfall", "Shortfall"))
 }

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from bot.figures import Column
-from bot.number_text import on_page
+from bot.figures import Column, Figure
+from bot.number_text import DASH, on_page, signed_usd
 
+# shades of a map
+SHADES: Final = 6
 Rows = Iterable[Sequence[object]]
+
+
+class Markup(NamedTuple):
+    """A cell that is a picture, as HTML of this program."""
+
+    html: str
 
 
 class Toned(NamedTuple):
@@ -24,28 +33,63 @@ def escaped(value: object) -> str:
     return html.escape(str(value))
 
 
-def table(columns: Sequence[Column], rows: Rows, *, label: str = "") -> str:
+def table(columns: Sequence[Column], rows: Rows, *, label: str = "", kind: str = "rows", name: str = "") -> str:
     """A table with a head, in a frame that scrolls. Each column gives the form of its values. "" without rows."""
-    body = [[_cell(column, value) for column, value in zip(columns, row, strict=True)] for row in rows]
-    return _framed([(column.title, column.kind) for column in columns], body, label=label)
+    body = [[cell(column, value) for column, value in zip(columns, row, strict=True)] for row in rows]
+    heads = [(column.title, column.kind) for column in columns]
+    return _framed(heads, body, label=label, kind=kind, name=name)
 
 
 def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
-    """A table of signed percentages whose cells are coloured by sign and size. The largest size of all cells has the
-    full colour.
+    """A table of signed numbers whose cells are shaded by sign and size. The largest size of all has the full colour.
 
     `corner` stands over the names of the rows, `names` over their values.
     """
-    listed = list(rows)
-    largest = max((abs(value) for _, values in listed for value in values if value is not None), default=0.0) or 1.0
+    lines = list(rows)
+    largest = max((abs(value) for _, values in lines for value in values if value is not None), default=0.0)
     body = [
         [f'<th scope="row">{escaped(name)}</th>', *(_heat(value, largest) for value in values)]
-        for name, values in listed
+        for name, values in lines
     ]
-    return _framed([(name, "") for name in (corner, *names)], body, label=label, kind="heat")
+    frame = _framed([(name, "") for name in (corner, *names)], body, label=label)
+    return f'<div class="heat">{frame}</div>' if frame else ""
 
 
-def _framed(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], *, label: str, kind: str = "") -> str:
+def months_table(years: Mapping[int, Sequence[float | None]], heads: Sequence[str]) -> str:
+    """Years down and months across; on a phone the style sheet turns it. The largest month has the full shade."""
+    if not years:
+        return ""
+    largest = max((abs(value) for values in years.values() for value in values[:-1] if value is not None), default=0.0)
+    head = "".join(f'<th scope="col" style="--y:1;--m:{m}">{name}</th>' for m, name in enumerate(heads, start=2))
+    lines = []
+    for y, (year, values) in enumerate(years.items(), start=2):
+        cells = [f'<th scope="row" style="--y:{y};--m:1">{year}</th>']
+        for m, value in enumerate(values, start=2):
+            kinds = " ".join(filter(None, (shade(value, largest), "sum" if m == len(values) + 1 else "")))
+            text = one_decimal(value)
+            cells.append(f'<td class="{kinds or "none"}" style="--y:{y};--m:{m}">{text}</td>')
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    corner = '<th style="--y:1;--m:1"><span class="hidden">Year</span></th>'
+    return f'<table class="months"><thead><tr>{corner}{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def one_decimal(value: float | None) -> str:
+    """A signed number of a map: `+6.1`; nothing is `0.0`."""
+    if value is None:
+        return DASH
+    return on_page(f"{value:+.1f}") if abs(value) >= 0.05 else "0.0"
+
+
+def shade(value: float | None, largest: float) -> str:
+    """The class of a cell: u1 to u6 for a gain, d1 to d6 for a loss, "" for nothing."""
+    if not value or not largest:
+        return ""
+    return f"{'u' if value > 0 else 'd'}{min(SHADES, max(1, math.ceil(SHADES * abs(value) / largest)))}"
+
+
+def _framed(
+    heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], *, label: str, kind: str = "", name: str = ""
+) -> str:
     """Every table of a page is made here, so that no head can stand over the wrong column.
 
     `heads`: text and classes. The cells are HTML.
@@ -54,11 +98,12 @@ def _framed(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], *, 
         return ""
     widths = {len(row) for row in rows}
     assert widths == {len(heads)}, f"table {label or heads}: {len(heads)} heads over rows of {sorted(widths)} cells"
-    head = "".join(f'<th scope="col"{_classed(kinds)}>{escaped(name)}</th>' for name, kinds in heads)
+    head = "".join(f'<th scope="col"{_classed(kinds)}>{escaped(text)}</th>' for text, kinds in heads)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     named = f' role="region" aria-label="{escaped(label)}"' if label else ""
+    identity = f' id="{name}"' if name else ""
     return (
-        f'<div class="wide" tabindex="0"{named}><table{_classed(kind)}><thead><tr>{head}</tr></thead>'
+        f'<div class="wide" tabindex="0"{named}><table{identity}{_classed(kind)}><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -68,20 +113,28 @@ def _classed(kinds: str) -> str:
 
 
 def _heat(value: float | None, largest: float) -> str:
-    if value is None:
-        return "<td></td>"
-    return (
-        f'<td class="{"up" if value >= 0 else "down"}"'
-        f' style="--heat:{abs(value) / largest:.2f}">{on_page(f"{value:+z.2f}")}</td>'
-    )
+    return "<td></td>" if value is None else f"<td{_classed(shade(value, largest))}>{on_page(signed_usd(value))}</td>"
 
 
-def _cell(column: Column, value: object) -> str:
+def cell(column: Column, value: object) -> str:
     """A cell in the form of its column, with the column's head for a phone."""
+    if isinstance(value, Markup):
+        return f'<td class="{column.kind} bar">{value.html}</td>'
     text, tone = value if isinstance(value, Toned) else (column.shown(value), column.tone(value))
     kinds = " ".join(filter(None, (column.kind, tone if tone != "flat" else "")))
     label = f' data-label="{escaped(column.title)}"' if column.head else ""
     return f"<td{label}{_classed(kinds)}>{escaped(text)}</td>"
+
+
+def pairs(figures: Iterable[Figure], *, beside: Mapping[str, str] | None = None, kind: str = "pairs") -> str:
+    """Figures as a list of names and values. `beside`: a small line under a value, by the figure's name."""
+    items = []
+    for figure in figures:
+        small = (beside or {}).get(figure.name)
+        more = f"<small>{escaped(small)}</small>" if small else ""
+        value = f"<dd{_classed(figure.tone if figure.tone != 'flat' else '')}>{escaped(figure.shown)}</dd>"
+        items.append(f"<div><dt>{escaped(figure.name)}</dt>{value}{more}</div>")
+    return f'<dl class="{kind}">{"".join(items)}</dl>' if items else ""
 
 
 def bullets(lines: Iterable[str]) -> str:
@@ -89,18 +142,25 @@ def bullets(lines: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def section(title: str, body: str, *, note: str = "", name: str = "") -> str:
-    """A heading with its content. "" without content."""
+def section(title: str, body: str, *, note: str = "", name: str = "", span: str = "", end: str = "") -> str:
+    """A card with a title, its unit or note, and its content. "" without content.
+
+    `span`: its width in the grid, like c6. `end`: controls at the end of its head.
+    """
     if not body:
         return ""
     identity = f' id="{escaped(name)}"' if name else ""
-    return f"<section{identity}><h2>{escaped(title)}</h2>{f'<p>{escaped(note)}</p>' if note else ''}{body}</section>"
+    beside = f'<span class="note">{escaped(note)}</span>' if note else ""
+    controls = f'<div class="end">{end}</div>' if end else ""
+    kinds = " ".join(filter(None, ("card", span)))
+    head = f"<header><h2>{escaped(title)}</h2>{beside}{controls}</header>"
+    return f'<section{identity} class="{kinds}">{head}{body}</section>'
 
 
-def panel(title: str, body: str, note: str = "") -> str:
-    """A titled chart in a grid of panels. "" without content."""
-    return (
-        f'<div class="panel"><h3>{escaped(title)}</h3>{body}{f"<p>{escaped(note)}</p>" if note else ""}</div>'
-        if body
-        else ""
-    )
+def foot(text: str) -> str:
+    """What to conclude from a panel, or how it was computed."""
+    return f'<p class="foot">{escaped(text)}</p>' if text else ""
+
+
+def details(title: str, body: str, *, is_open: bool = False) -> str:
+    return f"<details{' open' if is_open else ''}><summary>{escaped(title)}</summary>{body}</details>" if body else ""

@@ -7,16 +7,25 @@ Every function takes finished trades, except `exposure_by_market`, which also co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bot.backtest.results.run_reader import StoredTrade
-from bot.backtest.results.statistics import exposure
+from bot.backtest.results.statistics import exposure, mean
 from bot.clock import datetime_of
 from bot.runtime.model.positions import unit_px
 
 HOURS: Final = tuple(f"{hour:02d}" for hour in range(24))
 WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+# Kind of an exit -> its words; other kinds are spelled out.
+EXITS: Final = {
+    "stop_loss": "Stop",
+    "take_profit": "Target",
+    "close": "Strategy closed",
+    "market": "Strategy closed",
+    "max_hold": "Holding time",
+    "kill": "Kill switch",
+}
 # the usual number of bins in a histogram
 BINS: Final = 30
 
@@ -94,6 +103,59 @@ def _grouped(
         TradeGroup(name, len(gains), sum(usd > 0 for usd in gains), math.fsum(gains))
         for name, gains in zip(names, results, strict=True)
     ]
+
+
+class ResultSource(NamedTuple):
+    """The finished trades of one strategy, market, side or kind of exit. Amounts in USD; costs are positive if paid."""
+
+    group: str
+    name: str
+    trades: int
+    win_rate_pct: float
+    mean_r: float | None
+    costs_usd: float
+    result_usd: float
+
+
+def sources(trades: Iterable[StoredTrade], guardians: Mapping[int, str]) -> list[ResultSource]:
+    """Where the result comes from. In each group every finished trade counts once, and the best source stands first.
+
+    `guardians`: the type of the guardian that ended a trade, by number.
+    """
+    ended = finished(trades)
+    groups: Mapping[str, Callable[[StoredTrade], str]] = {
+        "Strategy": lambda trade: trade.strategy or "(no strategy)",
+        "Market": lambda trade: trade.market,
+        "Side": lambda trade: trade.side,
+        "Exit": lambda trade: exit_text(guardians.get(trade.number) or trade.exit_kind),
+    }
+    rows = []
+    for group, name_of in groups.items():
+        parts: dict[str, list[StoredTrade]] = {}
+        for trade in ended:
+            parts.setdefault(name_of(trade), []).append(trade)
+        rows += sorted(
+            (_source(group, name, part) for name, part in parts.items()), key=lambda row: (-row.result_usd, row.name)
+        )
+    return sorted(rows, key=lambda row: list(groups).index(row.group))
+
+
+def _source(group: str, name: str, trades: Sequence[StoredTrade]) -> ResultSource:
+    multiples = [trade.r_multiple for trade in trades if trade.r_multiple is not None]
+    return ResultSource(
+        group,
+        name,
+        len(trades),
+        100 * sum(trade.pnl_usd > 0 for trade in trades) / len(trades),
+        mean(multiples),
+        math.fsum(trade.fees_usd - trade.funding_usd for trade in trades),
+        math.fsum(trade.pnl_usd for trade in trades),
+    )
+
+
+def exit_text(kind: str) -> str:
+    """The cause of an exit in words."""
+    return EXITS.get(kind) or kind.replace("_", " ").capitalize() or "Open"
 
 
 class MarketExposure(NamedTuple):

@@ -4,12 +4,102 @@ candles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from bot.backtest.report.risk_statistics import Moments, moments_of, probabilistic_sharpe
-from bot.number_text import duration_ms
+from bot.backtest.report.summary import daily_of
+from bot.backtest.results.run_reader import StoredRun
+from bot.backtest.results.statistics import drawdowns, extrapolated
+from bot.clock import datetime_of
+from bot.number_text import duration_ms, pct, signed_usd
 from bot.words import many
+
+
+class RunVerdict(NamedTuple):
+    """What a run means: `head` in a few words, `text` in figures, and sentences of how far to trust it.
+
+    `tone`: good, watch or bad.
+    """
+
+    tone: str
+    head: str
+    text: str
+    notes: tuple[str, ...]
+
+
+def verdict_of(run: StoredRun, values: Mapping[str, Any]) -> RunVerdict:
+    """The sentence is made from figures by fixed rules. `values`: those of `derived.figures_of`."""
+    tone, head = _head(run, values)
+    course = run.summary["course"]
+    yearly = values["Return (Ann.) [%]"]
+    parts = [f"{signed_usd(values['Net [$]'])} USD in {duration_ms(course['toMs'] - course['fromMs'])}"]
+    # A run of a few days says nothing of a year.
+    if yearly is not None and not extrapolated(values, course["toMs"] - course["fromMs"]):
+        parts.append(f"{pct(yearly)} a year")
+    text = f"{', '.join(parts)}, with a fall of {pct(values['Max. Drawdown [%]'])} on the way."
+    if (held := values["Always Long Return [%]"]) is not None:
+        gain = held / 100 * float(run.summary["startUsd"])
+        text += f" Always long at the same average size: {signed_usd(gain)} USD."
+    return RunVerdict(tone, head, text, tuple(_notes(run)))
+
+
+def _head(run: StoredRun, values: Mapping[str, Any]) -> tuple[str, str]:
+    net, costs = values["Net [$]"], values["Costs [$]"]
+    if run.summary["course"]["isPartial"]:
+        return "bad", "Ended early: the figures cover the part that ran."
+    if run.summary.get("quarantined"):
+        return "bad", "A strategy failed on the way, so the figures are not those of the whole config."
+    if not values["# Trades"]:
+        return "watch", "No trade was closed, so there is nothing to judge."
+    if net <= 0:
+        return "bad", (
+            "Lost money: costs took more than the trades earned." if net + costs > 0 else "Lost money after costs."
+        )
+    falls = drawdowns(
+        run.at_ms, run.equity, start_ms=run.summary["course"]["fromMs"], start_usd=float(run.summary["startUsd"])
+    )
+    if falls and not falls[-1].is_over and falls[-1].ms > 0.2 * length_ms(run):
+        return "watch", f"Profitable after costs, but below its peak since {day_text(falls[-1].peak_ms)}."
+    return "good", "Profitable after costs."
+
+
+def length_ms(run: StoredRun) -> int:
+    """The length of a run."""
+    return int(run.summary["course"]["toMs"] - run.summary["course"]["fromMs"])
+
+
+def day_text(at_ms: int) -> str:
+    """`14 Aug 2022`, in UTC."""
+    at = datetime_of(at_ms)
+    return f"{at.day} {at:%b %Y}"
+
+
+def _notes(run: StoredRun) -> Iterator[str]:
+    moments = moments_of(daily_of(run, only_with_prices=True))
+    if moments is not None:
+        yield (
+            f"A true Sharpe ratio above 0 has a probability of {100 * probabilistic_sharpe(moments):.0f} %, if no other"
+            " params were tried."
+        )
+    drawn = (run.summary.get("monteCarlo") or {}).get("trades") or {}
+    if "lossShare" in drawn:
+        share = f"{100 * drawn['lossShare']:.0f} % of {drawn['draws']:,} runs"
+        yield f"Drawn again from its own trades, {share} lose money."
+    years = _years_usd(run)
+    net = math.fsum(years.values())
+    if len(years) > 1 and net > 0:
+        year, best = max(years.items(), key=lambda item: item[1])
+        if best > 0.5 * net:
+            yield f"{100 * best / net:.0f} % of the result is from {year}."
+
+
+def _years_usd(run: StoredRun) -> dict[int, float]:
+    """The change of the equity in each year, in USD."""
+    ends = {datetime_of(at - 1).year: usd for at, usd in zip(run.at_ms, run.equity, strict=True)}
+    starts = [float(run.summary["startUsd"]), *ends.values()]
+    return {year: end - start for (year, end), start in zip(ends.items(), starts[:-1], strict=True)}
 
 
 def run_lines(returns: Sequence[float], monte_carlo: Mapping[str, Any] | None) -> list[str]:

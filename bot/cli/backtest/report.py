@@ -55,12 +55,13 @@ so later changes to them have no effect here. `bot replay RUN` runs again with t
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON and write no page.")
 def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Write a run's page: config, equity, trades on their candles, months, drawdowns, risk, costs and assumptions."""
+    from bot.backtest.report.derived import derived_as_json
     from bot.backtest.report.summary import more_as_json
     from bot.backtest.results.run_reader import read_run
 
     kept = read_run(run)
     if as_json:
-        _print({"run": kept.name, **kept.summary, **more_as_json(kept)})
+        _print({"run": kept.name, **kept.summary, **more_as_json(kept), **derived_as_json(kept)})
         return
     for line in report_lines(kept):
         click.echo(_narrow(line))
@@ -110,6 +111,7 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
 
 def report_lines(run: StoredRun) -> list[str]:
     """The figures of a run's page as lines for a terminal."""
+    from bot.backtest.report.derived import DERIVED, figure_named, figures_of
     from bot.backtest.report.summary import (
         BOOKED,
         DRAWDOWNS,
@@ -134,11 +136,13 @@ def report_lines(run: StoredRun) -> list[str]:
         sums,
         worst_drawdowns,
     )
-    from bot.backtest.report.verdicts import run_lines
+    from bot.backtest.report.verdicts import run_lines, verdict_of
     from bot.clock import iso
 
     summary = run.summary
-    lines = [f"  {ran_text(run)}"]
+    values = figures_of(run)
+    said = verdict_of(run, values)
+    lines = [f"  {said.head} {said.text}", f"  {ran_text(run)}"]
     lines += [f"  QUARANTINED {name}: {why}" for name, why in summary.get("quarantined", {}).items()]
     if summary.get("proof") is not None:
         lines.append(f"  {proof_text(summary['proof'])}")
@@ -147,6 +151,7 @@ def report_lines(run: StoredRun) -> list[str]:
         summary.get("band"),
         summary["course"]["toMs"] - summary["course"]["fromMs"],
     )
+    lines += [line_of(figure_named(name, values)) for name in DERIVED]
     lines += [line_of(figure) for figure in costs_of(run)]
     lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
     for year, months in monthly(run).items():

@@ -4,6 +4,7 @@ mode.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from bot.backtest.report.page import render_html
 from bot.backtest.results.run_reader import StoredRun, read_run
 from bot.cli.app import call
 from tests.backtest.builders import minutes, write
+from tests.html_tables import tables_of
 
 CONFIG = """\
 account: {{base_url: embedded}}
@@ -107,10 +109,10 @@ def test_the_table_of_trades_sorts_and_filters(tab: Any, run: StoredRun) -> None
     results = sorted(round(one.pnl_usd, 4) for one in run.trades)
     tab.click("#trade-table th[data-key=result] button")
     assert tab.get_attribute("#trade-table th[data-key=result]", "aria-sort") == "ascending"
-    shown = [float(text.replace(",", "").replace("−", "-")) for text in tab.evaluate(CELLS, 13)]
+    shown = [float(text.replace(",", "").replace("−", "-")) for text in tab.evaluate(CELLS, 11)]
     assert shown == pytest.approx(results[:100], abs=0.0051)
     tab.click("#trade-table th[data-key=result] button")
-    shown = [float(text.replace(",", "").replace("−", "-")) for text in tab.evaluate(CELLS, 13)]
+    shown = [float(text.replace(",", "").replace("−", "-")) for text in tab.evaluate(CELLS, 11)]
     assert shown == pytest.approx(results[::-1][:100], abs=0.0051)
     tab.select_option("#filter-side", "short")
     tab.select_option("#filter-market", "ETH")
@@ -123,20 +125,19 @@ def test_the_table_of_trades_sorts_and_filters(tab: Any, run: StoredRun) -> None
     assert tab.text_content("#trade-sum").startswith(
         f"{len(left)} of {len(run.trades)} trades, result {total:+,.2f} USD, 100.0 % won"
     )
-    assert set(tab.evaluate(CELLS, 2)) == {"ETH"}
-    assert set(tab.evaluate(CELLS, 3)) == {"short"}
+    assert set(tab.evaluate(CELLS, 1)) == {"ETH"}
+    assert set(tab.evaluate(CELLS, 2)) == {"short"}
 
 
 def test_the_other_market_and_the_dark_mode_can_be_chosen(tab: Any, run: StoredRun) -> None:
     tab.select_option("#market", "ETH")
     assert in_view(tab)[0] == sum(one.market == "ETH" for one in run.trades)
     back = "getComputedStyle(document.body).backgroundColor"
-    assert tab.evaluate(back) == "rgb(255, 255, 255)"
-    tab.click("#theme")
-    assert tab.evaluate(back) == "rgb(16, 21, 27)"
-    assert tab.text_content("#theme") == "Light"
+    assert tab.evaluate(back) == "rgb(244, 246, 249)"
+    tab.click("label[for=t-dark]")
+    assert tab.evaluate(back) == "rgb(11, 15, 21)"
     tab.reload()
-    assert tab.evaluate(back) == "rgb(16, 21, 27)", "the choice is kept"
+    assert tab.evaluate(back) == "rgb(11, 15, 21)", "the choice is kept"
     assert sum(colours > 2 for colours in tab.evaluate(COLOURS)) >= 5
 
 
@@ -158,3 +159,43 @@ def test_two_runs_are_drawn_over_each_other(run: StoredRun, tmp_path: Path, brow
     page.wait_for_selector("#readout span:nth-child(5)")
     assert said == []
     assert sum(colours > 2 for colours in page.evaluate(COLOURS)) >= 2
+
+
+ROWS = """() => [...document.querySelectorAll("#trade-table tbody tr")].slice(0, 100).map((row) =>
+    [...row.cells].map((cell) => [cell.textContent, cell.className, cell.dataset.label]))"""
+
+
+def test_the_script_shows_each_trade_as_the_page_does_without_it(
+    tab: Any, run: StoredRun, tmp_path: Path, browser: Any
+) -> None:
+    """Heads, forms and colours of the table come from one list of columns."""
+    context = browser.new_context(java_script_enabled=False)
+    plain = context.new_page()
+    (tmp_path / "plain.html").write_text(render_html(run))
+    plain.goto((tmp_path / "plain.html").as_uri())
+    assert plain.locator("#plot svg.plot").count() == 1, "the newest candles are drawn"
+    assert plain.locator(".log .plot").is_visible()
+    assert not plain.locator(".linear .plot").is_visible()
+    plain.click("label[for=scale-linear]")
+    assert plain.locator(".linear .plot").is_visible(), "the scale is chosen without a script"
+    mine = plain.content()
+    context.close()
+    shown = tab.evaluate(ROWS)
+    rows = next(rows for rows in tables_of(mine) if rows[0][0] == "#" and "MFE" in rows[0])
+    assert [[cell for cell, _, _ in row] for row in shown] == rows[1:101]
+    assert [label for _, _, label in shown[0]] == rows[0]
+    kinds = re.findall(r'<td data-label="([^"]+)" class="([^"]*)">', mine.split('id="trade-table"')[1])
+    assert {(label, kind) for row in shown for _, kind, label in row if kind} <= set(kinds)
+
+
+def test_the_report_prints_on_a4_with_its_columns(run: StoredRun, tmp_path: Path, browser: Any) -> None:
+    page = browser.new_page()
+    (tmp_path / "print.html").write_text(render_html(run))
+    page.goto((tmp_path / "print.html").as_uri())
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 720, "height": 1000})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    assert not page.locator(".switch").first.is_visible()
+    lefts = page.evaluate("[...document.querySelectorAll('.group')].map((one) => one.getBoundingClientRect().left)")
+    assert len(set(lefts)) == 3, "the three groups stand beside each other"
+    assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backtest.report import page, price_chart
+from bot.backtest.report import price_chart, run_sections, trade_sections
 from bot.backtest.report.page import render_html
 from bot.backtest.report.price_chart import chart_data, curve
 from bot.backtest.report.run_diff import _differ, differences
@@ -83,15 +83,15 @@ def test_the_report_is_the_same_to_the_byte_and_contains_the_stored_results(runs
     assert run.trades
     assert len(run.at_ms) == len(run.equity) > 2_000
     for what in (
-        "Max. drawdown",
-        "Monthly returns",
+        "Average drawdown",
+        "<h2>Months</h2>",
         "Assumptions",
         "dead_man_switch",
         "Outages",
         "the daemon was down once; until then it sent its heartbeats",
-        f'<span>Closed trades</span><b class="flat">{sum(one.exit_ms is not None for one in run.trades)}</b>',
+        f'<b>{sum(one.exit_ms is not None for one in run.trades)}</b><span class="second">profit factor',
         escape(run.manifest["config"]["text"]),
-        '<td data-label="Param" class="wrap">fast_bars</td><td data-label="Value" class="right">4</td>',
+        "<dt>fast_bars</dt><dd>4</dd>",
     ):
         assert what in made, what
     assert run.equity[-1] == pytest.approx(run.summary["endUsd"])
@@ -131,8 +131,8 @@ def test_the_proof_of_causality_is_in_the_terminal_and_in_the_report(
     run = read_run(runs[0])
     proven = replace(run, summary=run.summary | {"proof": proof | {"cutsMs": [1, 2], "eventsCompared": 1_234}})
     assert any(line.strip().startswith(said) for line in report_lines(proven))
-    warns = "" if proof["differs"] is None and proof["isWhole"] else ' class="warn"'
-    assert f"<p{warns}>{html.escape(said)}" in render_html(proven)
+    kind = "good" if proof["differs"] is None and proof["isWhole"] else "warn"
+    assert f'<span class="chip {kind}">{html.escape(said)}' in render_html(proven)
 
 
 ADDS = """\
@@ -187,7 +187,7 @@ def test_figures_that_differ_on_another_path_are_shown_beside_each_other(runs: l
         "Equity at the end [USD]": f"{ends[0]:,.2f} to {ends[1]:,.2f}",
         "Closed trades": f"{figures['# Trades']:,} to {other['# Trades']:,}",
     }
-    assert re.findall("<small>by path: ([^<]+)</small>", render_html(both)) == list(beside.values())
+    assert set(re.findall(r">by path: ([^<]+)<", render_html(both))) == set(beside.values())
     told = [
         "the path olhc ends at 9,876.50; 1 trade of this run and 1,001 of that path differ",
         "the same trades by ohlc",
@@ -221,13 +221,11 @@ def test_of_too_many_trades_the_page_has_the_last_and_says_so(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = read_run(runs[0])
-    assert '<section id="trades">' not in render_html(replace(run, trades=()))
-    for module in (page, price_chart):
+    assert '<section id="trades"' not in render_html(replace(run, trades=()))
+    for module in (trade_sections, price_chart):
         monkeypatch.setattr(module, "TRADES_MAX", 2)
-    assert (
-        f"<p>The last 2 of {len(run.trades)}; trades.csv in the run&#x27;s folder has all of them.</p>"
-        in render_html(run)
-    )
+    said = f"The last 2 of {len(run.trades)}; trades.csv in the run&#x27;s folder has all of them."
+    assert said in render_html(run)
     assert [row[0] for row in chart_data([run], ["a"])["trades"]] == [one.number for one in run.trades[-2:]]
 
 
@@ -239,7 +237,7 @@ def test_of_many_guardians_the_report_shows_the_last_and_says_so(
         {"ts": n * 1_000, "type": f"guardian-{n}", "market": "BTC", "action": "flatten", "reason": None}
         for n in range(3)
     ]
-    monkeypatch.setattr(page, "ROWS_MAX", 2)
+    monkeypatch.setattr(run_sections, "ROWS_MAX", 2)
     shown = render_html(replace(run, summary=run.summary | {"guardians": fired}))
     assert "The last 2 of 3;" in shown
     assert [f">guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
@@ -272,12 +270,11 @@ def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
     for name, value in figures.items():
         figure = figure_of(name, value)
         assert line_of(figure) in told, name
-        assert f'{html.escape(figure.name)}</span><b class="{figure.tone}">{figure.shown}</b>' in shown, name
     open_at_the_end, unrealized = whole["left"][0], f"{costs['unrealizedUsd']:+,.2f}"
     assert open_at_the_end.endswith(f" {costs['unrealizedUsd']:+,.2f} USD unrealised")
     assert re.search(rf"^  Open at the end \[USD\] +{re.escape(unrealized)}$", told, re.MULTILINE)
     assert f"open at the end: {open_at_the_end}\n" in told
-    assert ["Open at the end", on_page(unrealized)] in [row for rows in tables_of(shown) for row in rows]
+    assert ["Open at the end", on_page(unrealized), ""] in [row for rows in tables_of(shown) for row in rows]
     assert f"<li>{open_at_the_end}</li>" in shown
 
 
@@ -510,13 +507,17 @@ def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and
     page_text = (tmp_path / "page.html").read_text()
     may, year = whole["months"]["2025"]["May"], whole["months"]["2025"]["Year"]
     assert f"  2025 [%]  May {may:+.2f}  Year {year:+.2f}\n" in told
-    assert f'">{on_page(f"{may:+.2f}")}</td>' in page_text
+    assert f">{on_page(f'{may:+.1f}')}</td>" in page_text
     for name, one in {**whole["strategies"], **whole["markets"]}.items():
         effects = {"pnlUsd": 1, "feesUsd": -1, "fundingUsd": 1, "slippageUsd": -1}
         amounts = [signed_usd(effect * float(one[key])) for key, effect in effects.items()]
         cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.1f} %", *amounts]
         assert any(line.split() == " ".join(cells).split() for line in told.splitlines()), cells
-        assert [name, *map(on_page, cells[1:])] in [row for rows in tables_of(page_text) for row in rows], cells
+    rows = [row for rows in tables_of(page_text) for row in rows]
+    assert {row["group"] for row in whole["sources"]} == {"Strategy", "Market", "Side", "Exit"}
+    for row in whole["sources"]:
+        texts = [f"{row['trades']:,}", f"{row['win_rate_pct']:,.1f} %", on_page(signed_usd(row["result_usd"]))]
+        assert any([row["name"], *texts[:2]] == shown[1:4] and texts[2] in shown for shown in rows), row
 
 
 def test_a_cut_off_curve_is_reported(runs: list[Path], tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_runs_are_named_by_their_config_and_the_params_that_differ(
     told = capsys.readouterr().out
     assert "  A  paper: trend.fast_bars=4\n" in told
     assert "  B  paper: trend.fast_bars=6\n" in told
-    assert '<th scope="col" class="right">paper: trend.fast_bars=6</th>' in render_html(one, other)
+    assert '<th scope="col" class="right wrap">paper: trend.fast_bars=6</th>' in render_html(one, other)
 
 
 def test_a_comparison_says_better_and_worse_and_not_the_sign(
@@ -158,4 +158,4 @@ def test_a_run_of_an_older_version_without_params_is_compared_by_its_config(runs
                 del strategy[name]
     assert names_of(one, other) == (f"paper ({one.name})", f"paper ({other.name})")
     assert "config: + # 6 bars" in differences(one, other)
-    assert "<h3>Config file</h3>" in render_html(one)
+    assert "<summary>Config file</summary>" in render_html(one)

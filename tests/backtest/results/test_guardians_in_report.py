@@ -19,6 +19,7 @@ from bot.backtest.engine.driver import drive
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.backtest.report.price_chart import chart_data
 from bot.backtest.report.summary import by_market
+from bot.backtest.report.trade_statistics import exit_text
 from bot.backtest.results import run_writer as results
 from bot.backtest.results.assumptions import assumptions_of
 from bot.backtest.results.run_reader import read_run
@@ -133,6 +134,7 @@ def test_the_page_the_terminal_and_the_json_name_each_action_and_its_cost(
     assert whole["guardians"] == rows_of(told)
     shown = (tmp_path / "page.html").read_text()
     trades = {one.number: one for one in read_run(told).trades}
+    data = json.loads(shown.split('id="data">')[1].split("</script>")[0])
     for row in whole["guardians"]:
         if not row["trades"]:
             assert "None" not in shown.split("<h2>Guardians</h2>")[1].split("</table>")[0]
@@ -143,8 +145,10 @@ def test_the_page_the_terminal_and_the_json_name_each_action_and_its_cost(
         assert f"({row['reason']}), trade {numbers}, {cost} USD\n" in terminal
         for one in (trades[number] for number in row["trades"]):
             if one.exit_ms is not None and row["type"] != "schedule":
-                drawn = f',"{row["type"]}",{round(-one.fees_usd, 4)},{round(one.pnl_usd, 4)},'
-                assert drawn in shown, "named on the candles and in the table of trades"
+                drawn = next(it for it in data["trades"] if it[0] == one.number)
+                assert [exit_text(row["type"]), round(one.pnl_usd, 4)] == [
+                    drawn[[column["key"] for column in data["columns"]].index(key)] for key in ("exitBy", "result")
+                ], "named on the candles and in the table of trades"
 
 
 def test_results_costs_months_strategies_and_markets_are_one_sum(told: Path, capsys: pytest.CaptureFixture[str]):

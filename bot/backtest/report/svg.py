@@ -1,0 +1,412 @@
+"""Charts as SVG, for the report and the dashboard. Pure.
+
+Places are percentages, so that a chart fits every width and its text keeps its size; only lines are stretched. Colours
+are classes of charts.css, so that a chart follows light and dark mode and needs no inline style.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from html import escape
+from typing import Final, NamedTuple
+
+from bot.backtest.report.trade_statistics import Bin, nice_step
+from bot.clock import DAY_MS, HOUR_MS, datetime_of, ms_of
+from bot.number_text import on_page
+
+# Units of the stretched part of a chart.
+ACROSS: Final = 1_000
+TICKS: Final = 4
+# Points of a line, more than a screen shows.
+POINTS_MAX: Final = 700
+# Marks with a title, which a browser shows on hover.
+TITLES_MAX: Final = 400
+# Heights in px of the style sheet, and the least distance of two tags.
+HEIGHTS: Final = (60, 90, 170, 210, 260)
+TAG_PX: Final = 18
+
+Form = Callable[[float], str]
+
+
+class ChartScale(NamedTuple):
+    """Values from `low` at the bottom to `high` at the top."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def down(self, value: float) -> float:
+        """The place of a value in percent from the top."""
+        low, high, at = (math.log(x) if self.is_log else x for x in (self.low, self.high, value))
+        return round(100 * (high - at) / (high - low), 2)
+
+    def ticks(self) -> list[float]:
+        step = nice_step((self.high - self.low) / TICKS)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [n * step for n in range(first, last + 1)]
+
+
+def scale_of(values: Iterable[float], *, has_zero: bool = False, is_log: bool = False) -> ChartScale:
+    """A scale that holds every value, and zero if asked. Logarithmic only if every value is positive."""
+    known = [*values, *([0.0] if has_zero else [])]
+    low, high = min(known), max(known)
+    if low == high:
+        low, high = low - (abs(low) * 0.01 or 1), high + (abs(high) * 0.01 or 1)
+    if is_log and low > 0:
+        return ChartScale(low / (high / low) ** 0.05, high * (high / low) ** 0.05, is_log=True)
+    room = 0.05 * (high - low)
+    return ChartScale(low - room if low < 0 or not has_zero else low, high + room if high > 0 else high)
+
+
+def axis_number(value: float) -> str:
+    """A number of an axis: `20,000`, `0.25`, `−5`."""
+    return on_page(f"{value:z,.0f}" if abs(value) >= 100 else f"{value:z,.4g}")
+
+
+class ChartLine(NamedTuple):
+    """`kind`: classes of the line in the style sheet. None leaves a gap. `tag`: its last value, beside the axis."""
+
+    name: str
+    values: Sequence[float | None]
+    kind: str = ""
+    tag: str = ""
+
+
+def thinned(values: Sequence[float], pick: Callable[[Sequence[float]], float]) -> list[float]:
+    """At most POINTS_MAX values: one of each run of neighbours, chosen by `pick`."""
+    per = max(1, -(-len(values) // POINTS_MAX))
+    return [pick(values[n : n + per]) for n in range(0, len(values), per)]
+
+
+def last_of(values: Sequence[float]) -> float:
+    return values[-1]
+
+
+def line_chart(
+    lines: Sequence[ChartLine],
+    scale: ChartScale,
+    *,
+    label: str,
+    height: int = 260,
+    form: Form = axis_number,
+    base: float | None = None,
+    times: tuple[int, int] | None = None,
+) -> str:
+    """Lines over time. `base`: a value with a dashed line. `times`: the first and the last instant, for an axis."""
+    paths = "".join(f'<path class="ln {line.kind}" d="{_path(line.values, scale)}"/>' for line in lines)
+    parts = [_across(base, scale, "z dash")] if base is not None else []
+    tags = [(scale.down(last), line.tag, line.kind) for line in lines if line.tag and (last := _last(line)) is not None]
+    ticks = () if times is None else time_ticks(*times)
+    return _chart([*parts, _stretched(paths)], scale, label, height, form=form, tags=tags, below=ticks)
+
+
+def area_chart(
+    values: Sequence[float],
+    scale: ChartScale,
+    *,
+    label: str,
+    kind: str = "",
+    height: int = 90,
+    form: Form = axis_number,
+    times: tuple[int, int] | None = None,
+) -> str:
+    """An area between the values and zero."""
+    line, zero = _path(values, scale), 10 * scale.down(0.0)
+    fill = f'<path class="ar {kind}" d="{line}L{ACROSS} {zero:.0f}L0 {zero:.0f}Z"/><path class="ln {kind}" d="{line}"/>'
+    ticks = () if times is None else time_ticks(*times)
+    return _chart([_stretched(fill)], scale, label, height, form=form, below=ticks)
+
+
+class BarPair(NamedTuple):
+    """A bar with its text, and one beside it; None without one."""
+
+    name: str
+    value: float
+    beside: float | None
+    text: str
+
+
+def pair_bars(pairs: Sequence[BarPair], *, label: str, form: Form, height: int = 210) -> str:
+    """One bar for each name, coloured by its sign, and a grey one beside it."""
+    scale = scale_of([x for pair in pairs for x in (pair.value, pair.beside) if x is not None], has_zero=True)
+    wide = 100 / len(pairs)
+    parts = [_across(0.0, scale, "z")]
+    ticks = []
+    for n, pair in enumerate(pairs):
+        left = n * wide
+        kind = "fu" if pair.value >= 0 else "fd"
+        parts.append(_bar(left + 0.14 * wide, 0.34 * wide, pair.value, scale, kind, f"{pair.name}: {pair.text}"))
+        if pair.beside is not None:
+            parts.append(_bar(left + 0.52 * wide, 0.34 * wide, pair.beside, scale, "fb soft", f"{pair.name}, market"))
+        if len(pairs) <= 12:
+            place = f'y="{scale.down(pair.value):.2f}%" dy="{-5 if pair.value >= 0 else 14}"'
+            parts.append(f'<text class="bv" x="{left + 0.31 * wide:.2f}%" {place}>{escape(pair.text)}</text>')
+        ticks.append((left + wide / 2, pair.name, n % max(1, len(pairs) // 8) != 0))
+    return _chart(parts, scale, label, height, form=form, below=ticks)
+
+
+def histogram(bins: Sequence[Bin], *, label: str, unit: str, mark: tuple[float, str] | None = None) -> str:
+    """Bars of a histogram: losses and profits in their own colours. `mark`: a value with a line and words."""
+    if not bins:
+        return ""
+    low, high = bins[0].low, bins[-1].high
+    scale = scale_of([part.trades for part in bins], has_zero=True)
+
+    def across(value: float) -> float:
+        return 100 * (value - low) / (high - low)
+
+    parts = []
+    for part in bins:
+        kind = "fd" if part.high <= 1e-12 else "fu"
+        title = f"{axis_number(part.low)} to {axis_number(part.high)} {unit}: {part.trades:,}"
+        width = across(part.high) - across(part.low)
+        parts.append(_bar(across(part.low), 0.92 * width, part.trades, scale, kind, title) if part.trades else "")
+    if mark is not None:
+        at = min(100.0, max(0.0, across(mark[0])))
+        anchor = "end" if at > 60 else "start"
+        parts.append(f'<line class="need" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="100%"/>')
+        dx = -5 if at > 60 else 5
+        parts.append(f'<text class="in" x="{at:.2f}%" dx="{dx}" y="12" text-anchor="{anchor}">{escape(mark[1])}</text>')
+    step = nice_step((high - low) / 5)
+    values = [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    below = [(across(value), f"{axis_number(value)} {unit}", False) for value in values if 3 <= across(value) <= 97]
+    return _chart(parts, scale, label, 170, form=axis_number, below=below)
+
+
+class ChartPoint(NamedTuple):
+    x: float
+    y: float
+    is_good: bool
+    title: str
+
+
+def scatter(points: Sequence[ChartPoint], *, label: str, unit: str, line: tuple[float, str] | None = None) -> str:
+    """A point for each trade: filled for a profit, hollow for a loss. `line`: a value across, with its word."""
+    if not points:
+        return ""
+    xs = [point.x for point in points] + ([] if line is None else [line[0]])
+    low, high = min([0.0, *xs]), max([0.0, *xs])
+    high = high if high > low else low + 1
+    scale = scale_of([point.y for point in points], has_zero=True)
+
+    def across(value: float) -> float:
+        return 2 + 94 * (high - value) / (high - low)
+
+    parts = []
+    for point in points:
+        kind = "fu soft" if point.is_good else "hol fd"
+        title = f"<title>{escape(point.title)}</title>" if len(points) <= TITLES_MAX else ""
+        parts.append(
+            f'<circle class="{kind}" cx="{across(point.x):.2f}%" cy="{scale.down(point.y)}%" r="3">{title}</circle>'
+        )
+    if line is not None:
+        at = across(line[0])
+        parts.append(f'<line class="z dash" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="100%"/>')
+        parts.append(f'<text class="in" x="{at:.2f}%" dx="-5" y="12" text-anchor="end">{escape(line[1])}</text>')
+    step = nice_step((high - low) / 4)
+    values = [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    below = [(across(value), f"{axis_number(value)} {unit}", False) for value in values]
+
+    def form(value: float) -> str:
+        return f"{axis_number(value)} {unit}"
+
+    return _chart(parts, scale, label, 170, form=form, below=below)
+
+
+def share_bar(value: float, largest: float) -> str:
+    """A small bar of a table cell, to the left of its middle for a loss and to the right for a gain."""
+    part = 50 * min(1.0, abs(value) / largest) if largest else 0.0
+    kind, left = ("fu", 50.0) if value >= 0 else ("fd", 50 - part)
+    return (
+        '<svg class="share" aria-hidden="true"><line class="z" x1="50%" x2="50%" y1="0" y2="14"/>'
+        f'<rect class="{kind}" x="{left:.1f}%" width="{part:.1f}%" y="2" height="10"/></svg>'
+    )
+
+
+def range_bar(low: float, high: float, *, within: tuple[float, float], mark: float, start: float | None = None) -> str:
+    """A range on a rail from `within[0]` to `within[1]`, with a mark, and a dashed line at `start`."""
+    first, span = within[0], (within[1] - within[0]) or 1.0
+    left, right, at = (min(100.0, max(0.0, 100 * (value - first) / span)) for value in (low, high, mark))
+    dashed = "" if start is None else f"{100 * (start - first) / span:.1f}%"
+    line = "" if start is None else f'<line class="z dash" x1="{dashed}" x2="{dashed}" y1="0" y2="14"/>'
+    return (
+        '<svg class="gauge-bar" aria-hidden="true"><rect class="rail" width="100%" y="4" height="6" rx="3"/>'
+        f'<rect class="fa soft" x="{left:.1f}%" width="{max(0.5, right - left):.1f}%" y="4" height="6" rx="3"/>{line}'
+        f'<line class="need" x1="{at:.1f}%" x2="{at:.1f}%" y1="0" y2="14"/></svg>'
+    )
+
+
+class CandleEntry(NamedTuple):
+    """A trade on candles: places from 0 to 1 across, and prices. `exit_at` is None while the trade is open."""
+
+    at: float
+    px: float
+    exit_at: float | None
+    exit_px: float
+    is_long: bool
+    is_gain: bool
+
+
+def candle_chart(
+    columns: Sequence[Sequence[float]],
+    entries: Sequence[CandleEntry],
+    *,
+    label: str,
+    form: Form,
+    times: tuple[int, int],
+) -> str:
+    """Candles (open, high, low, close) with entries, exits and their connections."""
+    opened, highs, lows, closes = columns
+    scale = scale_of([*highs, *lows, *(entry.px for entry in entries)])
+    wide = ACROSS / len(opened)
+    wicks: dict[str, list[str]] = {"u": [], "d": []}
+    bodies: dict[str, list[str]] = {"u": [], "d": []}
+    for n, (first, high, low, close) in enumerate(zip(opened, highs, lows, closes, strict=True)):
+        kind, middle = "u" if close >= first else "d", (n + 0.5) * wide
+        top, bottom = sorted((10 * scale.down(first), 10 * scale.down(close)))
+        wicks[kind].append(f"M{middle:.1f} {10 * scale.down(high):.0f}V{10 * scale.down(low):.0f}")
+        bodies[kind].append(
+            f"M{middle - 0.35 * wide:.1f} {top:.0f}h{0.7 * wide:.1f}v{max(2.0, bottom - top):.0f}h-{0.7 * wide:.1f}z"
+        )
+    paths = "".join(
+        f'<path class="wick s{kind}" d="{"".join(wicks[kind])}"/><path class="f{kind}" d="{"".join(bodies[kind])}"/>'
+        for kind in ("u", "d")
+        if wicks[kind]
+    )
+    marks = []
+    for entry in entries:
+        y = scale.down(entry.px)
+        if entry.exit_at is not None:
+            kind, end = "u" if entry.is_gain else "d", scale.down(entry.exit_px)
+            paths += (
+                f'<path class="conn s{kind}" d="M{1000 * entry.at:.0f} {10 * y:.0f}'
+                f'L{1000 * entry.exit_at:.0f} {10 * end:.0f}"/>'
+            )
+            hollow = "fu" if entry.is_gain else "hol fd"
+            marks.append(f'<circle class="{hollow}" cx="{100 * entry.exit_at:.2f}%" cy="{end}%" r="4"/>')
+        kind, glyph, dy = ("long", "▲", 12) if entry.is_long else ("short", "▼", -4)
+        marks.append(f'<text class="mk {kind}" x="{100 * entry.at:.2f}%" y="{y}%" dy="{dy}">{glyph}</text>')
+    tag = [(scale.down(closes[-1]), form(closes[-1]), "")]
+    parts = [_stretched(paths), *marks]
+    return _chart(parts, scale, label, 260, form=form, tags=tag, below=time_ticks(*times))
+
+
+def key(kind: str, words: str, value: str = "", *, is_line: bool = False) -> str:
+    """An item of a legend."""
+    mark = (
+        f'<line class="ln {kind}" x1="0" x2="18" y1="5" y2="5"/>'
+        if is_line
+        else f'<rect class="{kind}" x="4" width="10" height="10"/>'
+    )
+    strong = f" <b>{escape(value)}</b>" if value else ""
+    return f'<li><svg aria-hidden="true">{mark}</svg>{escape(words)}{strong}</li>'
+
+
+def keys(items: Iterable[str]) -> str:
+    """A legend."""
+    return f'<ul class="keys" aria-label="Legend">{"".join(items)}</ul>'
+
+
+def time_ticks(start_ms: int, end_ms: int) -> list[tuple[float, str, bool]]:
+    """Places in percent with their texts, for an axis of time in UTC. A phone leaves out those that are True."""
+    span = max(1, end_ms - start_ms)
+    days = span / DAY_MS
+    if days > 75:
+        step = 12 if days > 2_000 else 6 if days > 900 else max(1, round(days / 30 / 7))
+        moments = _months(start_ms, end_ms, step)
+        named = [
+            (at, str(datetime_of(at).year) if datetime_of(at).month == 1 else datetime_of(at).strftime("%b"))
+            for at in moments
+        ]
+        return [(100 * (at - start_ms) / span, text, not text.isdigit()) for at, text in named]
+    unit = DAY_MS * max(1, round(days / 6)) if days > 3 else 6 * HOUR_MS if days > 1 else 3 * HOUR_MS
+    first = -(-start_ms // unit) * unit
+    shape = "{0.day} {0:%b}" if days > 3 else "{0:%H:%M}"
+    places = range(first, end_ms + 1, unit)
+    return [(100 * (at - start_ms) / span, shape.format(datetime_of(at)), n % 2 == 1) for n, at in enumerate(places)]
+
+
+def _months(start_ms: int, end_ms: int, step: int) -> list[int]:
+    """The first instants of every `step`-th month of the calendar year."""
+    at = datetime_of(start_ms).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    moments = []
+    while (ms := ms_of(at)) <= end_ms:
+        if ms >= start_ms and (at.month - 1) % step == 0:
+            moments.append(ms)
+        at = (at + timedelta(days=32)).replace(day=1)
+    return moments
+
+
+def _chart(
+    parts: Iterable[str],
+    scale: ChartScale,
+    label: str,
+    height: int,
+    *,
+    form: Form,
+    tags: Sequence[tuple[float, str, str]] = (),
+    below: Iterable[tuple[float, str, bool]] = (),
+) -> str:
+    """The frame of every chart: grid, marks, the axis at the right with its tags, and the axis below."""
+    assert height in HEIGHTS, f"charts.css has no height {height}"
+    ticks = [(scale.down(value), form(value)) for value in scale.ticks()]
+    grid = "".join(f'<line class="g" x1="0" x2="100%" y1="{y}%" y2="{y}%"/>' for y, _ in ticks)
+    texts = "".join(f'<text x="6" y="{y}%" dy="4">{escape(text)}</text>' for y, text in ticks)
+    axis = "".join(
+        f'<text x="{x:.2f}%" y="14"{" class=k2" if is_minor else ""}>{escape(text)}</text>'
+        for x, text, is_minor in below
+        if 0 <= x <= 100
+    )
+    return (
+        f'<div class="plotbox h{height}"><svg class="plot" role="img" aria-label="{escape(label)}">'
+        f'{grid}{"".join(parts)}</svg><svg class="ya" aria-hidden="true">{texts}{_tags(tags, height)}</svg>'
+        + (f'<svg class="xa" aria-hidden="true">{axis}</svg>' if axis else "")
+        + "</div>"
+    )
+
+
+def _tags(tags: Sequence[tuple[float, str, str]], height: int) -> str:
+    """Values beside the axis, moved apart where they would lie over each other."""
+    gap, free, shown = 100 * TAG_PX / height, 0.0, []
+    for y, text, kind in sorted(tags):
+        place = max(y, free)
+        free = place + gap
+        shown.append(
+            f'<svg y="{place:.2f}%" height="1"><rect class="tag {kind}" x="1" y="-8" width="57" height="16" rx="2"/>'
+            f'<text class="tagt" x="6" y="4">{escape(text)}</text></svg>'
+        )
+    return "".join(shown)
+
+
+def _stretched(paths: str) -> str:
+    return f'<svg viewBox="0 0 {ACROSS} {ACROSS}" preserveAspectRatio="none" width="100%" height="100%">{paths}</svg>'
+
+
+def _path(values: Sequence[float | None], scale: ChartScale) -> str:
+    last, pen, steps = max(1, len(values) - 1), "M", []
+    for n, value in enumerate(values):
+        if value is None:
+            pen = "M"
+            continue
+        steps.append(f"{pen}{ACROSS * n / last:.0f} {10 * scale.down(value):.0f}")
+        pen = "L"
+    return "".join(steps)
+
+
+def _last(line: ChartLine) -> float | None:
+    return next((value for value in reversed(line.values) if value is not None), None)
+
+
+def _across(value: float, scale: ChartScale, kind: str) -> str:
+    y = scale.down(value)
+    return f'<line class="{kind}" x1="0" x2="100%" y1="{y}%" y2="{y}%"/>'
+
+
+def _bar(left: float, width: float, value: float, scale: ChartScale, kind: str, title: str) -> str:
+    top, bottom = sorted((scale.down(value), scale.down(0.0)))
+    return (
+        f'<rect class="{kind}" x="{left:.2f}%" width="{width:.2f}%" y="{top:.2f}%" height="{bottom - top:.2f}%">'
+        f"<title>{escape(title)}</title></rect>"
+    )
