@@ -2,7 +2,7 @@
 draws no random numbers.
 
 Read in this order: `model.state` (data), `model.commands` (requests of callers), `apply` (the entry point),
-`orders.quote` (what an order would do), `orders.orders` (its execution), `triggers.matching` (orders that a price
+`orders.preview` (what an order would do), `orders.orders` (its execution), `triggers.matching` (orders that a price
 reaches), `accounting.ledger` (money and margin).
 
 A folder imports only from those after it (the contract `venue-layers` in pyproject.toml):
@@ -10,7 +10,7 @@ A folder imports only from those after it (the contract `venue-layers` in pyproj
     apply         one command in, events out
     triggers      what a new price or time sets off: fills, liquidations, settlements, guardians
     exchange      accounts that follow an exchange: its reports are booked
-    orders        quotes, plans, execution and fills
+    orders        previews, plans, execution and fills
     protection    stops, targets and guardians of a position
     accounting    money, margin, sizes, limits, funding, net asset value
     prices        order book, orders by price, the range in which nothing happens

@@ -30,7 +30,7 @@ from bot.service.views.responses import OperationRefused, ServiceAnswer, status_
 from bot.venue.model.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
 from bot.venue.model.state import OrderSpec, event_id
 from bot.venue.orders.orders import OrderPlaced
-from bot.venue.orders.quote_draft import OrderQuote
+from bot.venue.orders.preview_draft import OrderPreview
 from bot.wire import (
     INTERVAL_MS,
     AccountSnapshot,
@@ -117,11 +117,11 @@ class LocalPort:
             _raise(no.refusal, no.status, reads=True)
         self._plans += 1
         token = f"cft_{self._plans:028d}"
-        quoted = exchange.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, self.key))
-        if isinstance(quoted, Refusal):
-            _raise(quoted, reads=True)
-        assert isinstance(quoted, OrderQuote)
-        plan = Plan.model_validate_json(json.dumps(account_views.plan(quoted)))
+        preview = exchange.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, self.key))
+        if isinstance(preview, Refusal):
+            _raise(preview, reads=True)
+        assert isinstance(preview, OrderPreview)
+        plan = Plan.model_validate_json(json.dumps(account_views.plan(preview)))
         return PlanResult(plan=plan, confirm_token=token, expires_at=exchange.state.now_ms + PLAN_TTL_REAL_MS)
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> PlacedOrder:

@@ -49,7 +49,7 @@ from bot.venue.model.state import (
 )
 from bot.venue.orders.open_orders import OrderCanceled, unprotected
 from bot.venue.orders.orders import OrderPlaced
-from bot.venue.orders.quote_draft import OrderQuote
+from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.orders.suggestion import Suggestion, suggest
 from bot.venue.protection.brackets import refuse_r
 from bot.wire.base import aliases, encode
@@ -111,11 +111,11 @@ class OrderOperations(OperationExecutor):
         self.machine.catch_up()
         ttl = self.plan_ttl_ms()
         command = StorePlan(principal.account, spec, token_digest(token), ttl, request.max_drift_bps, principal.key)
-        quoted = self.machine.run(command)
-        if isinstance(quoted, Refusal):
-            return self.refusal(quoted, context)
-        assert isinstance(quoted, OrderQuote)
-        plan = account_views.plan(quoted)
+        preview = self.machine.run(command)
+        if isinstance(preview, Refusal):
+            return self.refusal(preview, context)
+        assert isinstance(preview, OrderPreview)
+        plan = account_views.plan(preview)
         plan["warnings"] += _of_guardians(request)
         return ServiceAnswer.ok(
             {

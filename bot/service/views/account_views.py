@@ -27,7 +27,7 @@ from bot.venue.model.state import (
     side_name,
 )
 from bot.venue.orders.open_orders import unprotected
-from bot.venue.orders.quote_draft import OrderQuote
+from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.orders.suggestion import Suggestion
 from bot.venue.prices.book import book
 from bot.venue.protection.brackets import resolve_bracket
@@ -235,38 +235,38 @@ def guardians(account: VenueAccount) -> list[Body]:
     return [guardian(account, armed) for armed in account.guardians.values()]
 
 
-# ── Quotes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Plans ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def warnings(found: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> list[Body]:
     return [{"code": code, "message": message} for code, message in found]
 
 
-def plan(quoted: OrderQuote) -> Body:
+def plan(preview: OrderPreview) -> Body:
     return {
-        "coin": quoted.coin,
-        "market": market_name(quoted.coin),
-        "side": side_name(quoted.side),
-        "intent": quoted.intent,
-        "type": quoted.type,
-        "size": format_e8(quoted.size),
-        "fillSize": format_e8(quoted.fill_size),
-        "notionalUsd": format_e8(quoted.notional),
-        "midPx": format_e8(quoted.mid),
-        "estPx": opt(quoted.est_px),
-        "boundPx": format_e8(quoted.bound_px),
-        "slippageBps": num(quoted.slippage_bps),
-        "feeUsd": format_e8(quoted.fee),
-        "leverage": quoted.leverage,
-        "leverageClamped": quoted.clamped,
-        "marginUsd": format_e8(quoted.margin),
-        "liquidationPx": opt(quoted.liquidation_px),
-        "bracket": bracket(quoted.bracket),
-        "riskUsd": opt(quoted.risk),
-        "guardians": [guardian_spec(spec) for spec in quoted.guardians],
-        "maxDriftBps": quoted.max_drift_bps,
-        "protected": quoted.protected,
-        "warnings": warnings(quoted.warnings),
+        "coin": preview.coin,
+        "market": market_name(preview.coin),
+        "side": side_name(preview.side),
+        "intent": preview.intent,
+        "type": preview.type,
+        "size": format_e8(preview.size),
+        "fillSize": format_e8(preview.fill_size),
+        "notionalUsd": format_e8(preview.notional),
+        "midPx": format_e8(preview.mid),
+        "estPx": opt(preview.est_px),
+        "boundPx": format_e8(preview.bound_px),
+        "slippageBps": num(preview.slippage_bps),
+        "feeUsd": format_e8(preview.fee),
+        "leverage": preview.leverage,
+        "leverageClamped": preview.clamped,
+        "marginUsd": format_e8(preview.margin),
+        "liquidationPx": opt(preview.liquidation_px),
+        "bracket": bracket(preview.bracket),
+        "riskUsd": opt(preview.risk),
+        "guardians": [guardian_spec(spec) for spec in preview.guardians],
+        "maxDriftBps": preview.max_drift_bps,
+        "protected": preview.protected,
+        "warnings": warnings(preview.warnings),
     }
 
 

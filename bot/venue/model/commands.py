@@ -341,7 +341,7 @@ class PlaceOrder:
 
 @dataclass(slots=True)
 class StorePlan:
-    """A dry run: quote the order and store the plan under `token`, the digest of the confirm token."""
+    """A dry run: preview the order and store the plan under `token`, the digest of the confirm token."""
 
     account: str
     order: OrderSpec

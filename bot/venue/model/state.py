@@ -548,7 +548,7 @@ class Grant:
 class VenuePlan:
     """A stored dry run.
 
-    `state` open | used | refused | armed (a schedule with its order); a used plan has its trade. `shrinks`: its quote
+    `state` open | used | refused | armed (a schedule with its order); a used plan has its trade. `shrinks`: its preview
     opens nothing.
     """
 
@@ -830,8 +830,8 @@ class State:
     commands: int = 0
     deadlines: list[tuple[int, int, int, str, str]] = field(default_factory=list, repr=False, compare=False)
     fresh: list[Event] = field(default_factory=list, repr=False, compare=False)
-    # The quote of the last plan, for a confirm that comes next: (command, token, Quote).
-    quoted: tuple[int, str, Any] | None = field(default=None, repr=False, compare=False)
+    # The preview of the last plan, for a confirm that comes next: (command, token, OrderPreview).
+    preview: tuple[int, str, Any] | None = field(default=None, repr=False, compare=False)
 
 
 # Values of the order path: made of all fields at once, without Python code.

@@ -1,4 +1,4 @@
-"""Orders from the quote to the fill: what an order would do, its plan, its execution and its end.
+"""Orders from the preview to the fill: what an order would do, its plan, its execution and its end.
 
-Start with `quote`.
+Start with `preview`.
 """

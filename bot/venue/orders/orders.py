@@ -1,4 +1,4 @@
-"""Orders and closes of callers: checked by a quote, then executed."""
+"""Orders and closes of callers: checked by a preview, then executed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from bot.venue.model.state import (
     VenuePosition,
     VenueTrade,
 )
-from bot.venue.orders import exits, open_orders, order_fills, quote
-from bot.venue.orders.quote_draft import OrderQuote
+from bot.venue.orders import exits, open_orders, order_fills
+from bot.venue.orders.preview import preview_order
+from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.prices.book import walk
 from bot.venue.storage import pages
 
@@ -73,70 +74,72 @@ def place(state: State, account: VenueAccount, key: VenueKey | None, command: Pl
     """Check and execute one order."""
     if refused := fenced(state, account, command):
         return refused
-    quoted = quote.quote(state, account, command.order, key)
-    if isinstance(quoted, Refusal):
-        return quoted
-    return execute(state, account, command.order, quoted, key, command.request_id, command.idempotency_key)
+    preview = preview_order(state, account, command.order, key)
+    if isinstance(preview, Refusal):
+        return preview
+    return execute(state, account, command.order, preview, key, command.request_id, command.idempotency_key)
 
 
 def execute(
     state: State,
     account: VenueAccount,
     spec: OrderSpec,
-    quoted: OrderQuote,
+    preview: OrderPreview,
     key: VenueKey | None,
     request_id: str | None,
     idempotency_key: str | None,
 ) -> OrderPlaced:
-    """Execute a quote: fill now, or rest, or wait for the next point."""
+    """Execute a previewed order: fill now, or rest, or wait for the next point."""
     market = state.markets[spec.coin]
     held = account.positions.get(spec.coin)
-    if held is not None and held.side == spec.side and quoted.leverage != held.leverage:
+    if held is not None and held.side == spec.side and preview.leverage != held.leverage:
         position, _ = position_at_its_turn(account, market)
         if position is not None and position.side == held.side:
-            change_leverage(state, account, market, held, quoted.leverage)
-    # An order no larger than the opposite position was quoted as a close. It stays reduce-only even if the position
+            change_leverage(state, account, market, held, preview.leverage)
+    # An order no larger than the opposite position was previewed as a close. It stays reduce-only even if the position
     # shrinks before it fills.
     order = VenueOrder(
         number=next_oid(account),
         account=account.id,
         coin=spec.coin,
         kind=spec.type,
-        side=quoted.side,
+        side=preview.side,
         buy=spec.side,
-        size=quoted.size,
+        size=preview.size,
         created_ms=state.now_ms,
         limit_px=spec.limit_px,
         stop_leg=spec.stop,
         target_leg=spec.target,
-        guardians=quoted.guardians,
+        guardians=preview.guardians,
         require_protection=spec.require_protection,
-        reduce_only=not quoted.opening,
-        leverage=quoted.leverage,
-        bound_px=quoted.bound_px,
+        reduce_only=not preview.opening,
+        leverage=preview.leverage,
+        bound_px=preview.bound_px,
         slippage_bps=spec.slippage_bps,
         source=spec.source,
         idempotency_key=idempotency_key,
         request_id=request_id,
         key=key.id if key is not None else None,
         born=market.point,
-        opens=quoted.size - quoted.reduce if quoted.reduce else None,
+        opens=preview.size - preview.reduce if preview.reduce else None,
     )
-    trade = open_trade(state, account, order, kind=spec.type, intent=quoted.intent, side=quoted.side, size=quoted.size)
-    if state.rules.fill_at == "next" and (spec.type == "market" or quoted.fills):
-        if spec.type == "market" and not quoted.reduce:
+    trade = open_trade(
+        state, account, order, kind=spec.type, intent=preview.intent, side=preview.side, size=preview.size
+    )
+    if state.rules.fill_at == "next" and (spec.type == "market" or preview.fills):
+        if spec.type == "market" and not preview.reduce:
             order.usd = spec.usd
-        open_orders.keep_until_next_point(state, account, market, order, quoted.margin + quoted.fee + quoted.rebate)
+        open_orders.keep_until_next_point(state, account, market, order, preview.margin + preview.fee + preview.rebate)
     else:
-        armed = order_fills.take(state, account, market, order, trade, quoted.fills)
+        armed = order_fills.take(state, account, market, order, trade, preview.fills)
         rest = order.size - order.filled
         if rest and spec.type == "limit":
             open_orders.rest_at_limit(account, market, order)
             emit_order(state, account, order, "open")
         else:
             order_fills.finish(state, trade, reason="slippage_bound" if rest else None)
-        return OrderPlaced(trade, quoted.clamped, tuple(quoted.warnings), armed, quoted.protected)
-    return OrderPlaced(trade, quoted.clamped, tuple(quoted.warnings), protected=quoted.protected)
+        return OrderPlaced(trade, preview.clamped, tuple(preview.warnings), armed, preview.protected)
+    return OrderPlaced(trade, preview.clamped, tuple(preview.warnings), protected=preview.protected)
 
 
 def change_leverage(
@@ -144,7 +147,7 @@ def change_leverage(
 ) -> None:
     """Set an open position's leverage; margin of an isolated position moves to or from the balance.
 
-    The quote has checked that it is affordable.
+    The preview has checked that it is affordable.
     """
     if position.isolated:
         delta = leverage_margin(market, position, leverage)

@@ -10,17 +10,18 @@ from bot.errors import Refusal
 from bot.venue.model.commands import ConfirmPlan, StorePlan
 from bot.venue.model.numbers import BPS, text_of
 from bot.venue.model.state import DAY_MS, PLAN_KEPT_MS, PLANS_KEPT, OrderSpec, State, VenueAccount, VenueKey, VenuePlan
-from bot.venue.orders import orders, quote
-from bot.venue.orders.quote_draft import OrderQuote
+from bot.venue.orders import orders
+from bot.venue.orders.preview import preview_order
+from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.storage import pages
 
 
-def store_plan(state: State, account: VenueAccount, key: VenueKey | None, command: StorePlan) -> OrderQuote | Refusal:
-    """Quote a dry run, and store it as a plan for one confirm."""
-    quoted = quote.quote(state, account, command.order, key)
-    if isinstance(quoted, Refusal):
-        return quoted
-    quoted.max_drift_bps = command.max_drift_bps
+def store_plan(state: State, account: VenueAccount, key: VenueKey | None, command: StorePlan) -> OrderPreview | Refusal:
+    """Preview an order, and store it as a plan for one confirm."""
+    preview = preview_order(state, account, command.order, key)
+    if isinstance(preview, Refusal):
+        return preview
+    preview.max_drift_bps = command.max_drift_bps
     plans = state.plans
     # Plans expire in the order they were made, so the first is the oldest.
     while plans:
@@ -38,14 +39,14 @@ def store_plan(state: State, account: VenueAccount, key: VenueKey | None, comman
         account.id,
         command.key,
         command.order,
-        quoted.mid,
+        preview.mid,
         state.now_ms,
         state.now_ms + command.ttl_ms,
         command.max_drift_bps,
-        shrinks=quoted.intent == "close",
+        shrinks=preview.intent == "close",
     )
-    state.quoted = (state.commands, command.token, quoted)
-    return quoted
+    state.preview = (state.commands, command.token, preview)
+    return preview
 
 
 def _keep_spent(state: State, plans: Iterable[VenuePlan]) -> None:
@@ -107,13 +108,13 @@ def confirm(
             details={"midAtPlan": text_of(plan.mid), "midNow": text_of(market.mid)},
         )
     order = replace(plan.order, reduce_only=True) if command.reduce_only else plan.order
-    quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, order, key)
-    if isinstance(quoted, Refusal):
+    preview = _previewed_just_now(state, plan, command) or preview_order(state, account, order, key)
+    if isinstance(preview, Refusal):
         plan.state = "refused"
         # The token is used up, so the caller needs another plan.
-        code = "plan_stale" if quoted.code == "insufficient_depth" else quoted.code
-        return replace(quoted, code=code, fix={"action": "replan"})
-    placed = orders.execute(state, account, order, quoted, key, command.request_id, command.idempotency_key)
+        code = "plan_stale" if preview.code == "insufficient_depth" else preview.code
+        return replace(preview, code=code, fix={"action": "replan"})
+    placed = orders.execute(state, account, order, preview, key, command.request_id, command.idempotency_key)
     plan.state, plan.trade = "used", placed.trade.id
     return placed
 
@@ -155,15 +156,15 @@ def _used(trade: str | None) -> Refusal:
     )
 
 
-def _quoted_just_now(state: State, plan: VenuePlan, command: ConfirmPlan) -> OrderQuote | None:
-    """The plan's own quote if its confirm is the next command, by the same key, on the same day.
+def _previewed_just_now(state: State, plan: VenuePlan, command: ConfirmPlan) -> OrderPreview | None:
+    """The plan's own preview if its confirm is the next command, by the same key, on the same day.
 
-    A new quote would be equal.
+    A new preview would be equal.
     """
-    last = state.quoted
+    last = state.preview
     if last is None or last[0] + 1 != state.commands or last[1] != plan.token or command.key != plan.key:
         return None
     if state.now_ms // DAY_MS != plan.made_ms // DAY_MS:
         return None
-    quoted: OrderQuote = last[2]
-    return quoted
+    preview: OrderPreview = last[2]
+    return preview

@@ -289,7 +289,7 @@ def lacks_stop(
     maker: bool,
 ) -> bool:
     """True if these fills of an entry would open a position without the stop that the order was accepted with. The stop
-    (or the one that defines R) may have ended, or lie beyond the new liquidation price. For a cross account the quote
+    (or the one that defines R) may have ended, or lie beyond the new liquidation price. For a cross account the preview
     has checked that price.
     """
     is_isolated = market.spec.margin_mode == "isolated"

@@ -39,7 +39,7 @@ _STORED_NAMES: Final = {
 }
 _DERIVED: Final = {
     "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
-    "State": {"deadlines", "fresh", "quoted"},
+    "State": {"deadlines", "fresh", "preview"},
 }
 # types that JSON has too
 _PLAIN: Final = frozenset({"int", "str", "bool", "None"})

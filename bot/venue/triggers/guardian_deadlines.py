@@ -10,7 +10,8 @@ from bot import cron
 from bot.errors import Refusal
 from bot.venue.accounting import ledger, limits
 from bot.venue.model.state import OrderSpec, State, VenueAccount, VenueGuardian, VenueKey, guardian_id, trade_id
-from bot.venue.orders import orders, quote
+from bot.venue.orders import orders
+from bot.venue.orders.preview import preview_order
 from bot.venue.prices import index
 from bot.venue.protection.protection import emit_guardian
 from bot.venue.triggers import guardian_actions, matching
@@ -78,14 +79,14 @@ def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian)
         with _prices_of_now(state):
             guardian_actions.act(state, account, guardian, spec.action, "schedule")
         return
-    quoted = _refuse_caller(state, spec.order, key) or quote.quote(state, account, spec.order, key)
-    if isinstance(quoted, Refusal):
-        emit_guardian(state, account, guardian, "fired", reason="skipped", code=quoted.code)
+    preview = _refuse_caller(state, spec.order, key) or preview_order(state, account, spec.order, key)
+    if isinstance(preview, Refusal):
+        emit_guardian(state, account, guardian, "fired", reason="skipped", code=preview.code)
         return
     trade = trade_id(account, account.trade_seq + 1)
     value = ledger.account_value(state, account)
     emit_guardian(state, account, guardian, "fired", reason="schedule", value=value, trades=(trade,))
-    placed = orders.execute(state, account, spec.order, quoted, key, None, None)
+    placed = orders.execute(state, account, spec.order, preview, key, None, None)
     assert placed.trade.id == trade
     placed.trade.guardian = guardian_id(account, guardian.number)
     matching.sweep(state, state.markets[spec.order.coin])
@@ -108,7 +109,7 @@ def _refuse_caller(state: State, order: OrderSpec, key: VenueKey | None) -> Refu
         return None
     if (ended := _end_of(state, key)) is not None:
         return ended
-    # An unknown market is refused by its quote.
+    # An unknown market is refused by its preview.
     market = state.markets.get(order.coin)
     if market is not None and not limits.has_scope(key, market.spec):
         return Refusal("forbidden", f"the key that armed this schedule lacks the scope for {order.coin}")

@@ -1,4 +1,4 @@
-"""A quote: the answer of a dry run, and what an order is executed by."""
+"""A preview: the answer of a dry run, and what an order is executed by."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Warning_ = tuple[str, str]
 
 # It names the whole state, so it has no repr and compares by identity.
 @dataclass(slots=True, repr=False, eq=False)
-class OrderQuote:
+class OrderPreview:
     """The checks of an order against the present state.
 
-    Each step of `quote` sets the fields that later steps and the readers use.
+    Each step of `preview_order` sets the fields that later steps and the readers use.
     """
 
     state: State

@@ -1,6 +1,6 @@
 """What an order would do now: size, price, margin, protection, or the rule that refuses it.
 
-Only reads. Plans and orders start with a quote.
+Only reads. Plans and orders start with a preview.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from bot.venue.model import outcome
 from bot.venue.model.numbers import E8, div_up, fee_of, text_of
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import OrderSpec, State, VenueAccount, VenueKey
-from bot.venue.orders.quote_draft import OrderQuote
-from bot.venue.orders.quote_protection import set_bracket, set_guardians, set_protection
+from bot.venue.orders.preview_draft import OrderPreview
+from bot.venue.orders.preview_protection import set_bracket, set_guardians, set_protection
 from bot.venue.prices.book import walk
 from bot.venue.protection import guardians
 
@@ -52,10 +52,12 @@ WIDE_SPREAD_BPS: Final = 50
 NEAR_LIQUIDATION_PCT: Final = 2
 
 
-def quote(state: State, account: VenueAccount, order: OrderSpec, key: VenueKey | None = None) -> OrderQuote | Refusal:
+def preview_order(
+    state: State, account: VenueAccount, order: OrderSpec, key: VenueKey | None = None
+) -> OrderPreview | Refusal:
     """Check an order against the present state without changing it.
 
-    Returns the quote, or the refusal of the first rule that fails.
+    Returns the preview, or the refusal of the first rule that fails.
     """
     market = state.markets.get(order.coin)
     if market is None:
@@ -66,7 +68,7 @@ def quote(state: State, account: VenueAccount, order: OrderSpec, key: VenueKey |
         return refused
     position, _ = position_at_its_turn(account, market)
     limit, full = order.type == "limit", market.spec.margin_mode == "full"
-    draft = OrderQuote(state, account, order, key, market, position, limit, full, warnings=[])
+    draft = OrderPreview(state, account, order, key, market, position, limit, full, warnings=[])
     refused = _set_size(draft) or _refuse_size(draft) or _set_leverage(draft) or _set_fills(draft)
     if refused is not None:
         return refused
@@ -85,7 +87,7 @@ def quote(state: State, account: VenueAccount, order: OrderSpec, key: VenueKey |
 # ── Size and price ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _set_size(draft: OrderQuote) -> Refusal | None:
+def _set_size(draft: OrderPreview) -> Refusal | None:
     order, market, position = draft.order, draft.market, draft.position
     mid, buy, limit = market.mid, order.side, draft.limit
     draft.mid = mid
@@ -130,12 +132,12 @@ def _set_size(draft: OrderQuote) -> Refusal | None:
     return None
 
 
-def _slippage_bps(draft: OrderQuote) -> int:
+def _slippage_bps(draft: OrderPreview) -> int:
     bps = draft.order.slippage_bps
     return draft.market.spec.slippage_bps if bps is None else bps
 
 
-def _refuse_size(draft: OrderQuote) -> Refusal | None:
+def _refuse_size(draft: OrderPreview) -> Refusal | None:
     """Refuse an order below the minimum, or an opening in a market with strict hours while its outside price is
     closed.
     """
@@ -165,7 +167,7 @@ def _refuse_size(draft: OrderQuote) -> Refusal | None:
     return None
 
 
-def _set_leverage(draft: OrderQuote) -> Refusal | None:
+def _set_leverage(draft: OrderPreview) -> Refusal | None:
     position = draft.position
     draft.leverage, draft.clamped = position.leverage if position is not None and not draft.opening else 1, False
     if draft.opening:
@@ -178,7 +180,7 @@ def _set_leverage(draft: OrderQuote) -> Refusal | None:
     return None
 
 
-def _set_fills(draft: OrderQuote) -> Refusal | None:
+def _set_fills(draft: OrderPreview) -> Refusal | None:
     """The fills that the book gives now."""
     size = draft.size
     draft.fills = walk(draft.market, draft.market.mid, draft.order.side, size, draft.bound_px)
@@ -201,7 +203,7 @@ def _set_fills(draft: OrderQuote) -> Refusal | None:
     return None
 
 
-def _set_cost(draft: OrderQuote) -> None:
+def _set_cost(draft: OrderPreview) -> None:
     """Notional, entry price, margin and fee."""
     spec, buy, size, reduce, leverage = draft.market.spec, draft.order.side, draft.size, draft.reduce, draft.leverage
     fills, fill_size, fill_notional = draft.fills, draft.fill_size, draft.fill_notional
@@ -234,7 +236,7 @@ def _set_cost(draft: OrderQuote) -> None:
 # ── Limits and margin ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _refuse_limits(draft: OrderQuote) -> Refusal | None:
+def _refuse_limits(draft: OrderPreview) -> Refusal | None:
     """Refuse an order that exceeds caps, the number of open orders, or free margin."""
     state, account, order, market = draft.state, draft.account, draft.order, draft.market
     if not draft.opening:
@@ -263,7 +265,7 @@ def _refuse_limits(draft: OrderQuote) -> Refusal | None:
     return refuse_margin(market, order.side, reduce, needed, needed - own, free, leverage, order, unit_cost, first_px)
 
 
-def _set_liquidation(draft: OrderQuote) -> None:
+def _set_liquidation(draft: OrderPreview) -> None:
     """Liquidation prices of the positions that the order would leave."""
     state, account, market, position = draft.state, draft.account, draft.market, draft.position
     buy, fills, leverage, fee = draft.order.side, draft.fills, draft.leverage, draft.fee
@@ -293,7 +295,7 @@ def _set_liquidation(draft: OrderQuote) -> None:
 # ── The answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _warn(draft: OrderQuote) -> None:
+def _warn(draft: OrderPreview) -> None:
     market, liquidation, warnings = draft.market, draft.liquidation_px, draft.warnings
     if draft.opening and market.external == "closed":
         text = "the outside price is closed: the spread is wider, the book thinner, and it may reopen elsewhere"

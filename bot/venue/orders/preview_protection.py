@@ -1,4 +1,4 @@
-"""The protection of a quote: its bracket, its guardians, and whether the position that it leaves has a stop."""
+"""The protection of a previewed order: its bracket, its guardians, and whether the position it leaves has a stop."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from bot.venue.accounting.order_sizes import invalid
 from bot.venue.model.numbers import text_of
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import OrderSpec
-from bot.venue.orders.quote_draft import OrderQuote
+from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.protection import guardians
 from bot.venue.protection.brackets import resolve_bracket
 
 
-def set_bracket(draft: OrderQuote) -> Refusal | None:
+def set_bracket(draft: OrderPreview) -> Refusal | None:
     order, market = draft.order, draft.market
     draft.bracket = None
     if not draft.opening and (attached := _attached(order)):
@@ -48,7 +48,7 @@ def _attached(order: OrderSpec) -> str | None:
     return "guardians" if order.guardians else None
 
 
-def set_guardians(draft: OrderQuote) -> Refusal | None:
+def set_guardians(draft: OrderPreview) -> Refusal | None:
     draft.guardians = ()
     order = draft.order
     if not order.guardians:
@@ -66,11 +66,11 @@ def set_guardians(draft: OrderQuote) -> Refusal | None:
     return guardians.refuse_inline(specs, has_r=has_r)
 
 
-def _has_stop(draft: OrderQuote) -> bool:
+def _has_stop(draft: OrderPreview) -> bool:
     return draft.bracket is not None and draft.bracket.stop is not None
 
 
-def set_protection(draft: OrderQuote) -> Refusal | None:
+def set_protection(draft: OrderPreview) -> Refusal | None:
     """Set whether the position that the order leaves has a stop."""
     if not draft.opening:
         draft.protected = _protects_rest(draft)
@@ -92,7 +92,7 @@ def set_protection(draft: OrderQuote) -> Refusal | None:
     return None
 
 
-def _protects_rest(draft: OrderQuote) -> bool:
+def _protects_rest(draft: OrderPreview) -> bool:
     """True if a stop covers the rest of the position after a reducing order, or nothing is left."""
     position = draft.position
     if position is None or position.size <= draft.fill_size:
@@ -101,7 +101,7 @@ def _protects_rest(draft: OrderQuote) -> bool:
     return guardians.can_fire(guardians.held_stop(draft.account, position), position.side, left_at)
 
 
-def _protects_opening(draft: OrderQuote) -> tuple[bool, str | None]:
+def _protects_opening(draft: OrderPreview) -> tuple[bool, str | None]:
     """Whether an opening order has a stop that can fire, and what is wrong with a stop that cannot."""
     account, same, buy = draft.account, draft.same, draft.order.side
     protected, dead_stop = _has_stop(draft), None
@@ -128,7 +128,7 @@ def _dead(stop_px: int, liquidation: int) -> str:
     return f"the position's stop {text_of(stop_px)} would lie beyond the liquidation price {text_of(liquidation)}"
 
 
-def _warn_until_filled(draft: OrderQuote) -> None:
+def _warn_until_filled(draft: OrderPreview) -> None:
     """Warn that the present position does not have the bracket of a limit order before it fills."""
     position = draft.position
     if not draft.limit or position is None or (draft.fill_size >= draft.reduce and draft.fill_size):
