@@ -164,6 +164,9 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
+NETWORK_PATTERN: Final = r"^(testnet|mainnet|[1-9][0-9]{0,4})$"
+
+
 class LivePricesSettings(Section):
     """Live prices of an exchange for the crypto markets of the embedded service."""
 
@@ -175,7 +178,7 @@ class LivePricesSettings(Section):
     )
     network: str | None = Field(
         default=None,
-        pattern=r"^(testnet|mainnet|[1-9][0-9]{0,4})$",
+        pattern=NETWORK_PATTERN,
         description="For hyperliquid: testnet, mainnet, or the port of a local exchange on this machine.",
     )
     markets: dict[Coin, Symbol] = Field(
@@ -219,6 +222,32 @@ class AccountSettings(Section):
         default=None,
         description="Live prices of an exchange, or a list of several, for the embedded service. None: simulated.",
     )
+    exchange: Literal["hyperliquid"] | None = Field(
+        default=None, description="The embedded service follows an account at this exchange and sends nothing there."
+    )
+    network: str | None = Field(
+        default=None,
+        pattern=NETWORK_PATTERN,
+        description="For an exchange: testnet, mainnet, or the port of a local exchange on this machine.",
+    )
+    address: str | None = Field(
+        default=None, pattern=r"^0x[0-9a-fA-F]{40}$", description="For an exchange: the address of the account."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _embedded_for_exchange(cls, value: Any) -> Any:
+        """An account at an exchange needs no base_url: the embedded service follows it."""
+        if isinstance(value, Mapping) and value.get("exchange") is not None and "base_url" not in value:
+            return {**value, "base_url": "embedded"}
+        return value
+
+    @property
+    def followed(self) -> str | None:
+        """The account at an exchange, as --exchange-account takes it."""
+        if self.exchange is None or self.network is None or self.address is None:
+            return None
+        return f"{self.exchange}:{self.network}:{self.address.lower()}"
 
     @property
     def embedded(self) -> bool:
@@ -233,6 +262,17 @@ class AccountSettings(Section):
         if problem is not None:
             raise _no(problem.replace("must be", "must be `embedded` or"))
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _whole_exchange(self) -> Self:
+        for name in ("network", "address"):
+            if self.exchange is None and getattr(self, name) is not None:
+                _refuse([((name,), "belongs to `exchange`; name one or remove this key")])
+            if self.exchange is not None and getattr(self, name) is None:
+                _refuse([((name,), "is required with `exchange`")])
+        if self.exchange is not None and not self.embedded:
+            _refuse([(("exchange",), "needs `base_url: embedded`; remove `base_url`")])
+        return self
 
     @model_validator(mode="after")
     def _key_for_others(self) -> Self:
@@ -684,11 +724,21 @@ class Settings(Section):
         problems += _shared_markets(self.strategies)
         if not self.account.embedded and "embedded" in self.model_fields_set:
             problems.append((("embedded",), "needs `base_url: embedded`; set it or remove this section"))
-        if self.account.prices is not None and (self.embedded.clock != "real" or self.embedded.data):
-            problems.append(
-                (("account", "prices"), "needs embedded.clock real and no embedded.data; remove these keys")
-            )
-        if self.account.embedded and self.dead_man is not None:
+        for name in ("prices", "exchange"):
+            has_own_time = self.embedded.clock != "real" or self.embedded.data
+            if getattr(self.account, name) is not None and has_own_time:
+                problems.append(
+                    (("account", name), "needs embedded.clock real and no embedded.data; remove these keys")
+                )
+        if self.account.exchange is not None:
+            # A guardian acts by orders, and none is sent there.
+            if self.dead_man is not None:
+                problems.append(
+                    (("dead_man",), "cannot act on an account that is only followed; write `dead_man: off`")
+                )
+            if self.guardians:
+                problems.append((("guardians",), "cannot act on an account that is only followed; remove this section"))
+        elif self.account.embedded and self.dead_man is not None:
             least = heartbeat_seconds_min(self.embedded.speed)
             if self.dead_man.heartbeat_seconds < least:
                 problems.append(

@@ -32,6 +32,12 @@ FOLLOW_S: Final = 0.5
 WATCH_S: Final = 1.0
 # least difference between the clocks of the service and of its prices that is shown
 APART_MS: Final = 1_000
+# What the money of an account is, by the environment that the service reports.
+MONEY_OF: Final = {
+    "sandbox": ", play money",
+    "local": ", play money of a local exchange",
+    "testnet": ", play money of a test network",
+}
 # number of lines that the daemon keeps in memory
 LINES_MAX: Final = 2_000
 
@@ -471,12 +477,12 @@ def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
 
 
 def _money(told: Mapping[str, Any]) -> str:
-    """`play money` or `REAL MONEY`, as the service reports it."""
+    """`play money` or `REAL MONEY`, as the service reports it. An environment that is not known is real money."""
     environment = (told.get("service") or {}).get("environment")
     if environment is None:
         # The service, or a daemon of an older version, does not report it.
         return ""
-    return ", play money" if environment == "sandbox" else f", REAL MONEY ({environment})"
+    return MONEY_OF.get(environment, f", REAL MONEY ({environment})")
 
 
 def _profit(told: Mapping[str, Any]) -> str:

@@ -111,6 +111,8 @@ class Embedded:
     # sources of live prices, as --prices takes them
     prices: tuple[str, ...] = ()
     port: int = 0
+    # the account at an exchange that the service follows, as --exchange-account takes it
+    followed: str | None = None
     # why the service does not run, while `keep_alive` cannot start it
     trouble: str | None = None
     _is_given_up: bool = field(default=False, repr=False)
@@ -119,7 +121,7 @@ class Embedded:
     @property
     def ready_s(self) -> float:
         """How long a start may take."""
-        return READY_LIVE_S if self.prices else READY_S
+        return READY_LIVE_S if self.prices or self.followed else READY_S
 
     @property
     def socket(self) -> Path:
@@ -316,6 +318,8 @@ class Embedded:
             given += ["--markets", ",".join(self.markets)]
         for source in self.prices:
             given += ["--prices", source]
+        if self.followed is not None:
+            given += ["--exchange-account", self.followed]
         for coin, path in self.data:
             given += ["--data", f"{coin}={path.resolve()}"]
         if self.speed > UNLIMITED_FROM_SPEED:
@@ -331,6 +335,7 @@ class Embedded:
             "markets": list(self.markets),
             "data": [[coin, str(path.resolve())] for coin, path in self.data],
             "prices": list(self.prices),
+            **({} if self.followed is None else {"followed": self.followed}),
         }
 
     def _stored_options(self) -> Any:
@@ -429,7 +434,11 @@ def _python() -> list[str]:
 
 def service_prices(settings: Settings) -> tuple[str, ...]:
     """The sources of live prices that a config names, as --prices takes them."""
-    prices = settings.account.prices
+    account = settings.account
+    prices = account.prices
+    if prices is None and account.exchange is not None:
+        # The account is valued at the prices of its own exchange.
+        return (f"{account.exchange}:{account.network}",)
     if not isinstance(prices, tuple):
         return () if prices is None else (f"{prices.source}:{prices.place}",)
     return tuple(

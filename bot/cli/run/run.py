@@ -155,6 +155,8 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
 
     account, dead_man = settings.account, settings.dead_man
     service = f"embedded, play money, clock {settings.embedded.clock}" if account.embedded else account.base_url
+    if account.followed is not None:
+        service = f"embedded, follows {account.followed} and sends nothing there"
     for line in (
         f"service     {service}",
         *strategy_lines(settings),
@@ -235,6 +237,7 @@ def _service_of(settings: Settings) -> Embedded:
         markets=service_markets(settings),
         data=tuple((data_file.market, data_file.file) for data_file in section.data),
         prices=service_prices(settings),
+        followed=settings.account.followed,
         port=section.port,
     )
 

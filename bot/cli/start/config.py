@@ -113,13 +113,18 @@ def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed
     }
 
 
+def _service(settings: Settings) -> str:
+    account = settings.account
+    if account.followed is not None:
+        return f"the embedded service, follows {account.followed} and sends nothing there"
+    return "the embedded service, play money" if account.embedded else account.base_url
+
+
 def _lines(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_over: list[str]) -> Iterator[str]:
     """The checked config for a reader: a line for the service, each strategy, each timer and each place that
     matters.
     """
-    yield (
-        f"service     {'the embedded service, play money' if settings.account.embedded else settings.account.base_url}"
-    )
+    yield f"service     {_service(settings)}"
     for strategy in settings.strategies:
         loss = (
             ""

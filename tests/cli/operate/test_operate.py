@@ -142,6 +142,13 @@ def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is()
     assert look._profit(told).startswith("today -1.25 USD, total -15.00 USD (")
     assert look._money(told) == ", REAL MONEY (production)"
     assert look._money({"service": {"environment": None}}) == ""
+    for environment, text in (
+        ("sandbox", ", play money"),
+        ("local", ", play money of a local exchange"),
+        ("testnet", ", play money of a test network"),
+        ("mainnet", ", REAL MONEY (mainnet)"),
+    ):
+        assert look._money({"service": {"environment": environment}}) == text
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,12 @@ import httpx
 import pytest
 from hyperliquid.exchange import Exchange
 
+from bot.clock import HOUR_MS, SystemClock
 from bot.errors import ConfigError
+from bot.model.events import OrderChanged
 from bot.service.exchange_accounts.account_options import FollowedAccount
 from bot.service.host import HostOptions, Service, build
+from bot.service.views import event_views
 from bot.testing.hyperliquid import LocalExchange
 from bot.venue.accounting import nav
 from bot.venue.model.numbers import E8
@@ -36,9 +39,9 @@ FUNDED = pytest.mark.hyperliquid(accounts={ADDRESS: "100000"}, clock="real")
 class Hand:
     """A person who trades on the exchange's own page."""
 
-    def __init__(self, exchange: LocalExchange) -> None:
+    def __init__(self, exchange: LocalExchange, wallet: Any = WALLET) -> None:
         self.exchange = exchange
-        self.sdk = Exchange(WALLET, exchange.base_url)
+        self.sdk = Exchange(wallet, exchange.base_url)
 
     def trade(self, size: float, coin: str = "BTC") -> None:
         """Buy at once; a negative size sells."""
@@ -72,10 +75,12 @@ async def running(options: HostOptions) -> AsyncIterator[Service]:
         await service.stop()
 
 
-async def until(is_so: Callable[[], bool], seconds: float = 40) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_so():
-            await asyncio.sleep(0.02)
+async def until(is_so: Callable[[], bool], seconds: float = 40, show: Callable[[], object] = lambda: "") -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not is_so():
+                await asyncio.sleep(0.02)
+    assert is_so(), show()
 
 
 def account_of(service: Service) -> VenueAccount:
@@ -123,7 +128,7 @@ async def test_hand_trades_become_events_and_the_books_equal_the_exchange(
         await asyncio.to_thread(hand.trade, 0.3, "ETH")
         await until(lambda: size_of(service) == -E8 // 100 and size_of(service, "ETH") == 3 * E8 // 10)
         assert cash_of(service) == hand.raw()
-        await asyncio.to_thread(hand.rest, 0.01, 80_000)
+        order_id = await asyncio.to_thread(hand.rest, 0.01, 80_000)
         await until(lambda: len(account_of(service).orders) == 1)
         async with owner(service) as http:
             answer = AccountSnapshot.model_validate((await http.get("/v1/account")).json())
@@ -138,6 +143,10 @@ async def test_hand_trades_become_events_and_the_books_equal_the_exchange(
             status = StatusResult.model_validate((await http.get("/v1/system/status")).json())
             assert status.exchange is not None
             assert (status.exchange.link, status.exchange.differences) == ("in_step", ())
+        await asyncio.to_thread(hand.sdk.cancel, "BTC", order_id)
+        await until(lambda: not account_of(service).orders)
+        last = account_of(service).events[-1]
+        assert isinstance(last, OrderChanged) and (last.subtype, last.reason) == ("canceled", "user")
 
 
 @FUNDED
@@ -197,6 +206,69 @@ async def test_a_restart_books_what_happened_meanwhile_once(hyperliquid: LocalEx
         assert (size_of(service), cash_of(service), account_of(service).fees) == books
         await until(lambda: is_in_step(service))
         assert account_of(service).trade_seq == 4
+
+
+OTHERS = [eth_account.Account.from_key("0x" + f"0{number}" * 32) for number in (2, 3)]
+# Its clock stands a minute before an hour, at which funding is paid, and near the real time, which nonces have.
+SOON_MS = (SystemClock().now_ms() // HOUR_MS + 1) * HOUR_MS - 60_000
+SMALL = pytest.mark.hyperliquid(
+    accounts={ADDRESS: "600", OTHERS[0].address.lower(): "100000"}, clock="2x", start_ms=SOON_MS
+)
+
+
+def told(service: Service) -> list[str]:
+    """Type and subtype of each event of the account."""
+    return [".".join(event_views.kind_of(event)) for event in account_of(service).events]
+
+
+@SMALL
+@pytest.mark.parametrize("kind", ["full", "backstop"])
+async def test_funding_transfers_and_a_liquidation_become_events(
+    hyperliquid: LocalExchange, tmp_path: Path, kind: str
+) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:
+        await until(lambda: is_in_step(service))
+        await asyncio.to_thread(hand.sdk.update_leverage, 20, "BTC")
+        await asyncio.to_thread(hand.trade, 0.09)
+        hyperliquid.deposit(ADDRESS, "7")
+        await until(
+            lambda: {"account.transfer", "funding.payment", "account.leverage"} <= set(told(service)),
+            80,
+            lambda: told(service),
+        )
+        assert cash_of(service) == hand.raw()
+        account = account_of(service)
+        assert account.positions["BTC"].leverage == 20
+        assert account.day_value == 607 * E8
+        level = float(
+            hyperliquid.info("clearinghouseState", user=ADDRESS)["assetPositions"][0]["position"]["liquidationPx"]
+        )
+        hyperliquid.price("BTC", round(level - (1 if kind == "full" else 1_000)))
+        await until(lambda: size_of(service) == 0, 60, lambda: service.follower and service.follower.view())
+        await until(lambda: cash_of(service) == hand.raw(), 80, lambda: service.follower and service.follower.view())
+        assert f"liquidation.{kind}" in told(service)
+        assert (account.absorbed, account.margin_lost > 0) == (0, kind == "backstop")
+
+
+@SMALL
+async def test_a_position_that_the_exchange_deleverages_becomes_an_exit(
+    hyperliquid: LocalExchange, tmp_path: Path
+) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    other = await asyncio.to_thread(Hand, hyperliquid, OTHERS[1])
+    hyperliquid.deposit(OTHERS[1].address.lower(), "600")
+    await asyncio.to_thread(other.sdk.update_leverage, 20, "BTC")
+    await asyncio.to_thread(hand.sdk.update_leverage, 20, "BTC")
+    async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:
+        await until(lambda: is_in_step(service))
+        await asyncio.to_thread(other.trade, 0.09)
+        await asyncio.to_thread(hand.trade, -0.05)
+        await until(lambda: size_of(service) == -5 * E8 // 100)
+        hyperliquid.price("BTC", 90_000)
+        await until(lambda: size_of(service) == 0, 60, lambda: service.follower and service.follower.view())
+        assert [trade.kind for trade in account_of(service).trades][-1] == "adl"
+        await until(lambda: cash_of(service) == hand.raw())
 
 
 @FUNDED

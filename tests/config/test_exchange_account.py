@@ -1,0 +1,75 @@
+"""An account at an exchange is followed by the embedded service; each key that is wrong is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from bot.cli.run.embedded_service import Embedded, service_prices
+from bot.config import Settings
+from bot.config.settings import AccountSettings
+
+ADDRESS = "0x" + "A1" * 20
+GIVEN: dict[str, Any] = {"exchange": "hyperliquid", "network": "testnet", "address": ADDRESS}
+
+
+def test_the_embedded_service_follows_it_at_the_prices_of_its_exchange(tmp_path: Any) -> None:
+    account = AccountSettings.model_validate(GIVEN)
+    assert (account.embedded, account.followed) == (True, f"hyperliquid:testnet:{ADDRESS.lower()}")
+    strategy = {"name": "a", "use": "trend:Trend", "markets": ["BTC"], "interval": "1h", "budget_usd": 100}
+    settings = Settings.model_validate({"account": GIVEN, "dead_man": "off", "strategies": [strategy]})
+    assert service_prices(settings) == ("hyperliquid:testnet",)
+    service = Embedded(tmp_path, prices=service_prices(settings), followed=settings.account.followed)
+    arguments = service._arguments()
+    assert arguments[arguments.index("--exchange-account") + 1] == account.followed
+    assert service._wanted_options() != Embedded(tmp_path, prices=service_prices(settings))._wanted_options()
+
+
+def test_another_account_has_none() -> None:
+    assert AccountSettings(base_url="embedded").followed is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "message"),
+    [
+        ({"exchange": "binance"}, "exchange", "Input should be 'hyperliquid'"),
+        ({"network": None}, "network", "is required with `exchange`"),
+        ({"address": None}, "address", "is required with `exchange`"),
+        ({"network": "moon"}, "network", "match pattern"),
+        ({"address": "0x12"}, "address", "match pattern"),
+        ({"exchange": None, "base_url": "embedded"}, "network", "belongs to `exchange`; name one or remove this key"),
+        ({"base_url": "https://example.com"}, "exchange", "needs `base_url: embedded`"),
+        ({"exchange": None}, "base_url", "Field required"),
+    ],
+)
+def test_a_wrong_key_is_named(changes: dict[str, Any], where: str, message: str) -> None:
+    given = {name: value for name, value in (GIVEN | changes).items() if value is not None}
+    with pytest.raises(ValidationError) as raised:
+        AccountSettings.model_validate(given)
+    assert [(error["loc"][-1], message in error["msg"]) for error in raised.value.errors()] == [(where, True)]
+
+
+@pytest.mark.parametrize("embedded", [{"clock": "60x"}, {"clock": "manual"}])
+def test_its_clock_is_real(embedded: dict[str, Any]) -> None:
+    strategy = {"name": "a", "use": "trend:Trend", "markets": ["BTC"], "interval": "1h", "budget_usd": 100}
+    with pytest.raises(ValidationError, match=r"needs embedded\.clock real and no embedded\.data"):
+        Settings.model_validate({"account": GIVEN, "dead_man": "off", "embedded": embedded, "strategies": [strategy]})
+
+
+@pytest.mark.parametrize(
+    ("more", "section"),
+    [
+        ({}, "dead_man"),
+        (
+            {"dead_man": "off", "guardians": [{"type": "schedule", "cron": "0 0 * * *", "action": "flatten"}]},
+            "guardians",
+        ),
+    ],
+)
+def test_a_guardian_cannot_act_on_it(more: dict[str, Any], section: str) -> None:
+    strategy = {"name": "a", "use": "trend:Trend", "markets": ["BTC"], "interval": "1h", "budget_usd": 100}
+    with pytest.raises(ValidationError, match="cannot act on an account that is only followed") as raised:
+        Settings.model_validate({"account": GIVEN, "strategies": [strategy], **more})
+    assert [error["loc"][-1] for error in raised.value.errors()] == [section]
