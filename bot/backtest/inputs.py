@@ -282,15 +282,15 @@ def answers_beside(config: Path) -> Path:
 
 
 def traded(settings: Settings) -> list[str]:
-    """Every market of a config's strategies."""
-    return sorted({market for strategy in settings.strategies for market in strategy.markets})
+    """Every market of a config's strategies, those that they only read included."""
+    return sorted({market for strategy in settings.strategies for market in (*strategy.markets, *strategy.informative)})
 
 
 def shortest_intervals(settings: Settings) -> dict[str, int]:
     """The shortest interval, in ms, that strategies of a config need of each market."""
     shortest: dict[str, int] = {}
     for strategy in settings.strategies:
-        for market in strategy.markets:
+        for market in (*strategy.markets, *strategy.informative):
             step_ms = INTERVAL_MS[strategy.interval]
             shortest[market] = min(step_ms, shortest.get(market, step_ms))
     return shortest

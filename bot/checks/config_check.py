@@ -84,6 +84,7 @@ def _checked(path: Path, source: ConfigSource) -> ConfigSource:
                     markets=strategy.markets,
                     params=strategy.params,
                     interval=strategy.interval,
+                    informative=strategy.informative,
                 )
             except BotError as error:
                 problems.append(source.problem((*at, "use"), str(error)))
@@ -113,6 +114,7 @@ def check_strategies(settings: Settings) -> None:
             markets=strategy.markets,
             params=strategy.params,
             interval=strategy.interval,
+            informative=strategy.informative,
         )
 
 
@@ -194,9 +196,11 @@ def _of_markets(source: ConfigSource) -> list[Problem]:
     problems += of_data
     listed = _listed(settings)
     for index, strategy in enumerate(settings.strategies):
-        for place, coin in enumerate(strategy.markets):
+        read = [("markets", place, coin) for place, coin in enumerate(strategy.markets)]
+        read += [("informative", place, coin) for place, coin in enumerate(strategy.informative)]
+        for key, place, coin in read:
             if coin not in listed:
-                problems.append(source.problem(("strategies", index, "markets", place), _not_listed(coin, listed)))
+                problems.append(source.problem(("strategies", index, key, place), _not_listed(coin, listed)))
             elif INTERVAL_MS[strategy.interval] < steps.get(coin, 0):
                 finest = next(name for name, step in INTERVAL_MS.items() if step == steps[coin])
                 text = (

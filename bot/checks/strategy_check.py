@@ -70,7 +70,9 @@ class StrategyCheck:
     ) -> None:
         self.strategy = strategy
         self.file = getattr(sys.modules.get(type(strategy).__module__), "__file__", None)
-        series = {BarSeries(market, interval): strategy.warmup_bars for market in strategy.markets}
+        # Bars of informative markets come first.
+        self.markets = (*strategy.informative, *strategy.markets)
+        series = {BarSeries(market, interval): strategy.warmup_bars for market in self.markets}
         self.feed = BarFeed(series)
         self.account = CheckedAccount(strategy, interval, limits, self.feed, equity_usd)
         self.interval_ms = INTERVAL_MS[interval]
@@ -148,7 +150,8 @@ class StrategyCheck:
             self.account.account_state.marks[bar.market] = bar.close
             instance.source.histories[bar.market].append(bar)
             strategy.indicators.update(bar)
-            self._call(f"on_bar at bar {number}", partial(strategy.on_bar, view, bar), bar.at_ms)
+            if bar.market in instance.markets:
+                self._call(f"on_bar at bar {number}", partial(strategy.on_bar, view, bar), bar.at_ms)
             if timers and number % BARS_A_TIMER == 0:
                 name, spec = timers[number // BARS_A_TIMER % len(timers)]
                 due_ms = next_after(spec, bar.at_ms)
@@ -191,12 +194,12 @@ class StrategyCheck:
         instance.changed_state()
 
     def _bars_in_all(self) -> int:
-        return min(self.strategy.warmup_bars + BARS, BARS_MAX) * len(self.strategy.markets)
+        return min(self.strategy.warmup_bars + BARS, BARS_MAX) * len(self.markets)
 
     def _begin_longer(self) -> None:
         """Generate the past of the longer intervals up to the first bar."""
         for series, history in self.feed.histories.items():
-            index = self.strategy.markets.index(series.market)
+            index = self.markets.index(series.market)
             for interval, kept in history.longer.items():
                 pieces = pieces_of(interval, series.interval)
                 needed = (self.strategy.longer_bars[interval] + 1) * INTERVALS[interval] // INTERVALS[pieces]
@@ -207,7 +210,7 @@ class StrategyCheck:
     def _bars(self) -> Iterator[Bar]:
         """Bars whose prices swing by some percent, slowly and quickly, so that averages cross and ranges break."""
         for number in count(START_MS // self.interval_ms):
-            for index, market in enumerate(self.strategy.markets):
+            for index, market in enumerate(self.markets):
                 yield _bar(market, index, number, self.interval_ms)
 
 
@@ -250,7 +253,12 @@ def _tried(
 ) -> StrategyCheck:
     """The check of one strategy, after its run."""
     strategy = loader.build(
-        loaded, name=placed.name, markets=placed.markets, params=placed.params, interval=placed.interval
+        loaded,
+        name=placed.name,
+        markets=placed.markets,
+        params=placed.params,
+        interval=placed.interval,
+        informative=placed.informative,
     )
     check = StrategyCheck(strategy, placed.interval, limits, equity_usd)
     check.problem = check.run()

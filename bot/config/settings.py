@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from graphlib import CycleError, TopologicalSorter
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -421,6 +422,9 @@ class StrategySettings(Section):
     markets: tuple[Coin, ...] = Field(
         min_length=1, max_length=MARKETS_MAX, description="Markets to trade: BTC, perp:BTC or event:SLUG."
     )
+    informative: tuple[Coin, ...] = Field(
+        default=(), max_length=MARKETS_MAX, description="Markets whose bars the strategy reads and does not trade."
+    )
     interval: Interval = Field(default="1m", description="Interval of the bars that the strategy decides on.")
     budget_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] = Field(
         description="Most entry notional in open positions and live orders of the strategy."
@@ -465,13 +469,19 @@ class StrategySettings(Section):
 
     @model_validator(mode="after")
     def _each_market_once(self) -> Self:
-        _refuse(
-            [
-                (("markets", index), f"{coin} is in this list already")
-                for index, coin in enumerate(self.markets)
-                if bare_coin(coin) in map(bare_coin, self.markets[:index])
-            ]
-        )
+        problems: list[tuple[Loc, str]] = [
+            (("markets", index), f"{coin} is in this list already")
+            for index, coin in enumerate(self.markets)
+            if bare_coin(coin) in map(bare_coin, self.markets[:index])
+        ]
+        for index, coin in enumerate(self.informative):
+            if bare_coin(coin) in map(bare_coin, self.markets):
+                problems.append(
+                    (("informative", index), f"{coin} is in markets, whose bars are read anyway; remove it")
+                )
+            elif bare_coin(coin) in map(bare_coin, self.informative[:index]):
+                problems.append((("informative", index), f"{coin} is in this list already"))
+        _refuse(problems)
         return self
 
     @field_validator("params")
@@ -673,6 +683,30 @@ def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc,
     return problems
 
 
+def _reading_circles(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc, str]]:
+    """The problem of strategies of one interval that read the markets of each other: the bars of an informative market
+    come first.
+    """
+    reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for strategy in strategies:
+        for coin in strategy.markets if strategy.informative else ():
+            read = {(bare_coin(other), strategy.interval) for other in strategy.informative}
+            reads.setdefault((bare_coin(coin), strategy.interval), set()).update(read)
+    try:
+        TopologicalSorter(reads).prepare()
+    except CycleError as error:
+        circle = {market for market, _ in error.args[1]}
+        for index, strategy in enumerate(strategies):
+            for place, coin in enumerate(strategy.informative):
+                if bare_coin(coin) in circle and circle & set(map(bare_coin, strategy.markets)):
+                    text = (
+                        f"{coin} is traded by a strategy that reads a market of {strategy.name}, and at one instant"
+                        f" neither can come first; give one of them another interval"
+                    )
+                    return [(("strategies", index, "informative", place), text)]
+    return []
+
+
 def _off(value: Any) -> Any:
     return None if value is False or value == "off" else value
 
@@ -722,6 +756,7 @@ class Settings(Section):
                 )
             names.setdefault(strategy.name, index)
         problems += _shared_markets(self.strategies)
+        problems += _reading_circles(self.strategies)
         if not self.account.embedded and "embedded" in self.model_fields_set:
             problems.append((("embedded",), "needs `base_url: embedded`; set it or remove this section"))
         for name in ("prices", "exchange"):

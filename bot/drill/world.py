@@ -163,8 +163,7 @@ class World:
         )
         warmups: dict[BarSeries, int] = {}
         for spec in ground.specs:
-            for market in spec.strategy.markets:
-                series = BarSeries(market, spec.interval)
+            for series in spec.series:
                 warmups[series] = max(warmups.get(series, 0), spec.warmup_bars)
         timeline = timeline_of(self.candles, series_of(ground.specs), options, warmups, is_cut=True)
         exchange = SimulatedExchange(timeline.cursors, options, start_ms=timeline.start_ms, rates=ground.rates)

@@ -27,6 +27,7 @@ class Strategy(ABC):
     """Subclass it and define `on_bar`; everything else has a default.
 
     self.name, self.markets, self.params    from the config
+    self.informative                        from the config: markets that are read and not traded
     self.fast[market]                       of a declared `fast = sma(10)`: the newest value, None before warm-up
 
     The daemon calls the hooks of one strategy one at a time. A hook that raises, or takes longer than 5 s, puts the
@@ -53,13 +54,22 @@ class Strategy(ABC):
 
     name: str
     markets: tuple[str, ...]
+    informative: tuple[str, ...]
     # An instance of this strategy's own Params.
     params: Any
 
-    def __init__(self, *, name: str, markets: Sequence[str], params: _Params | Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        markets: Sequence[str],
+        params: _Params | Mapping[str, Any] | None = None,
+        informative: Sequence[str] = (),
+    ) -> None:
         """`params` as a mapping is validated here: pydantic.ValidationError names the field and its bound."""
         self.name = name
         self.markets = tuple(markets)
+        self.informative = tuple(informative)
         self.params = params if isinstance(params, self.Params) else self.Params.model_validate(dict(params or {}))
         self.indicators = self._indicators()
         self.__dict__.update(self.indicators.values)
@@ -79,7 +89,11 @@ class Strategy(ABC):
     def _indicators(self) -> Indicators:
         indicators = declared(type(self))
         if type(self).on_bar is not _follow_signals:
-            return Indicators(indicators, self.markets, self.params)
+            return Indicators(indicators, (*self.markets, *self.informative), self.params)
+        if self.informative:
+            raise StrategyError(
+                "`signals` reads one market at a time; write on_bar to read informative markets, or remove them"
+            )
         lookback = named_bars(self.lookback, self.params, "lookback")
         return SignalRows(indicators, self.markets, self.params, self, lookback)
 

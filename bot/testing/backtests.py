@@ -100,9 +100,10 @@ def backtest(
     strategies_dir: str | Path = "strategies",
     config: Mapping[str, Any] | None = None,
     options: SessionOptions | None = None,
+    informative: Sequence[str] = (),
 ) -> Run:
     """Run a strategy over candles. It is a class, or "file:Class" as in a config; it trades every market of the
-    candles.
+    candles, except those that are `informative`: these it reads.
 
     `interval` is that of its bars; without it, the interval of the candles. `config` has other tables of a config, like
     {"safety": {"require_protection": False}}. `options` sets balance, fees, latency and more. AssertionError if the
@@ -112,7 +113,7 @@ def backtest(
     if not given:
         raise ValueError("backtest: candles is empty; make some with bars")
     chosen = options or SessionOptions()
-    markets = sorted({series.market for series in given})
+    markets = sorted({series.market for series in given} - set(informative))
     use, place = (strategy, place_strategies) if isinstance(strategy, str) else (IN_PLACE, partial(_placed, strategy))
     entry = strategy_entry(
         use,
@@ -121,6 +122,7 @@ def backtest(
         params=params or {},
         budget_usd=budget_usd,
         max_leverage=max_leverage,
+        informative=informative,
     )
     data = {**(config or {}), "account": {"base_url": "embedded"}, "strategies": [entry]}
     settings = checked_settings(data, strategies_dir=strategies_dir, caller="backtest")
@@ -147,7 +149,14 @@ def _placed(strategy: type[Strategy], settings: Settings) -> list[StrategySpec]:
     """Build the strategy as the daemon builds one from a file."""
     (placed,) = settings.strategies
     loaded = Loaded(strategy.__name__, strategy, "file", None, None)
-    built = build(loaded, name=placed.name, markets=placed.markets, params=placed.params, interval=placed.interval)
+    built = build(
+        loaded,
+        name=placed.name,
+        markets=placed.markets,
+        params=placed.params,
+        interval=placed.interval,
+        informative=placed.informative,
+    )
     return [StrategySpec(built, placed.interval, limits_of(settings, placed))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.startup import RealPacer
-from bot.testing.settings import checked_settings, strategy_entry
+from bot.testing.settings import checked_settings
 
 T = TypeVar("T")
 
@@ -45,22 +45,9 @@ class Daemon:
     `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory; it sends no heartbeats.
     """
 
-    def __init__(
-        self,
-        sandbox: TradingService,
-        use: str,
-        *,
-        markets: Sequence[str],
-        interval: str,
-        params: Mapping[str, Any],
-        strategies_dir: str | Path,
-        budget_usd: float,
-        max_leverage: int,
-    ) -> None:
+    def __init__(self, sandbox: TradingService, entry: Mapping[str, Any], *, strategies_dir: str | Path) -> None:
+        """`entry`: the strategy as an item of a config's list."""
         self._sandbox = sandbox
-        entry = strategy_entry(
-            use, markets=markets, interval=interval, params=params, budget_usd=budget_usd, max_leverage=max_leverage
-        )
         account = {"base_url": sandbox.base_url, "api_key": SecretStr(sandbox.api_key)}
         data = {"account": account, "strategies": [entry]}
         self.settings = checked_settings(data, strategies_dir=strategies_dir, caller="sandbox.run")

@@ -185,23 +185,25 @@ class Sandbox:
         strategies_dir: str | Path = "strategies",
         budget_usd: float = 1_000,
         max_leverage: int = 1,
+        informative: Sequence[str] = (),
     ) -> Daemon:
         """The daemon's kernel with one strategy on this account:
 
         `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`.
         """
         from bot.testing.daemon import Daemon
+        from bot.testing.settings import strategy_entry
 
-        return Daemon(
-            self,
+        entry = strategy_entry(
             use,
             markets=markets,
             interval=interval,
             params=params or {},
-            strategies_dir=strategies_dir,
             budget_usd=budget_usd,
             max_leverage=max_leverage,
+            informative=informative,
         )
+        return Daemon(self, entry, strategies_dir=strategies_dir)
 
     def digest(self) -> str:
         """SHA-256 of all events so far: equal for equal histories."""

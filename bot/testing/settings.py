@@ -15,13 +15,21 @@ NAME: Final = "tested"
 
 
 def strategy_entry(
-    use: str, *, markets: Sequence[str], interval: str, params: Mapping[str, Any], budget_usd: float, max_leverage: int
+    use: str,
+    *,
+    markets: Sequence[str],
+    interval: str,
+    params: Mapping[str, Any],
+    budget_usd: float,
+    max_leverage: int,
+    informative: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The strategy's item in the config's list `strategies`."""
     return {
         "name": NAME,
         "use": use,
         "markets": list(markets),
+        "informative": list(informative),
         "interval": interval,
         "params": dict(params),
         "budget_usd": Decimal(repr(budget_usd)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.strategy import Bar
 from bot.strategy.longer_bars import LongerBars
+from bot.wire import CandlesResult
 from tests.fakes import START_MS, FakeVenue, Fault, refused, unknown
 
 BTC, ETH = BarSeries("BTC", "1m"), BarSeries("ETH", "1m")
@@ -175,3 +176,30 @@ async def test_a_joined_feed_brings_its_longer_bars_and_counts_no_bar_twice() ->
         closes = [bar.at_ms for bar in bars]
         assert closes == list(range(closes[0], closes[-1] + 1, step * MINUTE)), name
         assert all(bar.volume == bars[0].volume for bar in bars), name
+
+
+async def test_a_series_that_others_read_comes_first_and_is_asked_again_when_it_is_behind() -> None:
+    venue = FakeVenue()
+    venue.minute()
+    feed = BarFeed({BTC: 1, ETH: 1})
+    feed.read_first({BTC: frozenset({ETH})})
+    await feed.warm_up(venue, never_done, venue.clock.now_ms())
+    venue.minute()
+    # The bar of ETH closes a moment after the first request for it.
+    late = venue.candle_rows["ETH"].pop()
+    candles = venue.candles
+
+    async def asked(coin: str, interval: str, limit: int) -> CandlesResult:
+        answer = await candles(coin, interval, limit)
+        if coin == "ETH" and late not in venue.candle_rows["ETH"]:
+            venue.candle_rows["ETH"].append(late)
+        return answer
+
+    venue.candles = asked  # type: ignore[method-assign]
+    for abreast in (1, 8):
+        bars = await feed.poll(venue, never_done, venue.clock.now_ms(), abreast=abreast)
+        assert [bar.market for bar in bars] == ["ETH", "BTC"], abreast
+        assert bars[0].at_ms == bars[1].at_ms
+        venue.minute()
+        late = venue.candle_rows["ETH"].pop()
+    assert feed.in_order(reversed(bars)) == bars

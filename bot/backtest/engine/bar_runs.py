@@ -50,7 +50,8 @@ class BarRuns:
         if losses.is_used:
             calm = losses.narrowed(series, calm)
         instances = self._host.by_series[series]
-        if len(instances) == 1 and instances[0].quarantined is None and not instances[0].has_state:
+        is_alone = len(instances) == 1 and instances[0].quarantined is None and not instances[0].has_state
+        if is_alone and series not in self._host.readers:
             return self._run_alone(series, bars, calm, instances[0], seen)
         return self._run_together(series, bars, calm, seen)
 
@@ -62,6 +63,7 @@ class BarRuns:
         market = series.market
         history, marks = self._host.feed.histories[series], self._host.account_state.marks
         instances = self._host.by_series[series]
+        readers = self._host.readers.get(series, ())
         leaving: Bar | None = None
         for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
@@ -70,6 +72,8 @@ class BarRuns:
                 break
             history.take(bar)
             marks[market] = close
+            for reader in readers:
+                reader.indicators.update(bar)
             decision = self._call_on_bar(instances, bar)
             if decision is not None:
                 return bar, decision

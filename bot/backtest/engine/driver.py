@@ -276,7 +276,7 @@ def local(
     specs = place(settings)
     warmups: dict[BarSeries, int] = {}
     for spec in specs:
-        for series in (BarSeries(market, spec.interval) for market in spec.strategy.markets):
+        for series in spec.series:
             warmups[series] = max(warmups.get(series, 0), spec.warmup_bars)
     timeline = timeline_of(candles, series_of(specs), options, warmups, is_cut=is_cut)
     shortest = min(timeline.series_cursors, key=lambda cursor: cursor.step_ms)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from bot.backtest.engine.market_cursor import SeriesCursor
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
@@ -35,10 +36,11 @@ class SlotPath:
         self._monitor = monitor
         self._may_leap = may_leap and options.skip
         self._coarse = [series_cursor for series_cursor in timeline.series_cursors if not series_cursor.is_base]
+        rank_of = stepper.kernel.bars.feed.rank_of
         self._heard = [
             (series_cursor, series, partial(stepper.precompute, series))
-            for series_cursor in timeline.series_cursors
-            for series in [BarSeries(series_cursor.cursor.coin, series_cursor.interval)]
+            for series_cursor in sorted(timeline.series_cursors, key=lambda cursor: rank_of(_series_of(cursor)))
+            for series in [_series_of(series_cursor)]
         ]
 
     def run(self, until_ms: int) -> bool:
@@ -138,3 +140,7 @@ class SlotPath:
             while series_cursor.next_close_ms is not None and series_cursor.next_close_ms <= slot_ms:
                 due.append((series, series_cursor.take(precompute)))
         self._stepper.decide_at(slot_ms, due)
+
+
+def _series_of(cursor: SeriesCursor) -> BarSeries:
+    return BarSeries(cursor.cursor.coin, cursor.interval)

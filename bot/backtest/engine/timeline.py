@@ -60,7 +60,7 @@ def timeline_of(
     for market in markets:
         if market not in driving:
             raise ConfigError(
-                f"there are no candles of {market}, which a strategy trades; the data have"
+                f"there are no candles of {market}, which a strategy trades or reads; the data have"
                 f" {', '.join(sorted(driving)) or 'nothing'}"
             )
     used = [driving[market] for market in markets]
@@ -137,4 +137,4 @@ def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_m
 
 def series_of(placed: Sequence[StrategySpec]) -> list[BarSeries]:
     """Every series that a strategy listens to."""
-    return sorted({BarSeries(market, spec.interval) for spec in placed for market in spec.strategy.markets})
+    return sorted({series for spec in placed for series in spec.series})

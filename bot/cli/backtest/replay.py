@@ -307,7 +307,7 @@ async def _asked(settings: Settings, recorded: RunRecord, config: Path, given: M
     start_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
     heard: dict[str, str] = {}
     for strategy in settings.strategies:
-        for market in strategy.markets:
+        for market in (*strategy.markets, *strategy.informative):
             heard[market] = min(heard.get(market, strategy.interval), strategy.interval, key=INTERVAL_MS.__getitem__)
     all_series = []
     async with _service(settings, config) as client:

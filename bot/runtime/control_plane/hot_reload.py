@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bot.runtime.decisions.bar_queue import feed_of, wanted_series
+from bot.runtime.decisions.bar_queue import feed_of, reads_of, wanted_series
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar, YieldToPass
 from bot.runtime.strategy_host.host import StrategySpec
 
@@ -44,7 +44,7 @@ async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
     bars = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
     past: list[ClosedBar] = []
     due: list[ClosedBar] = []
-    for closed in sorted([*bars.past, *bars.due]):
+    for closed in feed.in_order([*bars.past, *bars.due]):
         running = kernel.bars.feed.histories.get(closed.series)
         if running is None:
             (due if closed in bars.due else past).append(closed)
@@ -83,6 +83,7 @@ async def hot_reload(
         unready += [name] if name in fresh else []
         waiting += _activate(kernel, list(instances.values()), unready)
         await yield_to_pass()
+    kernel.bars.feed.read_first(reads_of(specs))
     kernel.risk.limit({spec.strategy.name: spec.limits for spec in specs})
     kernel.conditions.losses.limits_changed()
     for spec in specs:
@@ -168,7 +169,7 @@ async def _catch_up(
     kernel.strategy_host.late = instance
     while True:
         await kernel.warm_up.deliver_waiting(instance, yield_to_pass)
-        missed = sorted(closed for series in instance.series for closed in _missed(kernel, series, feed))
+        missed = feed.in_order(closed for series in instance.series for closed in _missed(kernel, series, feed))
         if not missed:
             return
         closed = missed[0]

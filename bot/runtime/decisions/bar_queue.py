@@ -26,19 +26,19 @@ class BarQueue:
 
     def join(self, due: Iterable[ClosedBar]) -> None:
         """Add bars in their places. A strategy that has past bars to see gets its other bars after those."""
-        fresh = sorted(due)
+        fresh = self.feed.in_order(due)
         if self.catching_up or any(map(self.feed.is_past, fresh)):
             listeners = self._host.listeners()
             behind = {bar.market for bar in (*self.catching_up, *fresh) if self.feed.is_past(bar)}
             late = frozenset[str]().union(*(listeners.get(market, ()) for market in behind))
             waits = {bar.market for bar in fresh if not late.isdisjoint(listeners.get(bar.market, ()))} | behind
-            self.catching_up = sorted([*self.catching_up, *(bar for bar in fresh if bar.market in waits)])
+            self.catching_up = self.feed.in_order([*self.catching_up, *(bar for bar in fresh if bar.market in waits)])
             fresh = [bar for bar in fresh if bar.market not in waits]
-        self.due = sorted([*self.due, *fresh])
+        self.due = self.feed.in_order([*self.due, *fresh])
 
     def put_back(self, bars: Iterable[ClosedBar]) -> None:
         """Add due bars that were taken out and not decided."""
-        self.due = sorted([*bars, *self.due])
+        self.due = self.feed.in_order([*bars, *self.due])
 
     def remove(self, bars: Iterable[ClosedBar]) -> None:
         """Take due bars out, to decide them."""
@@ -47,7 +47,7 @@ class BarQueue:
 
     def take_all(self) -> list[ClosedBar]:
         """Empty the queue: the newest bar of each series after `recover`. The bars are the caller's from now on."""
-        due, self.due, self.catching_up = sorted([*self.catching_up, *self.due]), [], []
+        due, self.due, self.catching_up = self.feed.in_order([*self.catching_up, *self.due]), [], []
         return due
 
     def ready(self, awaited: Sequence[Intent]) -> list[ClosedBar]:
@@ -58,19 +58,38 @@ class BarQueue:
             return self.due
         markets, names = {intent.market for intent in awaited}, {intent.strategy for intent in awaited}
         listeners = self._host.listeners()
-        return [
-            bar for bar in self.due if bar.market not in markets and names.isdisjoint(listeners.get(bar.market, ()))
-        ]
+        waiting = set[BarSeries]()
+        ready = []
+        for closed in self.due:
+            is_free = closed.market not in markets and names.isdisjoint(listeners.get(closed.market, ()))
+            # A bar that reads a waiting series waits for it.
+            if is_free and waiting.isdisjoint(self.feed.reads.get(closed.series, ())):
+                ready.append(closed)
+            else:
+                waiting.add(closed.series)
+        return ready
 
 
 def feed_of(specs: Sequence[StrategySpec]) -> BarFeed:
-    """A feed of the bars that these strategies decide on, and of the longer ones that they read."""
+    """A feed of the bars that these strategies decide on, and of the others that they read."""
     feed = BarFeed(wanted_series(specs))
+    feed.read_first(reads_of(specs))
     for spec in specs:
-        for market in spec.strategy.markets:
+        for series in spec.series:
             for interval in spec.strategy.longer_bars:
-                feed.histories[BarSeries(market, spec.interval)].keep(interval, spec.interval)
+                feed.histories[series].keep(interval, spec.interval)
     return feed
+
+
+def reads_of(specs: Sequence[StrategySpec]) -> dict[BarSeries, frozenset[BarSeries]]:
+    """Series -> those of the informative markets of its strategies."""
+    reads: dict[BarSeries, frozenset[BarSeries]] = {}
+    for spec in specs:
+        informative = frozenset(BarSeries(market, spec.interval) for market in spec.strategy.informative)
+        for market in spec.strategy.markets if informative else ():
+            series = BarSeries(market, spec.interval)
+            reads[series] = reads.get(series, frozenset()) | informative
+    return reads
 
 
 def wanted_series(specs: Sequence[StrategySpec]) -> dict[BarSeries, int]:
@@ -80,7 +99,6 @@ def wanted_series(specs: Sequence[StrategySpec]) -> dict[BarSeries, int]:
     """
     wanted: dict[BarSeries, int] = {}
     for spec in specs:
-        for market in spec.strategy.markets:
-            series = BarSeries(market, spec.interval)
+        for series in spec.series:
             wanted[series] = max(wanted.get(series, HISTORY_BARS), spec.strategy.warmup_bars * SETTLED_PERIODS)
     return wanted

@@ -34,7 +34,14 @@ def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> S
         )
     for warning in loaded.warnings:
         log.warning("strategy.exposed", strategy=one.name, message=warning)
-    strategy = build(loaded, name=one.name, markets=one.markets, params=one.params, interval=one.interval)
+    strategy = build(
+        loaded,
+        name=one.name,
+        markets=one.markets,
+        params=one.params,
+        interval=one.interval,
+        informative=one.informative,
+    )
     log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
     return StrategySpec(strategy, one.interval, limits_of(settings, one), version_of(one, loaded), loaded.sha256)
 
@@ -50,6 +57,7 @@ def version_of(one: StrategySettings, loaded: Loaded) -> str:
     Only a digest, because params may hold secrets.
     """
     parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
+    parts += [list(one.informative)] if one.informative else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 

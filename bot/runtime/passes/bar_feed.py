@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bot.errors import OutcomeUnknown, Refused, TryLater
@@ -75,12 +76,31 @@ class BarFeed:
         }
         # close of the newest bar that was returned
         self._last_ms: dict[BarSeries, int] = {}
+        # series -> those whose bars its strategies read: of one instant they come first
+        self.reads: dict[BarSeries, frozenset[BarSeries]] = {}
+        self._ranks: dict[BarSeries, int] = {}
         # close up to which bars were history only
         self._past_ms: dict[BarSeries, int] = {}
         # market -> why the service has no candles of it
         self.gone: dict[str, str] = {}
         # requests in flight
         self._asked: dict[BarSeries, asyncio.Task[list[ClosedBar]]] = {}
+
+    def read_first(self, reads: Mapping[BarSeries, frozenset[BarSeries]]) -> None:
+        """Let bars of these series come before those of the series that read them. There is no circle among them."""
+        self.reads, self._ranks = dict(reads), {}
+        for series in TopologicalSorter(reads).static_order():
+            self._ranks[series] = max((self._ranks[read] + 1 for read in reads.get(series, ())), default=0)
+
+    def rank_of(self, series: BarSeries) -> int:
+        """Its place among the series of one instant: 0 comes first."""
+        return self._ranks.get(series, 0)
+
+    def in_order(self, bars: Iterable[ClosedBar]) -> list[ClosedBar]:
+        """The bars in the order in which they are decided: by close; of one instant, those that others read first."""
+        if not self._ranks:
+            return sorted(bars)
+        return sorted(bars, key=lambda closed: (closed.at_ms, self.rank_of(closed.series), closed))
 
     def due(self, now_ms: int) -> list[BarSeries]:
         """Series that should have another closed bar by now.
@@ -117,7 +137,7 @@ class BarFeed:
             except Refused as error:
                 self._is_gone(series, error)
         past = [bar for bar in bars if self.is_past(bar)]
-        return WarmUpBars(sorted(past), sorted(bar for bar in bars if not self.is_past(bar)))
+        return WarmUpBars(self.in_order(past), self.in_order(bar for bar in bars if not self.is_past(bar)))
 
     def is_past(self, closed: ClosedBar) -> bool:
         """True if the bar is for the history only and is not decided."""
@@ -132,6 +152,31 @@ class BarFeed:
         *,
         abreast: int = 1,
     ) -> list[ClosedBar]:
+        """Bars that have closed since the last call. See `_poll`.
+
+        A series that other series read and that is behind them is asked once more: its bar has closed by now.
+        """
+        bars = await self._poll(port, done_until, now_ms, has_time, abreast=abreast)
+        newest = {closed.series: closed.at_ms for closed in bars}
+        newest_ms = max(newest.values(), default=now_ms)
+        behind = {
+            read
+            for series, at_ms in newest.items()
+            for read in self.reads.get(series, ())
+            if read in self.wanted and read not in self._asked and self._last_ms.get(read, at_ms) < at_ms
+        }
+        for series in sorted(behind):
+            request = self._ask(port, series, done_until, newest_ms)
+            if abreast <= 1:
+                bars += await request
+            else:
+                self._asked[series] = asyncio.create_task(request)
+                await asyncio.wait([self._asked[series]], timeout=REPLY_S)
+        return self.in_order(bars + self._replies()) if behind else bars
+
+    async def _poll(
+        self, port: VenuePort, done_until: DoneUntil, now_ms: int, has_time: Callable[[], bool], *, abreast: int
+    ) -> list[ClosedBar]:
         """Bars that have closed since the last call. Requests of `abreast` series run at a time.
 
         A series whose request failed or had no time is asked again by the next poll. Bars with a late reply come with a
@@ -144,18 +189,18 @@ class BarFeed:
                 if not has_time():
                     break
                 bars += await self._ask(port, series, done_until, now_ms)
-            return sorted(bars)
+            return self.in_order(bars)
         fresh = set[asyncio.Task[list[ClosedBar]]]()
         while True:
             while len(self._asked) < abreast and has_time() and (due_series := next(due, None)) is not None:
                 self._asked[due_series] = asyncio.create_task(self._ask(port, due_series, done_until, now_ms))
                 fresh.add(self._asked[due_series])
             if not fresh:
-                return sorted(bars + self._replies())
+                return self.in_order(bars + self._replies())
             ended, fresh = await asyncio.wait(fresh, timeout=REPLY_S, return_when=asyncio.FIRST_COMPLETED)
             # A request that hangs does not hold up other markets.
             if not ended:
-                return sorted(bars + self._replies())
+                return self.in_order(bars + self._replies())
             bars += self._replies()
 
     def _replies(self) -> list[ClosedBar]:

@@ -51,6 +51,12 @@ class StrategySpec(NamedTuple):
     sha256: str | None = None
 
     @property
+    def series(self) -> list[BarSeries]:
+        """Every series that it listens to, those of informative markets included."""
+        strategy = self.strategy
+        return [BarSeries(market, self.interval) for market in (*strategy.markets, *strategy.informative)]
+
+    @property
     def warmup_bars(self) -> int:
         """Own bars before the first decision, those of longer intervals included."""
         own_ms = INTERVALS[self.interval]
@@ -111,7 +117,9 @@ class StrategyHost:
         self.backlogs: dict[str, EventBacklog] = {}
         # instances that were rebuilt and still read their backlog
         self.late: StrategyInstance | None = None
+        # by series: those that decide on its bars, and those that only read them
         self.by_series: dict[BarSeries, list[StrategyInstance]] = {}
+        self.readers: dict[BarSeries, list[StrategyInstance]] = {}
         # by market, for events
         self._listeners_by_market: dict[str, list[StrategyInstance]] = {}
         # The classes of events that some strategy gets.
@@ -150,7 +158,9 @@ class StrategyHost:
             name: self.backlogs[name] if name in self.backlogs else EventBacklog(self.journal, name) for name in unready
         }
         self.late = None
-        self.by_series = {s: [x for x in self.instances if s in x.series] for s in self.feed.wanted}
+        self.by_series = {s: [x for x in self.instances if s in x.decided_series] for s in self.feed.wanted}
+        reading = {s: [x for x in self.instances if s in x.read_series] for s in self.feed.wanted}
+        self.readers = {series: readers for series, readers in reading.items() if readers}
         self._listeners_by_market = {
             s.market: [x for x in self.instances if s.market in x.markets] for s in self.feed.wanted
         }
@@ -174,11 +184,14 @@ class StrategyHost:
             waiting.clear()
 
     def listeners(self) -> dict[str, frozenset[str]]:
-        """Names of the strategies of each market."""
-        return {
+        """Names of the strategies of each market, those that only read its bars included."""
+        names = {
             market: frozenset(instance.name for instance in instances)
             for market, instances in self._listeners_by_market.items()
         }
+        for series, readers in self.readers.items():
+            names[series.market] |= {instance.name for instance in readers}
+        return names
 
     def instance_for(self, market: str) -> StrategyInstance | None:
         """The first strategy of a market."""
@@ -202,7 +215,9 @@ class StrategyHost:
     async def decide_alone(self, instance: StrategyInstance, closed: ClosedBar, *, now_ms: int) -> Decision:
         """Collect one strategy's signals on a bar that the history has already."""
         decision = Decision()
-        await self._ask(instance, partial(instance.strategy.on_bar, instance.view, closed.bar), decision, now_ms=now_ms)
+        if closed.series in instance.decided_series:
+            hook = partial(instance.strategy.on_bar, instance.view, closed.bar)
+            await self._ask(instance, hook, decision, now_ms=now_ms)
         return decision
 
     async def call_one(
@@ -299,7 +314,7 @@ class StrategyHost:
             await self.warm_up_one(instance, closed)
 
     async def warm_up_one(self, instance: StrategyInstance, closed: ClosedBar) -> None:
-        if instance.quarantined is None:
+        if instance.quarantined is None and closed.series in instance.decided_series:
             hook = partial(instance.strategy.on_bar, instance.view, closed.bar)
             await self._run(instance, partial(instance.warm_up, hook, now_ms=closed.at_ms))
 
@@ -323,7 +338,7 @@ class StrategyHost:
         self.feed.take(closed)
         if not is_marked:
             self.account_state.marks[closed.market] = closed.bar.close
-        for instance in self.by_series[closed.series]:
+        for instance in (*self.by_series[closed.series], *self.readers.get(closed.series, ())):
             instance.indicators.update(closed.bar)
 
     def _instance_of(self, strategy: str) -> StrategyInstance | None:

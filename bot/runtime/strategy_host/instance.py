@@ -174,7 +174,9 @@ class StrategyInstance:
             kind for kind, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
         )
         self.checks_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
-        self.series = [BarSeries(market, interval) for market in strategy.markets]
+        self.decided_series = frozenset(BarSeries(market, interval) for market in strategy.markets)
+        self.read_series = frozenset(BarSeries(market, interval) for market in strategy.informative)
+        self.series = sorted(self.decided_series | self.read_series)
         self.version = version
         self.nets = attribution is not None
         begin_bars(strategy, interval)

@@ -160,7 +160,13 @@ def load_policy(name: str, folder: Path) -> Callable[[Proposal], object]:
 
 
 def build(
-    loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[str, Any], interval: str = "1m"
+    loaded: Loaded,
+    *,
+    name: str,
+    markets: Sequence[str],
+    params: Mapping[str, Any],
+    interval: str = "1m",
+    informative: Sequence[str] = (),
 ) -> Strategy:
     """Make the strategy with checked params, for bars of this interval. ConfigError names each bad param and its
     bound.
@@ -173,7 +179,9 @@ def build(
     where = f"strategy {name!r} ({loaded.use})"
     try:
         with localcontext():
-            instance = loaded.strategy(name=name, markets=markets, params=params)
+            # A constructor of the author's own may not know them.
+            read = {"informative": informative} if informative else {}
+            instance = loaded.strategy(name=name, markets=markets, params=params, **read)
     except StrategyError as error:
         raise StrategyError(without_referred(f"{where}: {error}", params)) from None
     except BaseException as error:

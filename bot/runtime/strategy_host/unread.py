@@ -23,7 +23,7 @@ from bot.strategy.hook_answers import INTENTS
 from bot.strategy.indicators import Indicator
 
 # What the daemon sets on each strategy: a value of the class would be replaced by it.
-SET: Final = ("name", "markets", "params", "indicators", "warmup_bars", "longer_bars")
+SET: Final = ("name", "markets", "params", "indicators", "warmup_bars", "longer_bars", "informative")
 READ: Final = tuple(name for name in vars(Strategy) if not name.startswith("_"))
 # methods whose trees are kept: a check loads each strategy several times
 TREES_MAX: Final = 512

@@ -231,3 +231,67 @@ def test_seeded_strategies_give_the_same_on_every_path(worlds: int):
         assert json.dumps(runs[0].log) == json.dumps(runs[1].log), seed
         trades += len(runs[0].trades)
     assert trades > worlds
+
+
+class WithTheOther(Strategy):
+    """Trades SOL when BTC, which it reads, is above its own average of hours."""
+
+    slow = sma(3, interval="1h")
+    quick = sma(2)
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        newest, hours = view.bars("BTC", 1), view.bars("BTC", 2, interval="1h")
+        slow = self.slow["BTC"]
+        view.log(
+            "read", own=bar.market, at=bar.at_ms, newest=newest[0].at_ms if newest else None, quick=self.quick["BTC"]
+        )
+        if slow is None or len(hours) < 2:
+            return
+        held = view.position(bar.market)
+        if held is None and newest[0].close > slow:
+            yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_pct=3))
+        elif held is not None and newest[0].close < slow:
+            yield Close(bar.market)
+
+
+@pytest.mark.parametrize("traded", ["AAVE", "SOL"])
+def test_the_bars_of_an_informative_market_come_first_and_are_not_traded(traded: str):
+    files = [
+        minutes(DAY_BARS * 5, interval="15m", market=market, px=px, vol=0.004, seed=6)
+        for market, px in (("BTC", 9e4), (traded, 150.0))
+    ]
+    run = backtest(WithTheOther, files, informative=["BTC"])
+    read = noted(run)
+    assert {line["own"] for line in read} == {traded}
+    assert all(line["newest"] == line["at"] for line in read)
+    closes = dict(zip((ts + files[0].step_ms for ts in files[0].at_ms), files[0].close, strict=True))
+    last = read[-1]
+    assert last["quick"] == pytest.approx((closes[last["at"]] + closes[last["at"] - 900_000]) / 2)
+    assert {trade.market for trade in run.trades} == {traded}
+    assert len(run.trades) > 5
+    slowly = backtest(WithTheOther, files, informative=["BTC"], options=SessionOptions(skip=False))
+    assert slowly.lines == run.lines
+
+
+class Foreign(Strategy):
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        yield Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=3))
+
+
+def test_an_entry_in_an_informative_market_is_refused():
+    files = [minutes(20, market=market, px=px) for market, px in (("BTC", 9e4), ("ETH", 3e3))]
+    run = backtest(Foreign, files, informative=["BTC"])
+    assert run.trades == ()
+    assert set(run.result.failures.refusals) == {"market_not_yours"}
+
+
+def test_the_proof_of_causality_covers_informative_markets(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        FILE.replace("self.slow[bar.market]", 'self.slow["BTC"]').replace("bar.close", 'view.closes("BTC", 1)[0]')
+    )
+    files = [
+        minutes(DAY_BARS * 5, interval="15m", market=market, px=px, vol=0.004, hole=0.02)
+        for market, px in (("BTC", 9e4), ("SOL", 150.0))
+    ]
+    run = backtest("mine:Mine", files, strategies_dir=tmp_path, informative=["BTC"])
+    assert_causal(run, cuts=6)
