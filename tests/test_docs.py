@@ -14,7 +14,7 @@ from bot.cli.app import call
 from bot.errors import CODES
 from bot.runtime.alerts.messages import TEMPLATES
 from bot.runtime.model.intents import INTENT_MOVES
-from bot.service.views.responses import CONFLICTS
+from bot.service.bodies.responses import CONFLICTS
 from bot.testing.sandbox import Sandbox
 from bot.venue.model import state
 from tests.documents import DOCS, PAGES, README, ROOT, blocks, section

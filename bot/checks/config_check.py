@@ -251,8 +251,8 @@ def _of_guardians(source: ConfigSource) -> list[Problem]:
     """
     if not source.settings.guardians:
         return []
+    from bot.service.bodies.responses import OperationRefused
     from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
-    from bot.service.views.responses import OperationRefused
     from bot.venue.protection.guardians import normalise
     from bot.wire.errors import unknown
 

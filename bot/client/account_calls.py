@@ -1,4 +1,4 @@
-"""Operations beside trading: sign-in, keys, settings, webhooks, and views of the account and of any wallet.
+"""Operations beside trading: sign-in, keys, settings, webhooks, and reads of the account and of any wallet.
 
 Each call is one attempt.
 """
@@ -40,7 +40,7 @@ _WAITING: Final = frozenset({"authorization_pending", "slow_down"})
 
 
 class AccountCalls(Caller):
-    """The methods of `Client` that concern people, credentials and views."""
+    """The methods of `Client` that concern people, credentials and reads."""
 
     # ── Onboarding ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +133,7 @@ class AccountCalls(Caller):
     async def revoke_webhook(self, webhook_id: str) -> None:
         await self._call(interface.REMOVE_WEBHOOK, webhook_id)
 
-    # ── Views ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def portfolio(self) -> Portfolio:
         return await self._call(interface.PORTFOLIO)
@@ -146,7 +146,7 @@ class AccountCalls(Caller):
         return await self._call(interface.FUNDING)
 
     async def wallet(self, address: str) -> WalletResult:
-        """The public view of an address. `registered` is False if it is no account of this service."""
+        """What is public of an address. `registered` is False if it is no account of this service."""
         return await self._call(interface.WALLET, address)
 
     async def wallet_positions(self, address: str) -> WalletPositionsResult:

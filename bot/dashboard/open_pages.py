@@ -1,8 +1,8 @@
 """Updates of open pages: a page is rendered once a second for everybody who has it open, and only if its values have
 changed.
 
-`PageUpdates` has a view for each address that is open. Its streams wait for the same next rendering, and send the same
-bytes.
+`PageUpdates` has one `OpenPage` for each address that is open. Its streams wait for the same next rendering, and
+send the same bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Update:
 CHART: Final = "@chart"
 
 
-class PageView:
+class OpenPage:
     """A page at one address, for all who have it open."""
 
     def __init__(self, values: Values, render: Render, now_ms: Callable[[], int], stopping: asyncio.Event) -> None:
@@ -100,27 +100,27 @@ class PageView:
 
 
 class PageUpdates:
-    """The views that are open, by address."""
+    """The pages that are open, by address."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.stopping = asyncio.Event()
         self.streams = 0
         self._now_ms = now_ms
-        self._views: dict[object, PageView] = {}
+        self._pages: dict[object, OpenPage] = {}
 
     async def stream(
         self, address: object, values: Values, render: Render, goes_on: Callable[[], bool]
     ) -> AsyncIterator[dict[str, str]]:
         """The messages of one open page, until it has moved, the dashboard stops or `goes_on` is false."""
-        view = self._views.get(address)
-        if view is None:
-            view = self._views[address] = PageView(values, render, self._now_ms, self.stopping)
-        view.streams += 1
+        page = self._pages.get(address)
+        if page is None:
+            page = self._pages[address] = OpenPage(values, render, self._now_ms, self.stopping)
+        page.streams += 1
         self.streams += 1
         number = 0
         try:
             while not self.stopping.is_set() and goes_on():
-                update = await view.after(number)
+                update = await page.after(number)
                 if self.stopping.is_set() or not goes_on():
                     return
                 yield {"data": update.since(number)}
@@ -129,7 +129,7 @@ class PageUpdates:
                 number = update.number
         finally:
             self.streams -= 1
-            view.streams -= 1
-            if not view.streams:
-                del self._views[address]
-                await view.close()
+            page.streams -= 1
+            if not page.streams:
+                del self._pages[address]
+                await page.close()

@@ -81,7 +81,7 @@ class PageSpec(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What every page begins with: the daemon's last answer, the service's view of its account, and the values of
+    """What every page begins with: the daemon's last answer, the service's answer about its account, and the values of
     the frame.
     """
 

@@ -19,8 +19,8 @@ from bot.client.faults import TransportFault
 from bot.drill.faults import FATES, DrillFault, Fate, Point
 from bot.drill.simulated_clock import RealTimeClock, SimulatedTime, span_of
 from bot.errors import ApiError
+from bot.service.bodies.responses import ServiceAnswer
 from bot.service.operations.executor import Context
-from bot.service.views.responses import ServiceAnswer
 from bot.wire import CandlesResult, CloseRequest, EventsPage, OrderRequest, OrderResult, PlanResult
 from bot.wire.base import Resource
 from bot.wire.order_requests import ConfirmRequest

@@ -15,8 +15,8 @@ from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.client.retry import Backoff
 from bot.drill.faults import DrillFault
 from bot.model.events import GuardianMoved
+from bot.service.bodies import event_bodies
 from bot.service.state_machine.clock import MachineClock
-from bot.service.views import event_views
 from bot.venue.accounting.ledger import account_value
 from bot.venue.model.state import guardian_id
 
@@ -98,7 +98,7 @@ class SimulatedTime:
                 if (guardian := armed.get(event.guardian)) is not None and guardian.spec.activate_at_r is not None:
                     self.sleepers.add(event.guardian)
             if self.note is not None:
-                self.note(event.ts, _line(event_views.event(event)))
+                self.note(event.ts, _line(event_bodies.event(event)))
         self._seen = exchange.count
 
 

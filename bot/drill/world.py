@@ -36,8 +36,8 @@ from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.service.bodies import event_bodies
 from bot.service.operations.executor import Context
-from bot.service.views import event_views
 from bot.venue.accounting.ledger import account_value
 from bot.venue.model.commands import SetRules
 from bot.venue.model.numbers import E8
@@ -265,7 +265,7 @@ class World:
         findings += order_findings(rows, trades)
         spans: list[Bare] = []
         if self.ground.settings.safety.require_protection:
-            events = [event_views.event(event) for event in exchange.event_buffer.events]
+            events = [event_bodies.event(event) for event in exchange.event_buffer.events]
             spans = bare_spans(events, {row["id"] for row in rows}, end_ms=self.end_ms, sleepers=time.sleepers)
             findings += self._unprotected(spans)
         begin = time.begin_usd_e8

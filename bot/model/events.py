@@ -1,4 +1,4 @@
-"""Events of an account: one tuple class for each event type of the interface. Amounts are integers of 1e-8; views and
+"""Events of an account: one tuple class for each event type of the interface. Amounts are integers of 1e-8; bodies and
 files make texts of them.
 
 `fill((...))` and its like make an event of all its values at once. They run no Python code and check nothing, not even

@@ -34,7 +34,7 @@ from bot.service.http.event_stream import StreamOperations, Streams, add_stream
 from bot.service.http.fault_injection import InjectedFaults
 from bot.service.http.gateway import Gateway
 from bot.service.http.routes_approval import add_approval
-from bot.service.http.routes_v1 import Router, add_routes, add_views, add_webhooks
+from bot.service.http.routes_v1 import Router, add_reads, add_routes, add_webhooks
 from bot.service.http.server import Listener, free_port, make_server
 from bot.service.mcp.cors import CrossOrigin
 from bot.service.mcp.route import McpRoute, add_mcp
@@ -273,7 +273,7 @@ def build(
     faults = InjectedFaults()
     forks = Forks(lambda snapshot, replies, speed: _fork(options, control_token, cipher, snapshot, replies, speed))
     add_control(router, operations, restorer, faults, forks)
-    add_views(router, operations)
+    add_reads(router, operations)
     add_documents(router, operations)
     mcp_route = add_mcp(router, operations, origins)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]", "embedded"}) if options.host in LOOPBACK else None
@@ -284,14 +284,14 @@ def build(
     service = Service(machine, operations, gateway, streams, outbox, dispatcher, mcp_route, restorer, forks, origins)
     if machine.feed.live():
         service.live = _live_prices(machine)
-        operations.live_view = service.live.view
+        operations.live_body = service.live.body
     try:
         service.follower = _follower(machine, options)
     except BotError:
         command_log.close()
         raise
     if service.follower is not None:
-        operations.exchange_view = service.follower.view
+        operations.exchange_body = service.follower.body
     return service
 
 

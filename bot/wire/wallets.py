@@ -1,4 +1,4 @@
-"""Public wallet views. They contain nothing that only the owner may see."""
+"""Public answers about wallets. They contain nothing that only the owner may see."""
 
 from __future__ import annotations
 

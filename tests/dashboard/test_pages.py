@@ -226,7 +226,7 @@ async def test_fifty_open_pages_share_one_rendering_a_second(browser: Browser, m
     assert sorted(rendered) == sorted(names * 2), "without a rendering of its own"
     for stream in (*streams, late):
         await stream.aclose()  # type: ignore[attr-defined]
-    assert browser.dashboard._updates._views == {}
+    assert browser.dashboard._updates._pages == {}
     assert browser.dashboard._updates.streams == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from bot.model.events import FundingPaid
-from bot.service.views import event_views
+from bot.service.bodies import event_bodies
 from bot.wire import EVENT_SUBTYPES, Event
 from bot.wire.events import DATA_OF, AccountCreatedData, EventsPage, model_event
 from tests.backtest.builders import minutes, ran, settings
@@ -25,7 +25,7 @@ def test_each_event_of_a_backtest_is_read_back_as_the_venue_made_it() -> None:
     with localcontext() as context:
         context.prec = 3
         for happened in one.test.exchange.event_buffer.events:
-            event = Event.model_validate_json(json.dumps(event_views.event(happened)))
+            event = Event.model_validate_json(json.dumps(event_bodies.event(happened)))
             expected = happened._replace(account="", seq=-1)
             if isinstance(expected, FundingPaid):
                 expected = expected._replace(rate=0)

@@ -59,7 +59,7 @@ def _value(name: str, text: str) -> Cap:
 
 def check_caps(caps: Mapping[str, Cap]) -> None:
     """ConfigError for a value that the service would refuse."""
-    from bot.service.views.responses import OperationRefused
+    from bot.service.bodies.responses import OperationRefused
 
     try:
         cap_requests(caps)
@@ -99,7 +99,7 @@ def assumption_lines(caps: Mapping[str, Cap]) -> list[str]:
 
 def cap_requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
     """The bodies of POST /v1/keys and PATCH /v1/settings that set the caps; None where there is nothing to set."""
-    from bot.service.views.responses import OperationRefused, of_validation
+    from bot.service.bodies.responses import OperationRefused, of_validation
     from bot.wire.requests import KeyRequest, SettingsRequest
 
     body: dict[str, Any] = {name: list(cap) if isinstance(cap, tuple) else cap for name, cap in caps.items()}

@@ -23,10 +23,10 @@ from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.model.events import Event as ModelEvent
 from bot.money import parse_e8
 from bot.runtime.passes.ports import PlacedOrder, PortClock
+from bot.service.bodies import account_bodies, event_bodies
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, status_of, submitted_by
 from bot.service.operations.executor import Context, parse_scaled
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact, order_spec
-from bot.service.views import account_views, event_views
-from bot.service.views.responses import OperationRefused, ServiceAnswer, status_of, submitted_by
 from bot.venue.model.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
 from bot.venue.model.state import OrderSpec, event_id
 from bot.venue.orders.orders import OrderPlaced
@@ -121,7 +121,7 @@ class LocalPort:
         if isinstance(preview, Refusal):
             _raise(preview, reads=True)
         assert isinstance(preview, OrderPreview)
-        plan = Plan.model_validate_json(json.dumps(account_views.plan(preview)))
+        plan = Plan.model_validate_json(json.dumps(account_bodies.plan(preview)))
         return PlanResult(plan=plan, confirm_token=token, expires_at=exchange.state.now_ms + PLAN_TTL_REAL_MS)
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> PlacedOrder:
@@ -335,4 +335,4 @@ class OwnEvents:
 
 def _read(event: ModelEvent) -> Event:
     """The event as a client reads it."""
-    return Event.model_validate_json(json.dumps(event_views.event(event)))
+    return Event.model_validate_json(json.dumps(event_bodies.event(event)))

@@ -28,7 +28,7 @@ from bot.runtime.journal.retention import HeldKeys
 from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
 from bot.runtime.model.named_event import Named
-from bot.service.views import event_views
+from bot.service.bodies import event_bodies
 from bot.venue.model.state import event_id
 from bot.wire.events import model_event
 
@@ -255,7 +255,7 @@ class MemoryEvents(EventLog):
     ) -> dict[str, Any] | None:
         for number, event in reversed(self.taken.items()):
             if event.coin == coin and kind in (None, getattr(event, "kind", None)):
-                body = event_views.event(event._replace(seq=number))
+                body = event_bodies.event(event._replace(seq=number))
                 if (body["type"], body["subtype"]) == (type_, subtype):
                     return body
         return None

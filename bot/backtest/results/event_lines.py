@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bot.model.events import Event, FillEvent, OrderChanged
 from bot.money import format_e8
-from bot.service.views import event_views
+from bot.service.bodies import event_bodies
 
 # the same size and levels come in all events of an order
 AMOUNTS_KEPT: Final = 512
@@ -27,7 +27,7 @@ def line_of(event: Event) -> str:
         return _order(event)
     if isinstance(event, FillEvent) and event.venue_ts is None:
         return _fill(event)
-    return line_of_body(event_views.event(event))
+    return line_of_body(event_bodies.event(event))
 
 
 def line_of_body(body: dict[str, Any]) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 from bot.cli.docs.reference import code, kind_of, limits_of, table
 from bot.errors import CODES
+from bot.service.bodies.responses import CONFLICTS
 from bot.service.docs.html_docs import MEANINGS, REASONS
 from bot.service.docs.openapi import description
 from bot.service.host import HostOptions, build
-from bot.service.views.responses import CONFLICTS
 from bot.wire.events import DATA_OF
 from bot.wire.vocabulary import EVENT_SUBTYPES
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot.errors import CODES
+from bot.service.bodies.responses import CONFLICTS
 from bot.service.docs.example_requests import LANGUAGES, HttpRequest
 from bot.service.docs.examples import Example, examples
 from bot.service.docs.html import page, text
-from bot.service.views.responses import CONFLICTS
 
 Json = dict[str, Any]
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import CODES
+from bot.service.bodies.responses import CONFLICTS
 from bot.service.docs.examples import examples
 from bot.service.docs.operation_texts import EXAMPLES, NOTES, WEBHOOK_NOTE
-from bot.service.views.responses import CONFLICTS
 from bot.wire import headers as wire_headers
 from bot.wire import interface, signing
 from bot.wire.base import Request, Resource, aliases, schema_name

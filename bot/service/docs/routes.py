@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bot.errors import CODES
+from bot.service.bodies.responses import ServiceAnswer
+from bot.service.bodies.strict_json import dumps
 from bot.service.docs import html
 from bot.service.docs.html_docs import SCRIPT, docs_page, errors_page, models_page
 from bot.service.docs.openapi import description
 from bot.service.docs.wallet_page import watch
 from bot.service.http.routes_v1 import Router, call_of, respond
 from bot.service.operations.operations import Operations
-from bot.service.views.responses import ServiceAnswer
-from bot.service.views.strict_json import dumps
 from bot.wire import interface
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION
 from bot.wire.interface import GROUPS, Access, Operation

@@ -222,7 +222,7 @@ class ExchangeFollower:
 
     # ── Status ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def view(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         """The state of the link, for GET /v1/system/status."""
         account, health = self.account, self.health
         known = None if account is None else account.exchange

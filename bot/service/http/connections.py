@@ -16,8 +16,8 @@ from typing import ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bot.errors import Refusal
+from bot.service.bodies.responses import ServiceAnswer, refuse
 from bot.service.security import rate_limits
-from bot.service.views.responses import ServiceAnswer, refuse
 from bot.wire.headers import API_VERSION, API_VERSION_HEADER, REQUEST_ID_HEADER
 
 # scope extension: {"close": closes the connection without a response}

@@ -22,13 +22,13 @@ from starlette.types import Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.model.events import Event
+from bot.service.bodies import event_bodies
+from bot.service.bodies.read_access import peek
+from bot.service.bodies.responses import OperationRefused
+from bot.service.bodies.strict_json import dumps
 from bot.service.http.routes_v1 import Router, call_of
 from bot.service.operations.accounts import AccountOperations, cursor_lost, feed_replaced
 from bot.service.security.auth import Principal, authenticate, refuse_access
-from bot.service.views import event_views
-from bot.service.views.read_access import peek
-from bot.service.views.responses import OperationRefused
-from bot.service.views.strict_json import dumps
 from bot.venue.model.state import event_id
 from bot.venue.storage import pages
 from bot.wire import interface
@@ -207,13 +207,13 @@ class StreamOperations:
 def _is_wanted(happened: Event, wanted: frozenset[str] | None) -> bool:
     if wanted is None:
         return True
-    kind, subtype = event_views.kind_of(happened)
+    kind, subtype = event_bodies.kind_of(happened)
     return kind in wanted or f"{kind}.{subtype}" in wanted
 
 
 def _told(happened: Event) -> bytes:
-    text = dumps(event_views.event(happened)).decode()
-    name = event_views.kind_of(happened)[0]
+    text = dumps(event_bodies.event(happened)).decode()
+    name = event_bodies.kind_of(happened)[0]
     return ServerSentEvent(text, event=name, id=event_id(happened.seq), sep="\n").encode()
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
+from bot.service.bodies.responses import OperationRefused, invalid
 from bot.service.http.connections import CONNECTION
-from bot.service.views.responses import OperationRefused, invalid
 from bot.wire.control import FaultRequest
 from bot.wire.interface import Operation
 
@@ -44,7 +44,7 @@ class InjectedFault:
     remaining: int
     ms: int | None
 
-    def view(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         return {"id": self.id, "op": self.op, "kind": self.kind, "remaining": self.remaining, "ms": self.ms}
 
 
@@ -66,8 +66,8 @@ class InjectedFaults:
         rule = self._rule_of(scope) if scope["path"].startswith("/v1/") else None
         return None if rule is None else rule.name
 
-    def views(self) -> dict[str, Any]:
-        return {"faults": [fault.view() for fault in self._faults]}
+    def body(self) -> dict[str, Any]:
+        return {"faults": [fault.body() for fault in self._faults]}
 
     def clear(self) -> None:
         self._faults = []

@@ -23,6 +23,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.logs import log
+from bot.service.bodies import strict_json
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid, of_validation, refuse
 from bot.service.http.fault_injection import INJECTED, InjectedFaults
 from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.operations.executor import Context
@@ -30,8 +32,6 @@ from bot.service.operations.operations import Operations
 from bot.service.security import rate_limits
 from bot.service.security.auth import Principal, authenticate, end_of, refuse_access
 from bot.service.state_machine.machine import Machine
-from bot.service.views import strict_json
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid, of_validation, refuse
 from bot.wire.base import Request
 from bot.wire.headers import API_VERSION, format_sandbox_clock, parse_expires_after, parse_idempotency_key
 from bot.wire.interface import Access, Operation

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from bot.clock import monotonic_ns
 from bot.errors import Refusal
 from bot.money import format_e8
+from bot.service.bodies.responses import OperationRefused, invalid, of_validation
 from bot.service.http import approval_page
 from bot.service.http.routes_v1 import Router, call_of
 from bot.service.operations import phone_numbers
@@ -29,7 +30,6 @@ from bot.service.operations.executor import Context
 from bot.service.operations.keys import covers
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import OWNER_SCOPES, Principal, authenticate
-from bot.service.views.responses import OperationRefused, invalid, of_validation
 from bot.wire.base import Request, Text
 from bot.wire.interface import Access, Operation
 from bot.wire.requests import OtpRequest, VerifyRequest

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from bot.service.bodies.responses import ServiceAnswer
 from bot.service.http.gateway import Call, Endpoint, check_still_valid, headers_of
 from bot.service.operations.operations import Operations
 from bot.service.operations.webhooks import WebhookOperations
-from bot.service.views.responses import ServiceAnswer
 from bot.wire import interface
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.headers import CONFIRM_HEADER
@@ -167,7 +167,7 @@ def add_webhooks(router: Router, webhooks: WebhookOperations) -> None:
     router.serve(interface.REMOVE_WEBHOOK, webhooks.remove)
 
 
-def add_views(router: Router, service: Operations) -> None:
+def add_reads(router: Router, service: Operations) -> None:
     """Add the routes that show an account or a public wallet."""
     serve = router.serve
     serve(interface.CHANGELOG, service.changelog)

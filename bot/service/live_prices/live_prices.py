@@ -269,7 +269,7 @@ class LivePrices:
 
     # ── Status ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def view(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         """The state of the prices, for GET /v1/system/status."""
         return {
             "source": self.source,

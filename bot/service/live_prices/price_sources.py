@@ -34,26 +34,26 @@ class PriceSources:
             for source in self.sources:
                 tasks.create_task(source.run())
 
-    def view(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         """The state of the prices, for GET /v1/system/status.
 
         Of several sources: the worst of them, all markets, and each source under `sources`.
         """
-        views = [source.view() for source in self.sources]
-        if len(views) == 1:
-            return views[0]
-        transports = {view["transport"] for view in views}
-        differences = [ms for view in views if (ms := view["clockDifferenceMs"]) is not None]
+        bodies = [source.body() for source in self.sources]
+        if len(bodies) == 1:
+            return bodies[0]
+        transports = {body["transport"] for body in bodies}
+        differences = [ms for body in bodies if (ms := body["clockDifferenceMs"]) is not None]
         return {
-            "source": ", ".join(view["source"] for view in views),
-            "connected": all(view["connected"] for view in views),
-            "trouble": next((f"{view['source']}: {view['trouble']}" for view in views if view["trouble"]), None),
-            "sessions": sum(view["sessions"] for view in views),
+            "source": ", ".join(body["source"] for body in bodies),
+            "connected": all(body["connected"] for body in bodies),
+            "trouble": next((f"{body['source']}: {body['trouble']}" for body in bodies if body["trouble"]), None),
+            "sessions": sum(body["sessions"] for body in bodies),
             "transport": transports.pop() if len(transports) == 1 else None,
             "clockDifferenceMs": max(differences, key=abs, default=None),
             "missing": {
-                f"{view['source']} {name}": reason for view in views for name, reason in view["missing"].items()
+                f"{body['source']} {name}": reason for body in bodies for name, reason in body["missing"].items()
             },
-            "markets": [market | {"source": view["source"]} for view in views for market in view["markets"]],
-            "sources": [{name: value for name, value in view.items() if name != "markets"} for view in views],
+            "markets": [market | {"source": body["source"]} for body in bodies for market in body["markets"]],
+            "sources": [{name: value for name, value in body.items() if name != "markets"} for body in bodies],
         }

@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bot.service.bodies import strict_json
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.http.gateway import check_content_type
 from bot.service.http.routes_v1 import Router, respond
 from bot.service.mcp.tools import Sent, ToolReply
 from bot.service.operations.accounts import BODY_BYTES_MAX
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import OWNER_SCOPES
-from bot.service.views import strict_json
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.wire.interface import Access, Operation
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
+from bot.service.bodies.responses import OperationRefused
 from bot.service.mcp.tools import (
     INSTRUCTIONS,
     TOOLS,
@@ -30,7 +31,6 @@ from bot.service.mcp.tools import (
     unknown,
 )
 from bot.service.operations.accounts import BODY_BYTES_MAX
-from bot.service.views.responses import OperationRefused
 from bot.wire.headers import DESCRIPTION_VERSION
 from bot.wire.interface import Access
 

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import Refusal
+from bot.service.bodies.responses import OperationRefused, invalid, of_validation, refuse
 from bot.service.security.auth import Principal, refuse_access
-from bot.service.views.responses import OperationRefused, invalid, of_validation, refuse
 from bot.wire import interface
 from bot.wire.base import Request, json_number
 from bot.wire.headers import (

@@ -12,12 +12,12 @@ from typing import Any, Final
 from bot.errors import Refusal
 from bot.model.events import AccountChanged, Event
 from bot.money import format_e8
+from bot.service.bodies import account_bodies, event_bodies
+from bot.service.bodies.event_bodies import unknown_type
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.operations.executor import Context, OperationExecutor
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact
 from bot.service.security.auth import OWNER_SCOPES, Minted, Principal, mint
-from bot.service.views import account_views, event_views
-from bot.service.views.event_views import unknown_type
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.accounting import ledger
 from bot.venue.model.commands import OpenAccount, ResetAccount
 from bot.venue.model.state import (
@@ -91,7 +91,7 @@ class AccountOperations(OperationExecutor):
         """POST /v1/sandbox/accounts/reset."""
         balance = None if request.balance_usd is None else exact(request.balance_usd, "balanceUsd")
 
-        def view(account: VenueAccount, now: int) -> Any:
+        def answer_body(account: VenueAccount, now: int) -> Any:
             return {
                 "accountId": account.id,
                 "address": account.address,
@@ -102,7 +102,7 @@ class AccountOperations(OperationExecutor):
                 "resetAt": now,
             }
 
-        return self.decide(principal, context, lambda now: ResetAccount(principal.account, balance), view)
+        return self.decide(principal, context, lambda now: ResetAccount(principal.account, balance), answer_body)
 
     # ── Reads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,27 +111,27 @@ class AccountOperations(OperationExecutor):
         now = self.refresh()
         state, account = self.machine.state, self.account(principal)
         limits = self._limits(principal, context, now)
-        exchange = account_views.exchange(account)
+        exchange = account_bodies.exchange(account)
         return ServiceAnswer.ok(
             {
                 "accountId": account.id,
                 "address": account.address,
                 "epoch": account.epoch,
                 "nickname": account.name,
-                "environment": account_views.environment(account),
+                "environment": account_bodies.environment(account),
                 "accountValueUsd": format_e8(ledger.account_value(state, account)),
                 "balanceUsd": format_e8(account.balance),
                 "freeMarginUsd": format_e8(ledger.free_margin(state, account)),
                 "marginUsedUsd": format_e8(ledger.margin_used(state, account)),
                 "unrealizedPnlUsd": format_e8(ledger.unrealized(state, account)),
-                "positions": account_views.positions(state, account),
-                "orders": account_views.orders(state, account),
-                "guardians": account_views.guardians(account),
+                "positions": account_bodies.positions(state, account),
+                "orders": account_bodies.orders(state, account),
+                "guardians": account_bodies.guardians(account),
                 "limits": limits,
                 "budget": limits["account"],
-                "credit": account_views.credit(state, account),
+                "credit": account_bodies.credit(state, account),
                 "lastEventId": event_id(account.event_seq),
-                "health": account_views.health(state, account),
+                "health": account_bodies.health(state, account),
                 "serverTime": now,
                 **({} if exchange is None else {"exchange": exchange}),
             }
@@ -146,9 +146,11 @@ class AccountOperations(OperationExecutor):
         return {
             "limitsVersion": LIMITS_VERSION,
             "platform": self.platform(),
-            "account": account_views.account_limits(state, account, now),
-            "key": None if (key := self.key(principal)) is None else account_views.key_limits(state, account, key, now),
-            "rate": self.rate_limits.views(principal.caller, context.ip),
+            "account": account_bodies.account_limits(state, account, now),
+            "key": None
+            if (key := self.key(principal)) is None
+            else account_bodies.key_limits(state, account, key, now),
+            "rate": self.rate_limits.records(principal.caller, context.ip),
         }
 
     def _least_notional(self) -> int:
@@ -198,10 +200,10 @@ class AccountOperations(OperationExecutor):
         for happened in pages.after(account, start):
             examined = happened.seq
             if wanted is not None:
-                kind, subtype = event_views.kind_of(happened)
+                kind, subtype = event_bodies.kind_of(happened)
                 if kind not in wanted and f"{kind}.{subtype}" not in wanted:
                     continue
-            page.append(event_views.event(happened))
+            page.append(event_bodies.event(happened))
             if len(page) == query.limit:
                 break
         last = event_id(examined) if examined > start or query.since is None else query.since
@@ -235,7 +237,7 @@ class AccountOperations(OperationExecutor):
             if len(rows) == query.limit:
                 more = True
                 break
-            rows.append(account_views.trade(account, trade))
+            rows.append(account_bodies.trade(account, trade))
         return ServiceAnswer.ok({"trades": rows, "nextBefore": rows[-1]["seq"] if rows and more else None})
 
 

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from bot.clock import SystemClock, monotonic_ns
 from bot.errors import Refusal
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer
 from bot.service.operations.executor import Context
 from bot.service.operations.keys import KeyOperations, covers
 from bot.service.security.attempt_limits import AttemptLimits
 from bot.service.security.auth import Principal, mint
 from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
-from bot.service.views.responses import OperationRefused, ServiceAnswer
 from bot.venue.identity.sign_in import is_waiting
 from bot.venue.model.commands import DecideGrant, RedeemGrant, StartGrant
 from bot.venue.model.state import Grant, VenueKey

@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 from bot.clock import SystemClock
 from bot.errors import Refusal
 from bot.money import parse_e8
+from bot.service.bodies.read_access import peek
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid, refuse, status_of
 from bot.service.security.auth import Principal
 from bot.service.security.rate_limits import RateLimits
 from bot.service.state_machine.command_log import StoredReply
 from bot.service.state_machine.machine import Machine
-from bot.service.views.read_access import peek
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid, refuse, status_of
 from bot.venue.model.commands import Command
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import VenueAccount, VenueKey
@@ -75,12 +75,12 @@ class OperationExecutor:
         principal: Principal,
         context: Context,
         command: Callable[[int], Command | Refusal],
-        view: Callable[[Any, int], Any],
+        answer_body: Callable[[Any, int], Any],
         *,
         replay: Callable[[Any, int], Any] | None = None,
     ) -> ServiceAnswer:
-        """Run a caller's command once. `command(now)` returns the command or a refusal; `view(answer, now)` is the body
-        of a success.
+        """Run a caller's command once. `command(now)` returns the command or a refusal; `answer_body(answer, now)` is
+        the body of a success.
 
         With an idempotency key a final answer is stored in the command's transaction. The same request then gets the
         same bytes again, or the body that `replay(answer, now)` made, which leaves out secrets.
@@ -97,7 +97,7 @@ class OperationExecutor:
             result = self.refusal(answer, context)
             final = not status_of(answer)[1]
         else:
-            result, final = ServiceAnswer.ok(view(answer, now)), True
+            result, final = ServiceAnswer.ok(answer_body(answer, now)), True
         if key is not None and final:
             shown = replay is None or isinstance(answer, Refusal)
             body = result.body if shown or replay is None else ServiceAnswer.ok(replay(answer, now)).body

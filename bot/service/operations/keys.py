@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from bot.errors import Refusal
 from bot.money import format_e8
+from bot.service.bodies import account_bodies
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.operations.accounts import AccountOperations
 from bot.service.operations.executor import Context, expired
 from bot.service.operations.orders import exact
 from bot.service.security.auth import Minted, Principal, mint
 from bot.service.security.rate_limits import RateLimits
 from bot.service.state_machine.machine import Machine
-from bot.service.views import account_views
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.apply import RevokedKey
 from bot.venue.model.commands import ChangeSettings, Command, CreateKey, RevokeKey
 from bot.venue.model.state import VenueAccount, VenueKey
@@ -58,16 +58,16 @@ class KeyOperations(AccountOperations):
         if parent is not None:
             self.check_width(parent, key)
 
-        def view(made: VenueKey, now: int) -> Any:
-            return {**account_views.key(made, None), "apiKey": minted.secret}
+        def answer_body(made: VenueKey, now: int) -> Any:
+            return {**account_bodies.key(made, None), "apiKey": minted.secret}
 
         def replay(made: VenueKey, now: int) -> Any:
-            return {**account_views.key(made, None), "apiKey": None}
+            return {**account_bodies.key(made, None), "apiKey": None}
 
         def command(now: int) -> Command | Refusal:
             return expired(context, now) or refuse_past(key.expires_ms, now) or CreateKey(key)
 
-        return self.decide(principal, context, command, view, replay=replay)
+        return self.decide(principal, context, command, answer_body, replay=replay)
 
     @staticmethod
     def check_width(parent: VenueKey, key: VenueKey) -> None:
@@ -85,7 +85,7 @@ class KeyOperations(AccountOperations):
         self.refresh()
         self._forget_another_state()
         listed = [
-            account_views.key(key, self._used.get(key.id))
+            account_bodies.key(key, self._used.get(key.id))
             for key in self.machine.state.keys.values()
             if key.account == principal.account and not key.revoked
         ]
@@ -101,7 +101,7 @@ class KeyOperations(AccountOperations):
             return self.refusal(Refusal("not_found", "no key has this id; key ids begin with key_"), context)
         command = RevokeKey(principal.account, key_id, sweeps=True)
 
-        def view(gone: RevokedKey, now: int) -> Any:
+        def answer_body(gone: RevokedKey, now: int) -> Any:
             return {
                 "id": gone.key.id,
                 "revoked": True,
@@ -109,7 +109,7 @@ class KeyOperations(AccountOperations):
                 "disarmedGuardianIds": list(gone.disarmed),
             }
 
-        return self.decide(principal, context, lambda now: command, view)
+        return self.decide(principal, context, lambda now: command, answer_body)
 
     def settings(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/settings."""
@@ -145,8 +145,8 @@ def refuse_past(expires_ms: int | None, now_ms: int) -> Refusal | None:
 
 def _settings(account: VenueAccount) -> dict[str, Any]:
     return {
-        "maxTradeUsd": account_views.opt(account.max_trade),
-        "dailyTradeCapUsd": account_views.opt(account.daily_cap),
+        "maxTradeUsd": account_bodies.opt(account.max_trade),
+        "dailyTradeCapUsd": account_bodies.opt(account.daily_cap),
     }
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bot.service.bodies import account_bodies
+from bot.service.bodies.responses import ServiceAnswer
 from bot.service.operations.executor import Context, OperationExecutor
 from bot.service.security.auth import Principal
-from bot.service.views import account_views
-from bot.service.views.responses import ServiceAnswer
 from bot.venue.model.commands import Kill
 from bot.venue.model.state import event_id
 from bot.venue.storage import pages
@@ -26,15 +26,15 @@ class KillOperations(OperationExecutor):
         The account's state is never a reason to refuse. orderSubmitted says whether anything was closed or canceled.
         """
 
-        def view(killed: KillEffects, now: int) -> Any:
+        def answer_body(killed: KillEffects, now: int) -> Any:
             state = self.machine.state
             account = self.account(principal)
             return {
-                "guardian": account_views.guardian(account, killed.guardian),
+                "guardian": account_bodies.guardian(account, killed.guardian),
                 "flatten": request.flatten,
                 "canceledOids": list(killed.canceled),
-                "trades": [account_views.trade(account, pages.trade_of(account, trade)) for trade in killed.trades],
-                "positions": account_views.positions(state, account),
+                "trades": [account_bodies.trade(account, pages.trade_of(account, trade)) for trade in killed.trades],
+                "positions": account_bodies.positions(state, account),
                 "orderSubmitted": bool(killed.canceled or killed.trades),
                 "lastEventId": event_id(account.event_seq),
             }
@@ -45,5 +45,5 @@ class KillOperations(OperationExecutor):
             lambda now: Kill(
                 principal.account, request.flatten, context.idempotency_key, context.expires_ms, principal.key
             ),
-            view,
+            answer_body,
         )

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bot.money import format_e8
+from bot.service.bodies import account_bodies
+from bot.service.bodies.responses import ServiceAnswer
 from bot.service.operations.accounts import AccountOperations
 from bot.service.operations.executor import Context
-from bot.service.views import account_views
-from bot.service.views.responses import ServiceAnswer
 from bot.venue.model.state import VenueMarket
 from bot.venue.prices.book import book
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
@@ -20,11 +20,11 @@ LISTED_AFTER_MS: Final = 86_400_000
 
 
 class MarketOperations(AccountOperations):
-    """The public reads. `live_view`: the state of live prices, in a service that has them."""
+    """The public reads. `live_body`: the state of live prices, in a service that has them."""
 
-    live_view: Callable[[], dict[str, Any]] | None = None
+    live_body: Callable[[], dict[str, Any]] | None = None
     # the state of the exchange link, in a service that follows an account at an exchange
-    exchange_view: Callable[[], dict[str, Any]] | None = None
+    exchange_body: Callable[[], dict[str, Any]] | None = None
 
     def markets(self, query: MarketsQuery) -> ServiceAnswer:
         """GET /v1/markets."""
@@ -32,7 +32,7 @@ class MarketOperations(AccountOperations):
         state, feed = self.machine.state, self.machine.feed
         wanted = query.query.strip().lower()
         bodies = [
-            account_views.market(state, market, feed.store(coin), now)
+            account_bodies.market(state, market, feed.store(coin), now)
             for coin, market in state.markets.items()
             if not _is_over(market, now, wanted)
             and query.asset_class in ("all", market.spec.asset_class)
@@ -92,7 +92,7 @@ class MarketOperations(AccountOperations):
                 "coin": coin,
                 "bids": [{"px": format_e8(px), "sz": format_e8(size)} for px, size in bids],
                 "asks": [{"px": format_e8(px), "sz": format_e8(size)} for px, size in asks],
-                "spreadBps": account_views.spread_bps(bid, ask, listed.mid),
+                "spreadBps": account_bodies.spread_bps(bid, ask, listed.mid),
                 "midPx": None if listed.status == "settled" else format_e8(listed.mid),
                 "ts": now,
             }
@@ -157,7 +157,7 @@ class MarketOperations(AccountOperations):
             for coin, listed in self.machine.state.markets.items()
             if listed.spec.expires_ms is None and self.machine.feed.has_ended(coin)
         ]
-        prices = None if self.live_view is None else self.live_view()
+        prices = None if self.live_body is None else self.live_body()
         if prices is not None:
             closed += [market["coin"] for market in prices["markets"] if not market["open"]]
         return ServiceAnswer.ok(
@@ -169,9 +169,9 @@ class MarketOperations(AccountOperations):
                 "limitsVersion": LIMITS_VERSION,
                 "serverTime": now,
                 "clock": {"mode": clock.mode, "speed": speed},
-                "limits": {"platform": self.platform(), "rate": self.rate_limits.views(None, context.ip)},
+                "limits": {"platform": self.platform(), "rate": self.rate_limits.records(None, context.ip)},
                 **({} if prices is None else {"prices": prices}),
-                **({} if self.exchange_view is None else {"exchange": self.exchange_view()}),
+                **({} if self.exchange_body is None else {"exchange": self.exchange_body()}),
             }
         )
 

@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from bot.errors import Refusal
 from bot.money import e8_of_decimal, format_e8
+from bot.service.bodies import account_bodies
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.operations.executor import Context, OperationExecutor, expired, judged_e8
 from bot.service.security.auth import Principal, refuse_blocking, refuse_market
-from bot.service.views import account_views
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.accounting.limits import BRAKES, beyond_reach
 from bot.venue.model.commands import (
     ArmGuardian,
@@ -99,12 +99,12 @@ class OrderOperations(OperationExecutor):
                 principal.account, spec, principal.key, context.request_id, context.idempotency_key, context.expires_ms
             )
 
-        def view(placed: OrderPlaced, now: int) -> Any:
+        def answer_body(placed: OrderPlaced, now: int) -> Any:
             body = self.order_result(principal, placed)
             body["warnings"] += _of_guardians(request)
             return body
 
-        return self.decide(principal, context, command, view)
+        return self.decide(principal, context, command, answer_body)
 
     def _plan(self, principal: Principal, request: OrderRequest, spec: OrderSpec, context: Context) -> ServiceAnswer:
         token = f"cft_{secrets.token_urlsafe(24)}"
@@ -115,7 +115,7 @@ class OrderOperations(OperationExecutor):
         if isinstance(preview, Refusal):
             return self.refusal(preview, context)
         assert isinstance(preview, OrderPreview)
-        plan = account_views.plan(preview)
+        plan = account_bodies.plan(preview)
         plan["warnings"] += _of_guardians(request)
         return ServiceAnswer.ok(
             {
@@ -189,22 +189,22 @@ class OrderOperations(OperationExecutor):
         account = self.account(principal)
         coin = placed.trade.coin
         held = account.positions.get(coin)
-        listed = [o for o in account.orders.values() if o.coin == coin and account_views.is_listed(o)]
+        listed = [o for o in account.orders.values() if o.coin == coin and account_bodies.is_listed(o)]
         return {
             "dryRun": False,
             "orderSubmitted": True,
-            "trade": account_views.trade(account, placed.trade),
-            "position": None if held is None else account_views.position(state, account, held),
-            "orders": [account_views.order(state, account, o) for o in listed],
+            "trade": account_bodies.trade(account, placed.trade),
+            "position": None if held is None else account_bodies.position(state, account, held),
+            "orders": [account_bodies.order(state, account, o) for o in listed],
             "guardians": [
-                account_views.guardian(account, account.guardians[number])
+                account_bodies.guardian(account, account.guardians[number])
                 for number in placed.guardians
                 if number in account.guardians
             ],
             "leverage": placed.trade.leverage,
             "leverageClamped": placed.leverage_clamped,
             "protected": _is_protected(state, account, placed, listed),
-            "warnings": account_views.warnings(placed.warnings),
+            "warnings": account_bodies.warnings(placed.warnings),
             "lastEventId": event_id(account.event_seq),
         }
 
@@ -212,7 +212,7 @@ class OrderOperations(OperationExecutor):
         """GET /v1/orders."""
         self.refresh()
         wanted = None if coin is None else self.coin(coin)
-        return ServiceAnswer.ok({"orders": account_views.orders(self.machine.state, self.account(principal), wanted)})
+        return ServiceAnswer.ok({"orders": account_bodies.orders(self.machine.state, self.account(principal), wanted)})
 
     def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> ServiceAnswer:
         """POST /v1/orders/suggest. Reads only."""
@@ -232,7 +232,7 @@ class OrderOperations(OperationExecutor):
         if isinstance(suggestion, Refusal):
             return self.refusal(suggestion, context)
         assert isinstance(suggestion, Suggestion)
-        return ServiceAnswer.ok(account_views.suggestion(suggestion))
+        return ServiceAnswer.ok(account_bodies.suggestion(suggestion))
 
     def cancel(self, principal: Principal, oid: str, context: Context) -> ServiceAnswer:
         """DELETE /v1/orders/{oid}."""
@@ -248,7 +248,7 @@ class OrderOperations(OperationExecutor):
             text = "this key may cancel only entries; this order protects a position"
             return self.refusal(Refusal("forbidden", text), context)
 
-        def view(canceled: OrderCanceled, now: int) -> Any:
+        def answer_body(canceled: OrderCanceled, now: int) -> Any:
             return {
                 "oid": oid,
                 "coin": canceled.coin,
@@ -257,7 +257,7 @@ class OrderOperations(OperationExecutor):
                 "unprotected": canceled.unprotected,
             }
 
-        return self.decide(principal, context, lambda now: CancelOrder(principal.account, oid), view)
+        return self.decide(principal, context, lambda now: CancelOrder(principal.account, oid), answer_body)
 
     def cancel_coin(self, principal: Principal, request: CancelCoinRequest, context: Context) -> ServiceAnswer:
         """DELETE /v1/orders: all open orders of one market."""
@@ -266,10 +266,10 @@ class OrderOperations(OperationExecutor):
         if principal.close_only:
             return self._cancel_entries(principal, coin)
 
-        def view(canceled: OrderCanceled, now: int) -> Any:
+        def answer_body(canceled: OrderCanceled, now: int) -> Any:
             return {"coin": canceled.coin, "canceledOids": list(canceled.oids), "unprotected": canceled.unprotected}
 
-        return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), view)
+        return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), answer_body)
 
     def _cancel_entries(self, principal: Principal, coin: str) -> ServiceAnswer:
         """Cancel the entries only, for a key that may only shrink positions."""
@@ -297,7 +297,7 @@ class OrderOperations(OperationExecutor):
     def guardians(self, principal: Principal) -> ServiceAnswer:
         """GET /v1/guardians."""
         self.refresh()
-        return ServiceAnswer.ok({"guardians": account_views.guardians(self.account(principal))})
+        return ServiceAnswer.ok({"guardians": account_bodies.guardians(self.account(principal))})
 
     def arm(
         self, principal: Principal, request: GuardianRequest, context: Context, confirm_token: str | None = None
@@ -313,8 +313,8 @@ class OrderOperations(OperationExecutor):
 
         unused_warnings = _of_template(request.order_template)
 
-        def view(armed: VenueGuardian, now: int) -> Any:
-            return account_views.guardian(self.account(principal), armed) | (
+        def answer_body(armed: VenueGuardian, now: int) -> Any:
+            return account_bodies.guardian(self.account(principal), armed) | (
                 {"warnings": unused_warnings} if unused_warnings else {}
             )
 
@@ -323,7 +323,7 @@ class OrderOperations(OperationExecutor):
             armed = ArmGuardian(principal.account, spec, context.idempotency_key, principal.key, plan)
             return expired(context, now) or armed
 
-        return self.decide(principal, context, command, view)
+        return self.decide(principal, context, command, answer_body)
 
     @staticmethod
     def _refuse_type(principal: Principal, guardian_type: str) -> Refusal | None:
@@ -380,10 +380,10 @@ class OrderOperations(OperationExecutor):
         if refused is not None:
             return self.refusal(refused, context)
 
-        def view(disarmed: VenueGuardian, now: int) -> Any:
+        def answer_body(disarmed: VenueGuardian, now: int) -> Any:
             return {"id": guardian, "type": disarmed.spec.type, "disarmed": True}
 
-        return self.decide(principal, context, lambda now: DisarmGuardian(principal.account, guardian), view)
+        return self.decide(principal, context, lambda now: DisarmGuardian(principal.account, guardian), answer_body)
 
     def heartbeat(self, principal: Principal) -> ServiceAnswer:
         """POST /v1/heartbeat."""

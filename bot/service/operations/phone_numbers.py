@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from bot.service.views.responses import OperationRefused, invalid
+from bot.service.bodies.responses import OperationRefused, invalid
 
 # A country's name before its number. Any letters that are no part of a number are looked up in the list of countries.
 _COUNTRY: Final = re.compile(r"([^\W\d_][^\d+(]*)(.*)", re.DOTALL)

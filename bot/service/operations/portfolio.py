@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bot.money import format_e8
+from bot.service.bodies import account_bodies
+from bot.service.bodies.responses import ServiceAnswer
 from bot.service.operations.executor import OperationExecutor
 from bot.service.security.auth import Principal
-from bot.service.views import account_views
-from bot.service.views.responses import ServiceAnswer
 from bot.venue.accounting import ledger, limits
 from bot.venue.model.state import DAY_MS, VenueAccount
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION, LIMITS_VERSION
@@ -39,7 +39,7 @@ CHANGES: Final = (
 
 
 class PortfolioOperations(OperationExecutor):
-    """The portfolio, home and funding views of an account."""
+    """The answers for portfolio, home and funding of an account."""
 
     def changelog(self) -> ServiceAnswer:
         """GET /v1/changelog."""
@@ -61,7 +61,7 @@ class PortfolioOperations(OperationExecutor):
                 "marginUsedUsd": format_e8(ledger.margin_used(state, account)),
                 "unrealizedPnlUsd": format_e8(ledger.unrealized(state, account)),
                 "realizedPnlTodayUsd": format_e8(today),
-                "positions": account_views.positions(state, account),
+                "positions": account_bodies.positions(state, account),
                 "funding": self._funding(account),
                 "guidance": self._guidance(account),
                 "webWatch": self.web_watch(account),
@@ -81,7 +81,7 @@ class PortfolioOperations(OperationExecutor):
                     "accountValueUsd": format_e8(ledger.account_value(state, account)),
                     "unrealizedPnlUsd": format_e8(ledger.unrealized(state, account)),
                     "openPositions": len(account.positions),
-                    "positions": [account_views.position(state, account, held) for held in largest[:HOME_POSITIONS]],
+                    "positions": [account_bodies.position(state, account, held) for held in largest[:HOME_POSITIONS]],
                 },
                 "guidance": self._guidance(account),
                 "webWatch": self.web_watch(account),
@@ -123,7 +123,7 @@ class PortfolioOperations(OperationExecutor):
     def _guidance(self, account: VenueAccount) -> list[str]:
         """Suggestions for the account's owner, the most urgent first."""
         state = self.machine.state
-        health = account_views.health(state, account)
+        health = account_bodies.health(state, account)
         advice: list[str] = []
         if health["status"] == "liquidating":
             advice.append("A liquidation is under way: add margin or reduce positions.")

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
+from bot.service.bodies import account_bodies
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.operations import phone_numbers
 from bot.service.operations.accounts import AccountOperations
 from bot.service.operations.executor import Context
@@ -21,8 +23,6 @@ from bot.service.security.attempt_limits import AttemptLimits
 from bot.service.security.auth import Principal, mint_session
 from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
-from bot.service.views import account_views
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.identity.sign_in import SignedIn
 from bot.venue.model.commands import OpenAccount, RevokeSession, SendOtp, SignIn
 from bot.venue.model.numbers import E8
@@ -145,7 +145,7 @@ class SignInOperations(AccountOperations):
                 "nickname": account.name,
                 "environment": "sandbox",
                 "apis": self.apis(),
-                "credit": account_views.credit(state, account),
+                "credit": account_bodies.credit(state, account),
             }
         )
 

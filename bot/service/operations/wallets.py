@@ -1,4 +1,4 @@
-"""Public views of a wallet. They contain nothing that is private to the owner."""
+"""What everybody may read of a wallet. It contains nothing that is private to the owner."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Any, Final
 
 from bot.money import format_e8
+from bot.service.bodies import account_bodies
+from bot.service.bodies.read_access import peek, peek_all
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.market_data import nav_series
 from bot.service.operations.executor import OperationExecutor
 from bot.service.security.rate_limits import RateLimits
 from bot.service.state_machine.machine import Machine
-from bot.service.views import account_views
-from bot.service.views.read_access import peek, peek_all
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.accounting import ledger
 from bot.venue.model.state import State, VenueAccount, VenueTrade
 from bot.venue.storage import pages
@@ -23,7 +23,7 @@ from bot.wire.queries import NavQuery, WalletTradesQuery
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]{40}", re.ASCII)
 
-# Fields that a public view leaves out: the plan, and references to requests and credentials.
+# Fields that the public answers leave out: the plan, and references to requests and credentials.
 HIDDEN_OF_POSITION: Final = dict.fromkeys(("stopPx", "takeProfitPx", "riskUsd"))
 HIDDEN_OF_TRADE: Final = dict.fromkeys(("requestId", "idempotencyKey", "source", "venueOid", "guardianId"))
 
@@ -80,7 +80,7 @@ class _Known:
 
 
 class WalletOperations(OperationExecutor):
-    """The views of one address. A well-formed address without an account has `registered` false."""
+    """What is public of one address. A well-formed address without an account has `registered` false."""
 
     def __init__(self, machine: Machine, rate_limits: RateLimits, base_url: str) -> None:
         super().__init__(machine, rate_limits, base_url)
@@ -222,13 +222,13 @@ class WalletOperations(OperationExecutor):
 
 
 def public_trade(account: VenueAccount, made: VenueTrade) -> dict[str, Any]:
-    """A trade's public view. A partly filled trade is shown as if its filled part were the whole."""
-    seen = account_views.trade(account, made) | HIDDEN_OF_TRADE
+    """The public fields of a trade. A partly filled trade is shown as if its filled part were the whole."""
+    seen = account_bodies.trade(account, made) | HIDDEN_OF_TRADE
     return (
         seen if made.status != "open" else seen | {"size": seen["filledSize"], "fillStatus": "filled", "status": "done"}
     )
 
 
 def public_positions(state: State, account: VenueAccount | None) -> list[dict[str, Any]]:
-    """The public view of positions."""
-    return [] if account is None else [held | HIDDEN_OF_POSITION for held in account_views.positions(state, account)]
+    """The public fields of positions."""
+    return [] if account is None else [held | HIDDEN_OF_POSITION for held in account_bodies.positions(state, account)]

@@ -11,13 +11,13 @@ import secrets
 from typing import Any, Final
 
 from bot.errors import Refusal
+from bot.service.bodies.event_bodies import unknown_type
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.operations.executor import Context, OperationExecutor, expired
 from bot.service.security.auth import Principal
 from bot.service.security.rate_limits import RateLimits
 from bot.service.security.secret_encryption import SecretCipher
 from bot.service.state_machine.machine import Machine
-from bot.service.views.event_views import unknown_type
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.webhooks.address_policy import (
     RESOLVE_SECONDS,
     Resolve,
@@ -102,7 +102,7 @@ class WebhookOperations(OperationExecutor):
         # The fingerprint covers the secret too: a plain digest would let a reader guess short secrets.
         context = context._replace(fingerprint=self._cipher.mark(context.fingerprint))
 
-        def view(hook: VenueWebhook, now: int) -> Body:
+        def answer_body(hook: VenueWebhook, now: int) -> Body:
             self._outbox.add(hook)
             return {**self._view(hook), "secret": form, **warnings}
 
@@ -110,7 +110,7 @@ class WebhookOperations(OperationExecutor):
             principal,
             context,
             lambda now: expired(context, now) or AddWebhook(principal.account, request.url, types, encrypted),
-            view,
+            answer_body,
             replay=lambda hook, now: {**self._view(hook), "secret": None, **warnings},
         )
 
@@ -126,11 +126,11 @@ class WebhookOperations(OperationExecutor):
             # The text may be the secret, sent by mistake, so it goes into no log and no response.
             return self.refusal(Refusal("not_found", "no webhook has this id; webhook ids begin with whk_"), context)
 
-        def view(hook: VenueWebhook, now: int) -> Body:
+        def answer_body(hook: VenueWebhook, now: int) -> Body:
             self._outbox.drop(hook.id)
             return {"id": hook.id, "revoked": True}
 
-        return self.decide(principal, context, lambda now: RemoveWebhook(principal.account, webhook), view)
+        return self.decide(principal, context, lambda now: RemoveWebhook(principal.account, webhook), answer_body)
 
     def _view(self, hook: VenueWebhook) -> Body:
         health = self._outbox.health(hook.id)

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 from bot.errors import Refusal
 from bot.logs import log
+from bot.service.bodies.responses import OperationRefused
 from bot.service.state_machine.named_snapshots import NamedSnapshot, Replies
-from bot.service.views.responses import OperationRefused
 
 FORKS_MAX: Final = 16
 

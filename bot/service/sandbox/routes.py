@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from bot.errors import Refusal
 from bot.money import format_e8, parse_e8
+from bot.service.bodies import account_bodies
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid
 from bot.service.http.fault_injection import InjectedFaults
 from bot.service.http.routes_v1 import Router
 from bot.service.operations.executor import parse_scaled
@@ -16,8 +18,6 @@ from bot.service.operations.operations import Operations
 from bot.service.sandbox.forks import Forks
 from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.restore import StateRestorer
-from bot.service.views import account_views
-from bot.service.views.responses import OperationRefused, ServiceAnswer, invalid
 from bot.venue.model import outcome
 from bot.venue.model.commands import CreateKey, RevokeKey
 from bot.venue.model.numbers import E8
@@ -69,7 +69,7 @@ class Control:
         }
 
     def _refuse_if_live(self) -> None:
-        if self._operations.exchange_view is not None:
+        if self._operations.exchange_body is not None:
             text = (
                 "this service follows an account at an exchange, whose time, prices and past cannot be set; start one"
                 " without --exchange-account for that"
@@ -155,7 +155,7 @@ class Control:
             raise OperationRefused(invalid("volume", "is too large", f"<= {format_e8(STORED_MAX)}"))
         machine.push_price(coin, px, mid=mid, oracle=oracle, volume=volume)
         now = machine.clock.now_ms()
-        return ServiceAnswer.ok(account_views.market(machine.state, listed, machine.feed.store(coin), now))
+        return ServiceAnswer.ok(account_bodies.market(machine.state, listed, machine.feed.store(coin), now))
 
     def digest(self) -> ServiceAnswer:
         now = self._machine.catch_up()
@@ -166,8 +166,8 @@ class Control:
         operations, machine = self._operations, self._machine
         machine.catch_up()
         account = self._account(request.account_id)
-        if account is None and operations.exchange_view is not None:
-            link = operations.exchange_view()
+        if account is None and operations.exchange_body is not None:
+            link = operations.exchange_body()
             text = (
                 f"the link has not read the account {link['address']} yet ({link['reason'] or link['link']}); try again"
             )
@@ -216,15 +216,15 @@ class Control:
     # ── Faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def faults(self) -> ServiceAnswer:
-        return ServiceAnswer.ok(self._faults.views())
+        return ServiceAnswer.ok(self._faults.body())
 
     def add_fault(self, request: FaultRequest) -> ServiceAnswer:
         self._faults.add(request)
-        return ServiceAnswer.ok(self._faults.views())
+        return ServiceAnswer.ok(self._faults.body())
 
     def clear_faults(self) -> ServiceAnswer:
         self._faults.clear()
-        return ServiceAnswer.ok(self._faults.views())
+        return ServiceAnswer.ok(self._faults.body())
 
     def _minted(self) -> list[VenueKey]:
         """The keys that this operation created. Keys of owners are told apart by their source, not by their name."""
@@ -233,7 +233,7 @@ class Control:
     def _account(self, wanted: str | None) -> VenueAccount | None:
         accounts = self._machine.state.accounts
         # Anybody may use that account name; the first key shows the owner.
-        if wanted is None and self._operations.exchange_view is not None:
+        if wanted is None and self._operations.exchange_body is not None:
             return next((account for account in accounts.values() if account.exchange is not None), None)
         if wanted is None:
             return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)

@@ -100,7 +100,7 @@ class RateLimits:
         bucket.at_ns = now
         return bucket
 
-    def views(self, key: str | None, ip: str | None) -> list[dict[str, Any]]:
+    def records(self, key: str | None, ip: str | None) -> list[dict[str, Any]]:
         """The Rate records of a caller."""
         records: list[dict[str, Any]] = []
         for policy in POLICIES.values():

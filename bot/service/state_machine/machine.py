@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from bot.clock import SystemClock
 from bot.logs import log
 from bot.model.events import Event
+from bot.service.bodies.read_access import peek, peek_all
 from bot.service.market_data.price_feed import MINUTE_MS, FeedPoint, PriceFeed, points_of
 from bot.service.market_data.simulator import GridCandle
 from bot.service.market_data.trading_hours import session_at
@@ -26,7 +27,6 @@ from bot.service.state_machine.command_log import CommandLog, LogRow, Push, Save
 from bot.service.state_machine.market_schedule import MarketSchedule
 from bot.service.state_machine.quiet_marks import QuietMarks
 from bot.service.state_machine.snapshot_schedule import SnapshotSchedule
-from bot.service.views.read_access import peek, peek_all
 from bot.venue.apply import Applied, apply
 from bot.venue.model.commands import (
     CancelOrder,

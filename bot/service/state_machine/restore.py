@@ -11,10 +11,10 @@ from typing import Final
 
 from bot.clock import SystemClock
 from bot.errors import ConfigError, Refusal
+from bot.service.bodies.responses import OperationRefused, invalid
 from bot.service.state_machine.bootstrap import PriceOptions, begin_again, go_back
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NAMED_SNAPSHOTS_MAX, NamedSnapshot, NamedSnapshots, Replies
-from bot.service.views.responses import OperationRefused, invalid
 from bot.venue.storage import codec
 
 SEED_MAX: Final = 2**63 - 1

@@ -15,9 +15,9 @@ from typing import Final
 
 from bot.clock import Clock
 from bot.model.events import Event
+from bot.service.bodies import event_bodies
+from bot.service.bodies.strict_json import dumps
 from bot.service.state_machine.command_log import CommandLog, Statement
-from bot.service.views import event_views
-from bot.service.views.strict_json import dumps
 from bot.venue.model.state import State, VenueWebhook, event_id
 
 # pending deliveries of one endpoint; an endpoint with more is disabled
@@ -191,7 +191,7 @@ class Outbox:
             endpoints = self._by_account.get(event.account)
             if endpoints is None:
                 continue
-            kind = event_views.kind_of(event)
+            kind = event_bodies.kind_of(event)
             body: bytes | None = None
             for endpoint in endpoints:
                 if not endpoint.wants(*kind):
@@ -200,7 +200,7 @@ class Outbox:
                     if endpoint.hook.id not in self.overfull:
                         self.overfull.append(endpoint.hook.id)
                     continue
-                body = body or dumps(event_views.event(event))
+                body = body or dumps(event_bodies.event(event))
                 self._seq += 1
                 delivery = Delivery(self._seq, event_id(event.seq), body, 0, 0, self._clock.now_ms())
                 self._push(endpoint, delivery)

@@ -18,7 +18,7 @@ from bot.backtest.engine.timeline import series_of, timeline_of
 from bot.backtest.results.event_lines import line_of, line_of_body
 from bot.errors import ApiError
 from bot.model.events import FillEvent, FundingPaid, GuardianMoved, OrderChanged, Triggered
-from bot.service.views import event_views
+from bot.service.bodies import event_bodies
 from bot.wire import BracketRequest, CloseRequest, Event, LegRequest, OrderRequest, PlanResult
 from bot.wire.events import model_event
 from tests.backtest.builders import MINUTE_MS, START_MS, minutes, placing, ran, settings
@@ -49,11 +49,11 @@ def test_a_line_of_any_event_equals_the_wire_form_as_json():
                 for name, type_ in types.items()
             } | {"seq": chance.randrange(10**9), "ts": chance.randrange(10**13)}
             event = kind(**given)
-            body = event_views.event(event)
+            body = event_bodies.event(event)
             body.pop("requestId", None)
             line = line_of(event)
             assert line == json.dumps(body, separators=(",", ":")) + "\n"
-            assert line == line_of_body(event_views.event(event))
+            assert line == line_of_body(event_bodies.event(event))
 
 
 def test_the_daemon_reads_every_event_of_a_busy_backtest_as_the_venue_made_it():
@@ -65,7 +65,7 @@ def test_the_daemon_reads_every_event_of_a_busy_backtest_as_the_venue_made_it():
     page = drive(LocalPort(one.test.exchange, ()).events(before, limit=len(buffer.events))).events
     kinds = set()
     for happened, event in zip(buffer.events, page, strict=True):
-        assert event == Event.model_validate_json(json.dumps(event_views.event(happened)))
+        assert event == Event.model_validate_json(json.dumps(event_bodies.event(happened)))
         # A client knows neither the account nor the number; the daemon reads no rate.
         unread = {"account": "", "seq": -1} | ({"rate": 0} if isinstance(happened, FundingPaid) else {})
         assert model_event(event) == happened._replace(**unread)

@@ -16,7 +16,7 @@ from bot.runtime.account.fold import FOLD, fold_event
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.positions import AccountGuardian
 from bot.runtime.passes.bar_feed import BarFeed
-from bot.service.views import event_views
+from bot.service.bodies import event_bodies
 from bot.venue.model.commands import SeeMargins
 from bot.venue.model.state import ExchangePosition
 from bot.wire import BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
@@ -97,14 +97,14 @@ def test_transfers_and_moved_margin_of_an_exchange_account_keep_balance_and_valu
         for applied in follower.take(command):
             for event in applied.events:
                 # The service's views are the way of every event to the daemon.
-                fold_event(folded, folded_form(Event.model_validate(event_views.event(event))))
+                fold_event(folded, folded_form(Event.model_validate(event_bodies.event(event))))
         account = follower.account
         told = tuple(
             ExchangePosition(coin, p.side * p.size, 0, 5, True, chance.randrange(1_000) * E8, None)
             for coin, p in account.positions.items()
         )
         for event in follower.take(SeeMargins(NAME, told))[0].events:
-            fold_event(folded, folded_form(Event.model_validate(event_views.event(event))))
+            fold_event(folded, folded_form(Event.model_validate(event_bodies.event(event))))
         assert folded.balance_e8 == account.balance
         margin = sum(position.margin for position in account.positions.values())
         assert folded.value_offset_usd == pytest.approx(margin / E8)

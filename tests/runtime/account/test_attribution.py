@@ -15,7 +15,7 @@ from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.attribution_fold import align, attribute_event, name_foreign_entries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.shares import FOREIGN, NETTING
-from bot.service.views import event_views
+from bot.service.bodies import event_bodies
 from bot.wire import Event
 from tests.builders import MINUTE_MS, T0, VenueDriver, market, order
 from tests.fakes import ADDRESS
@@ -55,7 +55,7 @@ class Fixture:
         kept = list(self.venue.account.events)
         fresh = [e for e in kept if e.seq > self.seen]
         self.seen = kept[-1].seq if kept else 0
-        events = [Event.model_validate(event_views.event(one)) for one in fresh]
+        events = [Event.model_validate(event_bodies.event(one)) for one in fresh]
         parts = [dict(attribute_event(self.attribution, folded_form(event))) for event in events]
         if events:
             self.journal.take(events, events[-1].id, epoch=0, attribution=self.attribution.changes())
@@ -265,7 +265,7 @@ def test_a_page_that_is_not_written_changes_no_attribution() -> None:
 
     harness.attribution.begin_page()
     harness.venue.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
-    event = Event.model_validate(event_views.event(harness.venue.account.events[-1]))
+    event = Event.model_validate(event_bodies.event(harness.venue.account.events[-1]))
     attribute_event(harness.attribution, folded_form(event))
     assert harness.attribution.of("alpha").fills == 2
     harness.attribution.end_page(is_written=False)
@@ -296,7 +296,7 @@ def test_an_entry_whose_owner_is_known_late_counts_as_if_known_at_once(mixed: bo
         if mixed:
             harness.trade(None, usd="70", leverage=5)
         harness.trade(who, usd="213.7", leverage=5)
-    named = Event.model_validate(event_views.event(list(late.venue.account.events)[-1]))
+    named = Event.model_validate(event_bodies.event(list(late.venue.account.events)[-1]))
     assert late.attribution.of("beta").fills == 0
     name_foreign_entries(late.attribution, [folded_form(named)], "beta")
     late.journal.write_attribution(late.attribution.changes())

@@ -21,9 +21,9 @@ from hyperliquid.exchange import Exchange
 from bot.clock import HOUR_MS, SystemClock
 from bot.errors import ConfigError
 from bot.model.events import OrderChanged
+from bot.service.bodies import event_bodies
 from bot.service.exchange_accounts.account_options import FollowedAccount
 from bot.service.host import HostOptions, Service, build
-from bot.service.views import event_views
 from bot.testing.hyperliquid import LocalExchange
 from bot.venue.accounting import nav
 from bot.venue.model.numbers import E8
@@ -218,7 +218,7 @@ SMALL = pytest.mark.hyperliquid(
 
 def told(service: Service) -> list[str]:
     """Type and subtype of each event of the account."""
-    return [".".join(event_views.kind_of(event)) for event in account_of(service).events]
+    return [".".join(event_bodies.kind_of(event)) for event in account_of(service).events]
 
 
 @SMALL
@@ -245,8 +245,8 @@ async def test_funding_transfers_and_a_liquidation_become_events(
             hyperliquid.info("clearinghouseState", user=ADDRESS)["assetPositions"][0]["position"]["liquidationPx"]
         )
         hyperliquid.price("BTC", round(level - (1 if kind == "full" else 1_000)))
-        await until(lambda: size_of(service) == 0, 60, lambda: service.follower and service.follower.view())
-        await until(lambda: cash_of(service) == hand.raw(), 80, lambda: service.follower and service.follower.view())
+        await until(lambda: size_of(service) == 0, 60, lambda: service.follower and service.follower.body())
+        await until(lambda: cash_of(service) == hand.raw(), 80, lambda: service.follower and service.follower.body())
         assert f"liquidation.{kind}" in told(service)
         assert (account.absorbed, account.margin_lost > 0) == (0, kind == "backstop")
 
@@ -266,7 +266,7 @@ async def test_a_position_that_the_exchange_deleverages_becomes_an_exit(
         await asyncio.to_thread(hand.trade, -0.05)
         await until(lambda: size_of(service) == -5 * E8 // 100)
         hyperliquid.price("BTC", 90_000)
-        await until(lambda: size_of(service) == 0, 60, lambda: service.follower and service.follower.view())
+        await until(lambda: size_of(service) == 0, 60, lambda: service.follower and service.follower.body())
         assert [trade.kind for trade in account_of(service).trades][-1] == "adl"
         await until(lambda: cash_of(service) == hand.raw())
 
@@ -344,7 +344,7 @@ async def test_a_market_that_the_service_does_not_list_is_named(hyperliquid: Loc
         await until(lambda: service.follower is not None and service.follower.trouble is not None)
         assert service.follower.trouble is not None
         assert service.follower.trouble.startswith("ETH: the account trades this market, and this service does not")
-        assert service.follower.view()["reason"] == service.follower.trouble
+        assert service.follower.body()["reason"] == service.follower.trouble
         assert service.follower.account is None
 
 

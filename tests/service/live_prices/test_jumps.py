@@ -94,7 +94,7 @@ async def test_a_jump_that_a_witness_confirms_is_the_price_and_is_told(agrees: C
     live = await opened(marked=agrees is mark_agrees)
     agrees(live)
     assert not live.machine.state.accounts["me"].positions, "its stop has fired"
-    view = LivePriceStatus.model_validate(live.prices.view())
+    view = LivePriceStatus.model_validate(live.prices.body())
     jump = next(one for one in view.markets if one.coin == "BTC").jump
     assert jump is not None
     assert jump.from_px == 94_000

@@ -95,7 +95,7 @@ async def test_silence_closes_a_market_and_its_price_is_kept(source: FakeSource)
     live.move(1)
     assert live.market().closed_reason == "no price for 30 s"
     assert live.machine.state.markets["BTC"].external == "closed"
-    view = live.prices.view()["markets"][0]
+    view = live.prices.body()["markets"][0]
     assert (view["open"], view["since"]) == (False, NOW + AGE_MAX_MS + 1)
 
 

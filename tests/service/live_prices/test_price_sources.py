@@ -52,7 +52,7 @@ class Two:
 
 
 def closed(two: Two) -> set[str]:
-    return {market["coin"] for market in two.prices.view()["markets"] if not market["open"]}
+    return {market["coin"] for market in two.prices.body()["markets"] if not market["open"]}
 
 
 async def ran_until(two: Two, is_done: Callable[[], bool]) -> None:
@@ -86,7 +86,7 @@ async def test_each_source_has_a_task_and_a_connection_of_its_own() -> None:
     two = Two()
     two.of["one"].fault = NoAnswer("one is down")
     await ran_until(two, lambda: two.prices.sources[1].is_connected and two.prices.sources[0].trouble is not None)
-    status = LivePriceStatus.model_validate(two.prices.view())
+    status = LivePriceStatus.model_validate(two.prices.body())
     assert (status.source, status.connected, status.trouble) == ("one, two", False, "one: one is down")
     assert [(one.source, one.connected) for one in status.sources] == [("one", False), ("two", True)]
     assert {market.coin: market.source for market in status.markets} == {"BTC": "one", "ETH": "two"}

@@ -63,7 +63,7 @@ async def test_a_mark_far_from_the_last_one_waits_for_a_second_one(live: Live) -
     live.market().take(Mark(BTC.symbol, None, 94_100.0))
     live.market().take(Mark(BTC.symbol, None, 9.0))
     assert listed(live).mark == scaled(94_100.0)
-    assert live.prices.view()["markets"][0]["refused"] == {"jump": 1}
+    assert live.prices.body()["markets"][0]["refused"] == {"jump": 1}
 
 
 async def test_a_mark_of_a_closed_market_waits_for_its_quote(live: Live) -> None:
@@ -128,7 +128,7 @@ async def test_the_status_has_the_transport_the_clocks_and_what_is_missing(live:
         Missing("marks", None),
     ):
         live.prices._take(update)
-    view = live.prices.view()
+    view = live.prices.body()
     assert (view["transport"], view["clockDifferenceMs"], view["missing"]) == (
         "websocket",
         1_500,
@@ -138,5 +138,5 @@ async def test_the_status_has_the_transport_the_clocks_and_what_is_missing(live:
     assert (market["markedAt"], market["depthAt"], market["fundingAt"]) == (None, None, None)
     for update in (Mark(BTC.symbol, None, 94_000.0), depth(), FundingRate(BTC.symbol, 0.0001, 8)):
         live.prices._take(update)
-    market = live.prices.view()["markets"][0]
+    market = live.prices.body()["markets"][0]
     assert market["markedAt"] == market["depthAt"] == market["fundingAt"] == live.machine.clock.now_ms()

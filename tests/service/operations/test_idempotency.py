@@ -167,7 +167,7 @@ async def test_answers_are_forgotten_after_a_week_in_memory_too_and_their_keys_m
 
 
 def test_the_fingerprint_ignores_spelling() -> None:
-    from bot.service.views.strict_json import fingerprint, parse
+    from bot.service.bodies.strict_json import fingerprint, parse
 
     def mark(text: str) -> Any:
         return fingerprint("POST", "/v1/orders", parse(text.encode()))

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from bot.service.bodies.responses import OperationRefused
 from bot.service.operations.phone_numbers import countries, countries_of, parse_phone
-from bot.service.views.responses import OperationRefused
 
 UK = "+447911123456"
 

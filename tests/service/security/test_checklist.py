@@ -50,7 +50,7 @@ CHECKLIST: dict[str, list[str]] = {
         "service/security/test_checklist.py::test_a_source_gives_no_rights_and_no_body_names_its_account",
     ],
     "6 wallet views show no plan, key, order or guardian": [
-        "service/views/test_views.py::test_a_wallet_is_read_without_a_credential_and_shows_no_plan",
+        "service/bodies/test_answers.py::test_a_wallet_is_read_without_a_credential_and_shows_no_plan",
         "service/security/test_scope_matrix.py::test_a_public_route_ignores_credentials",
     ],
     "7 sign-in codes: tries, life, caps, same answer, not in the log": [

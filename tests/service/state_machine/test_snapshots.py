@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from bot.service.bodies.read_access import peek_all
 from bot.service.state_machine import snapshot_schedule
 from bot.service.state_machine.snapshot_schedule import SNAPSHOT_EVERY
 from bot.service.state_machine.snapshots import SnapshotWriter, tracked
-from bot.service.views.read_access import peek_all
 from bot.venue.model.state import VenueAccount
 from bot.venue.storage import codec
 from tests.service.conftest import Box, Caller, OpenBox

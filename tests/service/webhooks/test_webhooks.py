@@ -23,9 +23,9 @@ from standardwebhooks.webhooks import Webhook as Library
 
 from bot.client.webhooks import verify
 from bot.clock import ManualClock, SystemClock
+from bot.service.bodies import strict_json
 from bot.service.host import HostOptions, build
 from bot.service.state_machine.command_log import CommandLog
-from bot.service.views import strict_json
 from bot.service.webhooks import dispatcher as dispatcher_module
 from bot.service.webhooks import outbox
 from bot.service.webhooks.http_delivery import HttpDelivery

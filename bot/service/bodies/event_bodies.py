@@ -20,7 +20,7 @@ from bot.model.events import (
     Triggered,
 )
 from bot.money import format_e8, format_e12
-from bot.service.views.account_views import opt
+from bot.service.bodies.account_bodies import opt
 from bot.venue.model.state import event_id
 from bot.wire.errors import clean
 from bot.wire.vocabulary import EVENT_SUBTYPES

@@ -1,3 +1,3 @@
 """Venue state and events in the fields of the interface. Reads only.
 
-Start with `account_views.py`."""
+Start with `account_bodies.py`."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from bot.errors import CODES, Refusal
-from bot.service.views.strict_json import dumps
+from bot.service.bodies.strict_json import dumps
 from bot.wire.base import json_number
 from bot.wire.errors import fields_of, message_of
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from bot.money import format_e8, format_e12
+from bot.service.bodies.read_access import peek
 from bot.service.market_data.candles import CandleStore
-from bot.service.views.read_access import peek
 from bot.venue.accounting import drawdown_floors, funding, ledger, limits
 from bot.venue.model import outcome
 from bot.venue.model.numbers import E8
