@@ -13,6 +13,7 @@ import pytest
 from bot import Bar, Bracket, Close, Intent, Open, Strategy, View, atr, ema, highest, sma
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.resampling import resample
+from bot.backtest.engine.options import Outage
 from bot.clock import INTERVALS
 from bot.testing import SessionOptions, assert_causal, backtest
 from bot.wire import INTERVAL_MS
@@ -295,3 +296,15 @@ def test_the_proof_of_causality_covers_informative_markets(tmp_path: Path):
     ]
     run = backtest("mine:Mine", files, strategies_dir=tmp_path, informative=["BTC"])
     assert_causal(run, cuts=6)
+
+
+@pytest.mark.parametrize("kind", [Declared, Viewed])
+@pytest.mark.parametrize("skip", [True, False])
+def test_after_an_outage_a_strategy_reads_what_it_would_have_read(kind: type[Rule], skip: bool):
+    candles = quarters(DAY_BARS * 6, seed=5, hole=0.01)
+    outage = Outage(candles.at_ms[300] + 60_000, 5 * 3_600_000)
+    whole = dict(reads(backtest(kind, candles, options=SessionOptions(skip=skip))))
+    broken = reads(backtest(kind, candles, options=SessionOptions(skip=skip, outages=(outage,))))
+    after = [(at_ms, value) for at_ms, value in broken if at_ms > outage.end_ms]
+    assert len(after) > 200
+    assert after == [(at_ms, whole[at_ms]) for at_ms, _ in after]

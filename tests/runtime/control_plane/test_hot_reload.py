@@ -943,3 +943,55 @@ async def test_pause_and_resume_refuse_what_they_cannot_do(daemon: FakeDaemon) -
         daemon.commands.pause("nobody")
     daemon.stop.set()
     assert daemon.commands.state.word == "STOPPING"
+
+
+LONGER = """\
+from bot import Strategy, sma
+
+
+class Longer(Strategy):
+    slow = sma(3, interval="15m")
+    intervals = {"5m": 4}
+    read = ()
+
+    def on_bar(self, view, bar):
+        market = "ETH"
+        self.read = (
+            bar.market,
+            bar.at_ms,
+            view.bars(market, 1)[-1].at_ms,
+            self.slow[market],
+            view.closes(market, 4, interval="5m"),
+        )
+        return ()
+"""
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["beside a running series", "alone"])
+async def test_a_reload_brings_longer_bars_and_informative_markets(tmp_path: Path, is_running: bool) -> None:
+    daemon = FakeDaemon(tmp_path, venue=FakeVenue(("BTC", "ETH", "SOL")))
+    await daemon.begin()
+    daemon.code("longer", LONGER)
+    for n in range(90):
+        await daemon.minute(BTC="100", ETH=str(100 + n % 13))
+    extra = TWO if is_running else ""
+    daemon.write(CONFIG + extra)
+    await daemon.commands.reload()
+    await daemon.minute(ETH="105")
+    row = '  - {name: three, use: "longer:Longer", markets: [SOL], informative: [ETH], budget_usd: 500}\n'
+    daemon.write(CONFIG + extra + row)
+    result = await daemon.commands.reload()
+    assert (result.refused, result.applied) == ((), ("three: started",))
+    for n in range(40):
+        await daemon.minute(BTC="100", ETH=str(100 + n % 7))
+        await daemon.kernel.cycle()
+        rows = daemon.venue.candle_rows["ETH"]
+        closes = {row.ts + 60_000: float(row.close) for row in rows}
+        five = [close for at_ms, close in closes.items() if at_ms % 300_000 == 0][-4:]
+        fifteen = [close for at_ms, close in closes.items() if at_ms % 900_000 == 0][-3:]
+        (strategy,) = [one.strategy for one in daemon.kernel.strategy_host.instances if one.name == "three"]
+        market, at_ms, newest_ms, slow, read = strategy.read  # type: ignore[attr-defined]
+        assert market == "SOL"
+        assert at_ms == newest_ms == daemon.venue.clock.now_ms()
+        assert read == five
+        assert slow == pytest.approx(sum(fifteen) / 3)
