@@ -316,4 +316,11 @@ class ExchangePlugin(LiveSource, Protocol):
         """Send an action once. NoAnswer if it may have been performed. Without a key: `not_sent`."""
         ...
 
+    async def look(self, address: str, name: str) -> OrderUpdate | None:
+        """The newest change of an order of this account, by our id of it or the exchange's.
+
+        None: the exchange does not know it. For about a second after it was placed, that proves nothing.
+        """
+        ...
+
     def health(self) -> LinkHealth: ...

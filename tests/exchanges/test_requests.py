@@ -128,6 +128,41 @@ async def test_a_failed_answer_is_not_shared() -> None:
     assert await requests.info({"type": "meta"}, Rank.REPAIR) == {"answer": 4}
 
 
+async def test_an_entry_is_refused_at_the_door_when_the_limit_or_the_queue_takes_too_long() -> None:
+    server, clock = Server(), ManualClock(0)
+    requests = Requests(server, clock, WeightWindow(RESERVED + 20))
+    assert await requests.turn(Rank.ENTRY, 20, 2_000)
+    assert not await requests.turn(Rank.ENTRY, 1, 2_000)
+    assert requests.window.used(0) == 20
+    assert await requests.turn(Rank.STOP, 1)
+    clock.set(MINUTE_MS - 1_000)
+    waiting = asyncio.create_task(requests.turn(Rank.ENTRY, 1))
+    await asyncio.sleep(0)
+    # The limit has room now, but another entry has waited for longer than 2 s.
+    clock.set(MINUTE_MS - 1_000 + 2_001)
+    assert not requests.window.wait_ms(Rank.ENTRY, 1, clock.now_ms())
+    assert not await requests.turn(Rank.ENTRY, 1, 2_000)
+    clock.set(2 * MINUTE_MS)
+    requests._wake()
+    assert await waiting
+
+
+async def test_an_entry_that_waits_its_turn_is_given_up_after_the_longest_wait() -> None:
+    server, clock = Server(), ManualClock(0)
+    requests = Requests(server, clock, WeightWindow(RESERVED + 20))
+    requests.window.charge(20, -MINUTE_MS + 30)
+    assert not await requests.turn(Rank.ENTRY, 20, 40)
+    assert requests._queue == [] and requests._since_ms == {}
+
+
+async def test_a_refused_action_pauses_reads_and_entries_and_no_stops() -> None:
+    requests = Requests(Server(), ManualClock(0))
+    requests.refused()
+    assert requests.window.wait_ms(Rank.REPAIR, 2, 0) == REFUSED_WAIT_MS
+    assert not await requests.turn(Rank.ENTRY, 1, 2_000)
+    assert await requests.turn(Rank.EXIT, 1)
+
+
 async def test_a_used_up_limit_makes_reads_wait_before_they_are_sent_again() -> None:
     server, clock = Server(), ManualClock(0)
     requests = Requests(server, clock)

@@ -35,6 +35,8 @@ class Requests:
         self._transport = transport
         self._clock = clock
         self._queue: list[tuple[Rank, int]] = []
+        # Since when each place of the queue waits.
+        self._since_ms: dict[tuple[Rank, int], int] = {}
         self._numbers = count()
         self._changed = asyncio.Event()
         self._shared: dict[str, tuple[int, asyncio.Task[Any]]] = {}
@@ -65,10 +67,33 @@ class Requests:
                 await asyncio.sleep(pause_s)
         return await self._once(query, rank)
 
-    async def turn(self, rank: Rank, weight: int) -> None:
-        """Wait until an action of this rank and weight may be sent, and count it."""
-        await self._turn(rank, weight)
+    async def turn(self, rank: Rank, weight: int, wait_max_ms: int | None = None) -> bool:
+        """Wait until an action of this rank and weight may be sent, and count it.
+
+        False, and nothing is counted, if it would wait longer than `wait_max_ms`, or if others already have.
+        """
+        if wait_max_ms is None:
+            await self._turn(rank, weight)
+        elif self._wait_ahead_ms(rank, weight) > wait_max_ms:
+            return False
+        else:
+            try:
+                async with asyncio.timeout(wait_max_ms / SECOND_MS):
+                    await self._turn(rank, weight)
+            except TimeoutError:
+                return False
         self.window.charge(weight, self._clock.now_ms())
+        return True
+
+    def _wait_ahead_ms(self, rank: Rank, weight: int) -> int:
+        """How long the oldest request that goes before one of this rank has waited, or how long the limits take."""
+        now_ms = self._clock.now_ms()
+        ages_ms = (now_ms - since_ms for place, since_ms in self._since_ms.items() if place[0] <= rank)
+        return max(self.window.wait_ms(rank, weight, now_ms), *ages_ms, 0)
+
+    def refused(self) -> None:
+        """The exchange has answered an action with "too many requests": reads and entries wait too."""
+        self.window.refuse(self._clock.now_ms())
 
     async def _once(self, query: Mapping[str, Any], rank: Rank) -> Any:
         await self._turn(rank, weight_before(query))
@@ -88,6 +113,7 @@ class Requests:
         """Wait until no request of a lower rank waits and the window has room."""
         place = (rank, next(self._numbers))
         heappush(self._queue, place)
+        self._since_ms[place] = self._clock.now_ms()
         try:
             while True:
                 changed = self._changed
@@ -103,6 +129,7 @@ class Requests:
             self._leave(place)
 
     def _leave(self, place: tuple[Rank, int]) -> None:
+        del self._since_ms[place]
         if self._queue[0] == place:
             heappop(self._queue)
         else:

@@ -17,7 +17,7 @@ from bot.errors import ConfigError
 from bot.exchanges.actions import ActionAnswer, ExchangeAction
 from bot.exchanges.link.frames import VERSION, Frame, frame_bytes, read_frame
 from bot.exchanges.link.values import all_of, packed, unpacked, unpacked_error
-from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer
+from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
 from bot.http_limits import NETWORK
 from bot.logs import log
 
@@ -157,6 +157,11 @@ class ExchangeLink:
     async def act(self, action: ExchangeAction) -> ActionAnswer:
         """Send an action once. NoAnswer if it may have been performed."""
         return all_of(ActionAnswer, await self.ask("act", action=packed(action)))[0]
+
+    async def look(self, address: str, name: str) -> OrderUpdate | None:
+        """The newest change of an order, by our id of it or the exchange's; None if the exchange does not know it."""
+        updates = all_of(OrderUpdate, await self.ask("look", address=address, name=name))
+        return updates[0] if updates else None
 
     async def health(self) -> LinkHealth:
         return all_of(LinkHealth, await self.ask("health"))[0]

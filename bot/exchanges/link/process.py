@@ -86,6 +86,11 @@ async def _act(exchange: ExchangePlugin, fields: Frame, say: Say) -> Values:
     yield [await exchange.act(unpacked(fields["action"]))]
 
 
+async def _look(exchange: ExchangePlugin, fields: Frame, say: Say) -> Values:
+    update = await exchange.look(fields["address"], fields["name"])
+    yield [] if update is None else [update]
+
+
 OPERATIONS: Final[Mapping[str, Callable[[ExchangePlugin, Frame, Say], Values]]] = {
     "instruments": _instruments,
     "quotes": _quotes,
@@ -95,6 +100,7 @@ OPERATIONS: Final[Mapping[str, Callable[[ExchangePlugin, Frame, Say], Values]]] 
     "account": _account,
     "health": _health,
     "act": _act,
+    "look": _look,
 }
 
 

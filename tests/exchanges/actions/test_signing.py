@@ -23,7 +23,7 @@ from bot.exchanges.hyperliquid.actions.sender import ActionSender, sender_of
 from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.requests import Requests
 from bot.exchanges.link.client import ExchangeLink
-from bot.exchanges.protocol import NoExchangeAnswer
+from bot.exchanges.protocol import BudgetUsedUp, NoExchangeAnswer
 from bot.money import parse_e8
 from bot.testing.hyperliquid import LocalExchange
 
@@ -88,6 +88,10 @@ async def test_an_action_is_performed_once_and_a_void_fences_its_nonce(
         placed = await link.act(entry(now_ms, expires_ms=now_ms + 15_000))
         assert placed.outcome == "done" and placed.orders[0].outcome == "resting", placed
         assert (await link.act(entry(now_ms))).outcome == "duplicate"
+        looked_up = await link.look(MASTER.address, client_order_id(now_ms))
+        assert looked_up is not None
+        assert (looked_up.order_id, looked_up.state) == (placed.orders[0].order_id, "open")
+        assert await link.look(MASTER.address, client_order_id(1)) is None
         assert (await link.act(ExchangeAction(now_ms, "void", AGENT, Rank.STOP))).outcome == "duplicate"
 
         assert (await link.act(ExchangeAction(now_ms + 1, "void", AGENT, Rank.STOP))).outcome == "done"
@@ -96,6 +100,8 @@ async def test_an_action_is_performed_once_and_a_void_fences_its_nonce(
         name = OrderName("BTC", client_order_id(now_ms))
         cancel = ExchangeAction(now_ms + 2, "cancel", AGENT, Rank.CANCEL, cancels=(name,))
         assert (await link.act(cancel)).orders[0].outcome == "canceled"
+        ended = await link.look(MASTER.address, str(placed.orders[0].order_id))
+        assert ended is not None and (ended.state, ended.reason) == ("canceled", "user")
         expired = await link.act(entry(now_ms + 3, expires_ms=now_ms - 1_000))
         assert (expired.outcome, expired.text) == ("not_sent", "the action has expired before it could be sent")
         health = await link.health()
@@ -127,9 +133,12 @@ async def test_an_action_without_an_answer_is_in_doubt_and_its_copy_places_nothi
         with pytest.raises(NoExchangeAnswer):
             await link.act(entry(first + 1))
         again = await link.act(entry(first + 1))
-        assert again.outcome == ("duplicate" if is_placed else "done")
+        # After "too many requests" the link itself refuses entries for a while, and says so.
+        not_placed = "not_sent" if kind == "status_429" else "done"
+        assert again.outcome == ("duplicate" if is_placed else not_placed)
     orders = hyperliquid.info("frontendOpenOrders", user=MASTER.address.lower())
-    assert sorted(one["cloid"] for one in orders) == [client_order_id(first), client_order_id(first + 1)]
+    placed = [first] if again.outcome == "not_sent" else [first, first + 1]
+    assert sorted(order["cloid"] for order in orders) == [client_order_id(nonce) for nonce in placed]
 
 
 @FUNDED
@@ -189,6 +198,24 @@ async def test_after_a_signature_that_was_misread_nothing_more_is_signed(tmp_pat
         await sender.act(entry(1))
     again = await sender.act(entry(2))
     assert (again.outcome, "nothing more is signed" in str(again.text), len(answers.posted)) == ("not_sent", True, 1)
+
+
+class TooMany(Answers):
+    async def exchange(self, body: Any) -> Any:
+        self.posted.append(body)
+        raise BudgetUsedUp("429")
+
+
+async def test_too_many_requests_at_an_action_pauses_reads_and_refuses_entries_at_the_door(tmp_path: Path) -> None:
+    answers, clock = TooMany({}), SystemClock()
+    requests = Requests(answers, clock)
+    sender = sender_of(str(key_file(tmp_path)), answers, requests, clock, is_mainnet=False)
+    with pytest.raises(BudgetUsedUp):
+        await sender.act(entry(1))
+    assert requests.window.wait_ms(Rank.REPAIR, 2, clock.now_ms()) > 0
+    again = await sender.act(entry(2))
+    assert (again.outcome, len(answers.posted)) == ("not_sent", 1)
+    assert "would wait longer than 2 s" in str(again.text)
 
 
 async def test_an_action_whose_market_could_not_be_read_was_not_sent(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bot.clock import Clock
+from bot.clock import SECOND_MS, Clock
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
 from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.actions.budget import ActionBudget
@@ -15,12 +15,14 @@ from bot.exchanges.hyperliquid.actions.form import WrongSigner, action_answer, w
 from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.requests import Requests
-from bot.exchanges.protocol import ActionMalformed, NoExchangeAnswer
+from bot.exchanges.protocol import ActionMalformed, BudgetUsedUp, NoExchangeAnswer
 
 # Asset numbers of a dex of its own begin here, and are so far apart.
 DEX_ASSETS: Final = 100_000
 DEX_STEP: Final = 10_000
 EXPIRED: Final = "already expired"
+# An entry is worth less with every second, so it is refused rather than kept for later. Stops and exits wait.
+ENTRY_WAIT_MS: Final = 2 * SECOND_MS
 
 
 class ExchangePost(Protocol):
@@ -61,7 +63,14 @@ class ActionSender:
             wire = wire_action(action, self._assets)
         except ValueError as error:
             return ActionAnswer(action.action_nonce, "not_sent", text=str(error))
-        await self._requests.turn(action.rank, 1 + len(action.orders or action.cancels) // 40)
+        wait_max_ms = ENTRY_WAIT_MS if action.rank >= Rank.ENTRY else None
+        weight = 1 + len(action.orders or action.cancels) // 40
+        if not await self._requests.turn(action.rank, weight, wait_max_ms):
+            text = (
+                f"the action would wait longer than {ENTRY_WAIT_MS // SECOND_MS} s for the exchange's limit of"
+                " requests, so it was not sent; try again"
+            )
+            return ActionAnswer(action.action_nonce, "not_sent", text=text)
         if action.expires_ms is not None and self._clock.now_ms() >= action.expires_ms:
             text = "the action has expired before it could be sent"
             return ActionAnswer(action.action_nonce, "not_sent", text=text)
@@ -71,6 +80,9 @@ class ActionSender:
             answer = action_answer(action, await self._post.exchange(body))
         except ActionMalformed as error:
             return ActionAnswer(action.action_nonce, "malformed", text=str(error))
+        except BudgetUsedUp:
+            self._requests.refused()
+            raise
         except WrongSigner as error:
             self._fault = str(error)
             raise

@@ -24,7 +24,7 @@ from bot.exchanges.hyperliquid.live.market_feed import MarketFeed
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage
 from bot.exchanges.hyperliquid.requests import RankedSource, Requests
 from bot.exchanges.hyperliquid.transport import Transport
-from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer
+from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
 from bot.market_data.paging import PageAnswer, Pager
 from bot.market_data.source import Action, Connection, Instrument, NotOffered, Page, Rate, Row, Say, Update
 
@@ -215,6 +215,10 @@ class Hyperliquid:
             self._difference_ms = reader.feed.clock_difference_ms
             if reports:
                 yield reports
+
+    async def look(self, address: str, name: str) -> OrderUpdate | None:
+        """The newest change of an order; None if the exchange does not know it, or not yet."""
+        return await HyperliquidAccount(RankedSource(self._requests, Rank.CANCEL), address).order(name)
 
     async def act(self, action: ExchangeAction) -> ActionAnswer:
         """Send an action once."""
