@@ -92,11 +92,12 @@ class LongerBars:
         return closed
 
     def _take(self, bar: Bar, step_ms: int, closed: list[Bar]) -> None:
-        open_ms = bar.at_ms - step_ms
-        if open_ms >= self._end_ms:
+        # A trading day may begin on the evening before: Monday's begins on Sunday, and belongs to Monday's week.
+        middle_ms = bar.at_ms - step_ms // 2
+        if middle_ms >= self._end_ms:
             self._close(closed)
-            start_ms = open_ms - (open_ms - (MONDAY_MS if self._step_ms == WEEK_MS else 0)) % self._step_ms
-            self._has_begin = self._end_ms > 0 or open_ms == start_ms
+            start_ms = middle_ms - (middle_ms - (MONDAY_MS if self._step_ms == WEEK_MS else 0)) % self._step_ms
+            self._has_begin = self._end_ms > 0 or bar.at_ms - step_ms == start_ms
             self._end_ms = start_ms + self._step_ms
         self._running.append(bar)
         if bar.at_ms == self._end_ms:

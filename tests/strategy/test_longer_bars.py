@@ -84,6 +84,18 @@ def test_a_week_begins_on_monday_in_utc():
     assert got[0].open == bars[3].open
 
 
+@pytest.mark.parametrize("shift_hours", [-2, 0, 1])
+def test_trading_days_belong_to_the_week_of_their_own_day(shift_hours: int):
+    # From Monday to Friday, each from the evening before or from the early morning on.
+    starts = [MONDAY_MS + day * DAY_MS + shift_hours * 3_600_000 for day in range(28) if day % 7 < 5]
+    bars = [Bar("US500", start + DAY_MS, float(n), n + 0.5, n - 0.5, n + 0.1, 1.0) for n, start in enumerate(starts)]
+    maker = LongerBars("1w", "1d")
+    got = [closed for bar in bars for closed in maker.add(bar)]
+    weeks = [bar for bar in got if bar.volume == 5.0]
+    assert [bar.open % 5 for bar in weeks] == [0.0] * len(weeks)
+    assert len(weeks) == len(got) >= 2
+
+
 @pytest.mark.parametrize(("own", "longer"), PAIRS)
 def test_past_pieces_make_the_bars_that_own_bars_alone_would_have_made(own: str, longer: str):
     pieces = pieces_of(longer, own)
