@@ -23,6 +23,7 @@ from bot.dashboard.documents import PageFiles
 from bot.dashboard.open_pages import CHART, PageUpdates
 from bot.dashboard.page_models import PAGES, Data, NoSuchPage, PageSources, PageSpec
 from bot.dashboard.pages import frame
+from bot.dashboard.pages.trades import csv_rows, csv_text
 from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
 from bot.dashboard.sign_in import COOKIE_S, DashboardSignIn
 from bot.dashboard.values.identity import Moved
@@ -40,6 +41,7 @@ ADDRESSES: Final = (
     ("/", "overview"),
     ("/market", "market"),
     ("/market/{coin}", "market"),
+    ("/trades", "trades"),
     ("/strategies", "strategies"),
     ("/strategies/{name}", "strategy"),
     ("/events", "events"),
@@ -73,6 +75,7 @@ class Dashboard:
             Route("/stream/{page}", self.stream),
             Route("/data/value", self.value_data),
             Route("/data/market/{coin}", self.market_data),
+            Route("/data/trades.csv", self.trades_data),
             Route("/runs", self.start_backtest, methods=["POST"]),
             Route("/runs/{name}/report", self.report),
             Route("/control/{action}", self.control_form),
@@ -148,6 +151,14 @@ class Dashboard:
 
     async def market_data(self, request: Request) -> Response:
         return await self._chart(PAGES["market"], request)
+
+    async def trades_data(self, request: Request) -> Response:
+        """The closed trades that the filters of the address leave, with raw values."""
+        values = await self._values(PAGES["trades"], dict(request.query_params))
+        if isinstance(values, NoSuchPage):
+            return refused(404, str(values))
+        headers = {"content-disposition": 'attachment; filename="trades.csv"'}
+        return Response(csv_text(csv_rows(values["csv_rows"])), media_type="text/csv", headers=headers)
 
     async def _chart(self, page: PageSpec, request: Request) -> Response:
         values = await self._values(page, dict(request.query_params) | request.path_params)

@@ -40,6 +40,8 @@ class PageFiles:
         self.static: dict[str, tuple[bytes, str]] = {
             path.name: (path.read_bytes(), TYPES[path.suffix]) for path in sorted((FOLDER / "static").iterdir())
         }
+        # The charts of the report: the same styles on both.
+        self.static["charts.css"] = ((FOLDER.parent / "backtest/report/charts.css").read_bytes(), TYPES[".css"])
         script = chart_script() if has_charts else None
         if script is not None:
             self.static[CHART_SCRIPT] = (script, TYPES[".js"])

@@ -14,12 +14,13 @@ from urllib.parse import urlencode
 from bot.clock import SystemClock
 from bot.dashboard import server_chart
 from bot.dashboard.backtests import Backtests, Job, NoRun
-from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies
+from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies, trades
 from bot.dashboard.sources import DaemonSource, ServiceSource
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
 from bot.dashboard.values.snapshot import DaemonSnapshot
+from bot.dashboard.values.tables import TableRows
 from bot.figures import Column
 from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
@@ -408,6 +409,48 @@ async def approvals_values(sources: PageSources, query: Query) -> Data:
     }
 
 
+async def trades_values(sources: PageSources, query: Query) -> Data:
+    """The closed trades of the journal, filtered by the address."""
+    state = await read(sources, query)
+    given = {name: query.get(name, "").strip() for name in (*trades.FILTERS, "range", "day", "month")}
+    given["range"] = given["range"] or "all"
+    if given["range"] not in trades.RANGES:
+        raise NoSuchPage(f"range is one of {', '.join(trades.RANGES)}")
+
+    def of_journal(db: sqlite3.Connection) -> list[trades.ClosedTrade]:
+        trips = round_trips.trips(queries.all_events(db, round_trips.TYPES_WITH_STOPS))
+        return trades.closed(trips, lambda keys: queries.strategies_of(db, keys))
+
+    closed = await sources.daemon.journal(of_journal)
+    every, now_ms = closed.value or [], state.snapshot.service_ms or state.now_ms
+    try:
+        shown = trades.chosen(every, given, now_ms)
+        months = trades.months_of(every)
+        month = given["month"] or (months[0] if months else formatting.iso(now_ms)[:7])
+        weeks = trades.calendar(trades.chosen(every, given | {"range": "all", "day": ""}, now_ms), month)
+    except ValueError:
+        raise NoSuchPage("day is a date like 2026-11-20, month is one like 2026-11") from None
+    state.values["known"]["journal"] = journal_known(state, closed)
+    kept = {name: text for name, text in given.items() if text and name not in ("day", "month")}
+    return state.values | {
+        "figures": trades.figures(shown),
+        "shown": TableRows(shown[::-1], trades.row),
+        "csv_rows": shown,
+        "columns": trades.TRADES,
+        "weeks": weeks,
+        "month": month,
+        "months": months,
+        "choices": trades.choices(every),
+        "filter": given,
+        "ranges": tuple(trades.RANGES),
+        "kept": urlencode(kept),
+        "whole": urlencode({name: text for name, text in given.items() if text and name != "month"}),
+        "profit_svg": trades.profit_chart(shown),
+        "sources_html": trades.source_table(shown),
+        "multiples_svg": trades.multiples_chart(shown),
+    }
+
+
 async def runs_values(sources: PageSources, query: Query) -> Data:
     current = await read(sources, query)
     stored = runs.rows(await sources.backtests.summaries())
@@ -455,6 +498,7 @@ PAGES: Final = {
             market_values,
             (ACCOUNT, "coin", "interval"),
         ),
+        PageSpec("trades", "Trades", "trades", (), trades_values),
         PageSpec("strategies", "Strategies", "strategies", ("strategies",), strategies_values),
         PageSpec("strategy", "Strategy", "strategy", ("strategies", "decisions", "refusals"), strategy_values),
         PageSpec("events", "Orders and events", "events", ("orders", "events"), events_values),

@@ -11,6 +11,7 @@ from typing import Final
 
 from bot.dashboard.pages.market import COLOURS, FillMark, Overlay, PriceLine
 from bot.dashboard.values import formatting
+from bot.dashboard.values.formatting import Drawing
 from bot.wire import INTERVAL_MS, Candle
 
 WIDTH: Final = 960
@@ -25,15 +26,6 @@ VOLUME: Final = 48
 CANDLES_MAX: Final = 120
 GRID: Final = 4
 TEXT_HEIGHT: Final = 12
-
-
-class Drawing(str):
-    """A picture that templates put into the page as it is. Text in it has been escaped."""
-
-    __slots__ = ()
-
-    def __html__(self) -> str:
-        return self
 
 
 class _Scale:

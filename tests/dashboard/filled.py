@@ -37,6 +37,7 @@ REASON = "the entry of 123,456.78 USD is more than the 1,999.50 USD left of budg
 PATHS = (
     "/",
     "/market/BTC",
+    "/trades",
     "/strategies",
     f"/strategies/{LONG}",
     "/events",

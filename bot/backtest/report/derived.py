@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bot.backtest.report.benchmark import relation_of, same_size
 from bot.backtest.report.summary import figure_of, guardian_of, monthly, risk_of
-from bot.backtest.report.trade_statistics import finished, sources
+from bot.backtest.report.trade_statistics import ResultSource, exit_text, finished, sources
 from bot.backtest.results.run_reader import StoredRun
 from bot.backtest.results.statistics import DECIMALS, drawdowns, mean
 from bot.figures import Figure
@@ -92,7 +92,12 @@ def _below_peak(run: StoredRun) -> float | None:
     return 100 * math.fsum(fall.ms for fall in falls) / whole if whole > 0 else None
 
 
+def sources_of(run: StoredRun) -> list[ResultSource]:
+    """Where the result of a run comes from."""
+    by = guardian_of(run)
+    return sources(finished(run.trades), lambda trade: exit_text(by.get(trade.number) or trade.exit_kind))
+
+
 def derived_as_json(run: StoredRun) -> dict[str, Any]:
     """The figures of DERIVED, and where the result comes from."""
-    rows = sources(run.trades, guardian_of(run))
-    return {"derived": derived_of(run), "sources": [row._asdict() for row in rows]}
+    return {"derived": derived_of(run), "sources": [row._asdict() for row in sources_of(run)]}

@@ -4,12 +4,12 @@ years, months, where the result comes from, from gross to net, drawdowns, and ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bot.backtest.report import svg
 from bot.backtest.report.benchmark import same_size
-from bot.backtest.report.derived import figure_named, figures_of
+from bot.backtest.report.derived import figure_named, figures_of, sources_of
 from bot.backtest.report.price_chart import DrawnCurve, curve_of
 from bot.backtest.report.summary import (
     BOOKED,
@@ -19,7 +19,6 @@ from bot.backtest.report.summary import (
     costs_of,
     daily_of,
     drawdown_row,
-    guardian_of,
     monthly,
     range_of,
     short_text,
@@ -37,7 +36,7 @@ from bot.backtest.report.tables import (
     section,
     table,
 )
-from bot.backtest.report.trade_statistics import sources
+from bot.backtest.report.trade_statistics import ResultSource
 from bot.backtest.report.verdicts import run_lines, verdict_of
 from bot.backtest.results.run_reader import StoredRun
 from bot.backtest.results.statistics import extrapolated
@@ -301,18 +300,21 @@ def _years_of_market(run: StoredRun) -> dict[int, float]:
 
 def where_from(run: StoredRun) -> str:
     """The result by strategy, market, side and exit."""
-    rows, shown = sources(run.trades, guardian_of(run)), []
-    largest = {
-        row.group: max(abs(other.result_usd) for other in rows if other.group == row.group) or 1.0 for row in rows
-    }
-    for n, row in enumerate(rows):
-        head = row.group if n == 0 or rows[n - 1].group != row.group else ""
-        bar = Markup(svg.share_bar(row.result_usd, largest[row.group]))
-        shown.append((head, *row[1:], bar))
+    body = table(SOURCES, source_rows(sources_of(run)), label="Sources of the result")
     note = "closed trades, USD after costs; bars within each group"
-    return section(
-        "Where the result comes from", table(SOURCES, shown, label="Sources of the result"), note=note, span="c7"
-    )
+    return section("Where the result comes from", body, note=note, span="c7")
+
+
+def source_rows(sources: Sequence[ResultSource]) -> list[tuple[object, ...]]:
+    """Rows under SOURCES: the name of a group stands in its first row, and bars compare within a group."""
+    largest: dict[str, float] = {}
+    for row in sources:
+        largest[row.group] = max(largest.get(row.group, 0.0), abs(row.result_usd))
+    rows: list[tuple[object, ...]] = []
+    for n, row in enumerate(sources):
+        head = row.group if n == 0 or sources[n - 1].group != row.group else ""
+        rows.append((head, *row[1:], Markup(svg.share_bar(row.result_usd, largest[row.group]))))
+    return rows
 
 
 def gross_to_net(run: StoredRun) -> str:

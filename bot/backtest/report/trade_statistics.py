@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bot.backtest.results.run_reader import StoredTrade
 from bot.backtest.results.statistics import exposure, mean
@@ -117,30 +117,51 @@ class ResultSource(NamedTuple):
     result_usd: float
 
 
-def sources(trades: Iterable[StoredTrade], guardians: Mapping[int, str]) -> list[ResultSource]:
-    """Where the result comes from. In each group every finished trade counts once, and the best source stands first.
+class CountedTrade(Protocol):
+    """A finished trade of a backtest or of a journal. Costs are positive if paid."""
 
-    `guardians`: the type of the guardian that ended a trade, by number.
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def market(self) -> str: ...
+    @property
+    def side(self) -> str: ...
+    @property
+    def r_multiple(self) -> float | None: ...
+    @property
+    def fees_usd(self) -> float: ...
+    @property
+    def funding_usd(self) -> float: ...
+    @property
+    def pnl_usd(self) -> float: ...
+
+
+Trade = TypeVar("Trade", bound=CountedTrade)
+
+
+def sources(trades: Iterable[Trade], exit_of: Callable[[Trade], str]) -> list[ResultSource]:
+    """Where the result comes from. In each group every trade counts once, and the best source stands first.
+
+    `exit_of`: the cause of a trade's exit in words.
     """
-    ended = finished(trades)
-    groups: Mapping[str, Callable[[StoredTrade], str]] = {
+    ended = list(trades)
+    groups: Mapping[str, Callable[[Trade], str]] = {
         "Strategy": lambda trade: trade.strategy or "(no strategy)",
         "Market": lambda trade: trade.market,
         "Side": lambda trade: trade.side,
-        "Exit": lambda trade: exit_text(guardians.get(trade.number) or trade.exit_kind),
+        "Exit": exit_of,
     }
     rows = []
     for group, name_of in groups.items():
-        parts: dict[str, list[StoredTrade]] = {}
+        parts: dict[str, list[Trade]] = {}
         for trade in ended:
             parts.setdefault(name_of(trade), []).append(trade)
-        rows += sorted(
-            (_source(group, name, part) for name, part in parts.items()), key=lambda row: (-row.result_usd, row.name)
-        )
-    return sorted(rows, key=lambda row: list(groups).index(row.group))
+        listed = [_source(group, name, part) for name, part in parts.items()]
+        rows += sorted(listed, key=lambda row: (-row.result_usd, row.name))
+    return rows
 
 
-def _source(group: str, name: str, trades: Sequence[StoredTrade]) -> ResultSource:
+def _source(group: str, name: str, trades: Sequence[CountedTrade]) -> ResultSource:
     multiples = [trade.r_multiple for trade in trades if trade.r_multiple is not None]
     return ResultSource(
         group,

@@ -14,6 +14,7 @@ SOON: Final = 0.34
 PAGES: Final = (
     ("overview", "Overview", "/"),
     ("market", "Market", "/market"),
+    ("trades", "Trades", "/trades"),
     ("strategies", "Strategies", "/strategies"),
     ("events", "Orders and events", "/events"),
     ("guardians", "Guardians", "/guardians"),

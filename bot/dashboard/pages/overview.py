@@ -13,7 +13,7 @@ from bot.dashboard.values.formatting import number
 from bot.dashboard.values.identity import account_of, position_stamp
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import TableRows
-from bot.figures import Figure
+from bot.figures import Figure, State
 from bot.wire.resources import Position
 from bot.wire.wallets import WalletNavResult, WalletResult
 
@@ -95,6 +95,7 @@ def figures(snapshot: DaemonSnapshot, wallet: WalletResult | None) -> list[Figur
         Figure("Account value", value, "usd", unit="USD"),
         *_profit_figures(status, value),
         *_open_figures(snapshot, held, value),
+        _at_stops(snapshot, wallet, value),
         Figure("Margin used", used, "usd", unit="USD", note=_margin_note(used, free, value)),
     ]
 
@@ -126,6 +127,28 @@ def _open_figures(snapshot: DaemonSnapshot, held: Sequence[Position] | None, val
         Figure("Open profit", gain, "gain", "higher", "USD", _positions(count, is_old=is_old)),
         Figure("Exposure", exposure, "usd", unit="USD", note=share),
     ]
+
+
+def _at_stops(snapshot: DaemonSnapshot, wallet: WalletResult | None, value: Decimal) -> Figure:
+    """What the account loses, or still gains, from now on if every position ends at its stop. Not known if one position
+    has no price for its stop: a trailing stop moves, and a missing stop bounds nothing.
+    """
+    positions, total, without = positions_now(snapshot, wallet), Decimal(0), 0
+    for position in positions:
+        mark, stop, size = (number(position.get(name)) for name in ("mark_px", "stop_px", "size"))
+        if mark is None or stop is None or size is None or position["protected"] is False:
+            without += 1
+        else:
+            total += abs(size) * (stop - mark if position["side"] == "long" else mark - stop)
+    if not snapshot.knows_account:
+        return Figure("If all stops hit", form="gain", unit="USD", note="the daemon knows the stops", state="unknown")
+    if without:
+        note = f"{without:,} of {len(positions):,} without a fixed stop"
+        return Figure("If all stops hit", form="gain", unit="USD", note=note, state="unknown")
+    of_account = f"from now, {_part(total, value)} of the account"
+    note = of_account if positions else _positions(0, is_old=snapshot.is_old)
+    state: State = "old" if snapshot.is_old else "known"
+    return Figure("If all stops hit", total, "gain", unit="USD", note=note, state=state)
 
 
 def _margin_note(used: Decimal | None, free: Decimal | None, value: Decimal) -> str:

@@ -1,4 +1,4 @@
-"""Figures as the pages show them: the forms of `bot.number_text`, with a minus as wide as a plus."""
+"""Figures and drawings as the pages show them: the forms of `bot.number_text`, with a minus as wide as a plus."""
 
 from __future__ import annotations
 
@@ -42,3 +42,12 @@ def iso(ms: int) -> str:
 def direction(value: Any) -> str:
     """up, down or flat: the class and the arrow of a figure that is better the higher it is."""
     return better_or_worse("higher", value)
+
+
+class Drawing(str):
+    """A picture that templates put into the page as it is. Text in it has been escaped."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self

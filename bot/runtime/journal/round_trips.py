@@ -19,6 +19,8 @@ from bot.money import format_decimal
 # The rounding of an average price. The sums are exact.
 PX_PLACES: Final = Decimal("0.00000001")
 TYPES: Final = ("fill", "funding", "liquidation", "settlement", "account", "trigger", "guardian")
+# with the orders, which tell the first stop of each trade
+TYPES_WITH_STOPS: Final = (*TYPES, "order")
 # wider than any sum of amounts here
 EXACT: Final = Context(prec=60)
 
@@ -75,6 +77,23 @@ class Trip:
     # "reset": the account was wiped with the position open
     ended_by: str | None = None
     keys: list[str] = field(default_factory=list)
+    # The first stop, the order that brought it, and the loss of that order if the stop is hit. Known only from order
+    # events.
+    stop_px: Decimal | None = None
+    stop_trade_id: str | None = None
+    risk_usd: Decimal = Decimal(0)
+
+    @property
+    def r_multiple(self) -> Decimal | None:
+        """The net result in multiples of the loss at the first stop; None without a first stop that would lose."""
+        return EXACT.divide(self.net_usd, self.risk_usd) if self.risk_usd > 0 else None
+
+    def loss_at_stop(self, size: Decimal, usd: Decimal) -> Decimal:
+        """What an entry of this size, for so much, loses at the first stop."""
+        if self.stop_px is None:
+            return Decimal(0)
+        lost = usd - EXACT.multiply(size, self.stop_px)
+        return lost if self.side == "long" else -lost
 
     @property
     def status(self) -> str:
@@ -133,6 +152,8 @@ def trips(events: Iterable[Event]) -> Iterator[Trip]:
         elif kind == "guardian":
             for trade_id in data.get("tradeIds") or ():
                 causes[trade_id] = str(data.get("guardianType"))
+        elif kind == "order":
+            _armed(open_now.get(str(coin)), event)
         elif kind == "trigger":
             causes[data["tradeId"]] = event["subtype"]
         elif kind == "funding":
@@ -161,6 +182,9 @@ def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) 
                 entry_trade_id=data["tradeId"],
                 complete=abs(Decimal(data["positionSize"])) == size,
             )
+        if trip.stop_trade_id == data["tradeId"]:
+            # Another fill of the order that brought the stop.
+            trip.risk_usd += trip.loss_at_stop(size, EXACT.multiply(size, px))
         trip.size += size
         trip.entry_usd = EXACT.add(trip.entry_usd, EXACT.multiply(size, px))
         if event.get("idempotencyKey"):
@@ -177,6 +201,17 @@ def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) 
     if is_flat:
         trip.closed_ms = event["ts"]
         yield open_now.pop(coin)
+
+
+def _armed(trip: Trip | None, event: Event) -> None:
+    """The first stop of a trade. Its risk is that of the position at this instant."""
+    data = event["data"]
+    is_stop = (event["subtype"], data.get("kind")) == ("armed", "stop_loss")
+    if trip is None or not is_stop or trip.stop_px is not None or not data.get("triggerPx"):
+        return
+    trip.stop_px, trip.stop_trade_id = Decimal(data["triggerPx"]), data.get("tradeId")
+    if not trip.exited:
+        trip.risk_usd = trip.loss_at_stop(trip.size, trip.entry_usd)
 
 
 def _ended(open_now: dict[str, Trip], event: Event, filled: Mapping[str, Decimal]) -> Iterator[Trip]:

@@ -1,0 +1,316 @@
+"""The closed trades of the journal: figures, a calendar with weeks, profit added up, where it comes from, and a list.
+
+Every figure is of closed trades after fees and funding; a trade belongs to the day of its exit, in UTC.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from bot.backtest.report import svg
+from bot.backtest.report.result_sections import SOURCES, source_rows
+from bot.backtest.report.tables import shade, table
+from bot.backtest.report.trade_statistics import bins, exit_text, sources
+from bot.clock import DAY_MS, datetime_of
+from bot.dashboard.values import formatting
+from bot.dashboard.values.formatting import Drawing
+from bot.figures import Column, Figure
+from bot.number_text import signed_usd
+from bot.runtime.journal.round_trips import COLUMNS, Owners, Trip
+
+CSV_COLUMNS: Final = (*COLUMNS, "first_stop_px", "r_multiple")
+FORMULA_STARTS: Final = frozenset("=+-@\t\r")
+RANGES: Final = {"today": 0, "7d": 7, "30d": 30, "all": None}
+FILTERS: Final = ("strategy", "market", "side", "exit")
+# Lines of single strategies beside the sum of all, each with its class in the style sheet.
+LINES: Final = ("v", "m", "c")
+TRADES: Final = (
+    Column("Market", "words"),
+    Column("Side"),
+    Column("Strategy", "words"),
+    Column("Opened", "instant"),
+    Column("Closed", "instant"),
+    Column("Held", "seconds"),
+    Column("Size", "size", phone="drop"),
+    Column("Entry", "px", phone="drop"),
+    Column("Exit", "px", phone="drop"),
+    Column("Exit by", "words"),
+    Column("Costs", "cost", phone="drop"),
+    Column("Result", "gain", "higher", "USD"),
+    Column("R", "r", "higher"),
+    Column("Chain"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedTrade:
+    """A closed trade of the journal. `net` is exact; the floats are for statistics and charts."""
+
+    trip: Trip
+    strategy: str
+    closed_ms: int
+
+    @property
+    def market(self) -> str:
+        return self.trip.market
+
+    @property
+    def side(self) -> str:
+        return self.trip.side
+
+    @property
+    def exit(self) -> str:
+        return exit_text(self.trip.exit_reason or "")
+
+    @property
+    def net(self) -> Decimal:
+        return self.trip.net_usd
+
+    @property
+    def pnl_usd(self) -> float:
+        return float(self.net)
+
+    @property
+    def fees_usd(self) -> float:
+        return float(self.trip.fees_usd)
+
+    @property
+    def funding_usd(self) -> float:
+        return float(self.trip.funding_usd)
+
+    @property
+    def r_multiple(self) -> float | None:
+        multiple = self.trip.r_multiple
+        return None if multiple is None else float(multiple)
+
+
+class CalendarDay(NamedTuple):
+    """A day of the calendar, or the sum of a week. `text` is "" for a day without a trade."""
+
+    label: str
+    text: str
+    trades: str
+    kind: str
+    # the day as the filter takes it; "" for a week and for a day of another month
+    day: str = ""
+
+
+def closed(trips: Iterable[Trip], owners: Owners) -> list[ClosedTrade]:
+    """The closed trades in the order of their exits."""
+    trades = [
+        ClosedTrade(trip, "+".join(owners(trip.keys)) or "not ours", trip.closed_ms)
+        for trip in trips
+        if trip.closed_ms is not None
+    ]
+    return sorted(trades, key=lambda trade: trade.closed_ms)
+
+
+def chosen(trades: Sequence[ClosedTrade], given: Mapping[str, str], now_ms: int) -> list[ClosedTrade]:
+    """The trades that pass the filters of the address. ValueError if the range or the day is none."""
+    days, day = RANGES[given["range"]], given["day"]
+    first_ms = None if days is None else (now_ms // DAY_MS - max(0, days - 1)) * DAY_MS
+    on_day = None if not day else date.fromisoformat(day)
+    return [
+        trade
+        for trade in trades
+        if (first_ms is None or trade.closed_ms >= first_ms)
+        and (on_day is None or day_of(trade) == on_day)
+        and all(not given[name] or getattr(trade, name) == given[name] for name in FILTERS)
+    ]
+
+
+def choices(trades: Sequence[ClosedTrade]) -> dict[str, list[str]]:
+    """For each filter the values that occur."""
+    return {name: sorted({getattr(trade, name) for trade in trades}) for name in FILTERS}
+
+
+def day_of(trade: ClosedTrade) -> date:
+    return datetime_of(trade.closed_ms).date()
+
+
+def figures(trades: Sequence[ClosedTrade]) -> list[Figure]:
+    """The lead figure and five others."""
+    nets = [trade.net for trade in trades]
+    won, lost = [net for net in nets if net > 0], [net for net in nets if net < 0]
+    net, count = sum(nets, Decimal(0)), len(nets)
+    costs = sum((trade.trip.fees_usd - trade.trip.funding_usd for trade in trades), Decimal(0))
+    multiples = [trade.r_multiple for trade in trades if trade.r_multiple is not None]
+    mean_r = sum(multiples) / len(multiples) if multiples else None
+    falls = _deepest_fall(nets)
+    gross = net + costs
+    return [
+        Figure("Net result", net, "gain", "higher", "USD", f"{count:,} closed, {len(won):,} won, {len(lost):,} lost"),
+        Figure("Win rate", Decimal(100 * len(won)) / count if count else None, "share", note="after costs"),
+        Figure("Profit factor", sum(won) / -sum(lost) if lost else None, "ratio", note="won over lost"),
+        Figure("Average R", mean_r, "r", "higher", note=f"{len(multiples):,} trades with a first stop"),
+        Figure("Expectancy", net / count if count else None, "gain", "higher", "USD", "a trade"),
+        Figure("Costs", costs, "cost", unit="USD", note=_part_text(costs, gross)),
+        Figure("Deepest fall", falls, "gain", unit="USD", note="of closed profit, added up"),
+    ]
+
+
+def _part_text(costs: Decimal, gross: Decimal) -> str:
+    return f"fees and funding, {formatting.share(costs / gross)} of gross" if gross > 0 else "fees and funding"
+
+
+def _deepest_fall(nets: Iterable[Decimal]) -> Decimal:
+    peak, deepest = Decimal(0), Decimal(0)
+    for total in accumulate(nets):
+        peak = max(peak, total)
+        deepest = min(deepest, total - peak)
+    return deepest
+
+
+def months_of(trades: Sequence[ClosedTrade]) -> list[str]:
+    """The months with a closed trade, as `2026-11`, newest first."""
+    return sorted({day_of(trade).isoformat()[:7] for trade in trades}, reverse=True)
+
+
+def calendar(trades: Sequence[ClosedTrade], month: str) -> list[list[CalendarDay]]:
+    """The weeks of a month, Monday first, each with its sum at the end. Days of other months are empty, and a week sums
+    the days that are shown.
+    """
+    first = date.fromisoformat(f"{month}-01")
+    sums: dict[date, tuple[Decimal, int]] = {}
+    for trade in trades:
+        total, count = sums.get(day_of(trade), (Decimal(0), 0))
+        sums[day_of(trade)] = total + trade.net, count + 1
+    mine = {day: part for day, part in sums.items() if (day.year, day.month) == (first.year, first.month)}
+    largest = max((abs(float(total)) for total, _ in mine.values()), default=0.0)
+    day, weeks = first - timedelta(days=first.weekday()), []
+    while day <= first or day.month == first.month:
+        shown = [day + timedelta(days=n) for n in range(7)]
+        weeks.append([_calendar_day(each, mine.get(each), each.month == first.month, largest) for each in shown])
+        week = [mine[each] for each in shown if each in mine]
+        total = sum((part for part, _ in week), Decimal(0))
+        weeks[-1].append(CalendarDay("", _whole(total) if week else "", _count(sum(n for _, n in week)), "week"))
+        day += timedelta(days=7)
+    return weeks
+
+
+def _calendar_day(day: date, part: tuple[Decimal, int] | None, is_mine: bool, largest: float) -> CalendarDay:
+    if not is_mine:
+        return CalendarDay("", "", "", "out")
+    if part is None:
+        return CalendarDay(str(day.day), "", "", "none")
+    total, count = part
+    return CalendarDay(str(day.day), _whole(total), _count(count), shade(float(total), largest), day.isoformat())
+
+
+def _whole(usd: Decimal) -> str:
+    """`+453`, without cents."""
+    text = signed_usd(usd.quantize(Decimal(1))).partition(".")[0]
+    return text.replace("-", formatting.MINUS)
+
+
+def _count(trades: int) -> str:
+    return "" if not trades else "1 trade" if trades == 1 else f"{trades:,} trades"
+
+
+def profit_chart(trades: Sequence[ClosedTrade]) -> Drawing:
+    """The closed profit added up over time, for all trades and for each of the first strategies."""
+    if len(trades) < 2:
+        return Drawing()
+    start, end = trades[0].closed_ms, trades[-1].closed_ms
+    names = sorted({trade.strategy for trade in trades})
+    shown = names[: len(LINES)] if len(names) > 1 else []
+    places = [round(n * (end - start) / svg.POINTS_MAX) + start for n in range(svg.POINTS_MAX + 1)]
+    lines, keys = [], []
+    parts: list[tuple[str, str, Callable[[ClosedTrade], bool]]] = [("all", "", lambda _trade: True)]
+    parts += [(name, kind, _is_of(name)) for name, kind in zip(shown, LINES, strict=False)]
+    for name, kind, belongs in parts:
+        values = _added_up([trade for trade in trades if belongs(trade)], places)
+        text = formatting.signed_usd(round(values[-1], 2))
+        lines.append(svg.ChartLine(name, values, kind, text if name == "all" else ""))
+        keys.append(svg.key(kind, name, text, is_line=True))
+    scale = svg.scale_of([value for line in lines for value in line.values if value is not None], has_zero=True)
+    label = f"Closed profit added up: {formatting.signed_usd(lines[0].values[-1])} USD"
+    drawn = svg.line_chart(lines[::-1], scale, label=label, base=0.0, times=(start, max(end, start + 1)))
+    return Drawing(svg.keys(keys) + drawn)
+
+
+def _is_of(name: str) -> Callable[[ClosedTrade], bool]:
+    return lambda trade: trade.strategy == name
+
+
+def _added_up(trades: Sequence[ClosedTrade], places: Sequence[int]) -> list[float]:
+    """The sum of the results up to each instant."""
+    values, total, n = [], Decimal(0), 0
+    for place in places:
+        while n < len(trades) and trades[n].closed_ms <= place:
+            total, n = total + trades[n].net, n + 1
+        values.append(float(total))
+    return values
+
+
+def source_table(trades: Sequence[ClosedTrade]) -> Drawing:
+    """The result by strategy, market, side and exit."""
+    rows = source_rows(sources(trades, lambda trade: trade.exit))
+    return Drawing(table(SOURCES, rows, label="By strategy, market, side and exit", kind="numbers stack"))
+
+
+def multiples_chart(trades: Sequence[ClosedTrade]) -> Drawing:
+    multiples = [trade.r_multiple for trade in trades if trade.r_multiple is not None]
+    if not multiples:
+        return Drawing()
+    middle = sum(multiples) / len(multiples)
+    mark = (middle, f"mean {formatting.r(round(middle, 2))}")
+    return Drawing(svg.histogram(bins(multiples), label="Histogram of R multiples", unit="R", mark=mark))
+
+
+def row(trade: ClosedTrade) -> dict[str, Any]:
+    """A row of the list: `cells` under TRADES, without the last, and the id of the chain."""
+    trip = trade.trip
+    values = trip.row(lambda _keys: [])
+    held = None if trip.opened_ms is None else (trade.closed_ms - trip.opened_ms) / 1000
+    cells = (
+        trade.market,
+        trade.side,
+        trade.strategy,
+        trip.opened_ms,
+        trade.closed_ms,
+        held,
+        trip.size,
+        values["entry_px"],
+        values["exit_px"],
+        trade.exit,
+        trip.fees_usd - trip.funding_usd,
+        trade.net,
+        trip.r_multiple,
+    )
+    shown = [(column.shown(value), column.tone(value)) for column, value in zip(TRADES, cells, strict=False)]
+    return {"cells": shown, "chain": trip.exit_trade_id or trip.entry_trade_id or ""}
+
+
+def csv_rows(trades: Iterable[ClosedTrade]) -> list[dict[str, Any]]:
+    """Raw values for a file: those of `bot trades`, the first stop and R."""
+    return [
+        trade.trip.row(lambda _keys: [])
+        | {
+            "strategy": trade.strategy,
+            "first_stop_px": trade.trip.stop_px,
+            "r_multiple": None if trade.r_multiple is None else f"{trade.r_multiple:.4f}",
+        }
+        for trade in trades
+    ]
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a file. No cell begins as a formula of a spreadsheet does, because names come from a service."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _safe(value: Any) -> Any:
+    is_text = isinstance(value, str) and not formatting.number(value)
+    return f"'{value}" if is_text and value[:1] in FORMULA_STARTS else value

@@ -1,0 +1,192 @@
+"""The page of closed trades: each figure, computed again from the events of the journal, is the one that it shows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import date
+from decimal import Decimal
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.dashboard.pages import overview, trades
+from bot.runtime.journal import queries, round_trips
+from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, trips
+from tests.dashboard.builders import Browser, Daemon, position, snapshot, status, strategy
+from tests.fakes import FakeVenue
+from tests.html_tables import tables_of
+from tests.runtime.builders import Scripted, make_kernel, minutes
+
+DAY = 86_400_000
+# 2026-11-30 00:00 UTC, a Monday
+MONDAY_MS = 1_795_996_800_000
+# (market, side, hours of entry and exit, entry, exit, size, fee of each fill, funding, first stop, exit by, owner)
+ROUND_TRIPS = (
+    ("BTC", "long", (1, 5), 100, 106, 2, "0.5", "-0.25", 98, "take_profit", "trend"),
+    ("ETH", "short", (2, 26), 50, 52, 4, "0.1", "0.05", 51, "stop_loss", "back"),
+    ("BTC", "long", (30, 31), 100, 103, 1, "0.2", "0", None, "market", "trend"),
+    ("BTC", "short", (49, 50), 120, 121, 1, "0.3", "0", 122, "market", "trend"),
+    ("ETH", "long", (170, 180), 40, 45, 10, "0.4", "-1", 38, "take_profit", "back"),
+)
+
+
+def events() -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for n, (market, side, hours, entry, exit_, size, fee, funding, stop, by, owner) in enumerate(ROUND_TRIPS):
+        at = [MONDAY_MS + hour * 3_600_000 for hour in hours]
+        fill = {"side": side, "size": str(size), "feeUsd": fee, "kind": "market"}
+        gain = Decimal(size) * (exit_ - entry) * (1 if side == "long" else -1)
+        made.append(
+            {"type": "fill", "subtype": "entry", "coin": market, "ts": at[0], "idempotencyKey": f"{owner}-{n}"}
+            | {"data": fill | {"px": str(entry), "positionSize": str(size), "tradeId": f"in{n}"}}
+        )
+        if stop is not None:
+            armed = {"kind": "stop_loss", "triggerPx": str(stop), "tradeId": f"in{n}"}
+            made.append({"type": "order", "subtype": "armed", "coin": market, "ts": at[0], "data": armed})
+            # A stop that is moved later is not the first.
+            moved = armed | {"triggerPx": str(entry)}
+            made.append({"type": "order", "subtype": "armed", "coin": market, "ts": at[0], "data": moved})
+        paid = {"amountUsd": funding}
+        made.append({"type": "funding", "subtype": "paid", "coin": market, "ts": at[0], "data": paid})
+        if by != "market":
+            made.append({"type": "trigger", "subtype": by, "coin": market, "ts": at[1], "data": {"tradeId": f"out{n}"}})
+        left = fill | {"px": str(exit_), "positionSize": "0", "tradeId": f"out{n}", "realizedPnlUsd": str(gain)}
+        made.append({"type": "fill", "subtype": "exit", "coin": market, "ts": at[1], "data": left})
+    return sorted(made, key=lambda event: event["ts"])
+
+
+def closed() -> list[trades.ClosedTrade]:
+    return trades.closed(trips(events()), lambda keys: [keys[0].partition("-")[0]])
+
+
+def nets() -> list[tuple[str, str, int, Decimal, Decimal | None]]:
+    """(owner, market, exit's day, result, R) of each round trip, by hand."""
+    results = []
+    for market, side, hours, entry, exit_, size, fee, funding, stop, _by, owner in ROUND_TRIPS:
+        sign = 1 if side == "long" else -1
+        net = Decimal(size) * (exit_ - entry) * sign - 2 * Decimal(fee) + Decimal(funding)
+        risk = None if stop is None else Decimal(size) * (entry - stop) * sign
+        results.append((owner, market, hours[1] // 24, net, None if not risk else net / risk))
+    return results
+
+
+def test_each_figure_is_the_one_of_the_events() -> None:
+    shown = {figure.name: figure for figure in trades.figures(closed())}
+    results = [net for *_, net, _ in nets()]
+    multiples = [r for *_, r in nets() if r is not None]
+    won, lost = [net for net in results if net > 0], [net for net in results if net < 0]
+    costs = sum(2 * Decimal(row[6]) - Decimal(row[7]) for row in ROUND_TRIPS)
+    assert shown["Net result"].value == sum(results)
+    assert shown["Net result"].note == f"5 closed, {len(won)} won, {len(lost)} lost"
+    assert shown["Win rate"].shown == f"{100 * len(won) / 5:.1f} %"
+    assert shown["Profit factor"].shown == f"{sum(won) / -sum(lost):.2f}"
+    assert shown["Expectancy"].value == sum(results) / 5
+    assert shown["Costs"].shown == f"−{costs:.2f}"
+    assert shown["Average R"].value == pytest.approx(float(sum(multiples) / len(multiples)))
+    totals = [sum(results[: n + 1]) for n in range(5)]
+    falls = [total - max([Decimal(0), *totals[: n + 1]]) for n, total in enumerate(totals)]
+    assert shown["Deepest fall"].value == min(falls) < 0
+    assert shown["Deepest fall"].tone == "flat", "a fall alone is neither good nor bad"
+
+
+def test_r_is_over_the_first_stop_and_a_trade_without_one_has_none() -> None:
+    assert [trade.trip.r_multiple for trade in closed()] == [r for *_, r in nets()]
+    assert all(trip.stop_px is None for trip in trips(e for e in events() if e["type"] != "order"))
+    assert "order" not in round_trips.TYPES, "bot trades reads no orders"
+
+
+def test_the_calendar_has_each_day_under_its_weekday_and_the_sum_of_each_week() -> None:
+    november, december = (trades.calendar(closed(), month) for month in ("2026-11", "2026-12"))
+    assert {len(week) for week in (*november, *december)} == {8}
+    days: dict[int, Decimal] = {}
+    for _, _, day, net, _ in nets():
+        days[day] = days.get(day, Decimal(0)) + net
+    # The first day of the events is the 30th of November, a Monday; the others are in December.
+    assert november[-1][0].label == "30"
+    assert november[-1][0].text == f"{days[0]:+.0f}"
+    cells = {cell.day: (n % 7, cell) for week in december for n, cell in enumerate(week) if cell.day}
+    for day, net in days.items():
+        if day:
+            weekday, cell = cells[date(2026, 12, day).isoformat()]
+            assert weekday == date(2026, 12, day).weekday()
+            assert cell.text == f"{net:+.0f}".replace("-", "−")
+            assert cell.kind[0] == ("u" if net > 0 else "d")
+    sums = [week[7].text for week in december]
+    assert sums[0] == f"{sum(net for day, net in days.items() if 1 <= day <= 6):+.0f}".replace("-", "−")
+    assert sums[1] == f"{days[7]:+.0f}"
+
+
+def test_the_filters_leave_the_trades_that_the_csv_has() -> None:
+    every, blank = closed(), dict.fromkeys((*trades.FILTERS, "day"), "") | {"range": "all"}
+    now_ms = MONDAY_MS + 8 * DAY
+    assert trades.chosen(every, blank, now_ms) == every
+    mine = trades.chosen(every, blank | {"strategy": "trend", "side": "long"}, now_ms)
+    assert [trade.market for trade in mine] == ["BTC", "BTC"]
+    assert [trade.exit for trade in mine] == ["Target", "Strategy closed"]
+    assert len(trades.chosen(every, blank | {"range": "7d"}, now_ms)) == 2
+    assert trades.chosen(every, blank | {"day": "2026-12-03"}, now_ms) == []
+    assert len(trades.chosen(every, blank | {"day": "2026-12-07"}, now_ms)) == 1
+    with pytest.raises(ValueError, match="isoformat"):
+        trades.chosen(every, blank | {"day": "soon"}, now_ms)
+    rows = list(csv.DictReader(io.StringIO(trades.csv_text(trades.csv_rows(mine)))))
+    assert [Decimal(row["net_usd"]) for row in rows] == [trade.net for trade in mine]
+    assert [row["first_stop_px"] for row in rows] == ["98", ""]
+    evil = trades.csv_text([dict.fromkeys(trades.CSV_COLUMNS, "=1+1")])
+    assert ",=1" not in evil
+
+
+async def test_the_page_lists_the_trades_of_the_journal_with_their_sources(tmp_path: Path) -> None:
+    from bot.strategy import Bracket, Close, Open
+
+    def decide(view: Any, _bar: Any) -> list[Any]:
+        if view.position("BTC") is not None:
+            return [Close("BTC")]
+        return [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))]
+
+    venue = FakeVenue()
+    kernel = make_kernel(venue, path=tmp_path / queries.FILE, strategies=[Scripted(decide, name="trend")])
+    await kernel.recover()
+    await minutes(kernel, venue, *["100", "101"] * 4)
+    kernel.journal.flush()
+    kernel.journal.close()
+    with queries.opened(tmp_path) as db:
+        known = [trip for trip in trips(queries.all_events(db, TYPES_WITH_STOPS)) if trip.closed_ms is not None]
+    assert known
+    answers = {"/status": status(), "/strategies": {"strategies": [strategy()]}, "/positions": {"positions": []}}
+    browser = await Browser(Daemon(tmp_path, answers | {"/orders": {"orders": []}})).signed_in()
+    page = (await browser.get("/trades")).text
+    text = unescape(re.sub(r"<[^>]+>", " ", page))
+    net = sum(trip.net_usd for trip in known)
+    assert f"{net:+,.2f}".replace("-", "−") in text
+    rows = next(rows for rows in tables_of(page) if rows[0][0] == "Market" and "R" in rows[0])
+    assert len(rows) == len(known) + 1
+    assert {row[2] for row in rows[1:]} == {"trend"}
+    sources = next(rows for rows in tables_of(page) if "Win rate" in rows[0])
+    assert [row[1] for row in sources[1:]][:2] == ["trend", "BTC"]
+    table = await browser.get("/data/trades.csv?strategy=trend")
+    assert table.headers["content-disposition"] == 'attachment; filename="trades.csv"'
+    assert len(table.text.splitlines()) == len(known) + 1
+    for address in ("/trades?range=1y", "/trades?day=soon", "/trades?month=x", "/data/trades.csv?range=1y"):
+        assert (await browser.get(address)).status_code == 404, address
+    assert "No closed trade here" in (await browser.get("/trades?strategy=none")).text
+
+
+def test_if_all_stops_hit_is_the_way_from_the_mark_to_each_stop() -> None:
+    def figure(*positions: dict[str, Any]) -> Any:
+        shown = overview.figures(snapshot(positions=list(positions)), None)
+        return next(one for one in shown if one.name == "If all stops hit")
+
+    long = position(size="0.5", mark_px=104.0, stop_px="98")
+    short = position(market="ETH", side="short", size="2", mark_px=50.0, stop_px="53")
+    both = figure(long, short)
+    assert (both.shown, both.tone) == ("−9.00", "flat")
+    assert both.note == "from now, −0.09 % of the account"
+    assert figure(position(size="1", mark_px=104.0, stop_px="106")).shown == "+2.00", "a stop beyond the mark"
+    assert (figure().shown, figure().note) == ("0.00", "no open position")
+    trailing = figure(long, position(market="ETH", stop_px=None, trailing_stops=[{"id": "1", "active": True}]))
+    assert (trailing.shown, trailing.note) == ("not known", "1 of 2 without a fixed stop")
+    assert figure(position(protected=False)).shown == "not known"
