@@ -217,7 +217,7 @@ class DrillDaemon:
         steps = [INTERVAL_MS[series.interval] for series in kernel.bars.feed.wanted]
         closes = [now_ms // step * step + step + SETTLE_MS for step in steps]
         timer_ms = kernel.timers.next_ms
-        compare_ms = now_ms + max(0, kernel.context.comparison.next_ms - self._pacer.mono_ms())
+        compare_ms = now_ms + max(0, kernel.run.comparison.next_ms - self._pacer.mono_ms())
         return max(now_ms + 1, min([*closes, compare_ms, *([] if timer_ms is None else [timer_ms])]))
 
     def _has_work(self, kernel: Kernel) -> bool:

@@ -113,7 +113,7 @@ def _is_ours(kernel: Kernel, owner: str | None) -> bool:
 
     Orders and positions of another hand, adopted ones aside, stay unless they are to be flattened.
     """
-    return owner is not None or kernel.context.foreign_positions == "flatten"
+    return owner is not None or kernel.run.settings.foreign_positions == "flatten"
 
 
 async def _cancel_entries(kernel: Kernel) -> bool:
@@ -155,7 +155,7 @@ async def _flatten(kernel: Kernel) -> bool:
         kernel.budget.begin()
         # Otherwise positions may be closed already, and the events could not be read.
         if not unread:
-            closes = [protection.closing(kernel.context, position, "exit") for position in open_now]
+            closes = [protection.closing(kernel.run, kernel.account, position, "exit") for position in open_now]
             # Send all closes before the first fill is read: its delivery to a strategy may take long.
             await kernel.execution.open_and_send([close for close in closes if isinstance(close, Intent)])
         await kernel.execution.settle()

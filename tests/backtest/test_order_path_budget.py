@@ -20,7 +20,7 @@ import pytest
 import bot
 from bot import logs
 from bot.backtest.engine import progress
-from bot.runtime.kernel.kernel import KernelSettings
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.strategy import Bar, View
 from tests.bench.session import prepared, trades_of, year
 from tests.fakes import FakeVenue

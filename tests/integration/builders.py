@@ -16,8 +16,9 @@ import httpx
 from bot.client import Client
 from bot.errors import OutcomeUnknown, TryLater
 from bot.runtime.journal.opening import open_journal, open_or_rebuild
-from bot.runtime.kernel.kernel import Kernel, KernelSettings
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.host import HostOptions, Service, build

@@ -1285,13 +1285,13 @@ class World:
         """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept
         it from comparing.
         """
-        one.kernel.context.comparison.next_ms = 0
+        one.kernel.run.comparison.next_ms = 0
         cycles, began = one.progress.cycles, self.now()
         one.scheduler.wake()
         while self.one is one and one.progress.cycles < cycles + 2:
             assert self.now() < began + SETTLED_S, "no pass ends any more"
             await self._unless_failed(asyncio.sleep(0.25), tasks)
-        has_compared = one.kernel.context.comparison.next_ms > one.kernel.budget.pacer.mono_ms() + REFUSED_MS
+        has_compared = one.kernel.run.comparison.next_ms > one.kernel.budget.pacer.mono_ms() + REFUSED_MS
         return self.one is one and has_compared
 
     def _is_held(self) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from bot.errors import AccessLost
 from bot.runtime.control_plane.status import state_of
-from bot.runtime.kernel.kernel import KernelSettings
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 from bot.strategy import Bar, Bracket, Close, Intent, Open, TrailingStop, View
 from tests.fakes import Crash

@@ -14,7 +14,7 @@ import pytest
 
 from bot.runtime.control_plane import hot_reload
 from bot.runtime.journal.halt_flags import ALL
-from bot.runtime.kernel.kernel import KernelSettings
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.shutdown import LeftBehind, OnExit, wind_down
 from bot.strategy import Bar, Intent, View
 from tests.integration.builders import (

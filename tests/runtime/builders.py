@@ -12,11 +12,12 @@ from bot.model.events import Event as ModelEvent
 from bot.money import E8, parse_e8
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import Hooks, Kernel, KernelSettings
+from bot.runtime.kernel.kernel import Hooks, Kernel
 from bot.runtime.model.intents import Intent as JournalIntent
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.positions import AccountOrder, AccountPosition
 from bot.runtime.model.shares import Share
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View

@@ -35,12 +35,13 @@ from bot.runtime.execution.replan import LEGS, next_leg
 from bot.runtime.journal import queries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel.kernel import Kernel, KernelSettings
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.run_state import EXITS_WAIT_MS
 from bot.runtime.passes import pass_scheduler
 from bot.runtime.passes.pass_budget import PASS_MS
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import WantedGuardian
 from bot.runtime.reconciliation.protection import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.reconciliation.schedule import RECONCILE_MS, REFUSED_MS
@@ -204,7 +205,7 @@ async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is
     assert kernel.conditions.entries_stopped(kernel.now_ms()) is not None
     venue.faults = []
     await minutes(kernel, venue, "100")
-    assert (kernel.health.degraded, kernel.context.foreign_activity.waiting) == ({}, {}), (
+    assert (kernel.health.degraded, kernel.account.foreign_activity.waiting) == ({}, {}), (
         "a person at the dashboard is no other writer"
     )
 
@@ -338,7 +339,7 @@ async def test_the_distance_is_that_of_the_newest_stop() -> None:
         key="a person",
     )
     await kernel.events.drain()
-    assert lost_distance_pct(kernel.context, kernel.account.account_state.positions["BTC"]) == 5
+    assert lost_distance_pct(kernel.run, kernel.account, kernel.account.account_state.positions["BTC"]) == 5
 
 
 async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
@@ -532,7 +533,7 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     assert told(kernel) == (["account.foreign", "daemon.degraded"] if flagged else [])
     await minutes(kernel, venue, "101", "102")
     assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"
-    assert kernel.context.foreign_activity.waiting == {}
+    assert kernel.account.foreign_activity.waiting == {}
     kill(kernel)
     again = make_kernel(venue, always, markets=("BTC",), path=path)
     assert ("foreign_writer" in again.health.degraded) is flagged, "until a person has looked"
@@ -630,14 +631,14 @@ async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await kernel.cycle()
     assert "foreign_writer" in kernel.health.degraded
-    kernel.context.foreign_activity.waiting["trd_1"] = ("ETH", "another key", 0)
+    kernel.account.foreign_activity.waiting["trd_1"] = ("ETH", "another key", 0)
     if not is_up:
         kill(kernel)
         kernel = make_kernel(venue, always, path=path)
         assert "foreign_writer" in kernel.health.degraded
     venue.reset()
     await (kernel.cycle() if is_up else kernel.recover())
-    assert (kernel.health.degraded, kernel.context.foreign_activity.waiting) == ({}, {})
+    assert (kernel.health.degraded, kernel.account.foreign_activity.waiting) == ({}, {})
     assert told(kernel)[-2:] == ["account.reset", "daemon.recovered"]
     await minutes(kernel, venue, "102")
     assert "BTC" in venue.positions
@@ -708,7 +709,7 @@ async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_i
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9)]
     (position,) = kernel.account.account_state.positions.values()
     for _ in range(1_440):
-        tried = closing(kernel.context, position, "naked")
+        tried = closing(kernel.run, kernel.account, position, "naked")
         assert isinstance(tried, Written)
         kernel.journal.decided([tried])
         kernel.journal.intents.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)

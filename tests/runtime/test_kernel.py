@@ -16,10 +16,10 @@ from bot.errors import AccessLost, ApiError
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import KernelSettings
 from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.passes.ports import Calm
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.strategy import Bar, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
 from bot.wire import CloseRequest, GuardianRequest, OrderRequest
 from tests.fakes import ADDRESS, START_MS, FakePacer, FakeVenue, Fault, refused

@@ -667,7 +667,7 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
     one = Clocked()
     kernel = await begun(venue, one, path=tmp_path / "j.db")
     assert one.rung == [], "what fired does not fire again"
-    assert claimed(kernel.context, rows[1]["id"], "BTC", at_ms) == "alpha"
+    assert claimed(kernel.run, kernel.account, rows[1]["id"], "BTC", at_ms) == "alpha"
     venue.clock.advance(30_000)
     one.wanted = [Close("BTC")]
     await kernel.cycle()

@@ -229,7 +229,7 @@ class Stepper:
         reconciliation = kernel.reconciliation
         if not reconciliation.has_nothing_to_do():
             self.wait(reconciliation.repair())
-        if reconciliation.context.comparison.is_due:
+        if reconciliation.run.comparison.is_due:
             self.wait(reconciliation.reconcile())
         if kernel.conditions.losses.is_used:
             # A fill may have cost more than the close of its bar shows.

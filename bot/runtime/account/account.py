@@ -25,6 +25,7 @@ from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.attribution_fold import attribute_event, attribute_fill
 from bot.runtime.account.entry_margin import entry_terms
 from bot.runtime.account.fold import filled, fold_event, order_changed, triggered
+from bot.runtime.account.foreign_activity import ForeignActivity
 from bot.runtime.account.ownership import OrderOwners, PositionOwners
 from bot.runtime.model.order_rules import OrderRules, order_rules, rules_of
 from bot.wire import bare_coin
@@ -44,14 +45,19 @@ class DaemonAccount:
     """`live` are the intents that are not final. Service time comes from `now_ms`."""
 
     def __init__(self, journal: Journal, live: Mapping[str, Intent], feed: BarFeed, now_ms: Callable[[], int]) -> None:
+        self.journal = journal
         self._feed = feed
         # market -> its rules; empty until `learn_markets`
         self.order_rules: dict[str, OrderRules] = {}
         self.order_owners = OrderOwners(journal, live)
         self._owners_by_key = self.order_owners.by_key
-        self._see_foreign: Callable[[FillEvent | OrderChanged | GuardianMoved], None] = _ignore
+        self.foreign_activity = ForeignActivity(self.order_owners.owner_of)
+        self._see_foreign = self.foreign_activity.see
         self.account_state = AccountState(
-            self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of
+            self.order_owners.owner_of,
+            self.order_owners.keys_of,
+            self.order_owners.leverage_of,
+            self.foreign_activity.see,
         )
         self.attribution = Attribution.of_journal(
             journal,
@@ -96,10 +102,6 @@ class DaemonAccount:
         bare = self.bare_before_page
         return False if bare is None or any(uncovered.market == position.market for uncovered in bare) else None
 
-    def look_for_foreign(self, see: Callable[[FillEvent | OrderChanged | GuardianMoved], None]) -> None:
-        """From now on show `see` each fill without an owner, each order that rests, and each change of a guardian."""
-        self._see_foreign = self.account_state.see_resting = see
-
     def _filled(self, event: FillEvent) -> Mapping[str, Part]:
         key, attribution, account_state = event.idempotency_key, self.attribution, self.account_state
         owner = None
@@ -141,7 +143,3 @@ class DaemonAccount:
                     newest_ms, close = past
         mark = self.account_state.marks.get(market) if close is None else close
         return None if mark is None else Decimal(repr(mark))
-
-
-def _ignore(event: Event) -> None:
-    """Look at no foreign activity."""

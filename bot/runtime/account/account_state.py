@@ -61,6 +61,7 @@ class AccountState:
         owner_of: Callable[[str], str | None] = _no_owner,
         keys_of_trades: Callable[[Iterable[str], int], Mapping[TradeOf, str]] = _no_keys,
         leverage_of: Callable[[str], int | None] = _no_leverage,
+        see_resting: Callable[[OrderChanged], None] = _see_nothing,
     ) -> None:
         self.owner_of = owner_of
         self._keys_of_trades = keys_of_trades
@@ -81,7 +82,7 @@ class AccountState:
         # takes over.
         self.turning: dict[str, tuple[str, float]] = {}
         # Gets each order that begins to rest.
-        self.see_resting: Callable[[OrderChanged], None] = _see_nothing
+        self.see_resting = see_resting
         self.marks: dict[str, float] = {}
         # bare coin -> its terms, once the markets are known
         self.terms: dict[str, EntryTerms] = {}

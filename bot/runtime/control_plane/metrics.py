@@ -242,9 +242,7 @@ class Figures:
     def _trading(self) -> Iterator[Metric]:
         kernel = self._of.kernel
         account_state, live = kernel.account.account_state, list(kernel.intents.live.values())
-        unprotected = sum(
-            kernel.context.requires_protection(position) for position in kernel.account.seen_unprotected()
-        )
+        unprotected = sum(kernel.run.requires_protection(position) for position in kernel.account.seen_unprotected())
         yield _family("account_value_usd", [((), account_state.equity_usd)])
         yield _family("account_epoch", [((), account_state.epoch)])
         yield _family("positions", [((), len(account_state.positions))])

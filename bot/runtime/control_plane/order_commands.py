@@ -67,7 +67,7 @@ async def close_position(
         raise BotError(f"a close in {market} is on its way or in doubt; bot positions shows what became of it")
     log.warning("position.closed_by_operator", market=market, fraction=format_decimal(fraction))
     kernel.budget.begin()
-    intent = protection.closing(kernel.context, position, CAUSE, fraction)
+    intent = protection.closing(kernel.run, kernel.account, position, CAUSE, fraction)
     if isinstance(intent, Intent):
         await kernel.execution.open_and_send([intent])
     await _settled(kernel)

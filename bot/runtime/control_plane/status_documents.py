@@ -311,7 +311,7 @@ def position(kernel: Kernel, one: AccountPosition) -> Data:
             if (g.type, g.market) == ("trailing_stop", one.market)
         ],
         "protected": kernel.account.seen_protected(one),
-        "needs_stop": kernel.context.requires_protection(one),
+        "needs_stop": kernel.run.requires_protection(one),
         "opened_ms": one.opened_ms,
     }
 

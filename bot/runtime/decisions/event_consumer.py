@@ -9,23 +9,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bot import logs
 from bot.errors import ApiError, Refused, is_access_lost
 from bot.logs import log
-from bot.runtime.account.attribution_fold import name_foreign_entries
+from bot.runtime.account.account import DaemonAccount
 from bot.runtime.account.event_logging import log_event
 from bot.runtime.account.fold import with_our_keys
 from bot.runtime.decisions.intent_builder import IntentBuilder
-from bot.runtime.execution.approvals import Approvals
+from bot.runtime.execution.order_sender import OrderSender
+from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.journal.journal import Notice
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.named_event import Named
 from bot.runtime.model.shares import Part
 from bot.runtime.passes.ports import EventSource
-from bot.runtime.reconciliation import reconciler
-from bot.runtime.reconciliation.context import RepairContext
+from bot.runtime.reconciliation import protection, reconciler
+from bot.runtime.reconciliation.daemon_run import DaemonRun
+from bot.runtime.reconciliation.guardians import Guardians
 from bot.runtime.strategy_host.host import Decision
 from bot.wire import EVENTS_PAGE_MAX, Event
 from bot.wire.events import model_event
@@ -49,21 +51,28 @@ NoticesOf = Callable[[Event, Mapping[str, Part]], Iterable[Notice]]
 
 
 class EventConsumer:
-    """`notices_of` makes the notices of an event, given the shares that the strategies have in it.
+    """`notices_of` makes the notices of an event, given the shares that the strategies have in it."""
 
-    `approvals` is set right after the consumer is built, because it needs the execution that needs the consumer.
-    """
-
-    approvals: Approvals
-
-    def __init__(self, context: RepairContext, builder: IntentBuilder, notices_of: NoticesOf | None = None) -> None:
+    def __init__(
+        self,
+        run: DaemonRun,
+        account: DaemonAccount,
+        sender: OrderSender,
+        guardians: Guardians,
+        builder: IntentBuilder,
+        notices_of: NoticesOf | None = None,
+    ) -> None:
+        self.approvals = sender.approvals
         self.notices_of = notices_of
         # a venue in this process, whose events need no pages
         self.source: EventSource | None = None
-        self._context = context
-        self._account = context.account
+        self._run = run
+        self._account = account
+        self._sender = sender
+        self._intents = sender.intents
+        self._port = sender.port
+        self._guardians = guardians
         self._builder = builder
-        self._account.look_for_foreign(context.foreign_activity.see)
 
     async def drain(self) -> bool:
         """Read every event there is. False if the service did not answer, or if the strategies took the time of the
@@ -74,9 +83,9 @@ class EventConsumer:
         if self.source is not None:
             if not self.take_now():
                 await self._fold_source(self.source)
-                self._context.execution.learn_from_events()
+                self._sender.learn_from_events()
             return True
-        state = self._context.state
+        state = self._run.state
         state.is_page_cut = False
         try:
             try:
@@ -90,47 +99,63 @@ class EventConsumer:
         except ApiError as error:
             if is_access_lost(error):
                 raise
-            state.fell_behind(self._context.pacer.mono_ms())
+            state.fell_behind(self._run.budget.pacer.mono_ms())
             log.warning("feed.behind", code=error.code, message=error.message)
             return False
         state.caught_up(is_page_cut=is_page_cut)
         if is_page_cut:
             return False
-        self._context.execution.learn_from_events()
+        self._sender.learn_from_events()
         return True
 
     async def drain_or_wait(self) -> bool:
         """As `drain`. Also True once the events could not be read for so long that exits are decided without them."""
-        return await self.drain() or self._context.state.is_behind_for_long(self._context.pacer.mono_ms())
+        return await self.drain() or self._run.state.is_behind_for_long(self._run.budget.pacer.mono_ms())
 
     async def restart(self, snapshot: AccountSnapshot | None = None) -> None:
         """Begin the events anew at this snapshot, or at one of now."""
-        context = self._context
         self.approvals.end_all()
         self._account.bare_before_page = None
-        if await reconciler.restart(context, snapshot or await context.port.account()):
-            context.foreign_activity.clear()
+        if await self._begin_at(snapshot or await self._port.account()):
+            self._account.foreign_activity.clear()
 
-    def attach_events(self, accepted: Intent) -> None:
-        """Give the events of an order to its strategy: on a service that shows no keys, they may come before the
-        reply that names the trade.
+    async def _begin_at(self, snapshot: AccountSnapshot) -> bool:
+        """Begin the events anew at this snapshot, and arm the guardians first. Returns whether the account was reset.
+
+        Intents of an earlier epoch become void.
         """
-        context, account = self._context, self._account
-        events = context.journal.events.attach_key(accepted)
-        name_foreign_entries(account.attribution, map(_model_event_of_row, events), accepted.strategy)
-        account.position_owners.write_attribution()
-        if events:
-            context.foreign_activity.known_markets.discard(accepted.market)
-            # The comparison finds the owner of the position and of its orders.
-            context.comparison.in_next_pass()
+        run, account, journal = self._run, self._account, self._account.journal
+        before = journal.events.cursor
+        is_reset = before is not None and before.epoch != snapshot.epoch
+        if before is not None and is_reset:
+            # The intents are read before the cursor moves, because afterwards their epoch is lost.
+            self._guardians.outlive(before.epoch)
+            run.strategy_host.clear_backlogs()
+        with journal.together():
+            void = journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=run.now_ms())
+            # The event of the reset itself is never read: the cursor is past it.
+            if is_reset:
+                run.health.incident(
+                    "account.reset", f"epoch:{snapshot.epoch}", epoch=snapshot.epoch, balance_usd=snapshot.balance_usd
+                )
+                # With positions or orders after the reset, another writer is active again, and its events are skipped.
+                if not snapshot.positions and not snapshot.orders:
+                    run.health.restore(FOREIGN)
+        account.account_state.of_snapshot(snapshot)
+        self._intents.reload(account.account_state)
+        account.position_owners.own_positions(events_skipped=True)
+        for intent in void:
+            log.warning("intent.void", intent=intent.id, strategy=intent.strategy, market=intent.market)
+        await protection.arm_all(run, account, self._guardians)
+        return is_reset
 
     async def _read_pages(self) -> bool:
         """Read page after page. False: the pass had no time for all of them."""
-        journal = self._context.journal
+        journal = self._account.journal
         while True:
             cursor = journal.events.cursor
             assert cursor is not None, "recover sets the cursor"
-            events = (await self._context.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
+            events = (await self._port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
             for event in events:
                 if event.type == "account" and _begins_epoch(event, cursor.epoch):
                     # Nothing of the page is applied: if the cursor were past it and the snapshot lost, the reset would
@@ -155,13 +180,13 @@ class EventConsumer:
                 folds[type(event)](event)
             source.take(fresh)
             self._look_for_foreign()
-        if self._context.intents.live or self._account.account_state.closed:
-            self._context.execution.learn_from_events()
+        if self._intents.live or self._account.account_state.closed:
+            self._sender.learn_from_events()
         return True
 
     def _is_followed(self) -> bool:
         """True if somebody follows the events themselves: hooks, notices or the log."""
-        host = self._context.strategy_host
+        host = self._run.strategy_host
         return bool(host.event_types or host.backlogs) or self.notices_of is not None or logs.is_shown(logs.INFO)
 
     async def _apply_page(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
@@ -172,10 +197,10 @@ class EventConsumer:
         account, attribution = self._account, self._account.attribution
         is_whole, is_written = True, False
         attribution.begin_page()
-        if self._context.strategy_host.event_types and account.bare_before_page is None:
+        if self._run.strategy_host.event_types and account.bare_before_page is None:
             account.bare_before_page = account.account_state.bare
         try:
-            is_whole = await self._fold(self._context.journal.events.unseen(events), last_id, epoch)
+            is_whole = await self._fold(self._account.journal.events.unseen(events), last_id, epoch)
             is_written = True
         finally:
             attribution.end_page(is_written=is_written)
@@ -184,13 +209,13 @@ class EventConsumer:
         return is_whole
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> bool:
-        context, account, journal = self._context, self._account, self._context.journal
+        run, account, journal = self._run, self._account, self._account.journal
         account_state = account.account_state
         if not account_state.events_named:
             fresh = with_our_keys(account_state, fresh)
         followed = _Followed()
-        hooked = context.strategy_host.event_types
-        began_ms, count = context.pacer.mono_ms() if hooked else 0, len(fresh)
+        hooked = run.strategy_host.event_types
+        began_ms, count = run.budget.pacer.mono_ms() if hooked else 0, len(fresh)
         for n, event in enumerate(fresh, start=1):
             account_state.is_named_by_us = isinstance(event, Named)
             happened = model_event(event)
@@ -198,14 +223,14 @@ class EventConsumer:
             self._note(event, parts, followed)
             if happened is None or type(happened) not in hooked:
                 continue
-            if context.strategy_host.backlogs:
-                context.strategy_host.keep(event, parts)
+            if run.strategy_host.backlogs:
+                run.strategy_host.keep(event, parts)
             await self._deliver(happened, event.id, parts, followed)
-            if n < count and context.budget.is_used_up_since(began_ms):
+            if n < count and run.budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
-        with journal.together() if context.strategy_host.backlogs else _NO_TRANSACTION:
-            for backlog in context.strategy_host.backlogs.values():
+        with journal.together() if run.strategy_host.backlogs else _NO_TRANSACTION:
+            for backlog in run.strategy_host.backlogs.values():
                 backlog.write(epoch)
             opened = self.approvals.take(
                 fresh,
@@ -215,7 +240,7 @@ class EventConsumer:
                 intents=followed.intents,
                 notices=followed.notices,
                 attribution=account.attribution.changes(),
-                now_ms=context.now_ms(),
+                now_ms=run.now_ms(),
             )
         self._open(followed.intents, opened)
         return len(fresh) == count
@@ -225,8 +250,8 @@ class EventConsumer:
         fresh = source.fresh()
         if not fresh:
             return
-        context, account, journal = self._context, self._account, self._context.journal
-        host, cursor = context.strategy_host, journal.events.cursor
+        run, account, journal = self._run, self._account, self._account.journal
+        host, cursor = run.strategy_host, journal.events.cursor
         assert cursor is not None, "recover sets the cursor"
         followed = _Followed()
         is_noted = self.notices_of is not None or followed.is_logged
@@ -245,7 +270,7 @@ class EventConsumer:
             for backlog in host.backlogs.values():
                 backlog.write(cursor.epoch)
             opened = self.approvals.write_decision(followed.intents, states=followed.states)
-            journal.write_attribution(None, followed.notices, now_ms=context.now_ms())
+            journal.write_attribution(None, followed.notices, now_ms=run.now_ms())
         self._open(followed.intents, opened)
 
     def _note(self, event: Event, parts: Mapping[str, Part], made: _Followed) -> None:
@@ -257,37 +282,30 @@ class EventConsumer:
 
     async def _deliver(self, event: ModelEvent, event_id: str, parts: Mapping[str, Part], made: _Followed) -> None:
         """Give a folded event to the hooks of the strategies, and collect what they make of it."""
-        context = self._context
+        run = self._run
         decision = Decision(states=made.states)
-        signals = await context.strategy_host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)
+        signals = await run.strategy_host.deliver(event, decision, now_ms=run.now_ms(), parts=parts)
         if signals:
-            trigger = context.journal.events.trigger_of(event_id, event.ts)
+            trigger = self._account.journal.events.trigger_of(event_id, event.ts)
             made.intents += self._builder.build(signals, trigger=trigger, at_ms=event.ts)
 
     def _open(self, intents: Sequence[Intent], opened: Sequence[Intent]) -> None:
         """Send the new intents of hooks next, and look for positions of others."""
         if intents:
-            self._context.intents.forget_unwritten(intents, opened)
-            self._context.intents.replies += opened
+            self._intents.forget_unwritten(intents, opened)
+            self._intents.replies += opened
         self._look_for_foreign()
 
     def _look_for_foreign(self) -> None:
-        account_state, foreign_activity = self._account.account_state, self._context.foreign_activity
+        account_state, foreign_activity = self._account.account_state, self._account.foreign_activity
         for position in account_state.positions.values():
             if position.owner is None and foreign_activity.must_judge(position, account_state):
                 # Somebody else trades on the account.
-                self._context.comparison.in_next_pass()
+                self._run.comparison.in_next_pass()
 
 
 _NO_PARTS: Final[Mapping[str, Part]] = {}
 _NO_TRANSACTION: Final = nullcontext()
-
-
-def _model_event_of_row(row: Mapping[str, Any]) -> ModelEvent:
-    """A fill or an order that the journal has kept as it came."""
-    event = model_event(Event.model_validate(row))
-    assert event is not None
-    return event
 
 
 def _begins_epoch(event: Event, epoch: int) -> bool:

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from bot.errors import ApiError
+from bot.runtime.account.account import DaemonAccount
 from bot.runtime.decisions.bar_queue import BarQueue
 from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.model.intents import Intent
-from bot.runtime.passes.bar_feed import BarFeed, YieldToPass, at_once
-from bot.runtime.reconciliation.context import RepairContext
+from bot.runtime.passes.bar_feed import YieldToPass, at_once
+from bot.runtime.reconciliation.daemon_run import DaemonRun
+from bot.runtime.reconciliation.repair_actions import RepairActions
 from bot.runtime.strategy_host.event_backlog import EventBacklog
 from bot.runtime.strategy_host.host import Decision
 from bot.wire.events import model_event
@@ -25,15 +27,18 @@ class WarmUp:
 
     def __init__(
         self,
-        context: RepairContext,
-        feed: BarFeed,
+        run: DaemonRun,
+        account: DaemonAccount,
+        actions: RepairActions,
         bars: BarQueue,
         builder: IntentBuilder,
         yield_to_pass: Callable[[], Awaitable[None]],
     ) -> None:
-        self._context = context
-        self._host = context.strategy_host
-        self._feed = feed
+        self._run = run
+        self._account = account
+        self._actions = actions
+        self._host = run.strategy_host
+        self._feed = bars.feed
         self._bars = bars
         self._builder = builder
         self._yield_to_pass = yield_to_pass
@@ -50,22 +55,22 @@ class WarmUp:
         """
         if not self.is_ahead:
             return
-        context, host = self._context, self._host
+        host = self._host
         instances, names = host.instances, [instance.name for instance in host.instances]
         # The strategies of a reload under way.
         others = [name for name in host.backlogs if name not in names]
         host.set_instances(instances, unready=[*others, *names])
-        context.state.warming = "fetching bars"
+        self._run.state.warming = "fetching bars"
         try:
             warm = await self._feed.warm_up(
-                context.port, context.journal.state.done_until, context.now_ms(), self._yield_to_pass
+                self._actions.port, self._account.journal.state.done_until, self._run.now_ms(), self._yield_to_pass
             )
             for number, closed in enumerate(warm.past, start=1):
                 await host.warm_up(closed)
-                context.state.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
+                self._run.state.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
                 await self._yield_to_pass()
-            context.position_owners.mend_day()
-            context.budget.begin()
+            self._account.position_owners.mend_day()
+            self._run.budget.begin()
             for instance in instances:
                 await self.deliver_waiting(instance, self._yield_to_pass)
                 # From here the strategy gets events at once, because signals of the next strategy may concern it.
@@ -75,7 +80,7 @@ class WarmUp:
             host.set_instances(instances, unready=others)
             raise
         finally:
-            context.state.warming = None
+            self._run.state.warming = None
         host.set_instances(instances, unready=others)
         self._bars.due = warm.due
 
@@ -87,9 +92,9 @@ class WarmUp:
         bars = self._bars
         past = [closed for closed in bars.catching_up if self._feed.is_past(closed)]
         after = [closed for closed in bars.catching_up if not self._feed.is_past(closed)]
-        while past and self._context.budget.has_time():
+        while past and self._run.budget.has_time():
             await self._host.warm_up(past.pop(0))
-        self._context.position_owners.mend_day()
+        self._account.position_owners.mend_day()
         bars.catching_up = [*past, *after] if past else []
         if not past:
             bars.join(after)
@@ -100,7 +105,7 @@ class WarmUp:
         """
         backlog = self._host.backlogs.get(instance.name)
         while backlog:
-            await self._context.execution.send_all(*await self._deliver_next(instance, backlog))
+            await self._actions.execution.send_all(*await self._deliver_next(instance, backlog))
             await yield_to_pass()
 
     async def deliver_left(self) -> None:
@@ -109,20 +114,20 @@ class WarmUp:
 
         If the delivery takes long, the rest follows after the warm-up.
         """
-        context, host = self._context, self._host
-        began_ms = context.pacer.mono_ms()
+        host = self._host
+        began_ms = self._run.budget.pacer.mono_ms()
         left: dict[str, EventBacklog] = {}
         for instance in host.working():
             # Left by a start that failed; the journal still has it.
             host.backlogs.pop(instance.name, None)
-            backlog = EventBacklog.of_journal(context.journal, instance.name, context.account_state.epoch)
+            backlog = EventBacklog.of_journal(self._account.journal, instance.name, self._account.account_state.epoch)
             for name, why in backlog.damaged.items():
-                with context.journal.together():
-                    copy = context.journal.state.set_aside(name)
+                with self._account.journal.together():
+                    copy = self._account.journal.state.set_aside(name)
                     message = f"the note with its undelivered events cannot be read ({why}), kept as {copy}"
-                    context.health.incident("strategy.backlog_lost", name, strategy=instance.name, message=message)
-            while backlog and not (self.is_ahead and context.budget.is_used_up_since(began_ms)):
-                context.intents.forget_unwritten(*await self._deliver_next(instance, backlog))
+                    self._run.health.incident("strategy.backlog_lost", name, strategy=instance.name, message=message)
+            while backlog and not (self.is_ahead and self._run.budget.is_used_up_since(began_ms)):
+                self._actions.intents.forget_unwritten(*await self._deliver_next(instance, backlog))
             if backlog:
                 left[instance.name] = backlog
         if left:
@@ -136,16 +141,16 @@ class WarmUp:
 
         Returns the intents on it, and the new ones among them.
         """
-        journal, epoch = self._context.journal, self._context.account_state.epoch
+        journal, epoch = self._account.journal, self._account.account_state.epoch
         event, parts = backlog.first
         decision = Decision()
         happened = model_event(event)
         if happened is not None:  # Another version may have kept an event that this one does not know.
-            await self._host.deliver_to(instance, happened, decision, now_ms=self._context.now_ms(), parts=parts)
+            await self._host.deliver_to(instance, happened, decision, now_ms=self._run.now_ms(), parts=parts)
         trigger = journal.events.trigger_of(event.id, event.ts)
         intents = self._builder.build(decision.signals, trigger=trigger, at_ms=event.ts)
         backlog.drop_first()
         with journal.together():
             backlog.write(epoch)
-            approvals = self._context.execution.sender.approvals
+            approvals = self._actions.execution.sender.approvals
             return intents, approvals.write_decision(intents, states=decision.states)

@@ -6,23 +6,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from bot.logs import log
-from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.ownership import OrderOwners
 from bot.runtime.execution.dispatch import next_batch, one_by_one
-from bot.runtime.execution.open_intents import OpenIntents
 from bot.runtime.execution.order_sender import OrderSender
 from bot.runtime.execution.replan import next_leg
-from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, Intent
-from bot.runtime.passes.pass_budget import PassBudget
-from bot.runtime.passes.ports import PortClock
 
 if TYPE_CHECKING:
-    from bot.wire import AccountSnapshot
+    pass
 
 # intents of event hooks that one pass sends, because a hook may order on each of its own fills
 REPLIES_MAX: Final = 50
@@ -32,42 +27,22 @@ def _entries_last(intent: Intent) -> bool:
     return intent.action == "open"
 
 
-class EventReader(Protocol):
-    """The event consumer, as execution and reconciliation see it."""
-
-    async def drain(self) -> bool:
-        """Read every event there is. False: not all of them could be read."""
-
-    async def restart(self, snapshot: AccountSnapshot | None = None) -> None:
-        """Begin the events anew at this snapshot, or at one of now."""
-
-
 class ExecutionEngine:
     """Sends the open intents and settles them.
 
-    `events` and `sender` are set right after the engine is built, because both need the engine.
+    `drain` reads the events between two orders, if one request at a time may be on its way.
     """
 
-    events: EventReader
-    sender: OrderSender
-
-    def __init__(
-        self,
-        intents: OpenIntents,
-        journal: Journal,
-        account_state: AccountState,
-        order_owners: OrderOwners,
-        budget: PassBudget,
-        clock: PortClock,
-    ) -> None:
-        self._intents = intents
-        self._live = intents.live
-        self._in_flight = intents.in_flight
-        self._journal = journal
-        self._account_state = account_state
+    def __init__(self, sender: OrderSender, order_owners: OrderOwners, drain: Callable[[], Awaitable[bool]]) -> None:
+        self.sender = sender
+        self._drain = drain
+        self._intents = sender.intents
+        self._live = sender.intents.live
+        self._in_flight = sender.intents.in_flight
+        self._journal = sender.journal
         self._order_owners = order_owners
-        self._budget = budget
-        self._clock = clock
+        self._budget = sender.budget
+        self._clock = sender.port.clock
 
     async def settle(self, *, at_once: bool = False) -> None:
         """Try every intent that is not final once more, if its time has come.
@@ -105,26 +80,6 @@ class ExecutionEngine:
                     await self.settle_replies(lambda: True)
         except TimeoutError:
             log.warning("replies.late", requests=len(self._in_flight), waited_ms=within_ms)
-
-    def learn_from_events(self) -> None:
-        """Accept the open intents whose orders the events have shown, and forget the final ones."""
-        if self._in_flight.abreast > 1:
-            self._accept_seen()
-        if self._live:
-            for key in [key for key, intent in self._live.items() if intent.state in FINAL]:
-                done = self._live.pop(key)
-                if done.targets is not None and done.state == "accepted":
-                    self._intents.with_targets[key] = done
-        if self._account_state.closed:
-            self._account_state.closed &= self._live.keys()
-
-    def _accept_seen(self) -> None:
-        """Accept the intents whose events came before their replies, which may never come."""
-        if seen := [intent for intent in self._intents.requests() if self.sender.is_seen(intent)]:
-            # One wait for the disk.
-            with self._journal.together():
-                accepted = [self.sender.accept_seen(self._live[intent.id]) for intent in seen]
-            self._live |= {intent.id: intent for intent in accepted}
 
     def give_up_entries(self) -> None:
         """Void the entries that have not been sent, because the run ends.
@@ -181,11 +136,11 @@ class ExecutionEngine:
                 # It is written, and the next pass goes on with it.
                 break
             if sent:
-                await self.events.drain()
+                await self._drain()
             await self._send(intent, is_approved=is_approved and not sent)
             sent += 1
         if sent and reads:
-            await self.events.drain()
+            await self._drain()
 
     async def dispatch(self, waiting: Iterable[Intent]) -> None:
         """Send what may be sent now; the rest waits for a later pass.

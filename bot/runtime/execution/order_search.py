@@ -40,7 +40,7 @@ class OrderSearch:
 
     def __init__(self, port: VenuePort, account_state: AccountState, risk: RiskEngine, intents: OpenIntents) -> None:
         self._port = port
-        self._account_state = account_state
+        self.account_state = account_state
         self._risk = risk
         self._intents = intents
         # Service time when this journal was begun. An earlier journal may have sent what was decided for an instant
@@ -51,7 +51,7 @@ class OrderSearch:
 
     def seen(self, intent: Intent) -> str | None:
         """The trade id that the events have shown for this intent. A cancel never has one."""
-        return None if intent.action == "cancel" else self._account_state.trades_by_key.get(intent.id)
+        return None if intent.action == "cancel" else self.account_state.trades_by_key.get(intent.id)
 
     async def find(self, intent: Intent) -> SearchResult:
         """Look for the intent's key among the trades since the intent was written. Raises ApiError."""
@@ -67,17 +67,17 @@ class OrderSearch:
             question = self._port.trades(limit=TRADES_PAGE_MAX, before=before, coin=intent.market)
             page = await self._intents.in_flight.ask(intent, question)
             # trades that belong to other intents
-            accepted = self._account_state.keys_of(trade.id for trade in page.trades)
+            accepted = self.account_state.keys_of(trade.id for trade in page.trades)
             for trade in page.trades:
                 if trade.idempotency_key == intent.id:
-                    self._account_state.see_trade(intent.id, trade.id)
+                    self.account_state.see_trade(intent.id, trade.id)
                     return SearchResult(trade.id, is_proof=True)
                 is_accepted = (intent.market, trade.id, trade.intent) in accepted
                 maybe_ours = maybe_ours or (_may_be_ours(trade, intent) and not is_accepted)
             before = page.next_before
             if before is None or (page.trades and _is_older(page.trades[-1], intent)):
                 # A service that has never shown a key may list our order without its key.
-                return SearchResult(None, is_proof=self._account_state.keys_proven or not maybe_ours)
+                return SearchResult(None, is_proof=self.account_state.keys_proven or not maybe_ours)
         return SearchResult(None, is_proof=False)
 
     def is_needed(self, intent: Intent) -> bool:
@@ -105,7 +105,7 @@ class OrderSearch:
         fence_ms = intent.fence_ms
         if self.may_arrive_late(intent):
             fence_ms = max(fence_ms, self._late_fence_ms(intent))
-        return Fences(fence_ms, keys_proven=self._account_state.keys_proven)
+        return Fences(fence_ms, keys_proven=self.account_state.keys_proven)
 
     def _is_older_than_journal(self, intent: Intent) -> bool:
         """True if the intent was decided for an instant at which this journal did not exist yet."""

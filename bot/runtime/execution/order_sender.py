@@ -79,8 +79,10 @@ class OrderSender:
         self.outcomes = outcomes
         self.budget = budget
         self.pacer = budget.pacer
+        self.intents = intents
         self.in_flight = intents.in_flight
         self.approvals = approvals
+        self._account_state = search.account_state
         self._now_ms = port.clock.now_ms
         self._states = intents.states
         self._entry_wait = EntryWait(checks, port, journal, search, self._states, self.pacer)
@@ -145,10 +147,30 @@ class OrderSender:
         """True if the events have shown the intent's order."""
         return self.search.seen(intent) is not None
 
-    def accept_seen(self, intent: Intent) -> Intent:
+    def learn_from_events(self) -> None:
+        """Accept the open intents whose orders the events have shown, and forget the final ones."""
+        if self.in_flight.abreast > 1:
+            self._accept_seen()
+        live = self.intents.live
+        if live:
+            for key in [key for key, intent in live.items() if intent.state in FINAL]:
+                done = live.pop(key)
+                if done.targets is not None and done.state == "accepted":
+                    self.intents.with_targets[key] = done
+        if self._account_state.closed:
+            self._account_state.closed &= live.keys()
+
+    def _accept_seen(self) -> None:
+        """Accept the intents whose events came before their replies, which may never come."""
+        seen = [(intent, trade_id) for intent in self.intents.requests() if (trade_id := self.search.seen(intent))]
+        if seen:
+            # One wait for the disk.
+            with self.journal.together():
+                accepted = [self._accept(self.intents.live[intent.id], trade_id) for intent, trade_id in seen]
+            self.intents.live |= {intent.id: intent for intent in accepted}
+
+    def _accept(self, intent: Intent, trade_id: str) -> Intent:
         """Accept an intent whose order the events have shown. No reply is needed any more."""
-        trade_id = self.search.seen(intent)
-        assert trade_id is not None
         return self._moved(self.outcomes.accept(intent, trade_id), intent.state)
 
     def give_up(self, intent: Intent) -> Intent:

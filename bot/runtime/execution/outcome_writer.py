@@ -4,9 +4,9 @@ log line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bot import logs
 from bot.logs import log
@@ -27,27 +27,26 @@ SMALL_SHARE: Final = (
 )
 
 
-class LateEvents(Protocol):
-    """Gives events that came before the reply to the strategy whose order they are about."""
-
-    def attach_events(self, accepted: Intent) -> None:
-        """Attach the stored events of this order that show no key. Runs in the transaction that accepts the intent."""
-
-
 class OutcomeWriter:
     """Moves an intent to accepted, or to an end.
 
-    Each call has committed when it returns, unless the caller opened a transaction.
+    Each call has committed when it returns, unless the caller opened a transaction. `attach_events` gives an accepted
+    order the stored events that show no key.
     """
 
     def __init__(
-        self, journal: Journal, account_state: AccountState, risk: RiskEngine, clock: PortClock, late_events: LateEvents
+        self,
+        journal: Journal,
+        account_state: AccountState,
+        risk: RiskEngine,
+        clock: PortClock,
+        attach_events: Callable[[Intent], None],
     ) -> None:
         self._journal = journal
         self._account_state = account_state
         self._risk = risk
         self._now_ms = clock.now_ms
-        self._late_events = late_events
+        self._attach_events = attach_events
 
     def accept(self, intent: Intent, trade_id: str) -> Intent:
         """Write that the intent is an order."""
@@ -64,7 +63,7 @@ class OutcomeWriter:
             accepted = self._journal.intents.accept_all(replies, now_ms=self._now_ms())
             for intent in accepted:
                 if not self._account_state.events_named:
-                    self._late_events.attach_events(intent)
+                    self._attach_events(intent)
         return accepted
 
     def end(self, intent: Intent, state: State, code: str, message: str) -> Intent:

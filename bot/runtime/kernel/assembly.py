@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError
 from bot.logs import log
-from bot.runtime.kernel.kernel import KernelSettings as KernelSettings
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import Loaded, build, load

@@ -15,7 +15,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bot.clock import MINUTE_MS
@@ -40,19 +40,19 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import is_number
 from bot.runtime.kernel.upkeep import Upkeep
 from bot.runtime.model.intents import Intent
-from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.run_state import RunState
 from bot.runtime.passes.bar_feed import ClosedBar, at_once
 from bot.runtime.passes.pass_budget import YIELD_MS, PassBudget
 from bot.runtime.passes.ports import Pacer, VenuePort
 from bot.runtime.reconciliation import protection, reconciler, target_orders
 from bot.runtime.reconciliation.comparison import Reconciliation
-from bot.runtime.reconciliation.context import RepairContext
-from bot.runtime.reconciliation.foreign_activity import ForeignActivity
-from bot.runtime.reconciliation.guardians import Guardians, WantedGuardian, counted
-from bot.runtime.reconciliation.schedule import RECONCILE_MS, ComparisonSchedule
+from bot.runtime.reconciliation.daemon_run import DaemonRun, KernelSettings
+from bot.runtime.reconciliation.guardians import Guardians, counted
+from bot.runtime.reconciliation.order_events import attach_events
+from bot.runtime.reconciliation.repair_actions import RepairActions
+from bot.runtime.reconciliation.schedule import ComparisonSchedule
 from bot.runtime.risk.loss_limits import LossLimits
-from bot.runtime.risk.risk_engine import RiskEngine
+from bot.runtime.risk.risk_engine import RiskEngine, VenueTerms
 from bot.runtime.strategy_host.asker import AGENT, Asker, ThreadAsker
 from bot.runtime.strategy_host.host import Decision, Run, StrategyHost, StrategySpec, run_inline
 from bot.runtime.strategy_host.timers import Timers
@@ -71,20 +71,6 @@ CUT: Final = "begun_cut"
 LATE_MS: Final = MINUTE_MS
 # the interface's bound on ?limit
 MARKETS_MAX: Final = 250
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSettings:
-    """What the kernel needs of the config. `guardians` has the dead-man under the name DEAD_MAN when there is one."""
-
-    guardians: Sequence[WantedGuardian] = ()
-    # adopt | ignore | flatten
-    foreign_positions: str = "ignore"
-    # The stop of an adopted position that has none.
-    adopted_stop_pct: Decimal | None = None
-    reconcile_ms: int = RECONCILE_MS
-    # For a position whose strategy no longer runs. The limits of the others say it too.
-    require_protection: bool = True
 
 
 @dataclass(slots=True)
@@ -138,9 +124,8 @@ class Kernel:
         self.account = account = DaemonAccount(journal, intents.live, feed, now_ms)
         account_state = account.account_state
         limits = {spec.strategy.name: spec.limits for spec in specs}
-        losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
         self.timers = Timers()
-        self.strategy_host = StrategyHost(
+        self.strategy_host = host = StrategyHost(
             specs,
             journal=journal,
             account_state=account_state,
@@ -149,66 +134,49 @@ class Kernel:
             attribution=account.attribution,
             asker=hooks.asker or ThreadAsker(hooks.wake),
         )
-        self.bars = BarQueue(feed, self.strategy_host)
+        self.bars = BarQueue(feed, host)
         wanted, serial = settings.guardians, hooks.new_serial
-        self.guardians = Guardians(
+        self.guardians = guardians = Guardians(
             port=port, journal=journal, account_state=account_state, wanted=wanted, new_serial=serial
         )
         self.health = DaemonHealth(journal=journal, now_ms=now_ms)
+        losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
         self.conditions = EntryConditions(
-            self.state, journal, account_state, self.health, self.guardians, losses, hooks.lease, hooks.schedule
+            self.state, journal, account_state, self.health, guardians, losses, hooks.lease, hooks.schedule
         )
-        owners = account.order_owners
-        self.execution = ExecutionEngine(intents, journal, account_state, owners, self.budget, port.clock)
         self.risk = RiskEngine(
             account_state,
             limits,
             intents,
             self.conditions,
             account.attribution,
-            checks_plans=self.strategy_host.checks_plans,
-            judges_freshness=port.clock.speed > 0,
+            VenueTerms(account.order_rules, judges_freshness=port.clock.speed > 0),
+            checks_plans=host.checks_plans,
             foreign_positions=settings.foreign_positions,
         )
-        self.risk.order_rules = account.order_rules
-        context = self._repair_context(settings, ComparisonSchedule(pacer, settings.reconcile_ms), limits)
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, intents, self.budget, now_ms)
-        self.events = EventConsumer(context, self.builder, hooks.notices_of)
-        context.events = self.execution.events = self.events
-        check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
-        search = OrderSearch(port, account_state, self.risk, intents)
-        outcomes = OutcomeWriter(journal, account_state, self.risk, port.clock, late_events=self.events)
-        allowed = self.risk.strategy_limits
-        approvals = Approvals(journal, allowed, intents.live, account_state.marks, now_ms, hooks.run_policy)
-        self.execution.sender = OrderSender(port, journal, check, search, outcomes, self.budget, intents, approvals)
-        self.events.approvals = approvals
-        self.reconciliation = Reconciliation(context)
-        self.warm_up = WarmUp(context, feed, self.bars, self.builder, self._yield_to_pass)
-        self.upkeep = Upkeep(context)
+        comparison = ComparisonSchedule(pacer, settings.reconcile_ms)
+        run = DaemonRun(self.state, self.budget, self.health, comparison, settings, self.risk, host, now_ms)
+        sender = self._order_sender(run)
+        self.events = EventConsumer(run, account, sender, guardians, self.builder, hooks.notices_of)
+        drain, restart = self.events.drain, self.events.restart
+        self.execution = ExecutionEngine(sender, account.order_owners, drain)
+        actions = RepairActions(port, guardians, intents, self.execution, drain, restart)
+        self.reconciliation = Reconciliation(run, account, actions)
+        self.warm_up = WarmUp(run, account, actions, self.bars, self.builder, self._yield_to_pass)
+        self.upkeep = Upkeep(run, account, actions)
 
-    def _repair_context(
-        self, settings: KernelSettings, schedule: ComparisonSchedule, limits: dict[str, StrategyLimits]
-    ) -> RepairContext:
-        return RepairContext(
-            self.port,
-            self.journal,
-            self.state,
-            self.account,
-            self.health,
-            self.budget,
-            self.execution,
-            self.intents,
-            self.guardians,
-            self.strategy_host,
-            ForeignActivity(self.account.order_owners.owner_of),
-            schedule,
-            limits,
-            settings.foreign_positions,
-            settings.adopted_stop_pct,
-            settings.require_protection,
-            self.port.clock.now_ms,
-            self.risk,
+    def _order_sender(self, run: DaemonRun) -> OrderSender:
+        port, journal, intents, risk = self.port, self.journal, self.intents, self.risk
+        account_state = self.account.account_state
+        check = PreSendCheck(risk, self.conditions, self.strategy_host, port.clock)
+        search = OrderSearch(port, account_state, risk, intents)
+        attach = partial(attach_events, self.account, run.comparison)
+        outcomes = OutcomeWriter(journal, account_state, risk, port.clock, attach)
+        approvals = Approvals(
+            journal, risk.strategy_limits, intents.live, account_state.marks, port.clock.now_ms, self.hooks.run_policy
         )
+        return OrderSender(port, journal, check, search, outcomes, self.budget, intents, approvals)
 
     def now_ms(self) -> int:
         """Service time."""
@@ -216,11 +184,9 @@ class Kernel:
 
     def take_settings(self, settings: KernelSettings) -> None:
         """Follow a changed config from now on. The guardians that it wants are armed by the caller."""
-        context = self.context
-        context.foreign_positions = self.risk.foreign_positions = settings.foreign_positions
-        context.adopted_stop_pct = settings.adopted_stop_pct
-        context.require_protection = settings.require_protection
-        context.comparison.every_ms = settings.reconcile_ms
+        self.run.settings = settings
+        self.risk.foreign_positions = settings.foreign_positions
+        self.run.comparison.every_ms = settings.reconcile_ms
 
     # -- the run
 
@@ -249,14 +215,14 @@ class Kernel:
         if cursor is None:
             self._note_beginning(snapshot)
         self._read_beginning()
-        if cursor is None or cursor.epoch != snapshot.epoch or not await reconciler.overlaps(self.context):
+        if cursor is None or cursor.epoch != snapshot.epoch or not await reconciler.overlaps(account, self.actions):
             await self.events.restart(snapshot)
         # A strategy may close its position on an event that is delivered now.
         account.position_owners.find_owners()
         await self.warm_up.deliver_left()
         await self.events.drain()
-        target_orders.find_entries(self.context)
-        await protection.arm_all(self.context)
+        target_orders.find_entries(self.run, account, self.actions)
+        await protection.arm_all(self.run, account, self.guardians)
         await self.events.drain()
         state.ready = True
         await self.execution.settle()
@@ -273,9 +239,14 @@ class Kernel:
         )
 
     @property
-    def context(self) -> RepairContext:
-        """The parts that reconciliation compares and repairs."""
-        return self.reconciliation.context
+    def run(self) -> DaemonRun:
+        """How far the run is, what is wrong with it, and what its config demands."""
+        return self.reconciliation.run
+
+    @property
+    def actions(self) -> RepairActions:
+        """What reconciliation may do."""
+        return self.reconciliation.actions
 
     @property
     def approvals(self) -> Approvals:

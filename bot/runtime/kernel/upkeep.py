@@ -10,7 +10,9 @@ from bot.clock import MINUTE_MS
 from bot.runtime.journal.retention import HeldKeys
 
 if TYPE_CHECKING:
-    from bot.runtime.reconciliation.context import RepairContext
+    from bot.runtime.account.account import DaemonAccount
+    from bot.runtime.reconciliation.daemon_run import DaemonRun
+    from bot.runtime.reconciliation.repair_actions import RepairActions
 
 # Real time between two trims. One that finds nothing costs a few queries of an index.
 TRIM_MS: Final = MINUTE_MS
@@ -23,8 +25,10 @@ RETRY_MS: Final = 5_000
 class Upkeep:
     """Keeps the journal's file whole, and journal and memory small."""
 
-    def __init__(self, context: RepairContext) -> None:
-        self._context = context
+    def __init__(self, run: DaemonRun, account: DaemonAccount, actions: RepairActions) -> None:
+        self._run = run
+        self._account = account
+        self._actions = actions
         # real time
         self.rewrite_at_ms = 0
         # real time
@@ -33,36 +37,35 @@ class Upkeep:
     def run(self) -> None:
         """Call it at the end of each pass."""
         self._check_journal()
-        context, now_ms = self._context, self._context.pacer.mono_ms()
+        now_ms = self._run.budget.pacer.mono_ms()
         # what the account holds
-        is_known = not context.state.behind and context.journal.fault is None
+        is_known = not self._run.state.behind and self._account.journal.fault is None
         if not is_known or now_ms < self._trim_at_ms:
             return
         self._trim_at_ms = now_ms + TRIM_MS
-        context.journal.trim(self.held, now_ms=context.now_ms())
-        context.order_owners.forget_oldest()
-        context.intents.forget_states()
-        context.guardians.forget(context.account_state.positions)
+        self._account.journal.trim(self.held, now_ms=self._run.now_ms())
+        self._account.order_owners.forget_oldest()
+        self._actions.intents.forget_states()
+        self._actions.guardians.forget(self._account.account_state.positions)
 
     def held(self) -> HeldKeys:
         """The positions and orders of the account, which the journal must keep."""
-        context = self._context
-        account_state = context.account_state
+        account_state = self._account.account_state
         positions = {position.market: position.opened_ms for position in account_state.positions.values()}
-        keys = {order.key for order in account_state.orders.values() if order.key is not None} | {*context.intents.live}
+        keys = {order.key for order in account_state.orders.values() if order.key is not None}
+        keys |= self._actions.intents.live.keys()
         for market, opened_ms in positions.items():
-            entries = context.journal.events.entry_keys(market, epoch=account_state.epoch, since_ms=opened_ms)
+            entries = self._account.journal.events.entry_keys(market, epoch=account_state.epoch, since_ms=opened_ms)
             keys.update(entries[-ENTRIES_HELD:])
         return HeldKeys(frozenset(keys), positions)
 
     def _check_journal(self) -> None:
-        context = self._context
-        context.journal.check_file(now_ms=context.now_ms())
-        fault, now_ms = context.journal.fault, context.pacer.mono_ms()
+        self._account.journal.check_file(now_ms=self._run.now_ms())
+        fault, now_ms = self._account.journal.fault, self._run.budget.pacer.mono_ms()
         if fault is None:
             return
-        context.health.degrade("journal", fault)
+        self._run.health.degrade("journal", fault)
         if now_ms >= self.rewrite_at_ms:
             self.rewrite_at_ms = now_ms + RETRY_MS
-            if context.journal.mend():
-                context.health.restore("journal")
+            if self._account.journal.mend():
+                self._run.health.restore("journal")

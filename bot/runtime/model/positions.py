@@ -21,6 +21,8 @@ PROTECTIVE: Final = ("stop_loss", "take_profit")
 
 # prefix of event markets: long is a Yes, short is a No
 EVENT: Final = "event:"
+# type of the guardian that acts when heartbeats stop
+SWITCH: Final = "dead_man_switch"
 
 
 Px = TypeVar("Px", Decimal, float)

@@ -18,74 +18,80 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from decimal import Decimal
 
+    from bot.runtime.account.account import DaemonAccount
     from bot.runtime.model.positions import AccountPosition
-    from bot.runtime.reconciliation.context import RepairContext
+    from bot.runtime.reconciliation.daemon_run import DaemonRun
+    from bot.runtime.reconciliation.repair_actions import RepairActions
     from bot.wire import Guardian, Position
 
 
-async def adopt(context: RepairContext, position: AccountPosition, strategy: str) -> None:
+async def adopt(
+    run: DaemonRun, account: DaemonAccount, actions: RepairActions, position: AccountPosition, strategy: str
+) -> None:
     """Make the strategy the owner of a position without an owner, once it has a stop. Otherwise decline it."""
     market = position.market
-    if context.requires_protection_of(strategy):
-        theirs = next((held for held in (await context.port.account()).positions if held.coin == market), None)
+    if run.requires_protection_of(strategy):
+        theirs = next((held for held in (await actions.port.account()).positions if held.coin == market), None)
         if theirs is None or theirs.side != position.side:
             # The position was closed just now. The next comparison judges what is there then.
             return
-        why = await _why_uncovered(context, position, theirs)
+        why = await _why_uncovered(run, account, actions, position, theirs)
         if why is not None:
-            decline(context, market, why)
+            decline(run, account, market, why)
             return
-    if market not in context.account_state.positions or context.account_state.positions[market].owner is not None:
+    if market not in account.account_state.positions or account.account_state.positions[market].owner is not None:
         # The events that were read meanwhile have closed it, or have named its owner.
         return
-    context.account_state.adopt(market, strategy, is_adopted=True)
-    context.foreign_activity.known_markets.discard(market)
-    context.foreign_activity.declined_markets.discard(market)
+    account.account_state.adopt(market, strategy, is_adopted=True)
+    account.foreign_activity.known_markets.discard(market)
+    account.foreign_activity.declined_markets.discard(market)
     log.warning("position.adopted", market=market, strategy=strategy, side=position.side, size=position.size)
 
 
-def decline(context: RepairContext, market: str, why: str) -> None:
+def decline(run: DaemonRun, account: DaemonAccount, market: str, why: str) -> None:
     """Leave the position to the hand that opened it: nothing is opened in its market, and nothing is closed."""
-    if context.account_state.positions[market].owner is not None:
-        context.position_owners.disown(market)
-    context.health.forget_bare(market)
-    context.foreign_activity.known_markets.add(market)
-    if market in context.foreign_activity.declined_markets:
+    if account.account_state.positions[market].owner is not None:
+        account.position_owners.disown(market)
+    run.health.forget_bare(market)
+    account.foreign_activity.known_markets.add(market)
+    if market in account.foreign_activity.declined_markets:
         # Told already. A stop that cannot fire is judged again in each comparison.
         return
-    context.foreign_activity.declined_markets.add(market)
+    account.foreign_activity.declined_markets.add(market)
     message = (
         f"the {market} position was not opened by us and has no working stop: {why}. It stays open and is not adopted;"
         f" nothing is opened in {market}. Give it a stop, close it, or set safety.adopted_stop_pct"
     )
-    context.health.incident("adoption.declined", market, market=market, message=message)
+    run.health.incident("adoption.declined", market, market=market, message=message)
 
 
-async def _why_uncovered(context: RepairContext, position: AccountPosition, theirs: Position) -> str | None:
+async def _why_uncovered(
+    run: DaemonRun, account: DaemonAccount, actions: RepairActions, position: AccountPosition, theirs: Position
+) -> str | None:
     """Why no stop can close this position, although the stop of the config's distance was asked for.
 
     None if one can.
     """
-    market, trail_pct, liquidation_px = position.market, context.adopted_stop_pct, theirs.liquidation_px
+    market, trail_pct, liquidation_px = position.market, run.settings.adopted_stop_pct, theirs.liquidation_px
     # Only the list says if a trailing stop is active, and where it is.
-    listed = await context.guardians.listed()
+    listed = await actions.guardians.listed()
     trails = [
         guardian
         for guardian in listed
         if guardian.type == "trailing_stop" and guardian.coin == market and guardian.status != "latched"
     ]
     is_trailed = any(trail.active and position.can_fire(trail.stop_px, liquidation_px) for trail in trails)
-    if is_trailed or context.account_state.is_stopped(position, liquidation_px):
+    if is_trailed or account.account_state.is_stopped(position, liquidation_px):
         return None
     if trail_pct is None:
-        is_dead = context.account_state.is_protected(market)
+        is_dead = account.account_state.is_protected(market)
         return f"its stop lies {_beyond(theirs)}" if is_dead else "the config gives no distance for one"
-    return _why_dead(position, theirs, trail_pct) or await _arm(context, position, trail_pct, listed)
+    return _why_dead(position, theirs, trail_pct) or await _arm(account, actions, position, trail_pct, listed)
 
 
-async def why_dead(context: RepairContext, position: AccountPosition, trail_pct: Decimal) -> str | None:
+async def why_dead(actions: RepairActions, position: AccountPosition, trail_pct: Decimal) -> str | None:
     """Why a trailing stop that is armed now at this distance could never close the position. None if it could."""
-    theirs = next((held for held in (await context.port.account()).positions if held.coin == position.market), None)
+    theirs = next((held for held in (await actions.port.account()).positions if held.coin == position.market), None)
     return None if theirs is None else _why_dead(position, theirs, trail_pct)
 
 
@@ -103,13 +109,17 @@ def _beyond(theirs: Position) -> str:
 
 
 async def _arm(
-    context: RepairContext, position: AccountPosition, trail_pct: Decimal, listed: Sequence[Guardian]
+    account: DaemonAccount,
+    actions: RepairActions,
+    position: AccountPosition,
+    trail_pct: Decimal,
+    listed: Sequence[Guardian],
 ) -> str | None:
     """Arm the stop of the config's distance. Returns why there is none; None if the service has taken it."""
     try:
-        await context.guardians.cover(position, trail_pct, listed, epoch=context.account_state.epoch)
+        await actions.guardians.cover(position, trail_pct, listed, epoch=account.account_state.epoch)
     except Refused as error:
         log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
         return f"the service refuses one at {trail_pct} % ({error.code}: {error.message})"
-    await context.events.drain()
+    await actions.drain()
     return None

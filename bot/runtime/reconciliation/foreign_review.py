@@ -16,82 +16,80 @@ from bot.runtime.reconciliation.key_recovery import FORM, claimed
 from bot.wire import TRADES_PAGE_MAX
 
 if TYPE_CHECKING:
-    from bot.runtime.reconciliation.context import RepairContext
-    from bot.runtime.reconciliation.foreign_activity import ForeignActivity
+    from bot.runtime.account.account import DaemonAccount
+    from bot.runtime.reconciliation.daemon_run import DaemonRun
+    from bot.runtime.reconciliation.repair_actions import RepairActions
 
 # a person at the dashboard and the service itself do not count as another writer
 SOURCES: Final = frozenset({"agent", "api"})
 
 
-async def look_closer(foreign_activity: ForeignActivity, context: RepairContext) -> None:
+async def look_closer(run: DaemonRun, account: DaemonAccount, actions: RepairActions) -> None:
     """Ask the service who made the orders and switches that are not ours. Reads one page of trades for each market."""
-    if foreign_activity.switches:
-        await _look_at_switches(foreign_activity, context)
-    if not foreign_activity.waiting:
+    if account.foreign_activity.switches:
+        await _look_at_switches(run, account, actions)
+    if not account.foreign_activity.waiting:
         return
-    for market in sorted({market for market, _, _ in foreign_activity.waiting.values()}):
-        if not context.budget.has_time():
+    for market in sorted({market for market, _, _ in account.foreign_activity.waiting.values()}):
+        if not run.budget.has_time():
             # The next pass goes on.
             return
-        page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=market)
+        page = await actions.port.trades(limit=TRADES_PAGE_MAX, coin=market)
         trades = {trade.id: trade for trade in page.trades}
-        for trade_id, (of_market, key, at_ms) in list(foreign_activity.waiting.items()):
+        for trade_id, (of_market, key, at_ms) in list(account.foreign_activity.waiting.items()):
             if of_market != market:
                 continue
-            del foreign_activity.waiting[trade_id]
+            del account.foreign_activity.waiting[trade_id]
             trade = trades.get(trade_id)
             if trade is None or trade.source not in SOURCES:
                 continue
             made_ms = at_ms if trade.ts is None else min(at_ms, trade.ts)
             # Events may show none where trades do.
             shown, key = key, key or trade.idempotency_key
-            if (key is None and not context.account_state.keys_proven) or (
-                key is not None and _is_ours(context, key, market, made_ms, was_unknown=shown is not None)
+            if (key is None and not account.account_state.keys_proven) or (
+                key is not None and _is_ours(run, account, key, market, made_ms, was_unknown=shown is not None)
             ):
                 continue
             who = f"another {trade.source}" if key is None or FORM.fullmatch(key) is None else "another daemon"
-            _flag(context, trade_id, f"trade {trade_id} was made by {who} on this account", market=market)
+            _flag(run, trade_id, f"trade {trade_id} was made by {who} on this account", market=market)
 
 
-def _is_ours(context: RepairContext, key: str, market: str, made_ms: int, *, was_unknown: bool) -> bool:
+def _is_ours(run: DaemonRun, account: DaemonAccount, key: str, market: str, made_ms: int, *, was_unknown: bool) -> bool:
     """True if the key is in the journal, or is a decision that a lost journal had.
 
     `was_unknown`: the event came before the journal had the key, so another daemon made our own decision before us.
     """
-    if context.order_owners.owner_of(key) is not None:
-        return not was_unknown or made_ms < context.state.alone_since_ms
-    return claimed(context, key, market, made_ms) is not None
+    if account.order_owners.owner_of(key) is not None:
+        return not was_unknown or made_ms < run.state.alone_since_ms
+    return claimed(run, account, key, market, made_ms) is not None
 
 
-async def _look_at_switches(foreign_activity: ForeignActivity, context: RepairContext) -> None:
+async def _look_at_switches(run: DaemonRun, account: DaemonAccount, actions: RepairActions) -> None:
     """Find out who armed these switches. It cannot be known while a request of ours has no reply."""
-    guardians = context.guardians
-    for guardian_id, at_ms in list(foreign_activity.switches.items()):
-        if at_ms < context.state.began_ms or guardians.is_ours(
+    guardians = actions.guardians
+    for guardian_id, at_ms in list(account.foreign_activity.switches.items()):
+        if at_ms < run.state.began_ms or guardians.is_ours(
             guardian_id
             # Guardians.retire handles those from before.
         ):
-            del foreign_activity.switches[guardian_id]
-    if not foreign_activity.switches or guardians.awaits_dead_man():
+            del account.foreign_activity.switches[guardian_id]
+    if not account.foreign_activity.switches or guardians.awaits_dead_man():
         return
     there = {armed.id: armed for armed in await guardians.listed()}
-    for guardian_id, at_ms in list(foreign_activity.switches.items()):
-        del foreign_activity.switches[guardian_id]
+    for guardian_id, at_ms in list(account.foreign_activity.switches.items()):
+        del account.foreign_activity.switches[guardian_id]
         guardian = there.get(guardian_id)
-        if at_ms < context.state.alone_since_ms and not foreign_activity.has_late_switch:
+        if at_ms < run.state.alone_since_ms and not account.foreign_activity.has_late_switch:
             if guardian is None:
                 continue
             if any(stands_for(wanted.request, guardian) for wanted in guardians.wanted):
-                foreign_activity.has_late_switch = True
+                account.foreign_activity.has_late_switch = True
                 guardians.take_over(guardian_id)
                 continue
-        _flag(
-            context,
-            guardian_id,
-            f"the dead-man switch {guardian_id} was armed by another daemon or agent on this account",
-        )
+        message = f"the dead-man switch {guardian_id} was armed by another daemon or agent on this account"
+        _flag(run, guardian_id, message)
 
 
-def _flag(context: RepairContext, ref: str, message: str, *, market: str | None = None) -> None:
-    context.health.incident("account.foreign", ref, market=market, message=message)
-    context.health.degrade(FOREIGN, f"{message}; no entries until bot resume")
+def _flag(run: DaemonRun, ref: str, message: str, *, market: str | None = None) -> None:
+    run.health.incident("account.foreign", ref, market=market, message=message)
+    run.health.degrade(FOREIGN, f"{message}; no entries until bot resume")

@@ -29,7 +29,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import intent_key
-from bot.runtime.model.positions import AccountPosition
+from bot.runtime.model.positions import SWITCH, AccountPosition
 from bot.runtime.passes.ports import VenuePort
 from bot.wire import Guardian, GuardianRequest
 
@@ -38,7 +38,6 @@ DEAD_MAN: Final = "dead_man"
 COVER: Final = "cover:"
 # prefix of the name of a guardian that the config no longer wants
 OLD: Final = "old:"
-SWITCH: Final = "dead_man_switch"
 # prefix of the name of a request that got no reply
 LOST: Final = "lost:"
 # serials that are tried in a row when a request is accepted and no guardian appears; the next comparison goes on

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from decimal import ROUND_UP, Decimal
 from functools import cache
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -63,6 +63,21 @@ class Conditions(Protocol):
         """Why this strategy may open nothing now."""
 
 
+class VenueTerms(NamedTuple):
+    """What a venue accepts as an order.
+
+    `order_rules` by market, as far as the markets are known. `judges_freshness`: a bar can be too old for an entry;
+    False under a manual clock and in a session.
+    """
+
+    order_rules: Mapping[str, OrderRules]
+    judges_freshness: bool = True
+
+
+# a venue whose markets are not known
+VENUE: Final = VenueTerms({})
+
+
 class RiskEngine:
     """Answers a strategy's request with the order to send or with a refusal.
 
@@ -76,9 +91,9 @@ class RiskEngine:
         intents: LiveIntents,
         conditions: Conditions,
         attribution: Attribution,
+        terms: VenueTerms = VENUE,
         *,
         checks_plans: Callable[[str], bool] = lambda _strategy: False,
-        judges_freshness: bool = True,
         foreign_positions: str = "ignore",
     ) -> None:
         self.account_state = account_state
@@ -88,11 +103,10 @@ class RiskEngine:
         self.attribution = attribution
         # true of a strategy that has a `confirm` of its own
         self.checks_plans = checks_plans
-        # False under a manual clock and in a session
-        self.judges_freshness = judges_freshness
+        self.judges_freshness = terms.judges_freshness
         self.foreign_positions = foreign_positions
         # by market
-        self.order_rules: Mapping[str, OrderRules] = {}
+        self.order_rules = terms.order_rules
         # true if the venue is in this process and no time passes between a plan and its confirm
         self.is_atomic = False
         # market -> its grid, in a session that was given another tick

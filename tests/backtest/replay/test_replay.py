@@ -31,7 +31,7 @@ from bot.clock import iso
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.assembly import place_strategies, source_digests, wanted_guardians
 from bot.runtime.kernel.kernel import Kernel
-from bot.runtime.kernel.kernel import KernelSettings as LoopSettings
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.strategy_host import fingerprints
 from bot.service.host import HostOptions, build
 from tests.backtest.builders import MINUTE_MS, START_MS, minutes, write
@@ -84,7 +84,7 @@ async def lived(file: Path, data: Path) -> None:
             journal=journal,
             specs=placed,
             pacer=FakePacer(),
-            settings=LoopSettings(guardians=wanted_guardians(settings)),
+            settings=KernelSettings(guardians=wanted_guardians(settings)),
         )
         await kernel.recover()
         await kernel.cycle()

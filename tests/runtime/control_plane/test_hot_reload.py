@@ -23,7 +23,7 @@ from bot.runtime.control_plane.commands import Commands
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel.assembly import place_strategies, wanted_guardians
 from bot.runtime.kernel.kernel import Hooks, Kernel
-from bot.runtime.kernel.kernel import KernelSettings as LoopSettings
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 from bot.runtime.strategy_host import fingerprints, worker
 from bot.runtime.strategy_host.instance import StrategyInstance
@@ -134,7 +134,7 @@ class FakeDaemon:
             journal=open_journal(self.folder / "j.db", address=ADDRESS),
             specs=place_strategies(self.settings),
             pacer=FakePacer(),
-            settings=LoopSettings(guardians=wanted_guardians(self.settings)),
+            settings=KernelSettings(guardians=wanted_guardians(self.settings)),
             hooks=Hooks(run=self._call),
         )
         for px in ("99", "100"):
@@ -839,7 +839,7 @@ async def test_a_switch_armed_by_a_start_with_a_lost_answer_is_disarmed_once_the
         await kernel.recover()
     kill(kernel)
     assert venue.guards
-    kernel = make_kernel(venue, path=tmp_path / "journal.db", settings=LoopSettings())
+    kernel = make_kernel(venue, path=tmp_path / "journal.db", settings=KernelSettings())
     await kernel.recover()
     assert venue.guards == {}
 

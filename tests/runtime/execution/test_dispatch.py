@@ -17,9 +17,10 @@ from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.dispatch import ABREAST, entries_max, next_batch, one_by_one, side_by_side
 from bot.runtime.execution.open_intents import SLOW_MS, UNSETTLED_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import Hooks, Kernel, KernelSettings
+from bot.runtime.kernel.kernel import Hooks, Kernel
 from bot.runtime.model.intents import Intent
 from bot.runtime.passes.bar_feed import ClosedBar
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View

@@ -331,7 +331,7 @@ async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_asked_for_at_onc
         _request=SimpleNamespace(stop=stop),
         _scheduler=waits,
         one_pass=passed,
-        _kernel=SimpleNamespace(is_late=False, feed=feed, port=venue),
+        _kernel=SimpleNamespace(is_late=False, bars=SimpleNamespace(feed=feed), port=venue),
     )
     run._next_look_ms = partial(PassRunner._next_look_ms, run)
     await PassRunner.run(run)

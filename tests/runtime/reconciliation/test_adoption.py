@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bot.runtime.kernel.kernel import Kernel, KernelSettings
+from bot.runtime.kernel.kernel import Kernel
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.shutdown import wind_down
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from bot.wire import BracketRequest, CloseRequest, GuardianRequest, LegRequest, OrderRequest

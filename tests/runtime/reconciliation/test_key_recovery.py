@@ -208,9 +208,10 @@ async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FakeVenue) -> N
     kernel = await life(venue, Wants())
     for trade in (await venue.trades()).trades:
         assert trade.idempotency_key is not None
-        assert key_recovery.claimed(kernel.context, trade.idempotency_key, "BTC", venue.clock.now_ms()) == "trend", (
-            trade.intent
-        )
+        assert (
+            key_recovery.claimed(kernel.run, kernel.account, trade.idempotency_key, "BTC", venue.clock.now_ms())
+            == "trend"
+        ), trade.intent
 
 
 async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:
@@ -246,12 +247,12 @@ async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
     tried: list[str] = []
     monkeypatch.setattr(key_recovery, "intent_key", lambda **given: tried.append(given["trigger"]) or "")
     at_ms = venue.clock.now_ms()
-    assert key_recovery.claimed(kernel.context, "WEB-ORDER-1", "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel.run, kernel.account, "WEB-ORDER-1", "BTC", at_ms) is None
     assert tried == [], "no key of ours looks like that"
-    assert key_recovery.claimed(kernel.context, "A" * 32, "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel.run, kernel.account, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == key_recovery.BARS + key_recovery.INSTANTS
     kernel.budget.end()
     tried.clear()
-    assert key_recovery.claimed(kernel.context, "A" * 32, "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel.run, kernel.account, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == 2 * key_recovery.LATE
     assert f"bar:BTC:{at_ms // 60_000 * 60_000}" in tried

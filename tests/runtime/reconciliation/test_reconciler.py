@@ -18,9 +18,10 @@ from bot.errors import ApiError, OutcomeUnknown
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel.kernel import Kernel, KernelSettings
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.positions import Drift, DriftKind
 from bot.runtime.passes.pass_budget import PASS_MS
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import WantedGuardian
 from bot.runtime.reconciliation.protection import COVER_MS
 from bot.runtime.reconciliation.reconciler import REPAIRS

@@ -16,10 +16,11 @@ from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.cli.start.doctor_checks.service_checks import check_idempotency
 from bot.runtime.account.fold import with_our_keys
 from bot.runtime.alerts.messages import of_event
-from bot.runtime.decisions import event_consumer
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel.kernel import Kernel, KernelSettings
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.shares import FOREIGN
+from bot.runtime.reconciliation import order_events
+from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.wire import CloseRequest, OrderResult, TradeResource
 from tests.fakes import ADDRESS, Crash, FakeVenue, Fault, refused
@@ -277,7 +278,7 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
     def killed(_attribution: Any, _events: Any, _owner: str) -> None:
         raise Crash
 
-    monkeypatch.setattr(event_consumer, "name_foreign_entries", killed)
+    monkeypatch.setattr(order_events, "name_foreign_entries", killed)
     later(kernel, 60_000)
     kernel.budget.begin()
     with pytest.raises(Crash):

@@ -17,7 +17,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.model.intents import CancelOrders, Intent
 from bot.runtime.model.limits import ApprovedOrder, RiskRequest, StrategyLimits
 from bot.runtime.model.order_rules import OrderRules
-from bot.runtime.risk.risk_engine import RiskEngine
+from bot.runtime.risk.risk_engine import RiskEngine, VenueTerms
 from bot.strategy import Bracket, Cancel, Close, MaxHold, Open, TrailingStop
 from bot.wire import CloseRequest, OrderRequest
 from tests.runtime.builders import held_position, resting_order, share_of
@@ -40,9 +40,8 @@ def risk(
         live={one.id: one for one in live or []}, is_doubtful=lambda coin, _besides=None: doubt(coin)
     )
     conditions = SimpleNamespace(entries_stopped=lambda _now: stopped, strategy_stopped=lambda _strategy, _now: None)
-    engine = RiskEngine(account_state, {"trend": limits}, intents, conditions, attribution)
-    engine.order_rules = {"BTC": OrderRules(3, Decimal("0.001"))}
-    return engine
+    terms = VenueTerms({"BTC": OrderRules(3, Decimal("0.001"))})
+    return RiskEngine(account_state, {"trend": limits}, intents, conditions, attribution, terms)
 
 
 def judge(

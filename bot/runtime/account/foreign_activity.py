@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from bot.model.events import FillEvent, GuardianMoved, OrderChanged
-from bot.runtime.reconciliation.guardians import SWITCH
+from bot.runtime.model.positions import SWITCH
 
 if TYPE_CHECKING:
     from bot.runtime.account.account_state import AccountState
