@@ -65,6 +65,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "bot.cli.operate.status", "status", "Show the state of the daemon, its account and its profit."
         ),
         "fleet": Entry("bot.cli.operate.fleet", "fleet", "Show all daemons of this machine; pause or kill some."),
+        "audit": Entry("bot.cli.audit.audit", "audit", "Compare the books of a service with its exchange."),
         "positions": Entry("bot.cli.operate.status", "positions", "List the open positions, each with its stop."),
         "trades": Entry("bot.cli.operate.trades", "trades", "List the newest trades with their profit."),
         "orders": Entry("bot.cli.operate.status", "orders", "List the orders that rest at the service."),
