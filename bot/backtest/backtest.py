@@ -122,7 +122,7 @@ class Backtest:
         """
         exchange, session = self.exchange, self.session
         session.log_sink = None if log_lines is None else StrategyLog(log_lines)
-        slippage_meter = SlippageMeter(PriceHistory(session.timeline.cursors, self.options.path))
+        slippage_meter = SlippageMeter(PriceHistory(session.timeline.readers, self.options.path))
         event_buffer, memory = exchange.event_buffer, self.journal if isinstance(self.journal, MemoryJournal) else None
         failures = OrderFailures() if memory is None else memory.failures
         write = None if events is None else events.write

@@ -160,7 +160,7 @@ class Inputs:
         )
         lines += agent_lines(made.session.specs, self.options.agents, timeline.start_ms)
         lines += self._notes
-        self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
+        self.begun_ms = max(reader.ts[reader.first] for reader in timeline.readers)
         for market, funding in self.recorded.items():
             missing = funding.judged(timeline.start_ms, timeline.end_ms, self.accepted)
             lines += [f"{market}: funding: {text}" for text in (missing, funding.parts) if text is not None]

@@ -11,8 +11,8 @@ from contextlib import suppress
 from random import Random
 from typing import Final, TypeVar
 
+from bot.backtest.engine.candle_readers import SeriesReader
 from bot.backtest.engine.local_port import LocalPort
-from bot.backtest.engine.market_cursor import SeriesCursor
 from bot.client.calls import fault_error
 from bot.client.faults import FailureKind as NoAnswer
 from bot.client.faults import TransportFault
@@ -48,11 +48,11 @@ class DrillPort(LocalPort):
     def __init__(
         self,
         time: SimulatedTime,
-        series_cursors: Sequence[SeriesCursor],
+        series_readers: Sequence[SeriesReader],
         faults: tuple[DrillFault, ...],
         chance: Random,
     ) -> None:
-        super().__init__(time.exchange, series_cursors)
+        super().__init__(time.exchange, series_readers)
         self.clock = RealTimeClock(time.exchange.clock)
         self.time = time
         self.at_point: Callable[[Point], None] = lambda _point: None

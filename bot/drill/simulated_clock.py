@@ -74,9 +74,9 @@ class SimulatedTime:
         to_ms = min(to_ms, self.end_ms - 1)
         if self._agenda:
             to_ms = min(to_ms, max(now_ms, self._agenda[0][0]))
-        for cursor in self.exchange.cursors.values():
-            if cursor.at < cursor.end:
-                to_ms = min(to_ms, max(now_ms + 1, cursor.next_point_ms()))
+        for reader in self.exchange.readers.values():
+            if reader.at < reader.end:
+                to_ms = min(to_ms, max(now_ms + 1, reader.next_point_ms()))
         if to_ms > now_ms:
             self.exchange.advance(to_ms)
             self.observe()

@@ -148,7 +148,7 @@ class World:
         timeline, exchange = self._exchange()
         note = (lambda at_ms, text: self.steps.append((at_ms, text))) if is_told else None
         self.time = SimulatedTime(exchange, end_ms=timeline.end_ms, note=note)
-        self.port = DrillPort(self.time, timeline.series_cursors, self.faults, Random(f"{seed}:network"))
+        self.port = DrillPort(self.time, timeline.series_readers, self.faults, Random(f"{seed}:network"))
         self.port.at_point = self._at_point
         self.lives: list[DrillDaemon] = []
         # spans from the end of a life to the start of the next
@@ -166,7 +166,7 @@ class World:
             for series in spec.series:
                 warmups[series] = max(warmups.get(series, 0), spec.warmup_bars)
         timeline = timeline_of(self.candles, series_of(ground.specs), options, warmups, is_cut=True)
-        exchange = SimulatedExchange(timeline.cursors, options, start_ms=timeline.start_ms, rates=ground.rates)
+        exchange = SimulatedExchange(timeline.readers, options, start_ms=timeline.start_ms, rates=ground.rates)
         # As in the service, an order fills when it arrives: here time passes between a decision and its order.
         exchange.run(SetRules(Rules(fill_at="now", paths=options.path)))
         return timeline, exchange

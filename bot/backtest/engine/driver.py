@@ -50,13 +50,13 @@ class Paths:
 
     @classmethod
     def of(cls, timeline: Timeline) -> Paths:
-        cursors, series_cursors = timeline.cursors, timeline.series_cursors
-        are_base = all(series_cursor.is_base for series_cursor in series_cursors)
-        step_ms = cursors[0].step_ms
+        readers, series_readers = timeline.readers, timeline.series_readers
+        are_base = all(series_reader.is_base for series_reader in series_readers)
+        step_ms = readers[0].step_ms
         return cls(
-            single_market=len(cursors) == 1 and len(series_cursors) == 1 and are_base,
-            leap=not any(series_cursor.is_base for series_cursor in series_cursors)
-            and all(cursor.step_ms == step_ms and not cursor.ts[0] % step_ms for cursor in cursors),
+            single_market=len(readers) == 1 and len(series_readers) == 1 and are_base,
+            leap=not any(series_reader.is_base for series_reader in series_readers)
+            and all(reader.step_ms == step_ms and not reader.ts[0] % step_ms for reader in readers),
         )
 
 
@@ -84,7 +84,7 @@ class BacktestSession:
         self.exchange = exchange
         self.port = port
         self.journal = journal
-        self.stats = RunStats(bars_in_all=sum(cursor.end - cursor.first for cursor in timeline.cursors))
+        self.stats = RunStats(bars_in_all=sum(reader.end - reader.first for reader in timeline.readers))
         self.stepper = Stepper(
             exchange, port.clock, self.stats, latency_ms=options.latency_ms, wait=wait, started_ms=timeline.start_ms
         )
@@ -161,8 +161,8 @@ class BacktestSession:
         stats.touched += stats.bars - before
         record.last_event = exchange.count
         # For the new daemon the bars of the outage are history.
-        for series_cursor in timeline.series_cursors:
-            series_cursor.pass_over(end_ms)
+        for series_reader in timeline.series_readers:
+            series_reader.pass_over(end_ms)
         self._start_daemon()
         record.equity_after_usd, record.open_after = self._equity_usd(), _open_positions(stepper.kernel)
         stats.outage_records.append(record)
@@ -202,7 +202,7 @@ class BacktestSession:
         if self._is_stopped:
             return
         self._send_heartbeats()
-        if kernel.timers.next_ms is not None and self.timeline.cursors[0].has_holes:
+        if kernel.timers.next_ms is not None and self.timeline.readers[0].has_holes:
             # Only the slot path fires timers where candles are missing.
             self.paths.single_market = False
         stepper.cause_ms = stepper.now_ms()
@@ -279,18 +279,18 @@ def local(
         for series in spec.series:
             warmups[series] = max(warmups.get(series, 0), spec.warmup_bars)
     timeline = timeline_of(candles, series_of(specs), options, warmups, is_cut=is_cut)
-    shortest = min(timeline.series_cursors, key=lambda cursor: cursor.step_ms)
+    shortest = min(timeline.series_readers, key=lambda reader: reader.step_ms)
     if options.latency_ms >= shortest.step_ms:
         raise ConfigError(
             f"a latency of {options.latency_ms / 1000:g} s is not shorter than a {shortest.interval} bar of"
-            f" {shortest.cursor.coin}: the strategy would decide on the next bar before its order has arrived; use a"
+            f" {shortest.reader.coin}: the strategy would decide on the next bar before its order has arrived; use a"
             " shorter latency or longer bars"
         )
     named = {} if address is None else {"address": address}
-    exchange = SimulatedExchange(timeline.cursors, options, start_ms=timeline.start_ms, rates=rates, **named)
-    port = LocalPort(exchange, timeline.series_cursors)
+    exchange = SimulatedExchange(timeline.readers, options, start_ms=timeline.start_ms, rates=rates, **named)
+    port = LocalPort(exchange, timeline.series_readers)
     session = BacktestSession(settings, timeline, options, exchange=exchange, port=port, journal=journal, place=place)
-    listings = {cursor.coin: exchange.state.markets[cursor.coin].spec for cursor in timeline.cursors}
+    listings = {reader.coin: exchange.state.markets[reader.coin].spec for reader in timeline.readers}
     session.grids = {
         coin: Grid(listing.px_decimals, listing.sig_figs)
         for coin, listing in listings.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bot.backtest.engine.market_cursor import BarBatch, MarketCursor
+from bot.backtest.engine.candle_readers import BarBatch, CandleReader
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
@@ -23,9 +23,9 @@ from bot.strategy import Bar
 _EVERY_BAR: Final = Calm(float("inf"), float("-inf"), 0)
 
 
-def _batch(stepper: Stepper, cursor: MarketCursor, series: BarSeries, last: int) -> BarBatch:
+def _batch(stepper: Stepper, reader: CandleReader, series: BarSeries, last: int) -> BarBatch:
     """The bars up to row `last`, with the strategies' indicators computed for all of them."""
-    columns = cursor.columns(cursor.at, last)
+    columns = reader.columns(reader.at, last)
     stepper.precompute(series, columns)
     return BarBatch(columns)
 
@@ -49,29 +49,29 @@ class SingleMarketPath:
 
     def run(self, until_ms: int) -> bool:
         """True when `until_ms` is reached; False when the run was stopped before."""
-        cursor, series_cursor, monitor = self._timeline.cursors[0], self._timeline.series_cursors[0], self._monitor
-        end = min(cursor.end, cursor.index_of(until_ms + 1))
-        series = BarSeries(cursor.coin, cursor.interval)
-        chunk_end = min(end, cursor.at + monitor.chunk)
-        while cursor.at < end:
-            last = min(chunk_end, cursor.at + monitor.polling.bars)
-            batch = _batch(self._stepper, cursor, series, last)
+        reader, series_reader, monitor = self._timeline.readers[0], self._timeline.series_readers[0], self._monitor
+        end = min(reader.end, reader.index_of(until_ms + 1))
+        series = BarSeries(reader.coin, reader.interval)
+        chunk_end = min(end, reader.at + monitor.chunk)
+        while reader.at < end:
+            last = min(chunk_end, reader.at + monitor.polling.bars)
+            batch = _batch(self._stepper, reader, series, last)
             # The indicators are those of the whole batch: an interrupted batch goes on.
             while batch.left:
-                self._run_batch(cursor, series, batch, last)
-                monitor.stats.bars = cursor.at - cursor.first
-                if cursor.at >= chunk_end:
+                self._run_batch(reader, series, batch, last)
+                monitor.stats.bars = reader.at - reader.first
+                if reader.at >= chunk_end:
                     self._stepper.end_of_chunk()
-                    chunk_end = min(end, cursor.at + monitor.chunk)
+                    chunk_end = min(end, reader.at + monitor.chunk)
                 if not monitor.goes_on():
-                    return cursor.at >= cursor.end
-        series_cursor.seek(max(series_cursor.at, cursor.at))
+                    return reader.at >= reader.end
+        series_reader.seek(max(series_reader.at, reader.at))
         return True
 
-    def _run_batch(self, cursor: MarketCursor, series: BarSeries, batch: BarBatch, last: int) -> None:
+    def _run_batch(self, reader: CandleReader, series: BarSeries, batch: BarBatch, last: int) -> None:
         """The bars of the batch up to row `last`, or fewer when the progress is due to be reported."""
         kernel, exchange, stepper, stats = self._stepper.kernel, self._exchange, self._stepper, self._monitor.stats
-        decide, band_of, coin = stepper.runs.decide, exchange.band, cursor.coin
+        decide, band_of, coin = stepper.runs.decide, exchange.band, reader.coin
         bars = batch.take(self._monitor.polling.grant(coin, batch.left))
         # The venue has seen this bar, but no strategy has decided on it: the next run starts with it.
         seen: Bar | None = None
@@ -91,20 +91,20 @@ class SingleMarketPath:
                 break
             if decision is not None:
                 if bar is not seen:
-                    exchange.skip(cursor, last - 1 - batch.left)
+                    exchange.skip(reader, last - 1 - batch.left)
                 seen, stepper.cause_ms = None, bar.at_ms - 1
                 stepper.act(decision, series, bar, before_next_bar=True)
                 continue
             stats.touched += 1
             # Inside this bar an order has arrived or a daemon has started: the rest of the bar goes point by point.
-            if cursor.step:
+            if reader.step:
                 exchange.advance(bar.at_ms - 1)
             else:
-                exchange.pass_bar(cursor, last - 1 - batch.left)
+                exchange.pass_bar(reader, last - 1 - batch.left)
             stepper.catch_up()
             seen = None if stepper.runs.has_bounds(series) else bar
             if seen is None:
                 stepper.decide_at(bar.at_ms, [(series, bar)])
         reached = last - batch.left
-        if cursor.at < reached:
-            exchange.skip(cursor, reached - 1)
+        if reader.at < reached:
+            exchange.skip(reader, reached - 1)

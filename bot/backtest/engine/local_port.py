@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from bot.backtest.data.resampling import resample
-from bot.backtest.engine.market_cursor import SeriesCursor
+from bot.backtest.engine.candle_readers import SeriesReader
 from bot.backtest.engine.memory_journal import MemoryEvents, number_of
 from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
 from bot.client.calls import read_error
@@ -85,7 +85,7 @@ class LocalPort:
     def __init__(
         self,
         exchange: SimulatedExchange,
-        series_cursors: Sequence[SeriesCursor],
+        series_readers: Sequence[SeriesReader],
         *,
         arrive: Callable[[str | None], None] | None = None,
     ) -> None:
@@ -94,8 +94,8 @@ class LocalPort:
         self.operations = exchange.operations
         self.principal = exchange.principal
         self.key = exchange.key
-        self._series_cursors = {
-            (series_cursor.cursor.coin, series_cursor.interval): series_cursor for series_cursor in series_cursors
+        self._series_readers = {
+            (series_reader.reader.coin, series_reader.interval): series_reader for series_reader in series_readers
         }
         self.arrive = arrive
         self._plans = 0
@@ -236,12 +236,12 @@ class LocalPort:
         millisecond.
         """
         now_ms, name = self.exchange.clock.now_ms(), bare_coin(coin)
-        of_market = [cursor for (market, _), cursor in self._series_cursors.items() if market == name]
-        finest = min(of_market, key=lambda cursor: cursor.step_ms, default=None)
+        of_market = [reader for (market, _), reader in self._series_readers.items() if market == name]
+        finest = min(of_market, key=lambda reader: reader.step_ms, default=None)
         if finest is None or INTERVAL_MS[interval] < finest.step_ms:
             _raise(Refusal("not_found", f"there are no {interval} candles of {coin} in this session"), reads=True)
-        series_cursor = self._series_cursors.get((name, interval))
-        c = resample(finest.candles, interval) if series_cursor is None else series_cursor.candles
+        series_reader = self._series_readers.get((name, interval))
+        c = resample(finest.candles, interval) if series_reader is None else series_reader.candles
         last = bisect_right(c.at_ms, now_ms + 1 - c.step_ms)
         rows = [
             {
@@ -255,7 +255,7 @@ class LocalPort:
             }
             for row in range(max(0, last - limit), last)
         ]
-        return CandlesResult.model_validate({"coin": finest.cursor.coin, "interval": interval, "candles": rows})
+        return CandlesResult.model_validate({"coin": finest.reader.coin, "interval": interval, "candles": rows})
 
     async def markets(self, *, view: str = "trending", limit: int = 150) -> MarketsResult:
         query = MarketsQuery.from_wire({"view": view, "limit": str(limit)})

@@ -16,8 +16,8 @@ from heapq import heapify, heappop
 from typing import Any, Final
 
 from bot.backtest.data.funding_rates import Payment, from_start
+from bot.backtest.engine.candle_readers import CandleReader
 from bot.backtest.engine.caps import Cap, cap_requests
-from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
 from bot.model.events import Event
 from bot.runtime.passes.ports import Calm
@@ -93,7 +93,7 @@ class SimulatedExchange(Machine):
 
     def __init__(
         self,
-        cursors: list[MarketCursor],
+        readers: list[CandleReader],
         options: SessionOptions,
         *,
         start_ms: int,
@@ -103,13 +103,13 @@ class SimulatedExchange(Machine):
         super().__init__(
             clock=MachineClock.start(0.0, start_ms),
             command_log=CommandLog(None),
-            feed=_Prices(cursor.coin for cursor in cursors),
+            feed=_Prices(reader.coin for reader in readers),
             state=State(),
             seq=0,
             chain=EMPTY_CHAIN,
             events=0,
         )
-        self.cursors = {cursor.coin: cursor for cursor in cursors}
+        self.readers = {reader.coin: reader for reader in readers}
         self.path = options.path
         self.event_buffer = EventBuffer()
         # number of the newest event
@@ -123,35 +123,35 @@ class SimulatedExchange(Machine):
         # market -> the open time of its newest skipped bar
         self._skipped: dict[str, int] = {}
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
-        for number, cursor in enumerate(cursors):
-            listed = CATALOGUE[cursor.coin]
-            before = cursor.last_px(options.path)
-            px = round(cursor.open[cursor.at] * E8) if before is None else before
-            spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=cursor.step_ms)
-            settlement = options.settlements.get(cursor.coin)
+        for number, reader in enumerate(readers):
+            listed = CATALOGUE[reader.coin]
+            before = reader.last_px(options.path)
+            px = round(reader.open[reader.at] * E8) if before is None else before
+            spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=reader.step_ms)
+            settlement = options.settlements.get(reader.coin)
             if (
                 settlement is not None
                 # The settlement comes in the millisecond before its instant, as the close of a bar does.
             ):
-                spec = replace(spec, expires_ms=settlement.after(cursor.ts[-1] + cursor.step_ms) - 1)
+                spec = replace(spec, expires_ms=settlement.after(reader.ts[-1] + reader.step_ms) - 1)
             self.run(ListMarket(spec, px))
             # The session starts inside this bar: the venue has not seen its open.
-            if cursor.step:
-                opened, _, _, closed, _ = cursor.ints(cursor.at)
-                self.state.markets[cursor.coin].begin_bar(cursor.ts[cursor.at], opened, closed)
+            if reader.step:
+                opened, _, _, closed, _ = reader.ints(reader.at)
+                self.state.markets[reader.coin].begin_bar(reader.ts[reader.at], opened, closed)
             if (
-                before is None and cursor.ts[cursor.at] > start_ms
+                before is None and reader.ts[reader.at] > start_ms
                 # The market has no price yet, so it takes no orders.
             ):
-                self.run(SetMarket(cursor.coin, status="closed"))
+                self.run(SetMarket(reader.coin, status="closed"))
                 self._changes.append(
-                    (cursor.ts[cursor.at], len(cursors) + number, SetMarket(cursor.coin, status="open"))
+                    (reader.ts[reader.at], len(readers) + number, SetMarket(reader.coin, status="open"))
                 )
             if settlement is not None and settlement.outcome is not None:
-                self.run(SetMarket(cursor.coin, outcome_px=int(settlement.outcome * E8)))
-            for paid in from_start((rates or {}).get(cursor.coin, ()), start_ms):
+                self.run(SetMarket(reader.coin, outcome_px=int(settlement.outcome * E8)))
+            for paid in from_start((rates or {}).get(reader.coin, ()), start_ms):
                 command = SetMarket(
-                    cursor.coin, funding_rate=paid.rate, funding_hours=paid.hours, funding_ms=paid.at_ms
+                    reader.coin, funding_rate=paid.rate, funding_hours=paid.hours, funding_ms=paid.at_ms
                 )
                 if paid.at_ms < start_ms:
                     self.run(command)
@@ -186,35 +186,35 @@ class SimulatedExchange(Machine):
     def bands(self) -> Mapping[str, Calm]:
         """The band of every market. It stays the same until the next command."""
         if self._banded_seq != self.seq:
-            self._bands_now = {coin: self.band(coin) for coin in self.cursors}
+            self._bands_now = {coin: self.band(coin) for coin in self.readers}
             self._banded_seq = self.seq
         return self._bands_now
 
-    def skip(self, cursor: MarketCursor, last: int) -> None:
+    def skip(self, reader: CandleReader, last: int) -> None:
         """Skip the bars up to row `last`, which touch nothing. The venue will only see the last close."""
-        self._leave(cursor, last)
-        self.clock.move_to(self._skipped[cursor.coin] + cursor.step_ms - 1)
+        self._leave(reader, last)
+        self.clock.move_to(self._skipped[reader.coin] + reader.step_ms - 1)
 
-    def _leave(self, cursor: MarketCursor, last: int) -> None:
-        cursor.seek(last + 1)
-        self._quiet.marks[cursor.coin] = round(cursor.close[last] * E8)
-        self._skipped[cursor.coin] = cursor.ts[last]
+    def _leave(self, reader: CandleReader, last: int) -> None:
+        reader.seek(last + 1)
+        self._quiet.marks[reader.coin] = round(reader.close[last] * E8)
+        self._skipped[reader.coin] = reader.ts[last]
 
-    def pass_bar(self, cursor: MarketCursor, row: int) -> None:
+    def pass_bar(self, reader: CandleReader, row: int) -> None:
         """Show the venue one whole bar of the only market; earlier bars are skipped.
 
         Afterwards the clock stands in the bar's last millisecond.
         """
-        end_ms = cursor.ts[row] + cursor.step_ms - 1
+        end_ms = reader.ts[row] + reader.step_ms - 1
         change_ms = self._change_ms
-        if row > cursor.at:
-            self.skip(cursor, row - 1)
+        if row > reader.at:
+            self.skip(reader, row - 1)
         if change_ms is not None and change_ms <= end_ms:
             self.advance(end_ms)
             return
-        assert not cursor.step
-        cursor.at = row + 1
-        self._apply(pass_bar((cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms, None, 0)), end_ms)
+        assert not reader.step
+        reader.at = row + 1
+        self._apply(pass_bar((reader.coin, reader.ts[row], *reader.ints(row), reader.step_ms, None, 0)), end_ms)
         self.clock.move_to(end_ms)
 
     def advance(self, to_ms: int) -> None:
@@ -233,12 +233,12 @@ class SimulatedExchange(Machine):
         """True if nothing can happen in any market up to `to_ms`, where a bar ends. A bar that ends later counts with
         its whole range, if any of its points comes by `to_ms`.
         """
-        for coin, cursor in self.cursors.items():
-            row = cursor.at
-            if row >= cursor.end or cursor.ts[row] > to_ms or (cursor.step and cursor.next_point_ms() > to_ms):
+        for coin, reader in self.readers.items():
+            row = reader.at
+            if row >= reader.end or reader.ts[row] > to_ms or (reader.step and reader.next_point_ms() > to_ms):
                 continue
             lo, hi, until_ms = bands[coin]
-            if until_ms <= to_ms + 1 or cursor.low[row] <= lo or cursor.high[row] >= hi:
+            if until_ms <= to_ms + 1 or reader.low[row] <= lo or reader.high[row] >= hi:
                 return False
         return True
 
@@ -249,33 +249,33 @@ class SimulatedExchange(Machine):
         """
         step_ms = 0
         to_ms = min([to_ms, *(band.until_ms - 2 for band in bands.values())])
-        for coin, cursor in self.cursors.items():
-            row, step_ms = cursor.at, cursor.step_ms
-            last = bisect_right(cursor.ts, to_ms, row, cursor.end)
+        for coin, reader in self.readers.items():
+            row, step_ms = reader.at, reader.step_ms
+            last = bisect_right(reader.ts, to_ms, row, reader.end)
             if row >= last:
                 continue
             lo, hi, _ = bands[coin]
-            lows, highs = cursor.low[row:last], cursor.high[row:last]
+            lows, highs = reader.low[row:last], reader.high[row:last]
             if min(lows) <= lo or max(highs) >= hi:
                 leaves = (at for at, (low, high) in enumerate(zip(lows, highs, strict=True)) if low <= lo or high >= hi)
-                to_ms = cursor.ts[row + next(leaves)] - 1
+                to_ms = reader.ts[row + next(leaves)] - 1
         return (to_ms + 1) // step_ms * step_ms - 1
 
     def skip_to(self, to_ms: int) -> None:
         """Skip the bars that end by `to_ms`, as `is_calm` or `calm_until` allows. A bar that ends later stays: the
         venue sees its past points before the next command.
         """
-        for cursor in self.cursors.values():
-            row = cursor.at
-            if row < cursor.end and cursor.ts[row] <= to_ms:
+        for reader in self.readers.values():
+            row = reader.at
+            if row < reader.end and reader.ts[row] <= to_ms:
                 last = row
-                if row + 1 < cursor.end and cursor.ts[row + 1] <= to_ms:
-                    last = bisect_right(cursor.ts, to_ms, row, cursor.end) - 1
-                if cursor.ts[last] + cursor.step_ms - 1 > to_ms:
+                if row + 1 < reader.end and reader.ts[row + 1] <= to_ms:
+                    last = bisect_right(reader.ts, to_ms, row, reader.end) - 1
+                if reader.ts[last] + reader.step_ms - 1 > to_ms:
                     self._is_behind = True
                     last -= 1
                 if last >= row:
-                    self._leave(cursor, last)
+                    self._leave(reader, last)
         self.clock.move_to(to_ms)
 
     def show_marks(self) -> None:
@@ -349,8 +349,8 @@ class SimulatedExchange(Machine):
             self._apply(PassBars(tuple(bars)), to_ms)
             return True
         points = []
-        for order, cursor in enumerate(self.cursors.values()):
-            points += [(at_ms, order, step, point) for at_ms, step, point in cursor.until(to_ms, self.path)]
+        for order, reader in enumerate(self.readers.values()):
+            points += [(at_ms, order, step, point) for at_ms, step, point in reader.until(to_ms, self.path)]
         if points:
             points.sort(key=_in_time)
             self._apply(PassPoints(tuple(point for *_, point in points), to_ms), to_ms)
@@ -358,19 +358,19 @@ class SimulatedExchange(Machine):
 
     def _whole_bars(self, to_ms: int) -> list[PassBar]:
         """Take the next bar of each market if all of them are whole and end at `to_ms`; otherwise take nothing."""
-        cursors = [cursor for cursor in self.cursors.values() if cursor.at < cursor.end]
-        for cursor in cursors:
+        readers = [reader for reader in self.readers.values() if reader.at < reader.end]
+        for reader in readers:
             if (
-                cursor.step
-                or cursor.ts[cursor.at] + cursor.step_ms - 1 != to_ms
-                or cursor.step_ms != cursors[0].step_ms
+                reader.step
+                or reader.ts[reader.at] + reader.step_ms - 1 != to_ms
+                or reader.step_ms != readers[0].step_ms
             ):
                 return []
         bars = []
-        for cursor in cursors:
-            row = cursor.at
-            bars.append(pass_bar((cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms, None, 0)))
-            cursor.seek(row + 1)
+        for reader in readers:
+            row = reader.at
+            bars.append(pass_bar((reader.coin, reader.ts[row], *reader.ints(row), reader.step_ms, None, 0)))
+            reader.seek(row + 1)
         return bars
 
     def _walk(self, to_ms: int) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bot.backtest.engine.market_cursor import SeriesCursor
+from bot.backtest.engine.candle_readers import SeriesReader
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
@@ -35,12 +35,12 @@ class SlotPath:
         self._stepper = stepper
         self._monitor = monitor
         self._may_leap = may_leap and options.skip
-        self._coarse = [series_cursor for series_cursor in timeline.series_cursors if not series_cursor.is_base]
+        self._coarse = [series_reader for series_reader in timeline.series_readers if not series_reader.is_base]
         rank_of = stepper.kernel.bars.feed.rank_of
         self._heard = [
-            (series_cursor, series, partial(stepper.precompute, series))
-            for series_cursor in sorted(timeline.series_cursors, key=lambda cursor: rank_of(_series_of(cursor)))
-            for series in [_series_of(series_cursor)]
+            (series_reader, series, partial(stepper.precompute, series))
+            for series_reader in sorted(timeline.series_readers, key=lambda reader: rank_of(_series_of(reader)))
+            for series in [_series_of(series_reader)]
         ]
 
     def run(self, until_ms: int) -> bool:
@@ -69,11 +69,11 @@ class SlotPath:
 
         None when all candles are past.
         """
-        closes = [close for cursor in self._timeline.cursors if (close := cursor.next_close_ms()) is not None]
+        closes = [close for reader in self._timeline.readers if (close := reader.next_close_ms()) is not None]
         if not closes:
             return None
         close_ms = min(closes)
-        closes += [close for series_cursor in self._coarse if (close := series_cursor.next_close_ms) is not None]
+        closes += [close for series_reader in self._coarse if (close := series_reader.next_close_ms) is not None]
         if (timer_ms := self._timer_in_hole_ms(close_ms)) is not None:
             closes.append(timer_ms)
         slot_ms = min(closes)
@@ -86,8 +86,8 @@ class SlotPath:
         exchange, kernel = self._exchange, self._stepper.kernel
         if not self._may_leap or kernel.intents.live:
             return False
-        step_ms = self._timeline.cursors[0].step_ms
-        closes = (series_cursor.next_close_ms for series_cursor in self._timeline.series_cursors)
+        step_ms = self._timeline.readers[0].step_ms
+        closes = (series_reader.next_close_ms for series_reader in self._timeline.series_readers)
         ends = [until_ms, *(close for close in closes if close is not None)]
         if kernel.timers.next_ms is not None:
             ends.append(-(-kernel.timers.next_ms // step_ms) * step_ms)
@@ -107,11 +107,11 @@ class SlotPath:
         due_ms = self._stepper.kernel.timers.next_ms
         if due_ms is None or due_ms >= close_ms:
             return None
-        cursors = [cursor for cursor in self._timeline.cursors if not cursor.is_over]
-        step_ms = min(cursor.step_ms for cursor in cursors)
+        readers = [reader for reader in self._timeline.readers if not reader.is_over]
+        step_ms = min(reader.step_ms for reader in readers)
         at_ms = -(-due_ms // step_ms) * step_ms
         is_ahead = at_ms - 1 > self._stepper.now_ms()
-        return at_ms if is_ahead and all(cursor.ts[cursor.at] >= at_ms for cursor in cursors) else None
+        return at_ms if is_ahead and all(reader.ts[reader.at] >= at_ms for reader in readers) else None
 
     def _slot(self, slot_ms: int, *, is_close: bool) -> None:
         """Move all markets up to `slot_ms`.
@@ -122,7 +122,7 @@ class SlotPath:
         bands = exchange.bands() if is_close and self._may_skip and not kernel.intents.live else None
         if bands is not None and exchange.is_calm(slot_ms - 1, bands):
             # The venue may have seen the beginning of a longer bar that closes here.
-            begun = [cursor for cursor in timeline.cursors if cursor.step and cursor.next_close_ms() == slot_ms]
+            begun = [reader for reader in timeline.readers if reader.step and reader.next_close_ms() == slot_ms]
             stats.touched += len(begun)
             exchange.skip_to(slot_ms - 1)
         else:
@@ -136,11 +136,11 @@ class SlotPath:
         """Give the bars that close there to their strategies, then fire the timers."""
         self._monitor.stats.bars = self._timeline.passed_bars()
         due = []
-        for series_cursor, series, precompute in self._heard:
-            while series_cursor.next_close_ms is not None and series_cursor.next_close_ms <= slot_ms:
-                due.append((series, series_cursor.take(precompute)))
+        for series_reader, series, precompute in self._heard:
+            while series_reader.next_close_ms is not None and series_reader.next_close_ms <= slot_ms:
+                due.append((series, series_reader.take(precompute)))
         self._stepper.decide_at(slot_ms, due)
 
 
-def _series_of(cursor: SeriesCursor) -> BarSeries:
-    return BarSeries(cursor.cursor.coin, cursor.interval)
+def _series_of(reader: SeriesReader) -> BarSeries:
+    return BarSeries(reader.reader.coin, reader.interval)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.resampling import drivers
-from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
+from bot.backtest.engine.candle_readers import CandleReader, SeriesReader
 from bot.backtest.engine.options import SessionOptions, start_of
 from bot.clock import iso
 from bot.errors import ConfigError
@@ -27,8 +27,8 @@ class Timeline:
     `cold`: one sentence for each series whose history is shorter than its warm-up.
     """
 
-    cursors: list[MarketCursor]
-    series_cursors: list[SeriesCursor]
+    readers: list[CandleReader]
+    series_readers: list[SeriesReader]
     start_ms: int
     end_ms: int
     cold: tuple[str, ...] = ()
@@ -36,11 +36,11 @@ class Timeline:
     @property
     def is_over(self) -> bool:
         """True when all candles are past."""
-        return all(cursor.is_over for cursor in self.cursors)
+        return all(reader.is_over for reader in self.readers)
 
     def passed_bars(self) -> int:
         """How many candles are past, of all markets."""
-        return sum([cursor.at - cursor.first for cursor in self.cursors])
+        return sum([reader.at - reader.first for reader in self.readers])
 
 
 def timeline_of(
@@ -67,15 +67,15 @@ def timeline_of(
     start_ms = start_of(options.start_ms, used)
     end_ms = options.end_ms if options.end_ms is not None else max(series.end_ms for series in used)
     ends = _settled(options, {series.market: series.end_ms for series in used}, start_ms=start_ms, is_cut=is_cut)
-    cursors = [
-        MarketCursor(series, start_ms=start_ms, end_ms=min(end_ms, ends.get(series.market, end_ms))) for series in used
+    readers = [
+        CandleReader(series, start_ms=start_ms, end_ms=min(end_ms, ends.get(series.market, end_ms))) for series in used
     ]
-    for cursor in cursors:
-        if cursor.first >= cursor.end:
-            there = f"its candles run from {iso(cursor.ts[0])} to {iso(cursor.ts[-1] + cursor.step_ms)}"
-            raise ConfigError(f"the range is empty: there is no whole candle of {cursor.coin} in it; {there}")
+    for reader in readers:
+        if reader.first >= reader.end:
+            there = f"its candles run from {iso(reader.ts[0])} to {iso(reader.ts[-1] + reader.step_ms)}"
+            raise ConfigError(f"the range is empty: there is no whole candle of {reader.coin} in it; {there}")
     # no price comes after the last candle
-    lasts = [cursor.ts[cursor.end - 1] + cursor.step_ms for cursor in cursors]
+    lasts = [reader.ts[reader.end - 1] + reader.step_ms for reader in readers]
     # A market that is settled inside a candle ends after its last whole candle.
     if not is_cut:
         lasts += [at_ms for at_ms in ends.values() if at_ms <= end_ms]
@@ -85,8 +85,8 @@ def timeline_of(
             raise ConfigError(
                 f"outage {iso(outage.at_ms)}: it must begin within the session, {iso(start_ms)} to {iso(end_ms)}"
             )
-    by_coin = {cursor.coin: cursor for cursor in cursors}
-    series_cursors: list[SeriesCursor] = []
+    by_coin = {reader.coin: reader for reader in readers}
+    series_readers: list[SeriesReader] = []
     cold: list[str] = []
     for series_item in sorted(set(series)):
         if INTERVAL_MS[series_item.interval] < by_coin[series_item.market].step_ms:
@@ -94,7 +94,7 @@ def timeline_of(
                 f"a strategy needs {series_item.interval} bars of {series_item.market}, and the data have"
                 f" {by_coin[series_item.market].interval} bars; give finer data"
             )
-        series_cursor = SeriesCursor(
+        series_reader = SeriesReader(
             by_coin[series_item.market],
             driving[series_item.market],
             series_item.interval,
@@ -102,18 +102,18 @@ def timeline_of(
             end_ms=min(end_ms, ends.get(series_item.market, end_ms)),
         )
         needed = (warmups or {}).get(series_item, 0)
-        if needed > len(series_cursor.candles) and not is_cut:
+        if needed > len(series_reader.candles) and not is_cut:
             raise ConfigError(
                 f"the warm-up is longer than the data: a strategy needs {many(needed, f'{series_item.interval} bar')}"
-                f" of {series_item.market} before its first decision, and the data have {len(series_cursor.candles)}"
+                f" of {series_item.market} before its first decision, and the data have {len(series_reader.candles)}"
             )
-        if needed > max(1, series_cursor.at):
+        if needed > max(1, series_reader.at):
             cold.append(
-                f"{series_item.market}: {series_cursor.at} of the {many(needed, f'{series_item.interval} bar')} of"
+                f"{series_item.market}: {series_reader.at} of the {many(needed, f'{series_item.interval} bar')} of"
                 " warm-up lie before the range, the others in it"
             )
-        series_cursors.append(series_cursor)
-    return Timeline(cursors, series_cursors, start_ms, end_ms, tuple(cold))
+        series_readers.append(series_reader)
+    return Timeline(readers, series_readers, start_ms, end_ms, tuple(cold))
 
 
 def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int, is_cut: bool) -> dict[str, int]:

@@ -10,8 +10,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final
 
+from bot.backtest.engine.candle_readers import CandleReader
 from bot.backtest.engine.caps import assumption_lines
-from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.recorded_answers import AgentOptions
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
@@ -85,10 +85,10 @@ def assumptions_of(
             f"the session begins at {iso(timeline.start_ms)[:16]}, with the first candle there is, and not at"
             f" {iso(options.start_ms)[:16]}"
         )
-    for cursor in timeline.cursors:
-        market = exchange.state.markets[cursor.coin]
-        for line in _of_market(cursor, market, timeline, options, is_funded=cursor.coin in funded):
-            lines.append(f"{cursor.coin}: {line}")
+    for reader in timeline.readers:
+        market = exchange.state.markets[reader.coin]
+        for line in _of_market(reader, market, timeline, options, is_funded=reader.coin in funded):
+            lines.append(f"{reader.coin}: {line}")
     lines += [*timeline.cold, *_between_closes(timers, timeline), *assumption_lines(options.caps)]
     if asking:
         answer = "approved at once" if options.approve == "all" else "refused"
@@ -145,18 +145,18 @@ def _latency(latency_ms: int) -> str:
 
 
 def _of_market(
-    cursor: MarketCursor, market: VenueMarket, timeline: Timeline, options: SessionOptions, *, is_funded: bool
+    reader: CandleReader, market: VenueMarket, timeline: Timeline, options: SessionOptions, *, is_funded: bool
 ) -> Iterator[str]:
     spec, is_event = market.spec, market.spec.margin_mode == "full"
-    if cursor.ts[cursor.first] < timeline.start_ms:
+    if reader.ts[reader.first] < timeline.start_ms:
         yield (
             "the session begins inside a candle: until that candle ends an order fills at the next point of its path,"
             " mostly a low or a high, and not at an open"
         )
-    depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {cursor.coin}"
+    depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {reader.coin}"
     of_what, of = (" of price x (1 - price)", " of the payout") if is_event else ("", "")
     yield (
-        f"prices come from {cursor.interval} candles; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, maker"
+        f"prices come from {reader.interval} candles; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, maker"
         f" {'rebate ' if spec.maker_rate < 0 else ''}{abs(spec.maker_rate) / E8 * 100:.4g} %{of_what}, spread"
         f" {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
         + (
@@ -169,7 +169,7 @@ def _of_market(
         + ("" if spec.size_step is None else f", sizes by {format_e8(spec.size_step)}")
         + ("" if spec.min_notional == MIN_NOTIONAL else f", orders of at least {format_e8(spec.min_notional)} USD")
     )
-    lowest = round(min(cursor.low[cursor.first : cursor.end]) * E8)
+    lowest = round(min(reader.low[reader.first : reader.end]) * E8)
     tick = market.ticks[digits_of(lowest)]
     if not is_event and tick > lowest * COARSE:
         yield (
@@ -186,17 +186,17 @@ def _of_market(
             "from the instant the exchange opens the oracle is the price again"
         )
     if is_event:
-        yield _settled(options, cursor, timeline.end_ms)
+        yield _settled(options, reader, timeline.end_ms)
     yield from _multipliers(market, is_funded=is_funded)
-    begins_ms, ends_ms = cursor.ts[cursor.first], cursor.ts[cursor.end - 1] + cursor.step_ms
-    if not cursor.first and begins_ms > timeline.start_ms:
+    begins_ms, ends_ms = reader.ts[reader.first], reader.ts[reader.end - 1] + reader.step_ms
+    if not reader.first and begins_ms > timeline.start_ms:
         yield f"closed until its first candle, {iso(begins_ms)[:16]}: earlier orders are refused"
     if begins_ms - timeline.start_ms >= DAY_MS or timeline.end_ms - ends_ms >= DAY_MS:
         yield (
             f"there are candles only from {iso(begins_ms)[:16]} to {iso(ends_ms)[:16]}; outside of that its price"
             " stands still"
         )
-    if holes := _holes(cursor.ts, cursor.step_ms, cursor.first, cursor.end):
+    if holes := _holes(reader.ts, reader.step_ms, reader.first, reader.end):
         closed = ", nights and holidays included" if spec.hours is not None else ""
         yield (
             f"{holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range{closed}: no price moves"
@@ -245,10 +245,10 @@ def _multipliers(market: VenueMarket, *, is_funded: bool) -> Iterator[str]:
     )
 
 
-def _settled(options: SessionOptions, cursor: MarketCursor, end_ms: int) -> str:
+def _settled(options: SessionOptions, reader: CandleReader, end_ms: int) -> str:
     """How an event market ends."""
-    settlement = options.settlements.get(cursor.coin)
-    at_ms = None if settlement is None else settlement.after(cursor.ts[-1] + cursor.step_ms)
+    settlement = options.settlements.get(reader.coin)
+    at_ms = None if settlement is None else settlement.after(reader.ts[-1] + reader.step_ms)
     if settlement is None or at_ms is None or at_ms > end_ms:
         return "is not settled within the session: a position at the end is valued at the last close"
     pays = "0 or 1, whichever its last price is nearer to" if settlement.outcome is None else f"{settlement.outcome:f}"
@@ -257,7 +257,7 @@ def _settled(options: SessionOptions, cursor: MarketCursor, end_ms: int) -> str:
 
 def _between_closes(timers: Sequence[tuple[str, str, Spec]], timeline: Timeline) -> Iterator[str]:
     """Timers that are due between two closes, judged by their first instants."""
-    finest = min(timeline.cursors, key=attrgetter("step_ms"))
+    finest = min(timeline.readers, key=attrgetter("step_ms"))
     for strategy, name, spec in timers:
         first = islice(instants(spec, timeline.start_ms, timeline.end_ms), INSTANTS)
         if any(at_ms % finest.step_ms for at_ms in first):

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
+from bot.backtest.engine.candle_readers import CandleReader, SeriesReader
 from bot.backtest.engine.timeline import Timeline
 from bot.backtest.engine.warm_up_bars import begin_longer, columns_of
 from bot.runtime.decisions.bar_queue import wanted_series
@@ -38,48 +38,48 @@ def chart_of(timeline: Timeline, specs: Sequence[StrategySpec]) -> dict[str, Any
     "indicators": [{"strategy", "name", "label", "onPrice", "values"}], one value at the end of each bucket, None before
     there are enough bars.
     """
-    limit = max(CANDLES_MIN, min(CANDLES_MAX, CANDLES_IN_ALL // max(1, len(timeline.cursors))))
-    chart = {cursor.coin: _thinned(cursor, limit) for cursor in timeline.cursors}
+    limit = max(CANDLES_MIN, min(CANDLES_MAX, CANDLES_IN_ALL // max(1, len(timeline.readers))))
+    chart = {reader.coin: _thinned(reader, limit) for reader in timeline.readers}
     wanted = wanted_series(specs)
-    cursors = {BarSeries(cursor.cursor.coin, cursor.interval): cursor for cursor in timeline.series_cursors}
+    readers = {BarSeries(reader.reader.coin, reader.interval): reader for reader in timeline.series_readers}
     for spec in specs:
         for market in spec.strategy.markets:
             series = BarSeries(market, spec.interval)
             market_chart = chart[market]
             ends = [ts + market_chart["stepMs"] for ts in market_chart["ts"]]
             market_chart["indicators"] += _indicators(
-                spec, market, cursors[series], timeline.start_ms, wanted[series], ends
+                spec, market, readers[series], timeline.start_ms, wanted[series], ends
             )
     return chart
 
 
-def _thinned(cursor: MarketCursor, limit: int) -> dict[str, Any]:
-    first, end = cursor.first, cursor.at
+def _thinned(reader: CandleReader, limit: int) -> dict[str, Any]:
+    first, end = reader.first, reader.at
     per = max(1, -(-(end - first) // limit))
     starts = range(first, end, per)
     return {
-        "stepMs": per * cursor.step_ms,
-        "ts": [cursor.ts[at] for at in starts],
-        "open": [cursor.open[at] for at in starts],
-        "high": [max(cursor.high[at : min(at + per, end)]) for at in starts],
-        "low": [min(cursor.low[at : min(at + per, end)]) for at in starts],
-        "close": [cursor.close[min(at + per, end) - 1] for at in starts],
-        "volume": [_rounded(sum(cursor.volume[at : min(at + per, end)])) for at in starts],
+        "stepMs": per * reader.step_ms,
+        "ts": [reader.ts[at] for at in starts],
+        "open": [reader.open[at] for at in starts],
+        "high": [max(reader.high[at : min(at + per, end)]) for at in starts],
+        "low": [min(reader.low[at : min(at + per, end)]) for at in starts],
+        "close": [reader.close[min(at + per, end) - 1] for at in starts],
+        "volume": [_rounded(sum(reader.volume[at : min(at + per, end)])) for at in starts],
         "indicators": [],
     }
 
 
 def _indicators(
-    spec: StrategySpec, market: str, cursor: SeriesCursor, start_ms: int, wanted: int, ends: Sequence[int]
+    spec: StrategySpec, market: str, reader: SeriesReader, start_ms: int, wanted: int, ends: Sequence[int]
 ) -> list[dict[str, Any]]:
     """The indicators of one strategy in one market, as a daemon that ran without a break computed them: from the
     first bar of its warm-up on.
     """
-    strategy, candles = spec.strategy, cursor.candles
+    strategy, candles = spec.strategy, reader.candles
     named = declared(type(strategy))
     if not named or not ends:
         return []
-    at_ms, step_ms = candles.at_ms, cursor.step_ms
+    at_ms, step_ms = candles.at_ms, reader.step_ms
     first = max(0, bisect_right(at_ms, start_ms - step_ms) - min(wanted, WARM_UP_MAX))
     last = bisect_right(at_ms, ends[-1] - step_ms)
     rows = [bisect_right(at_ms, end - step_ms, first, last) - 1 for end in ends]

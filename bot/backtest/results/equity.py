@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.candle_readers import CandleReader
 from bot.backtest.results.statistics import FinishedTrade, exposure, statistics
 from bot.backtest.results.trade_ledger import LedgerStep, RoundTrip
 from bot.runtime.model.positions import is_no
@@ -56,43 +56,43 @@ class Curve:
 
 
 def curve_of(
-    cursors: Sequence[MarketCursor], steps: Sequence[LedgerStep], *, start_cash: int, end_ms: int = 0
+    readers: Sequence[CandleReader], steps: Sequence[LedgerStep], *, start_cash: int, end_ms: int = 0
 ) -> Curve:
     """Equity = cash + (size * close - cost) of each market, at every close of the run, and at `end_ms` if that is
     later.
     """
-    grid = _grid(cursors)
+    grid = _grid(readers)
     if grid and end_ms > grid[-1]:
         grid.append(end_ms)
     equity = array("d", bytes(8 * len(grid)))
     _fill(equity, grid, ((step.ts, step.cash / E8) for step in steps), start_cash / E8)
     exposure = array("d", bytes(8 * len(grid)))
-    rows: dict[str, array[int]] = {cursor.coin: array("q") for cursor in cursors}
+    rows: dict[str, array[int]] = {reader.coin: array("q") for reader in readers}
     for row, step in enumerate(steps):
         rows[step.coin].append(row)
     last: dict[str, float] = {}
-    for cursor in cursors:
-        if not rows[cursor.coin]:
+    for reader in readers:
+        if not rows[reader.coin]:
             continue
-        mine = steps if len(cursors) == 1 else map(steps.__getitem__, rows[cursor.coin])
-        at = grid if len(grid) == cursor.at - cursor.first else _closes(cursor)
-        closes = cursor.close[cursor.first : cursor.at]
+        mine = steps if len(readers) == 1 else map(steps.__getitem__, rows[reader.coin])
+        at = grid if len(grid) == reader.at - reader.first else _closes(reader)
+        closes = reader.close[reader.first : reader.at]
         known = closes if len(at) == len(grid) else _spread(closes, at, grid)
-        px = _hold(cursor.coin, known, at, grid, mine, equity, exposure)
+        px = _hold(reader.coin, known, at, grid, mine, equity, exposure)
         if px is not None:
-            last[cursor.coin] = px
+            last[reader.coin] = px
     return Curve(grid, equity, exposure, last)
 
 
-def _grid(cursors: Sequence[MarketCursor]) -> array[int]:
-    columns = [_closes(cursor) for cursor in cursors]
+def _grid(readers: Sequence[CandleReader]) -> array[int]:
+    columns = [_closes(reader) for reader in readers]
     if all(column == columns[0] for column in columns[1:]):
         return columns[0]
     return array("q", sorted(set().union(*columns)))
 
 
-def _closes(cursor: MarketCursor) -> array[int]:
-    return array("q", [ts + cursor.step_ms for ts in cursor.ts[cursor.first : cursor.at]])
+def _closes(reader: CandleReader) -> array[int]:
+    return array("q", [ts + reader.step_ms for ts in reader.ts[reader.first : reader.at]])
 
 
 def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]], value: float) -> None:

@@ -52,7 +52,7 @@ from typing import Any, Final
 
 from bot import __version__
 from bot.backtest.data.candles import Candles
-from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.candle_readers import CandleReader
 from bot.backtest.engine.memory_journal import OrderFailure, OrderFailures
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunStats
@@ -246,12 +246,12 @@ def result_of(
     trade_ledger.take(exchange.event_buffer.events[trade_ledger.count + 1 - exchange.event_buffer.first :])
     start_usd = float(options.balance_usd)
     over_ms = timeline.end_ms if exchange.clock.now_ms() >= timeline.end_ms - 1 else 0
-    curve = curve_of(timeline.cursors, trade_ledger.steps, start_cash=int(options.balance_usd * E8), end_ms=over_ms)
+    curve = curve_of(timeline.readers, trade_ledger.steps, start_cash=int(options.balance_usd * E8), end_ms=over_ms)
     exchange.show_marks()
-    for cursor in timeline.cursors:
+    for reader in timeline.readers:
         # The run was stopped inside this bar, before its close.
-        if cursor.step and cursor.coin in curve.last:
-            exchange.state.markets[cursor.coin].see(round(curve.last[cursor.coin] * E8))
+        if reader.step and reader.coin in curve.last:
+            exchange.state.markets[reader.coin].see(round(curve.last[reader.coin] * E8))
     account = exchange.account
     for order in (account.orders[number] for number in account.resting):
         trade_ledger.not_filled(order_as_event(exchange.state, account, order, "open"), "session_ended")
@@ -265,9 +265,9 @@ def result_of(
         for held in account.positions.values()
     ]
     prices = {
-        cursor.coin: (cursor.open[cursor.first], _last_px(cursor, exchange))
-        for cursor in timeline.cursors
-        if cursor.at > cursor.first
+        reader.coin: (reader.open[reader.first], _last_px(reader, exchange))
+        for reader in timeline.readers
+        if reader.at > reader.first
     }
     is_shared = any(BOTH in trip.strategy for trip in trade_ledger.trips)
     figures = figures_of(curve, trade_ledger.trips, start_usd=start_usd, start_ms=timeline.start_ms, prices=prices)
@@ -291,10 +291,10 @@ def result_of(
     )
 
 
-def _last_px(cursor: MarketCursor, exchange: SimulatedExchange) -> float:
+def _last_px(reader: CandleReader, exchange: SimulatedExchange) -> float:
     """The price of one unit at the end of the session."""
-    outcome = exchange.state.markets[cursor.coin].outcome_px
-    return cursor.close[cursor.at - 1] if outcome is None else outcome / E8
+    outcome = exchange.state.markets[reader.coin].outcome_px
+    return reader.close[reader.at - 1] if outcome is None else outcome / E8
 
 
 # ── Manifest ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -375,7 +375,7 @@ def write(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow((*COLUMNS, *EXTREMES))
         trips = result.trade_ledger.trips
-        extremes = extremes_of(result.timeline.cursors, trips, result.path)
+        extremes = extremes_of(result.timeline.readers, trips, result.path)
         for number, (trip, (low, high)) in enumerate(zip(trips, extremes, strict=True), start=1):
             rows.writerow((*trip.row(number), format_e8(low), format_e8(high)))
     (folder / "equity.npy").write_bytes(result.curve.npy())

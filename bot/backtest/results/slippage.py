@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
-from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.candle_readers import CandleReader
 from bot.model.events import FillEvent, GuardianMoved, Triggered
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import px_inside
@@ -32,33 +32,33 @@ INSIDE: Final = -1
 class PriceHistory:
     """The price of a market at an instant: its newest point, as the venue took it from the candles."""
 
-    __slots__ = ("_cursors", "_path")
+    __slots__ = ("_path", "_readers")
 
-    def __init__(self, cursors: Iterable[MarketCursor], path: str) -> None:
-        self._cursors = {cursor.coin: cursor for cursor in cursors}
+    def __init__(self, readers: Iterable[CandleReader], path: str) -> None:
+        self._readers = {reader.coin: reader for reader in readers}
         self._path = path
 
     def at(self, coin: str, ts: int) -> int | None:
         """Scaled 1e8; None before the first candle."""
-        cursor = self._cursors[coin]
-        row = bisect_right(cursor.ts, ts) - 1
+        reader = self._readers[coin]
+        row = bisect_right(reader.ts, ts) - 1
         if row < 0:
             return None
-        since = ts - cursor.ts[row]
-        if since < cursor.third_ms:
-            return round(cursor.open[row] * E8)
-        if since >= cursor.step_ms - 1:
-            return round(cursor.close[row] * E8)
-        o, high, low, _, _ = cursor.ints(row)
+        since = ts - reader.ts[row]
+        if since < reader.third_ms:
+            return round(reader.open[row] * E8)
+        if since >= reader.step_ms - 1:
+            return round(reader.close[row] * E8)
+        o, high, low, _, _ = reader.ints(row)
         high_first = self._path == "ohlc" or (self._path != "olhc" and abs(high - o) < abs(o - low))
-        return high if high_first == (since < 2 * cursor.third_ms) else low
+        return high if high_first == (since < 2 * reader.third_ms) else low
 
     def inside(self, coin: str, ts: int) -> int:
         """The price at an instant between two points of a bar."""
-        cursor = self._cursors[coin]
-        row = bisect_right(cursor.ts, ts) - 1
-        o, _, _, close, _ = cursor.ints(row)
-        return px_inside(o, close, ts - cursor.ts[row], cursor.step_ms)
+        reader = self._readers[coin]
+        row = bisect_right(reader.ts, ts) - 1
+        o, _, _, close, _ = reader.ints(row)
+        return px_inside(o, close, ts - reader.ts[row], reader.step_ms)
 
 
 class SlippageMeter:

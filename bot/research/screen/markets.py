@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment, hour_by_hour
 from bot.backtest.data.resampling import resample
-from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.candle_readers import CandleReader
 from bot.backtest.engine.options import PathPolicy, SessionOptions
 from bot.backtest.engine.timeline import timeline_of
 from bot.backtest.engine.warm_up_bars import columns_of, past_bars
@@ -84,7 +84,7 @@ class ScreenSetup:
 
     prices: ScreenPrices
     rules: ScreenRules
-    cursor: MarketCursor
+    reader: CandleReader
     # The candles of the strategy's interval.
     bars: Candles
     # row of `bars` -> the row of `prices` at whose close it decides; -1: none
@@ -105,12 +105,12 @@ class ScreenSetup:
     @cached_property
     def close_ms(self) -> Any:
         """The closes of the session's candles, unix ms."""
-        return self.prices.at_ms[self.cursor.first : self.cursor.end] + self.cursor.step_ms
+        return self.prices.at_ms[self.reader.first : self.reader.end] + self.reader.step_ms
 
     @cached_property
     def closes_usd(self) -> Any:
         """The closing prices, in USD."""
-        return self.prices.close[self.cursor.first : self.cursor.end] / E8
+        return self.prices.close[self.reader.first : self.reader.end] / E8
 
     @cached_property
     def hours(self) -> Any:
@@ -137,7 +137,7 @@ class ScreenSetup:
     @property
     def first(self) -> int:
         """The row of the first decision: the last that closed before the start, if the candles begin earlier."""
-        return max(0, self.cursor.first - 1)
+        return max(0, self.reader.first - 1)
 
 
 def ground_of(
@@ -148,27 +148,27 @@ def ground_of(
 
     (market,), interval = spec.strategy.markets, spec.interval
     timeline = timeline_of(candles, [BarSeries(market, interval)], options)
-    (cursor,) = timeline.cursors
-    if cursor.step:
+    (reader,) = timeline.readers
+    if reader.step:
         raise ConfigError("the screen begins at the open of a candle; choose --from so that it is one")
-    used = next(driver for driver in candles if driver.market == market and driver.step_ms == cursor.step_ms)
+    used = next(driver for driver in candles if driver.market == market and driver.step_ms == reader.step_ms)
     columns = [scaled_prices(column) for column in (used.open, used.high, used.low, used.close)]
     at_ms = np.frombuffer(used.at_ms, dtype=np.int64)
-    before = cursor.last_px(options.path)
-    px = int(columns[0][cursor.at]) if before is None else before
+    before = reader.last_px(options.path)
+    px = int(columns[0][reader.at]) if before is None else before
     listing = options.spec_of(listing_at(CATALOGUE[market], px).spec, px)
     bars = resample(used, interval, known_ms=timeline.end_ms)
     closes = np.frombuffer(bars.at_ms, dtype=np.int64) + bars.step_ms
-    rows = np.searchsorted(at_ms, closes - cursor.step_ms, side="right") - 1
+    rows = np.searchsorted(at_ms, closes - reader.step_ms, side="right") - 1
     closed = int(np.searchsorted(closes, timeline.start_ms, side="right"))
     # The daemon decides on the newest closed bar when it starts.
     if closed:
-        rows[closed - 1] = cursor.first - 1
+        rows[closed - 1] = reader.first - 1
     paid = hour_by_hour(rates.get(market, ()), timeline.start_ms, timeline.end_ms)
     return ScreenSetup(
         ScreenPrices(at_ms, *columns),
-        _rules(listing, cursor, options, paid, spec),
-        cursor,
+        _rules(listing, reader, options, paid, spec),
+        reader,
         bars,
         rows,
         timeline.start_ms,
@@ -187,7 +187,7 @@ def scaled_prices(column: Sequence[float]) -> Any:
 
 def _rules(
     spec: MarketSpec,
-    cursor: MarketCursor,
+    reader: CandleReader,
     options: SessionOptions,
     rates: Sequence[tuple[int, int]],
     strategy: StrategySpec,
@@ -198,7 +198,7 @@ def _rules(
     recorded = [(0, spec.funding_rate), *rates]
     lowest = min(tier.max_leverage for tier in market.tiers)
     return ScreenRules(
-        step_ms=cursor.step_ms,
+        step_ms=reader.step_ms,
         path=_PATHS[options.path],
         taker_rate=spec.taker_rate,
         half_spread=spec.half_spread,
@@ -283,7 +283,7 @@ def orders_of(ground: ScreenSetup, spec: StrategySpec, signals: Signals, codes: 
     import numpy as np
 
     rows = ground.decides[first : first + len(codes)]
-    (inside,) = np.nonzero((rows >= ground.first) & (rows < ground.cursor.end))
+    (inside,) = np.nonzero((rows >= ground.first) & (rows < ground.reader.end))
     by_row = np.zeros(len(ground.prices.at_ms), dtype=np.int8)
     by_row[rows[inside]] = codes[inside]
     bars = np.zeros(len(by_row), dtype=np.int64)

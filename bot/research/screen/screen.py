@@ -43,7 +43,7 @@ class Screened:
 
     def _trip(self, one: Mapping[str, int], entry_ms: int, exit_ms: int | None) -> RoundTrip:
         side = "long" if one["side"] > 0 else "short"
-        trip = RoundTrip(self.ground.cursor.coin, side, self.name, entry_ms, "market")
+        trip = RoundTrip(self.ground.reader.coin, side, self.name, entry_ms, "market")
         trip.size = trip.bought = one["size"]
         trip.entry_notional, trip.fees, trip.funding = one["entry_notional"], one["fees"], one["funding"]
         trip.fills = 1 + (exit_ms is not None)
@@ -60,7 +60,7 @@ class Screened:
         """The instants of the entries and of the exits, unix ms. None: the trade is open at the end."""
         import numpy as np
 
-        at_ms, step_ms = self.ground.prices.at_ms, self.ground.cursor.step_ms
+        at_ms, step_ms = self.ground.prices.at_ms, self.ground.reader.step_ms
         entry, out, step, kind = (self.rows[:, COLUMNS.index(name)] for name in _OF_INSTANTS)
         is_over = kind != OPEN_END
         exits = at_ms[np.where(is_over, out, entry)] + np.where(step < 3, step * (step_ms // 3), step_ms - 1)
@@ -77,7 +77,7 @@ class Screened:
         import numpy as np
 
         ground, rows = self.ground, self.rows
-        first, end = ground.cursor.first, ground.cursor.end
+        first, end = ground.reader.first, ground.reader.end
         cash, size, accrued = (np.zeros(end - first + 1) for _ in range(3))
         side, much, entry, out, kind = (rows[:, COLUMNS.index(name)] for name in _OF_CURVE)
         fees, funding, worth, paid = (
@@ -122,9 +122,9 @@ class Screened:
         # Only the last one can be open.
         del trades[int(np.count_nonzero(kind != OPEN_END)) :]
         prices = {
-            ground.cursor.coin: (
-                float(ground.prices.open[ground.cursor.first]) / E8,
-                float(ground.prices.close[ground.cursor.end - 1]) / E8,
+            ground.reader.coin: (
+                float(ground.prices.open[ground.reader.first]) / E8,
+                float(ground.prices.close[ground.reader.end - 1]) / E8,
             )
         }
         held_ms = sum(end_ms if out is None else out for out in exits) - sum(entries)
@@ -161,7 +161,7 @@ def screen(ground: ScreenSetup, spec: StrategySpec) -> Screened:
     out = np.zeros((int(np.count_nonzero(orders.codes & 3)), len(COLUMNS)), dtype=np.int64)
     rules = plain(rules_for(ground, signals))
     count, reason, row, balance = trades_of(
-        ground.walked, plain(orders), rules, ground.first, ground.cursor.end, ground.balance, out
+        ground.walked, plain(orders), rules, ground.first, ground.reader.end, ground.balance, out
     )
     why_not = None if reason == DONE else f"candle {row}: {REASONS[reason]}"
     return Screened(ground, strategy.name, out[:count], balance, why_not)

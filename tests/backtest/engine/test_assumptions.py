@@ -616,9 +616,9 @@ def test_a_backtest_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int,
         script=script,
         progress=lambda _done, _of: next(looks) < stopped_at - 1,
     )
-    cursor = one.test.exchange.cursors["BTC"]
+    reader = one.test.exchange.readers["BTC"]
     assert one.result.stats.is_partial
-    assert cursor.step or cursor.at == 2, "the stop is inside of a bar"
+    assert reader.step or reader.at == 2, "the stop is inside of a bar"
     assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
     assert one.result.left
 

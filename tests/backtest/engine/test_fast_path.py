@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bot.backtest.backtest import Backtest
-from bot.backtest.engine import market_cursor, progress
+from bot.backtest.engine import candle_readers, progress
 from bot.backtest.engine.driver import local
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import PATHS, Outage, SessionOptions
@@ -267,7 +267,7 @@ def test_several_markets_skipped_and_fed_with_limits_timers_and_outages_give_the
     worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Also where one market has no candle at an instant at which the others have one."""
-    monkeypatch.setattr(market_cursor, "BATCH_ROWS", 64)
+    monkeypatch.setattr(candle_readers, "BATCH_ROWS", 64)
     for world in range(base_seed, base_seed + worlds):
         _limited_markets(world)
 
@@ -306,7 +306,7 @@ def test_one_market_on_the_fast_path_and_on_the_slot_path_gives_the_same_events(
 
     Without it, one of the two sends each order as one request.
     """
-    monkeypatch.setattr(market_cursor, "BATCH_ROWS", 64)
+    monkeypatch.setattr(candle_readers, "BATCH_ROWS", 64)
     monkeypatch.setattr(progress, "CHUNK", 96)
     for world in range(base_seed, base_seed + worlds):
         _driven(world)

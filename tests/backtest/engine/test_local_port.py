@@ -28,8 +28,8 @@ from tests.backtest.builders import MINUTE_MS, START_MS, minutes, placing, ran, 
 def port() -> LocalPort:
     candles = [minutes(30)]
     timeline = timeline_of(candles, series_of(placing()(settings())), SessionOptions())
-    exchange = SimulatedExchange(timeline.cursors, SessionOptions(), start_ms=START_MS)
-    return LocalPort(exchange, timeline.series_cursors)
+    exchange = SimulatedExchange(timeline.readers, SessionOptions(), start_ms=START_MS)
+    return LocalPort(exchange, timeline.series_readers)
 
 
 def test_a_line_of_any_event_equals_the_wire_form_as_json():

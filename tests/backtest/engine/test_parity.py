@@ -20,8 +20,8 @@ import uvicorn
 
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles, load
+from bot.backtest.engine.candle_readers import CandleReader
 from bot.backtest.engine.driver import BacktestSession
-from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.timeline import series_of, timeline_of
@@ -55,13 +55,13 @@ class Remote:
         control: httpx.AsyncClient,
         wait: Any,
         account: Mapping[str, Any],
-        cursors: list[MarketCursor],
+        readers: list[CandleReader],
     ) -> None:
         self.client = client
         self.control = control
         self.wait = wait
         self.account = account
-        self.cursors = cursors
+        self.readers = readers
         self.count = 0
         self._beaten_ms = 0
 
@@ -69,20 +69,20 @@ class Remote:
         return NEVER
 
     def bands(self) -> Mapping[str, Calm]:
-        return {cursor.coin: NEVER for cursor in self.cursors}
+        return {reader.coin: NEVER for reader in self.readers}
 
-    def skip(self, cursor: MarketCursor, last: int) -> None:
-        self.advance(cursor.ts[last] + cursor.step_ms - 1)
+    def skip(self, reader: CandleReader, last: int) -> None:
+        self.advance(reader.ts[last] + reader.step_ms - 1)
 
-    def pass_bar(self, cursor: MarketCursor, row: int) -> None:
-        self.advance(cursor.ts[row] + cursor.step_ms - 1)
+    def pass_bar(self, reader: CandleReader, row: int) -> None:
+        self.advance(reader.ts[row] + reader.step_ms - 1)
 
     def advance(self, to_ms: int) -> None:
         answer = self.wait(self.control.post("/sandbox/v1/clock/advance", json={"toMs": to_ms}, headers=CONTROL))
         assert answer.status_code == 200, answer.text
-        for cursor in self.cursors:
-            while cursor.at < cursor.end and cursor.ts[cursor.at] + cursor.step_ms - 1 <= to_ms:
-                cursor.at += 1
+        for reader in self.readers:
+            while reader.at < reader.end and reader.ts[reader.at] + reader.step_ms - 1 <= to_ms:
+                reader.at += 1
         # Unknown before the request.
         self.count += 1
         if to_ms - self._beaten_ms >= BEAT_MS:
@@ -179,7 +179,7 @@ def over_a_wire(
     account = wait(opened())
     client = Client(base_url, account["apiKey"], transport=transport)
     timeline = timeline_of([candles], series_of(place(config)), options)
-    exchange = Remote(client, control, wait, account, timeline.cursors)
+    exchange = Remote(client, control, wait, account, timeline.readers)
     wait(client.account())
     session = BacktestSession(
         config,

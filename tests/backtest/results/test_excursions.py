@@ -34,7 +34,7 @@ def by_hand() -> Candles:
 
 
 def extremes(one: Ran) -> list[tuple[float, float]]:
-    found = extremes_of(one.result.timeline.cursors, one.result.trade_ledger.trips, one.result.path)
+    found = extremes_of(one.result.timeline.readers, one.result.trade_ledger.trips, one.result.path)
     return [(low / E8, high / E8) for low, high in found]
 
 
@@ -71,21 +71,21 @@ def test_a_trade_that_is_open_at_the_end_lasts_until_then() -> None:
 
 def test_extremes_of_many_trades_hold_their_fills_and_lie_within_their_bars() -> None:
     one = ran([minutes(3_000, seed=4)])
-    (cursor,) = one.result.timeline.cursors
+    (reader,) = one.result.timeline.readers
     trips = list(one.result.trade_ledger.trips)
     assert len(trips) > 30
     for trip, (low, high) in zip(trips, extremes(one), strict=True):
-        first, last = (bisect_right(cursor.ts, at) - 1 for at in (trip.entry_ms, trip.exit_ms or cursor.ts[-1]))
+        first, last = (bisect_right(reader.ts, at) - 1 for at in (trip.entry_ms, trip.exit_ms or reader.ts[-1]))
         assert low <= trip.entry_notional / trip.bought <= high
         assert not trip.sold or low <= trip.exit_notional / trip.sold <= high
         # a fill pays the spread, beyond the price
         around = 0.001 * high
-        assert min(cursor.low[first : last + 1]) - around <= low
-        assert high <= max(cursor.high[first : last + 1]) + around
+        assert min(reader.low[first : last + 1]) - around <= low
+        assert high <= max(reader.high[first : last + 1]) + around
         # Every bar between the first and the last is whole.
         if last > first + 2:
-            assert low <= min(cursor.low[first + 1 : last])
-            assert high >= max(cursor.high[first + 1 : last])
+            assert low <= min(reader.low[first + 1 : last])
+            assert high >= max(reader.high[first + 1 : last])
     assert all(before.entry_ms <= after.entry_ms for before, after in pairwise(trips))
 
 

@@ -133,11 +133,11 @@ def test_a_late_order_slips_from_its_price_point_and_not_from_the_open():
 
 
 def test_the_price_of_an_instant_is_that_of_the_newest_point():
-    from bot.backtest.engine.market_cursor import MarketCursor
+    from bot.backtest.engine.candle_readers import CandleReader
 
-    cursor = MarketCursor(candles((100.0, 103.0, 98.0, 101.0)), start_ms=START_MS, end_ms=START_MS + MINUTE_MS)
+    reader = CandleReader(candles((100.0, 103.0, 98.0, 101.0)), start_ms=START_MS, end_ms=START_MS + MINUTE_MS)
     times = (-1, 0, 19_999, 20_000, 39_999, 40_000, 59_998, 59_999, 500_000)
-    low_first = [PriceHistory([cursor], "adaptive").at("BTC", START_MS + ms) for ms in times]
+    low_first = [PriceHistory([reader], "adaptive").at("BTC", START_MS + ms) for ms in times]
     assert low_first == [None, *(px * 10**8 for px in (100, 100, 98, 98, 103, 103, 101, 101))]
-    high_first = [PriceHistory([cursor], "ohlc").at("BTC", START_MS + ms) for ms in times]
+    high_first = [PriceHistory([reader], "ohlc").at("BTC", START_MS + ms) for ms in times]
     assert high_first == [None, *(px * 10**8 for px in (100, 100, 103, 103, 98, 98, 101, 101))]

@@ -25,12 +25,12 @@ class Cheat(Strategy):
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         frame = sys._getframe()
-        while "cursor" not in frame.f_locals:
+        while "reader" not in frame.f_locals:
             assert frame.f_back is not None
             frame = frame.f_back
-        cursor = frame.f_locals["cursor"]
-        row = cursor.index_of(bar.at_ms) + 3
-        later = cursor.close[row] if row < len(cursor.close) else 0.0
+        reader = frame.f_locals["reader"]
+        row = reader.index_of(bar.at_ms) + 3
+        later = reader.close[row] if row < len(reader.close) else 0.0
         held = view.position(bar.market)
         if later > bar.close and not held:
             yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2, target_pct=3))

@@ -1,7 +1,7 @@
-"""Cursors: how far each market's candles (`MarketCursor`) and each series that strategies listen to (`SeriesCursor`)
+"""Readers: how far each market's candles (`CandleReader`) and each series that strategies listen to (`SeriesReader`)
 have come in a session.
 
-A cursor hands out what has passed and nothing later. It makes no decision.
+A reader hands out what has passed and nothing later. It makes no decision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAKE_BAR: Final = partial(tuple.__new__, Bar)
 Point = tuple[int, str, int, int, int, int, tuple[int, int] | None, int]
 
 
-class MarketCursor:
+class CandleReader:
     """The candles of one market.
 
     `at` is the first bar that is not over; `step` says how many of its four points are past.
@@ -191,15 +191,15 @@ class BarBatch:
         return map(_MAKE_BAR, zip(coins, self._at, *self._columns, strict=False))
 
 
-class SeriesCursor:
+class SeriesReader:
     """The closed bars of one series, as far as strategies have got them: the market's own candles, or coarser ones
     made of them.
     """
 
-    __slots__ = ("_ahead", "at", "candles", "cursor", "end", "interval", "next_close_ms", "step_ms")
+    __slots__ = ("_ahead", "at", "candles", "end", "interval", "next_close_ms", "reader", "step_ms")
 
-    def __init__(self, cursor: MarketCursor, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
-        self.cursor = cursor
+    def __init__(self, reader: CandleReader, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
+        self.reader = reader
         self.interval = interval
         # A market that ends early has no candles until the session ends.
         self.candles = resample(candles, interval, known_ms=end_ms)
@@ -214,7 +214,7 @@ class SeriesCursor:
 
     @property
     def is_base(self) -> bool:
-        return self.step_ms == self.cursor.step_ms
+        return self.step_ms == self.reader.step_ms
 
     def seek(self, row: int) -> None:
         """Make this row the next bar."""
@@ -236,7 +236,7 @@ class SeriesCursor:
             columns = columns_of(self.candles, self.at, min(self.end, self.at + BATCH_ROWS))
             if begin is not None:
                 begin(columns)
-            self._ahead = map(_MAKE_BAR, zip(repeat(self.cursor.coin), columns.at_ms, *columns[:-1]))
+            self._ahead = map(_MAKE_BAR, zip(repeat(self.reader.coin), columns.at_ms, *columns[:-1]))
             bar = next(self._ahead)
         row = self.at = self.at + 1
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
