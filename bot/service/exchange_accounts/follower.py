@@ -39,6 +39,8 @@ GOOD_SESSION_MS: Final = 60 * SECOND_MS
 HEALTH_EVERY_MS: Final = 15 * SECOND_MS
 # What a liquidation took is compared with standings that are so much newer.
 TAKEOVER_WAIT_MS: Final = 5 * SECOND_MS
+# The link looks an absent order up and reports its end; one that is absent for so long has no such report.
+ABSENT_WAIT_MS: Final = 10 * SECOND_MS
 # A difference counts when so many standings in a row show it: a standing may be older than the newest fill.
 DIFFERENCES_MIN: Final = 3
 
@@ -176,17 +178,21 @@ class ExchangeFollower:
                 self._machine.run(c.BookTakeover(account.id, report.liquidation_id, report.at_ms, coins, cash))
 
     def _end_absent_orders(self, account: VenueAccount) -> None:
-        """Once a session: end the orders that have ended while nobody listened."""
-        session = self._session
+        """End orders that the exchange does not list and whose end no report tells: they ended while nobody listened,
+        or went on under another id.
+        """
+        session, now_ms = self._session, self._machine.caught_ms
         is_whole = bool(session.standings) and set(session.standings) <= set(session.open_ids)
-        if session.has_swept or session.phase != "in_step" or not is_whole:
+        if session.phase != "in_step" or not is_whole:
             return
-        session.has_swept = True
         assert account.exchange is not None
         there = {order_id for ids in session.open_ids.values() for order_id in ids}
+        absent = [order_id for order_id in account.exchange.orders if order_id not in there]
+        session.absent_since = {order_id: session.absent_since.get(order_id, now_ms) for order_id in absent}
         at_ms = max(standing.at_ms for standing in session.standings.values())
-        for order_id in [known for known in account.exchange.orders if known not in there]:
-            self._machine.run(c.EndReportedOrder(account.id, order_id, at_ms, VENUE))
+        for order_id, since_ms in session.absent_since.items():
+            if now_ms - since_ms >= ABSENT_WAIT_MS:
+                self._machine.run(c.EndReportedOrder(account.id, order_id, at_ms, VENUE))
 
     def _compare(self, account: VenueAccount) -> None:
         """Compare cash and sizes with the newest standings. A standing may be older than the newest fill."""
@@ -254,7 +260,8 @@ class _Session:
         self.liquidations: list[LiquidationReport] = []
         # reports that came before there was an account
         self.early: list[AccountReport] = []
-        self.has_swept = False
+        # orders that the exchange does not list, and since when of our clock
+        self.absent_since: dict[str, int] = {}
         self.differing = 0
 
     def see(self, batch: Sequence[AccountReport]) -> None:

@@ -147,6 +147,25 @@ async def test_a_restart_books_what_happened_meanwhile_once(hyperliquid: LocalEx
         assert account_of(service).trade_seq == 4
 
 
+@pytest.mark.hyperliquid(accounts={ADDRESS: "100000"}, clock="real", switches={"trigger_oid": "new"})
+async def test_a_stop_that_fires_under_another_id_leaves_no_order_behind(
+    hyperliquid: LocalExchange, tmp_path: Path
+) -> None:
+    hand = await asyncio.to_thread(Hand, hyperliquid)
+    async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:
+        await until(lambda: is_in_step(service))
+        await asyncio.to_thread(hand.trade, 0.01)
+        stop: Any = {"trigger": {"triggerPx": 95_000, "isMarket": True, "tpsl": "sl"}}
+        await asyncio.to_thread(hand.sdk.order, "BTC", False, 0.01, 90_000, stop, True)
+        await until(lambda: len(account_of(service).orders) == 1 and size_of(service) == E8 // 100)
+        held = account_of(service).positions["BTC"]
+        assert account_of(service).orders[held.stop_oid or 0].trigger_px == 95_000 * E8
+        hyperliquid.price("BTC", 94_000)
+        await until(lambda: size_of(service) == 0)
+        await until(lambda: not account_of(service).orders)
+        assert cash_of(service) == hand.raw()
+
+
 OTHERS = [eth_account.Account.from_key("0x" + f"0{number}" * 32) for number in (2, 3)]
 # Its clock stands a minute before an hour, at which funding is paid, and near the real time, which nonces have.
 SOON_MS = (SystemClock().now_ms() // HOUR_MS + 1) * HOUR_MS - 60_000
