@@ -33,7 +33,7 @@ TRADES: Final = {
     "strategy": Column("Strategy", "words"),
     "entryMs": Column("Opened", "instant"),
     "size": Column("Size", "size", phone="drop"),
-    "entryPx": Column("CandleEntry", "px", phone="drop"),
+    "entryPx": Column("Entry", "px", phone="drop"),
     "exitPx": Column("Exit", "px", phone="drop"),
     "exitBy": Column("Exit by", "words"),
     "held": Column("Held", "seconds"),

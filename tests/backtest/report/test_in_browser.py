@@ -183,7 +183,24 @@ def test_the_script_shows_each_trade_as_the_page_does_without_it(
     shown = tab.evaluate(ROWS)
     rows = next(rows for rows in tables_of(mine) if rows[0][0] == "#" and "MFE" in rows[0])
     assert [[cell for cell, _, _ in row] for row in shown] == rows[1:101]
-    assert [label for _, _, label in shown[0]] == rows[0]
+    heads = [
+        "#",
+        "Market",
+        "Side",
+        "Strategy",
+        "Opened",
+        "Size",
+        "Entry",
+        "Exit",
+        "Exit by",
+        "Held",
+        "Costs",
+        "Result, USD",
+        "R",
+        "MAE",
+        "MFE",
+    ]
+    assert [label for _, _, label in shown[0]] == rows[0] == heads
     kinds = re.findall(r'<td data-label="([^"]+)" class="([^"]*)">', mine.split('id="trade-table"')[1])
     assert {(label, kind) for row in shown for _, kind, label in row if kind} <= set(kinds)
 
