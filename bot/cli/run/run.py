@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -178,6 +178,7 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     from bot.cli.run.run_daemon import play, stopped_by_signals
     from bot.errors import BotError, Exit
     from bot.runtime.liveness.systemd import is_managed
+    from bot.runtime.run_request import RunRequest
     from bot.runtime.shutdown import DaemonEnd, LeftBehind
 
     settings, config, held, tail, observer = run.settings, run.config, run.held, run.tail, run.observer
@@ -193,10 +194,13 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     stop, hangup = asyncio.Event() if observer is None else observer.stop, asyncio.Event()
     with stopped_by_signals(stop, lambda text: click.echo(text, err=True), hangup):
         account = settings.account
-        plays = partial(play, settings, stop=stop, held=held, tail=tail, config=config, reread=reread, hangup=hangup)
+        request = partial(
+            RunRequest, settings=settings, stop=stop, tail=tail, config=config, reread=reread, hangup=hangup
+        )
         if not account.embedded:
             assert account.api_key is not None, "the config demands a key for every other service"
-            return await plays(base_url=account.base_url, api_key=account.api_key, on_dashboard=say), ""
+            asked = request(base_url=account.base_url, api_key=account.api_key)
+            return await play(asked, held=held, on_dashboard=say), ""
         service = _service_of(settings)
         running, minted = await _started(settings, service, stop)
         if minted is None:
@@ -204,13 +208,11 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
         else:
             try:
                 async with nullcontext() if observer is None else observer.running(settings, service, running, minted):
-                    end = await plays(
-                        base_url=running.base_url,
-                        api_key=minted.api_key,
-                        embedded=service,
-                        on_ready=(lambda: None) if observer is None else observer.ready,
-                        on_dashboard=say if observer is None else observer.dashboard,
-                    )
+                    asked = request(base_url=running.base_url, api_key=minted.api_key)
+                    if observer is not None:
+                        asked = replace(asked, on_ready=observer.ready)
+                    on_dashboard = say if observer is None else observer.dashboard
+                    end = await play(asked, embedded=service, held=held, on_dashboard=on_dashboard)
             except BotError:
                 if service.is_alive():
                     click.echo(_goes_on(service), err=True)

@@ -10,19 +10,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import click
-from pydantic import SecretStr
 
 from bot.cli.run.dashboard_process import Served, dashboard_process
 from bot.cli.run.embedded_service import Embedded, RunningService
-from bot.config import Settings
 from bot.errors import Exit
 from bot.logs import log
 from bot.runtime import daemon
-from bot.runtime.control_plane.log_tail import Tail
 from bot.runtime.liveness.instance_lock import HeldDirectory
 from bot.runtime.liveness.memory import collect_at_rest
 from bot.runtime.run_request import RunRequest
@@ -30,25 +27,19 @@ from bot.runtime.shutdown import DaemonEnd
 
 
 async def play(
-    settings: Settings,
+    request: RunRequest,
     *,
-    base_url: str,
-    api_key: SecretStr,
-    stop: asyncio.Event,
     embedded: Embedded | None = None,
-    on_ready: Callable[[], None] = lambda: None,
     held: HeldDirectory | None = None,
-    tail: Tail | None = None,
-    config: Path | None = None,
-    reread: Callable[[], Settings] | None = None,
-    hangup: asyncio.Event | None = None,
     on_dashboard: Callable[[Served | str], None] = lambda _served: None,
 ) -> DaemonEnd:
-    """Run the daemon until `stop` is set, and restart its embedded service if it dies. While the service is down, the
-    daemon is DEGRADED.
+    """Run the daemon until `request.stop` is set, and restart its embedded service if it dies.
+
+    While the service is down, the daemon is DEGRADED.
 
     The dashboard of the config starts when the daemon is ready; `on_dashboard` gets it, or why there is none.
     """
+    settings, stop = request.settings, request.stop
     keeper = None if embedded is None else asyncio.create_task(embedded.keep_alive(_restarted), name="service-keeper")
     if keeper is not None:
         keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
@@ -58,23 +49,14 @@ async def play(
         ) as start_dashboard:
 
             def ready() -> None:
-                on_ready()
+                request.on_ready()
                 start_dashboard()
 
-            request = RunRequest(
-                settings=settings,
-                base_url=base_url,
-                api_key=api_key,
-                stop=stop,
-                on_ready=ready,
-                tail=tail,
-                config=config,
-                reread=reread,
-                hangup=hangup,
-                trouble=lambda: None if embedded is None else embedded.trouble,
-                at_rest=collect_at_rest,
-            )
-            return await daemon.run(request, held=held)
+            def trouble() -> str | None:
+                return None if embedded is None else embedded.trouble
+
+            watched = replace(request, on_ready=ready, trouble=trouble, at_rest=collect_at_rest)
+            return await daemon.run(watched, held=held)
     finally:
         if keeper is not None:
             keeper.cancel()

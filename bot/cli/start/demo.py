@@ -200,6 +200,7 @@ class Demo:
         from bot.clock import monotonic_ns
         from bot.errors import Exit
         from bot.runtime.control_plane.log_tail import FILE, Tail
+        from bot.runtime.run_request import RunRequest
 
         minted = await service.mint()
         output, tail = self._output, Tail(run.folder / FILE)
@@ -221,17 +222,16 @@ class Demo:
                 watchers = (
                     [asyncio.create_task(_ended(client, run.data, settings, output.counts, stop))] if run.data else []
                 )
-                end = await play(
-                    settings,
+                request = RunRequest(
+                    settings=settings,
                     base_url=running.base_url,
                     api_key=minted.api_key,
                     stop=stop,
-                    embedded=service,
-                    tail=tail,
                     on_ready=lambda: stop_after(span, stop),
+                    tail=tail,
                     config=run.folder / CONFIG,
-                    on_dashboard=output.dashboard,
                 )
+                end = await play(request, embedded=service, on_dashboard=output.dashboard)
                 for watcher in watchers:
                     watcher.cancel()
                     with contextlib.suppress(asyncio.CancelledError):

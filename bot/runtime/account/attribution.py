@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bot.clock import DAY_MS, utc_day_start_ms
 from bot.money import E8, decimal_of_e16, e8_rounded, e16_of_decimal
@@ -84,7 +84,7 @@ class Attribution:
         """The attribution that the last run wrote."""
         cursor = journal.events.cursor
         epoch = 0 if cursor is None else cursor.epoch
-        rows = [_row_of(*row) for row in journal.state.attribution_rows(epoch)]
+        rows = [_row_of(row) for row in journal.state.attribution_rows(epoch)]
         shares = [_share_of(*row) for row in journal.state.share_rows(epoch)]
         return cls(epoch=epoch, rows=rows, shares=shares, owner_of=owner_of, mark_at=mark_at, step_of=step_of)
 
@@ -266,17 +266,9 @@ class Attribution:
         self.rows_changed.add(name)
 
 
-def _row_of(
-    name: str,
-    fills: int,
-    fees: Amount,
-    funding: Amount,
-    realized: Amount,
-    lost: Amount,
-    day_ms: int,
-    base: Amount,
-    halted_ms: int,
-) -> TotalsRow:
+def _row_of(columns: Sequence[Any]) -> TotalsRow:
+    """The sums of a strategy from a row of the journal, whose columns stand as in TotalsRow."""
+    name, fills, fees, funding, realized, lost, day_ms, base, halted_ms = columns
     return TotalsRow(name, fills, _e16(fees), _e16(funding), _e16(realized), _e16(lost), day_ms, _e16(base), halted_ms)
 
 
