@@ -384,6 +384,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         yield f"              run bot explain {intent['id'][:12]}, check the account, then bot resume"
     yield _dead_man_line(told["heartbeat"])
     yield from _price_lines(told.get("prices"))
+    yield from _exchange_lines(told.get("service") or {})
     # A daemon of an older version does not send these fields.
     for alarm in told.get("alarms", ()):
         subject = f" {alarm['subject']}" if alarm["subject"] else ""
@@ -474,6 +475,15 @@ def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
         closed = "" if market["open"] else f"CLOSED FOR OPENINGS since {iso(market['since_ms'])}: {market['reason']}"
         if closed or dropped:
             yield f"  prices      {market['market']} {'; '.join(filter(None, (closed, dropped)))}"
+
+
+def _exchange_lines(service: Mapping[str, Any]) -> Iterable[str]:
+    """What the service knows of the account at the exchange that it follows."""
+    link = service.get("exchange_link")
+    if link == "in_step":
+        yield "  exchange    in step: everything until now is known"
+    elif link is not None:
+        yield f"  exchange    {link.upper()}: {service.get('exchange_reason') or 'no reason was told'}"
 
 
 def _money(told: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bot.money import E8, decimal_of_e8, e8_of_decimal
 from bot.runtime.account.entry_margin import EntryTerms
@@ -47,6 +47,18 @@ def _no_leverage(key: str) -> int | None:
 
 def _see_nothing(event: OrderChanged) -> None:
     """Look at no order."""
+
+
+class AccountPlace(NamedTuple):
+    """Where the account's money is. `environment` sandbox: play money.
+
+    `link`: what the service knows of the account at the exchange that it follows (away, behind, in_step), and the
+    `reason`; None: it follows none.
+    """
+
+    environment: str | None = None
+    link: str | None = None
+    reason: str | None = None
 
 
 class AccountState:
@@ -88,8 +100,7 @@ class AccountState:
         self.terms: dict[str, EntryTerms] = {}
         self.balance_e8 = 0
         self.epoch = 0
-        # "sandbox": play money
-        self.environment: str | None = None
+        self.place = AccountPlace()
         # What `unprotected` has answered last.
         self.bare: list[AccountPosition] = []
         # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
@@ -120,7 +131,9 @@ class AccountState:
             # A position from before a reset is not the one that is open in its market now.
             self.positions = {}
         self.epoch = snapshot.epoch
-        self.environment = snapshot.environment
+        followed = snapshot.exchange
+        link, reason = (None, None) if followed is None else (followed.link, followed.reason)
+        self.place = AccountPlace(snapshot.environment, link, reason)
         self.balance_e8 = e8_of_decimal(snapshot.balance_usd)
         self.positions = {
             position.coin: _position_of(position, self.positions.get(position.coin)) for position in snapshot.positions

@@ -210,6 +210,8 @@ def _account_changed(state: AccountState, event: AccountChanged) -> None:
             state.positions[position.market] = position._replace(leverage=event.leverage_to)
     elif event.subtype in ("transfer", "margin") and event.balance is not None:
         _gain(state, event.amount or 0, event.balance)
+    elif event.subtype == "link":
+        state.place = state.place._replace(link=event.state, reason=event.reason)
     elif event.subtype in ("created", "reset"):
         state.positions.clear()
         state.orders.clear()

@@ -122,6 +122,9 @@ METRICS: Final[Mapping[str, MetricText]] = {
     "pass_age_seconds": MetricText("gauge", "Since the newest pass ended."),
     "account_value_usd": MetricText("gauge", "Cash and unrealised profit."),
     "account_epoch": MetricText("gauge", "Resets of the account so far."),
+    "exchange_in_step": MetricText(
+        "gauge", "1 if the service knows everything of the account at the exchange that it follows; else 0."
+    ),
     "positions": MetricText("gauge", "Open positions."),
     "orders": MetricText("gauge", "Resting orders, with stops and targets."),
     "unprotected_positions": MetricText("gauge", "Own positions without a stop that need one."),
@@ -245,6 +248,8 @@ class Figures:
         unprotected = sum(kernel.run.requires_protection(position) for position in kernel.account.seen_unprotected())
         yield _family("account_value_usd", [((), account_state.equity_usd)])
         yield _family("account_epoch", [((), account_state.epoch)])
+        link = account_state.place.link
+        yield _family("exchange_in_step", [] if link is None else [((), float(link == "in_step"))])
         yield _family("positions", [((), len(account_state.positions))])
         yield _family("orders", [((), len(account_state.orders))])
         yield _family("unprotected_positions", [((), unprotected)])

@@ -63,7 +63,9 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "service": {
             "now_ms": clock.now_ms(),
             "speed": clock.speed,
-            "environment": account_state.environment,
+            "environment": account_state.place.environment,
+            "exchange_link": account_state.place.link,
+            "exchange_reason": account_state.place.reason,
             # The daemon follows a sandbox's clock.
             "skew_ms": None if clock.is_sandbox else clock.skew_ms,
         },

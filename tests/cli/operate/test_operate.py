@@ -142,6 +142,12 @@ def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is()
     assert look._profit(told).startswith("today -1.25 USD, total -15.00 USD (")
     assert look._money(told) == ", REAL MONEY (production)"
     assert look._money({"service": {"environment": None}}) == ""
+    for link, line in (
+        ({}, []),
+        ({"exchange_link": "in_step"}, ["  exchange    in step: everything until now is known"]),
+        ({"exchange_link": "away", "exchange_reason": "no answer"}, ["  exchange    AWAY: no answer"]),
+    ):
+        assert list(look._exchange_lines(link)) == line
     for environment, text in (
         ("sandbox", ", play money"),
         ("local", ", play money of a local exchange"),

@@ -17,7 +17,7 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.positions import AccountGuardian
 from bot.runtime.passes.bar_feed import BarFeed
 from bot.service.bodies import event_bodies
-from bot.venue.model.commands import SeeMargins
+from bot.venue.model.commands import SeeLink, SeeMargins
 from bot.venue.model.state import ExchangePosition
 from bot.wire import BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
 from tests.builders import VenueDriver, market, order
@@ -108,6 +108,16 @@ def test_transfers_and_moved_margin_of_an_exchange_account_keep_balance_and_valu
         assert folded.balance_e8 == account.balance
         margin = sum(position.margin for position in account.positions.values())
         assert folded.value_offset_usd == pytest.approx(margin / E8)
+
+
+def test_the_link_of_a_followed_account_is_folded() -> None:
+    follower, folded = Follower(), AccountState()
+    told = []
+    for command in (adopt(0), SeeLink(NAME, "in_step"), SeeLink(NAME, "away", "no answer")):
+        for event in follower.take(command)[0].events:
+            fold_event(folded, folded_form(Event.model_validate(event_bodies.event(event))))
+            told.append((folded.place.link, folded.place.reason))
+    assert told == [(None, None), ("in_step", None), ("away", "no answer")]
 
 
 async def test_each_difference_from_a_snapshot_is_named() -> None:
