@@ -150,7 +150,7 @@ def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapsho
         problem = f"no answer within {setup.timeout_s:g} s"
     except ModelHTTPError as error:
         problem, is_billed = f"the model's server answers {error.status_code}", False
-    except Exception as error:  # noqa: BLE001 - whatever a model does, its strategy skips the turn
+    except Exception as error:  # noqa: BLE001 - after any failure of a model, its strategy skips the turn
         reason = cause_of(error, BoundBroken) or error
         problem = f"{type(reason).__name__}: {one_line(redact_text(str(reason)), PROBLEM_MAX)}"
     used = usage.input_tokens + usage.output_tokens

@@ -77,9 +77,10 @@ class Inputs:
         chance: Chance | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`params` are values by (strategy, param), each as in YAML.
+        """Read and check the config and its data.
 
-        `report` gets a line for each file that is left out.
+        `params` sets params of strategies: the value, as YAML text, by (strategy, param). `report` gets a line for each
+        file that is left out.
         """
         self.config = config
         self.config_text = text_of(config)

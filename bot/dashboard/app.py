@@ -35,7 +35,7 @@ REPORT_POLICY: Final = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
     " blob:; font-src data:"
 )
-# open pages; those at one address share their renderings
+# limit of open pages; pages that are open at the same address are rendered only once
 STREAMS_MAX: Final = 100
 ADDRESSES: Final = (
     ("/", "overview"),

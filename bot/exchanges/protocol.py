@@ -305,7 +305,7 @@ class ExchangePlugin(LiveSource, Protocol):
     """What a plug-in of the entry point group `bot.exchanges` offers. It runs inside the link process."""
 
     def account(self, address: str, cursor: FillCursor | None) -> AsyncIterator[Sequence[AccountReport]]:
-        """Reports of an account for ever, each once. Without a cursor: from now on.
+        """Stream the reports of an account, each once, without an end. Without a cursor, the reports begin now.
 
         Fills of a market come in the order in which they happened, except those that a later read brings: a lost pair
         that leaves the position as it was breaks no chain.

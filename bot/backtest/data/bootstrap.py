@@ -86,7 +86,8 @@ def _made(
         return series.slice(None, end_ms)
     columns: tuple[Any, ...] = tuple(column[:last] for column in series.columns)
     rows = {at: row for row, at in enumerate(at_ms[lowest:last], lowest)}
-    # A market without a candle at its source, closed there or with a gap, takes a run of its own candles instead.
+    # If a market has no candle at the source time (it was closed, or there is a gap), it takes consecutive candles of
+    # its own, from a random place.
     chance, run, run_block = Random(f"{seed}:{series.market}:{series.interval}"), lowest, -1
     for row in range(lowest, last):
         slot_ms = at_ms[row] - at_ms[row] % step_ms

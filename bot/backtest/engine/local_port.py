@@ -286,7 +286,7 @@ def _context(*, is_order: bool) -> Context:
 
 
 def _text(value: float) -> str:
-    """A price of the data as amount text."""
+    """The amount text of a price or volume of a candle, with at most 8 decimals."""
     text = f"{value:.8f}".rstrip("0").rstrip(".")
     return text or "0"
 

@@ -127,8 +127,10 @@ class Stepper:
             self.fire_timers(at_ms)
 
     def _decide_all(self, due: Sequence[tuple[BarSeries, Bar]]) -> bool:
-        """Decide on each bar. With latency, decide on all of them before an order of any is sent: no strategy may know
-        yet what happens meanwhile.
+        """Decide on each bar, and send the orders of each decision.
+
+        With latency, all decisions come before the first order is sent, because no strategy may know what happens
+        during the latency.
 
         True: a timer or a daily loss limit falls on this instant, so `fire_timers` must follow."""
         if not self.latency_ms:

@@ -205,9 +205,7 @@ def _of_market(
 
 
 def _multipliers(market: VenueMarket, *, is_funded: bool) -> Iterator[str]:
-    """How the venue changes the listing's figures by size, hours and price, and how far from the mid an order may
-    fill.
-    """
+    """Sentences on the figures that depend on size, opening hours or price, and on how far from the mid orders fill."""
     spec, of = market.spec, " of the payout" if market.spec.margin_mode == "full" else ""
     if spec.hours is not None:
         wider = f"the spread is {CLOSED_DEPTH} times as wide, {2 * CLOSED_DEPTH * spec.half_spread / E8 * BPS:.4g} bps"

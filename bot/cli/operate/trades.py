@@ -84,7 +84,7 @@ def _summary(rows: Sequence[Mapping[str, Any]], shown: int) -> str:
 def trade_rows(place: Place) -> list[dict[str, Any]]:
     """Every trade of the journal as a row of `round_trips.COLUMNS`, in the order of their ends; open ones last.
 
-    What the journal may lack is said on standard error.
+    If the journal may lack trades, a line on standard error says why.
     """
     from bot.runtime.journal import queries
     from bot.runtime.journal.round_trips import TYPES, trips

@@ -448,7 +448,7 @@ def service_prices(settings: Settings) -> tuple[str, ...]:
 
 
 def service_markets(settings: Settings) -> tuple[str, ...]:
-    """The markets that a config lists, with the symbols that it names for its only source."""
+    """The markets that a config lists: `MARKET=SYMBOL` if its one price source gives a symbol, else `MARKET`."""
     prices = settings.account.prices
     named = {} if prices is None or isinstance(prices, tuple) else prices.markets
     return (

@@ -149,7 +149,7 @@ class ExchangeLink:
                     self._send({"cancel": number})
 
     async def account(self, address: str, cursor: FillCursor | None = None) -> AsyncIterator[list[AccountReport]]:
-        """Reports of an account for ever."""
+        """Stream the reports of an account, without an end."""
         given = None if cursor is None else asdict(cursor)
         async for reports in self.stream("account", address=address, cursor=given):
             yield reports

@@ -28,7 +28,7 @@ class RawAccount:
         self.sums[cause] = self.sums.get(cause, 0) + amount
 
     def fill(self, coin: str, *, buy: bool, px: int, size: int, fee: int) -> None:
-        """Book one execution: raw USD falls by price times size of a purchase, and by the fee."""
+        """Book one execution: a purchase lowers raw USD by price times size, a sale raises it; the fee lowers it."""
         notional, rest = divmod(px * size, E8)
         assert rest == 0 and notional % MICRO == 0, (coin, px, size)
         assert fee % MICRO == 0, fee

@@ -211,7 +211,7 @@ def milliseconds(body: Mapping[str, Any], default: int | None = None) -> int:
 
 
 def state(exchange: Exchange) -> Json:
-    """What a test wants to see at a glance."""
+    """The state of the exchange for a test: time, network, switches, prices, accounts, liquidator and block."""
     return {
         "now": exchange.now_ms,
         "network": exchange.network,

@@ -233,9 +233,10 @@ async def _send_by(journal: Journal, settings: Settings, failed: Notice, *, now_
 
 @contextlib.asynccontextmanager
 async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Send notices while the block runs, and the waiting ones at its end until END_S after `stop` was set.
+    """Send notices while the block runs.
 
-    Unsent ones stay in the outbox.
+    When the block ends, the waiting notices are sent until END_S after `stop` was set, but for at least FLUSH_S.
+    Notices that are not sent by then stay in the outbox.
     """
     if notifier is None:
         yield

@@ -76,7 +76,7 @@ class OrderSearch:
                 maybe_ours = maybe_ours or (_may_be_ours(trade, intent) and not is_accepted)
             before = page.next_before
             if before is None or (page.trades and _is_older(page.trades[-1], intent)):
-                # A service that has never shown a key may list our order without its key.
+                # Until the service has shown one of our keys, it may list our order without its key.
                 return SearchResult(None, is_proof=self.account_state.keys_proven or not maybe_ours)
         return SearchResult(None, is_proof=False)
 

@@ -54,7 +54,7 @@ PR_SET_DUMPABLE: Final = 4
 class HeartbeatOrders(NamedTuple):
     """The one line on stdin.
 
-    `lengths` are a BeatTiming's; `fence` names the run of the daemon to send heartbeats for.
+    `lengths` holds the fields of a BeatTiming, in order. `fence` names the run of the daemon to send heartbeats for.
     """
 
     host: str

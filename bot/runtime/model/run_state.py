@@ -30,7 +30,7 @@ class RunState:
     # Service time from which an order that is not in the journal is foreign, even with a key like ours.
     alone_since_ms: int = 0
     # The last pass had no time left after it had asked for events and bars, because such questions hang. The next pass
-    # asks for none before exits and stops, which would wait for ever.
+    # sends exits and stops before it asks, so that they do not wait for the answers.
     is_starved: bool = False
     # real time at the end of the newest pass
     pass_ended_ms: int = 0

@@ -94,6 +94,6 @@ def reply_to(question: Question) -> Reply:
     began_ns = monotonic_ns()
     try:
         answered = question.answer()
-    except BaseException as error:  # noqa: BLE001 - whatever a model does, its strategy skips the turn
+    except BaseException as error:  # noqa: BLE001 - after any failure of a model, its strategy skips the turn
         answered = Answered(None, redact_text(f"{type(error).__name__}: {error}")[:500])
     return Reply(question.cause, question.asked_ms, question.key, answered, (monotonic_ns() - began_ns) // 1_000_000)

@@ -77,12 +77,12 @@ class Call(NamedTuple):
     places: Mapping[str, str]
 
     def read(self, model: type[R]) -> R:
-        """The body as the model that its operation names."""
+        """The request's body, as an instance of the model that its operation declares."""
         assert isinstance(self.body, model)
         return self.body
 
     def ask(self, model: type[R]) -> R:
-        """The query as the model that its operation names."""
+        """The request's query, as an instance of the model that its operation declares."""
         assert isinstance(self.query, model)
         return self.query
 

@@ -170,7 +170,7 @@ class LiveMarket:
     def _take_depth(self, depth: Depth) -> None:
         """Give the venue's book the shape of the exchange's.
 
-        Where no quotes come because no price changes, the book shows that the price still holds.
+        If no quote came for QUIET_MS because the price did not change, the best prices of the book count as a quote.
         """
         now_ms = self._machine.catch_up()
         listed = self._machine.state.markets[self.coin]

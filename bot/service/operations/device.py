@@ -162,7 +162,7 @@ class DeviceOperations(KeyOperations):
             raise OperationRefused(refusal, None, {"Retry-After": str(pace.interval)})
         return pace.interval
 
-    # ── Requests of the person
+    # ── Requests of the person who approves or denies a device
     # ──────────────────────────────────────────────────────────────────────────────────────────
 
     def find_device(self, user_code: str, ip: str) -> Grant:

@@ -52,7 +52,7 @@ class QuietMarks:
         return default if coin in self.quotes else self.marks.pop(coin, default)
 
     def drain(self) -> list[SetMarks | SetQuotes]:
-        """Return the commands that log all marks and quotes, and remove these."""
+        """Clear the held marks and quotes, and return the commands that log them."""
         commands: list[SetMarks | SetQuotes] = []
         if self.quotes:
             commands.append(

@@ -140,7 +140,7 @@ def _over(plan: VenuePlan) -> Refusal | None:
     if plan.state == "refused":
         return Refusal("plan_stale", "this plan's confirm was refused before", fix={"action": "replan"})
     if plan.state == "armed":
-        return Refusal("plan_stale", "this plan's token has armed a schedule", fix={"action": "replan"})
+        return Refusal("plan_stale", "this plan was already used to arm a schedule", fix={"action": "replan"})
     return None
 
 

@@ -1,4 +1,4 @@
-"""A preview: the answer of a dry run, and what an order is executed by."""
+"""The preview of an order. A dry run returns its figures; the execution of the order uses the same figures."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class AccountFeed:
     # ── Connection ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def up(self, now_ms: int) -> list[AccountReport]:
-        """A socket tells everything from now on; what was before it may be missing."""
+        """A socket is connected: no change of the account is missed from now on, but earlier changes may be missing."""
         self._standing_ms, self._repair_ms, self._has_differed = now_ms, None, False
         return self._enter("behind", now_ms, "connected; fills since the last read are being read")
 

@@ -205,7 +205,7 @@ class Hyperliquid:
     # ── Accounts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def account(self, address: str, cursor: FillCursor | None) -> AsyncIterator[list[AccountReport]]:
-        """Reports of an account for ever."""
+        """Stream the reports of an account, without an end."""
         account = HyperliquidAccount(RankedSource(self._requests, Rank.REPAIR), address)
         reader = AccountReader(account, self._clock, cursor)
         await reader.prepare()

@@ -51,7 +51,7 @@ class MarketFeed:
             candle.end()
 
     def up(self, now_ms: int) -> None:
-        """A socket tells everything from now on."""
+        """A socket is connected: from now on no change of the market is missed."""
         self._is_up = True
         self._begin(now_ms)
 
