@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from bot.cli.common.shared_options import json_option
 from bot.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ WAIT_SECONDS: Final = 2.0
 @click.option(
     "--db", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Database of the service; only read."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 def audit(db: Path, as_json: bool) -> int:
     """Compare the books of each account of a service with their own sums, and with the exchange that it follows.
 

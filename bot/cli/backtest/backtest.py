@@ -15,6 +15,7 @@ import click
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.summary import _bar, summary_lines
 from bot.cli.common.param_types import Duration, reserved
+from bot.cli.common.shared_options import json_option
 
 if TYPE_CHECKING:
     from bot.backtest.inputs import Inputs
@@ -97,7 +98,7 @@ CUTS: Final = 5
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where results go."
 )
-@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object on standard output.")
+@json_option("The summary as one JSON object on standard output.")
 def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     """Run the daemon of CONFIG over recorded candles, in simulated time."""
     import json

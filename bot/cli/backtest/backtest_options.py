@@ -15,6 +15,7 @@ import click
 from bot.cli.backtest.rule_options import rules_of
 from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, ParamValue, SettledParam, Sided
+from bot.cli.common.shared_options import LOTS, MAKER_FEES
 from bot.cli.data.accept_flags import accepted, accepting
 
 if TYPE_CHECKING:
@@ -63,13 +64,7 @@ _MARKET = (
     click.option(
         "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
     ),
-    click.option(
-        "--maker-fee",
-        "maker_fees",
-        type=Sided("rate", "rate", signed=True),
-        multiple=True,
-        help="Maker fee: 0.02%, or a rebate: -0.01%.",
-    ),
+    MAKER_FEES,
     click.option(
         "--spread",
         "spreads",
@@ -91,7 +86,7 @@ _MARKET = (
         multiple=True,
         help="Grid of prices: 0.1. Default: the service's five figures.",
     ),
-    click.option("--lot", "lots", type=Sided("size", "size"), multiple=True, help="Grid of sizes: 0.001."),
+    LOTS,
     click.option(
         "--fees-of",
         "fees_of",

@@ -12,6 +12,7 @@ import click
 from bot import terminal
 from bot.cli.backtest.backtest_options import WITHOUT_RUN, inputs_of, market_options
 from bot.cli.common.param_types import reserved
+from bot.cli.common.shared_options import WORKERS, json_option
 from bot.cli.common.text_table import screen_width, table_lines
 from bot.number_text import signed_usd, usd
 
@@ -63,7 +64,7 @@ end of the shock, or of the world; below 0, less."""
     show_default=True,
     help="Length of a world, in bars of the shortest interval.",
 )
-@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
+@WORKERS
 @click.option("--steps", is_flag=True, help="Print what happened in each world, step by step.")
 @click.option(
     "--junit",
@@ -74,7 +75,7 @@ end of the shock, or of the world; below 0, less."""
     help="Write JUnit XML, one test case a world.",
 )
 @market_options
-@click.option("--json", "as_json", is_flag=True, help="All outcomes as one JSON object on standard output.")
+@json_option("All outcomes as one JSON object on standard output.")
 def drill(
     config: Path,
     *,

@@ -13,6 +13,7 @@ import click
 from bot.cli.backtest.rule_options import rules_of
 from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Amount, Duration, Instant, Sided, reserved
+from bot.cli.common.shared_options import LOTS, MAKER_FEES, json_option
 from bot.cli.data.accept_flags import accepted, accepting
 from bot.words import many
 
@@ -85,20 +86,14 @@ SHOWN_MAX: Final = 60
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the sandbox's."
 )
-@click.option(
-    "--maker-fee",
-    "maker_fees",
-    type=Sided("rate", "rate", signed=True),
-    multiple=True,
-    help="Maker fee: 0.02%, or a rebate: -0.01%.",
-)
+@MAKER_FEES
 @click.option("--spread", "spreads", type=Sided("rate", "bps"), multiple=True, help="Best ask over best bid: 2bps.")
 @click.option("--depth", "depths", type=Sided("usd", "usd"), multiple=True, help="USD on the first of twenty levels.")
 @click.option("--tick", "ticks", type=Sided("price", "price"), multiple=True, help="Grid of prices: 0.1.")
-@click.option("--lot", "lots", type=Sided("size", "size"), multiple=True, help="Grid of sizes: 0.001.")
+@LOTS
 @click.option("--funding", "funding", multiple=True, metavar="FILE", help="Recorded rates (ts,rate).")
 @accepting
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on standard output.")
+@json_option("Everything as one JSON object on standard output.")
 def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> int:
     """Run recorded trading again on candles, and explain each decision and fill that differs."""
     import json

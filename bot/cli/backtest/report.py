@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.cli.common.shared_options import OPEN, json_option
 from bot.cli.common.text_table import screen_width, table_lines
 from bot.number_text import duration_ms, usd
 from bot.words import many
@@ -51,8 +52,8 @@ so later changes to them have no effect here. `bot replay RUN` runs again with t
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file of the page. Default: report.html in RUN."
 )
-@click.option("--open", "shown", is_flag=True, help="Show the page in the browser.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON and write no page.")
+@OPEN
+@json_option("Print the figures as JSON and write no page.")
 def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Write a run's page: config, equity, trades on their candles, months, drawdowns, risk, costs and assumptions."""
     from bot.backtest.report.derived import derived_as_json
@@ -72,8 +73,8 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page to this file.")
-@click.option("--open", "shown", is_flag=True, help="Show the page in the browser.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@OPEN
+@json_option("Print as JSON.")
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and the differences in config, code and data."""
     from bot.backtest.report.run_diff import compared, differences, names_of, side_by_side, unexplained

@@ -18,6 +18,7 @@ from bot import terminal
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
+from bot.cli.common.shared_options import WORKERS, json_option
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def sweep() -> None:
     show_default=True,
     help="How many of the best --screen runs again.",
 )
-@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
+@WORKERS
 @click.option(
     "--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786."
 )
@@ -172,7 +173,7 @@ def sweep() -> None:
 @click.option("--study", "name", default=None, metavar="NAME", help="Default: the config's name.")
 @_storage_option
 @backtest_options
-@click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
+@json_option("The ranking as one JSON object on standard output.")
 def run(
     config: Path,
     *,
@@ -313,7 +314,7 @@ def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[
     metavar="FILE",
     help="Write a page (HTML) that needs no network.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
+@json_option("The ranking as one JSON object on standard output.")
 def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path | None, as_json: bool) -> int:
     """Show the trials of STUDY: the best and their neighbours, the Pareto front, what matters, a map of two params."""
     from bot.cli.common.files import PRIVATE, write_atomic
@@ -338,7 +339,7 @@ def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path 
 @click.argument("name", metavar="STUDY")
 @_storage_option
 @click.option("--trust-paths", is_flag=True, help="Read also what the study names outside of this folder or by a link.")
-@click.option("--json", "as_json", is_flag=True, help="The look as one JSON object on standard output.")
+@json_option("The look as one JSON object on standard output.")
 def holdout(name: str, *, storage: str, trust_paths: bool, as_json: bool) -> int:
     """Look at the holdout of STUDY: run its best trial there, and record the look."""
     import json

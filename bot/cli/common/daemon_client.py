@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from bot.cli.common.shared_options import STATE_DIR
 from bot.errors import BotError, ConfigError, Declined, Exit, JournalError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -122,13 +123,7 @@ def of_journal(place: Place, path: str, query: Mapping[str, Any], of_file: Calla
 def where(command: F) -> F:
     """Add the options --config and --state-dir, which say which daemon a command means."""
     for option in (
-        click.option(
-            "--state-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=None,
-            metavar="DIR",
-            help="The daemon's state directory.",
-        ),
+        STATE_DIR,
         click.option(
             "--config",
             type=click.Path(path_type=Path, dir_okay=False),

@@ -15,6 +15,7 @@ import click
 
 from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Group, Instant
+from bot.cli.common.shared_options import INTERVAL, json_option
 from bot.cli.data.accept_flags import accepted, accepting
 from bot.cli.data.candle_source import _newest_or_why, client_of
 from bot.cli.data.history import PullOptions, pull_history, update
@@ -139,7 +140,7 @@ Candles and funding rates of each source that `bot data pull --from` recorded ar
 filled. Exit codes as of `pull`.
 """
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+_JSON = json_option("Print JSON instead of text.")
 _STORE = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
@@ -436,7 +437,7 @@ def _store_here() -> Path:
 
 @data.command("gen", epilog=GEN)
 @click.argument("market")
-@click.option("--interval", default="1m", show_default=True, metavar="1m", help="1m, 5m, 15m, 1h, 4h or 1d.")
+@INTERVAL
 @click.option("--from", "start_ms", type=Instant(), required=True, metavar="DATE", help="The first day, UTC.")
 @click.option("--days", type=int, required=True, metavar="N", help="How many days.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other candles.")
@@ -594,7 +595,7 @@ def _refuse(unread: Sequence[ConfigError]) -> None:
 
 @data.command("pull", epilog=PULL)
 @click.argument("markets", nargs=-1, required=True, metavar="MARKET...")
-@click.option("--interval", default="1m", show_default=True, metavar="1m", help="1m, 5m, 15m, 1h, 4h or 1d.")
+@INTERVAL
 @click.option(
     "--config",
     "config_file",

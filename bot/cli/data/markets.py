@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.cli.common.shared_options import json_option
 from bot.cli.common.text_table import screen_width, table_lines
 from bot.words import meant_markets
 
@@ -61,7 +62,7 @@ class MarketRow:
 @click.command(epilog=EPILOG)
 @click.argument("source", required=False)
 @click.argument("search", required=False)
-@click.option("--json", "as_json", is_flag=True, help="All figures as one JSON object.")
+@json_option("All figures as one JSON object.")
 def markets(source: str | None, search: str | None, *, as_json: bool) -> int:
     """List the markets of SOURCE (ccxt:EXCHANGE) whose names contain SEARCH.
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from bot.cli.common.param_types import Duration
+from bot.cli.common.shared_options import json_option
 from bot.errors import Exit
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def is_server(url: str) -> bool:
 def account_options(command: F) -> F:
     """The options that say which account is read."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        json_option("Print one JSON object."),
         click.option(
             "--url", type=Url(), default=None, metavar="URL", help="Another server, such as a local exchange."
         ),

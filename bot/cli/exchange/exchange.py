@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from bot.cli.common.param_types import ClockParam, Group, speed_of
+from bot.cli.common.shared_options import HOST, json_option
 from bot.cli.exchange.account import check, status
 from bot.cli.exchange.watch import watch
 
@@ -40,7 +41,7 @@ exchange.add_command(watch)
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=3001, show_default=True, help="Port; 0 takes a free one."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@HOST
 @click.option(
     "--network",
     type=click.Choice(["testnet", "mainnet"]),
@@ -73,7 +74,7 @@ exchange.add_command(watch)
     help="Perform the actions of so many milliseconds together, in the exchange's order; its blocks take about 70.",
 )
 @click.option("--list-switches", is_flag=True, help="List the switches and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object.")
+@json_option("Print the address as one JSON object.")
 def local(
     port: int,
     host: str,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bot.cli.common.daemon_client import where
+from bot.cli.common.shared_options import json_option, yes_option
 from bot.plain_text import one_line
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ more than 0.5 %.
 
 @click.group(invoke_without_command=True, epilog=EPILOG)
 @where
-@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+@json_option("Data instead of a table.")
 @click.pass_context
 def approvals(ctx: click.Context, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """List the entries that wait for a person; approve or refuse one."""
@@ -55,8 +56,8 @@ def approvals(ctx: click.Context, config: Path | None, state_dir: Path | None, *
 @approvals.command(epilog="\b\nExample:\n  bot approvals approve MZXW6YTB --yes\n")
 @click.argument("name", metavar="ID")
 @where
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON. Never asks; needs --yes.")
+@yes_option()
+@json_option("The result as JSON. Never asks; needs --yes.")
 def approve(name: str, config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
     """Agree to the entry ID (or its first letters); the daemon sends it."""
     from bot.cli.common.daemon_client import find
@@ -68,8 +69,8 @@ def approve(name: str, config: Path | None, state_dir: Path | None, *, yes: bool
 @click.argument("name", metavar="ID")
 @where
 @click.option("--reason", default=None, help="Kept in the journal, for bot explain.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON. Never asks; needs --yes.")
+@yes_option()
+@json_option("The result as JSON. Never asks; needs --yes.")
 def refuse(
     name: str, config: Path | None, state_dir: Path | None, reason: str | None, *, yes: bool, as_json: bool
 ) -> int:

@@ -20,6 +20,7 @@ import click
 
 from bot import __version__
 from bot.cli.common.daemon_client import NotRunning, Place, Silent, where
+from bot.cli.common.shared_options import json_option
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import sync, write_private
 
@@ -90,7 +91,7 @@ class Manifest:
 @click.command("backup", epilog=EPILOG)
 @click.argument("dest", metavar="FOLDER", type=click.Path(path_type=Path))
 @where
-@click.option("--json", "as_json", is_flag=True, help="The manifest as one JSON object.")
+@json_option("The manifest as one JSON object.")
 def backup(dest: Path, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Copy journal, embedded service, config and strategies of a daemon into a new FOLDER, also while it runs."""
     from bot.cli.common.daemon_client import find

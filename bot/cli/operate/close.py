@@ -13,6 +13,7 @@ import click
 
 from bot.cli.common.daemon_client import NotRunning, find, where
 from bot.cli.common.param_types import Fraction
+from bot.cli.common.shared_options import json_option, yes_option
 from bot.errors import BotError, Exit
 from bot.words import meant_market
 
@@ -32,8 +33,8 @@ everything at the service. Exit 0: closed; 5: sent, and not confirmed yet; 7: th
 @click.argument("market")
 @where
 @click.option("--fraction", type=Fraction(), default="1", metavar="0.5", help="Part of the position.  [default: all]")
-@click.option("--yes", is_flag=True, help="Do not ask, also on a terminal.")
-@click.option("--json", "as_json", is_flag=True, help="The daemon's answer as JSON.")
+@yes_option("Do not ask, also on a terminal.")
+@json_option("The daemon's answer as JSON.")
 def close(
     market: str, config: Path | None, state_dir: Path | None, fraction: Decimal, *, yes: bool, as_json: bool
 ) -> int:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from bot.cli.common.shared_options import STATE_DIR, json_option
+
 if TYPE_CHECKING:
     from bot.cli.common.daemon_client import Place
     from bot.dashboard.server import RunningDashboard
@@ -30,13 +32,7 @@ already, the command prints a new link for it and ends. Without --control it onl
 
 @click.command(epilog=EPILOG)
 @click.argument("config", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    metavar="DIR",
-    help="The daemon's state directory.",
-)
+@STATE_DIR
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="On 127.0.0.1; 0 takes a free one."
 )
@@ -52,7 +48,7 @@ already, the command prints a new link for it and ends. Without --control it onl
     help="The folder of backtests.",
 )
 @click.option("--link", "only_link", is_flag=True, help="Print a new link for the dashboard that runs, and end.")
-@click.option("--json", "as_json", is_flag=True, help="The address and the link as one JSON object.")
+@json_option("The address and the link as one JSON object.")
 @click.option("--of-run", is_flag=True, hidden=True, help="`bot run` starts it so: the next run may take its place.")
 def dashboard(
     config: Path | None,

@@ -15,6 +15,7 @@ import click
 
 from bot.cli.common.daemon_client import where
 from bot.cli.common.param_types import Group
+from bot.cli.common.shared_options import json_option
 from bot.plain_text import one_line
 from bot.words import many
 
@@ -45,7 +46,7 @@ eight decimals.
 @click.command(epilog=EXPLAIN)
 @click.argument("order", metavar="ORDER|TRADE")
 @where
-@click.option("--json", "as_json", is_flag=True, help="The steps as JSON.")
+@json_option("The steps as JSON.")
 def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Trace one order from its bar to its exit: bar, decision, intent, plan, request, events, fill."""
     from bot.cli.common.daemon_client import find, of_journal
@@ -78,7 +79,7 @@ def export() -> None:
 @export.command(epilog=TRADES)
 @where
 @click.option("--format", "kind", type=click.Choice(FORMATS), default=None, help="Output format.  [default: csv]")
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_option("The same as --format json.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

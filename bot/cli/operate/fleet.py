@@ -20,6 +20,7 @@ from bot.cli.common.daemon_client import NotRunning, Place, known_folders, outli
 from bot.cli.common.demo_folders import DemoFolder
 from bot.cli.common.formatting import print_table, usd
 from bot.cli.common.param_types import Group
+from bot.cli.common.shared_options import FLATTEN, json_option, yes_option
 from bot.cli.operate.credentials import recorded_config
 from bot.errors import BotError, Exit
 from bot.number_text import ago, duration
@@ -116,8 +117,8 @@ state_dirs = click.option(
     help="A daemon in another place. Can be repeated.",
 )
 all_of_them = click.option("--all", "takes_all", is_flag=True, help="Every daemon that runs.")
-unasked = click.option("--yes", is_flag=True, help="Do not ask, also on a terminal.")
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Data instead of text.")
+unasked = yes_option("Do not ask, also on a terminal.")
+as_json_option = json_option("Data instead of text.")
 
 
 @click.group(cls=Group, epilog=EPILOG, invoke_without_command=True)
@@ -227,7 +228,7 @@ def resume(names: tuple[str, ...], folders: tuple[Path, ...], *, takes_all: bool
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @state_dirs
 @all_of_them
-@click.option("--flatten", is_flag=True, help="Close every position too.")
+@FLATTEN
 @unasked
 @as_json_option
 def kill(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.common.daemon_client import where
+from bot.cli.common.shared_options import FLATTEN, json_option, yes_option
 from bot.cli.operate.credentials import key_of_reference, recorded_config
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ command asks first; --yes does not ask.
 
 @click.command(epilog=EPILOG)
 @where
-@click.option("--flatten", is_flag=True, help="Close every position too.")
+@FLATTEN
 @click.option("--lift", is_flag=True, help="Remove the kill switches: the account may open positions again.")
 @click.option(
     "--key",
@@ -57,8 +58,8 @@ command asks first; --yes does not ask.
     metavar="REFERENCE",
     help="Reference to the API key, instead of the config's: ${file:PATH} or ${env:NAME}; never the key itself.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask, also on a terminal.")
-@click.option("--json", "as_json", is_flag=True, help="The service's answer.")
+@yes_option("Do not ask, also on a terminal.")
+@json_option("The service's answer.")
 def kill(
     config: Path | None,
     state_dir: Path | None,

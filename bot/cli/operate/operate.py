@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.common.daemon_client import where
+from bot.cli.common.shared_options import json_option, yes_option
 
 if TYPE_CHECKING:
     from bot.cli.common.daemon_client import Place
@@ -61,7 +62,7 @@ Examples:
 @click.command(epilog=PAUSE)
 @click.argument("strategy", required=False)
 @where
-@click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
+@json_option("The daemon's answer.")
 def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Stop new entries of STRATEGY, or of all. Exits, stops and guardians continue. `bot resume` ends the pause."""
     return _switch("/pause", strategy, config, state_dir, as_json=as_json)
@@ -70,7 +71,7 @@ def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, 
 @click.command(epilog=RESUME)
 @click.argument("strategy", required=False)
 @where
-@click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
+@json_option("The daemon's answer.")
 def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Allow entries again, of STRATEGY or of all.
 
@@ -102,8 +103,8 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
 
 @click.command("reload", epilog=RELOAD)
 @where
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="The changes as JSON. Never asks; changes nothing without --yes.")
+@yes_option()
+@json_option("The changes as JSON. Never asks; changes nothing without --yes.")
 def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
     """Reload the config and its strategies. Shows the changes first."""
     from bot.cli.common.daemon_client import find
@@ -149,7 +150,7 @@ def _agreed() -> bool:
 @click.command(epilog=STOP)
 @where
 @click.option("--force", is_flag=True, help="Stop it even if a service manager runs it and will start it again.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+@json_option("The result as JSON.")
 def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
     """End the daemon as SIGTERM does, and wait until it has ended. safety.on_exit decides what happens to orders and
     positions. An embedded service ends too.
@@ -243,7 +244,7 @@ def _ends(place: Place) -> bool:
 @click.command(epilog=RECONCILE)
 @where
 @click.option("--apply", "applies", is_flag=True, help="Repair the differences, as the daemon does every few minutes.")
-@click.option("--json", "as_json", is_flag=True, help="The differences as JSON.")
+@json_option("The differences as JSON.")
 def reconcile(config: Path | None, state_dir: Path | None, *, applies: bool, as_json: bool) -> int:
     """Compare the daemon's record of the account with the service. Shows the differences; --apply repairs them."""
     from bot.cli.common.daemon_client import find

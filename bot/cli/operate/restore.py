@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import click
 
 from bot.cli.common.daemon_client import folder_of
+from bot.cli.common.shared_options import json_option
 from bot.cli.operate.backup import (
     BESIDE,
     CONFIG,
@@ -77,7 +78,7 @@ class Unsound(BotError):
     help="Restore only the state, into this folder.",
 )
 @click.option("--check", "only_checks", is_flag=True, help="Only check the backup: digests, databases, versions.")
-@click.option("--json", "as_json", is_flag=True, help="The restored files as one JSON object.")
+@json_option("The restored files as one JSON object.")
 def restore(source: Path, config: Path | None, state_dir: Path | None, *, only_checks: bool, as_json: bool) -> int:
     """Check the backup in FOLDER, and put it back."""
     if config is not None and state_dir is not None:

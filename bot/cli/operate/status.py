@@ -17,6 +17,7 @@ import click
 from bot.cli.common import formatting
 from bot.cli.common.daemon_client import where
 from bot.cli.common.formatting import print_table
+from bot.cli.common.shared_options import json_option
 from bot.number_text import ago, duration, duration_ms
 from bot.plain_text import one_line
 from bot.words import many
@@ -73,7 +74,7 @@ Examples:
 
 @click.command(epilog=STATUS)
 @where
-@click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
+@json_option("The daemon's answer as one JSON object.")
 def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Show the state of the daemon, its account and its profit.
 
@@ -116,7 +117,7 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 @click.command(epilog=POSITIONS)
 @where
 @click.option("--watch", is_flag=True, help="Show them anew every second, until Ctrl-C or the daemon's end.")
-@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+@json_option("Data instead of a table.")
 def positions(config: Path | None, state_dir: Path | None, *, watch: bool, as_json: bool) -> int:
     """List the open positions, each with its stop and trailing stops. Asks the running daemon."""
     from bot.cli.common.daemon_client import find
@@ -206,7 +207,7 @@ def _is_unsafe(position: Mapping[str, Any]) -> bool:
 
 @click.command(epilog=ORDERS)
 @where
-@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+@json_option("Data instead of a table.")
 def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """List the orders that rest at the service: entries, armed stops and targets. Asks the running daemon."""
     from bot.cli.common.daemon_client import find
@@ -235,7 +236,7 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     help="fill, order, trigger, guardian, funding, liquidation, settlement, account; type.subtype narrows it.",
 )
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many at most.")
-@click.option("--json", "as_json", is_flag=True, help="The events as the service sent them.")
+@json_option("The events as the service sent them.")
 def events(
     config: Path | None, state_dir: Path | None, since: str | None, types: str | None, limit: int, *, as_json: bool
 ) -> int:
@@ -283,7 +284,7 @@ def events(
     help="How many of the newest lines.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Then show each new line, until Ctrl-C or the daemon's end.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: bool, as_json: bool) -> int:
     """Show the daemon's log.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from bot.cli.common.shared_options import json_option
 from bot.cli.operate.systemd_unit import Unit, _control, _start, opening, unit_of
 from bot.errors import BotError, Exit
 
@@ -38,7 +39,7 @@ Examples:
 @click.option("--install", is_flag=True, help="Write the unit where systemd finds it, and print the next commands.")
 @click.option("--print", "prints", is_flag=True, help="Print the unit (the default without --install).")
 @click.option("--force", is_flag=True, help="Overwrite an existing unit that differs.")
-@click.option("--json", "as_json", is_flag=True, help="Name, path and text as one JSON object.")
+@json_option("Name, path and text as one JSON object.")
 def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: bool, as_json: bool) -> int:
     """Print or install the systemd unit of CONFIG. systemd restarts and watches the daemon; secrets are passed as
     credentials.

@@ -12,6 +12,7 @@ import click
 
 from bot.cli.common.daemon_client import NotRunning, Silent, find, where
 from bot.cli.common.formatting import print_table
+from bot.cli.common.shared_options import json_option
 from bot.errors import Exit
 from bot.number_text import signed_usd
 from bot.words import did_you_mean, many, meant_market
@@ -48,7 +49,7 @@ All of them, exact, for other programs: bot export trades. The story of one trad
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many at most.")
 @click.option("--market", default=None, metavar="MARKET", help="Of this market only.")
 @click.option("--strategy", default=None, metavar="NAME", help="Of this strategy only.")
-@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+@json_option("Data instead of a table.")
 def trades(
     config: Path | None, state_dir: Path | None, limit: int, market: str | None, strategy: str | None, *, as_json: bool
 ) -> int:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from bot.cli.common.shared_options import json_option
+
 if TYPE_CHECKING:
     from bot.cli.run.dashboard_process import Served
     from bot.cli.run.embedded_service import Embedded, EmbeddedKey, RunningService
@@ -46,7 +48,7 @@ sends it.
     is_flag=True,
     help="Leave the embedded service running after the daemon stops; `bot services --stop` ends it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="At the end, print what stays at the service as one JSON object.")
+@json_option("At the end, print what stays at the service as one JSON object.")
 def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
     """Run the daemon of CONFIG in the foreground. It trades at the service of account.base_url."""
     import json

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bot.cli.common.daemon_client import where
+from bot.cli.common.shared_options import json_option
 
 if TYPE_CHECKING:
     from bot.cli.run.embedded_service import Embedded
@@ -29,7 +30,7 @@ A stopped service keeps its database: the next `bot run` continues with the same
 @click.command(epilog=EPILOG)
 @where
 @click.option("--stop", "stops", is_flag=True, help="Stop each service that no daemon uses.")
-@click.option("--json", "as_json", is_flag=True, help="Data instead of lines.")
+@json_option("Data instead of lines.")
 def services(config: Path | None, state_dir: Path | None, *, stops: bool, as_json: bool) -> int:
     """List the embedded services that run on this machine. With --stop, stop those without a daemon."""
     from bot.cli.common.daemon_client import find

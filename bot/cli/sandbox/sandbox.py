@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bot.cli.common.param_types import CandleFile, CandlesFile, ClockParam, ExchangeAccountParam, recordings
+from bot.cli.common.shared_options import HOST, json_option
 
 if TYPE_CHECKING:
     from bot.service.exchange_accounts.account_options import FollowedAccount
@@ -36,7 +37,7 @@ Then, from anywhere on this machine:
     show_default=True,
     help="Port to listen on; 0 takes a free one.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@HOST
 @click.option("--db", default=":memory:", show_default=True, metavar="FILE|:memory:", help="Database file.")
 @click.option(
     "--clock",
@@ -102,7 +103,7 @@ Then, from anywhere on this machine:
     default=None,
     help="Deliver webhooks to private addresses (the default on loopback; refused elsewhere).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object on standard output.")
+@json_option("Print the address as one JSON object on standard output.")
 @click.option("--start", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms.")
 @click.option(
     "--ready-fd",

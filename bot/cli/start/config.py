@@ -14,6 +14,7 @@ import click
 
 from bot.cli.common.config_text import as_yaml
 from bot.cli.common.param_types import Group
+from bot.cli.common.shared_options import json_option
 
 if TYPE_CHECKING:
     from bot.config.references import Outside
@@ -41,7 +42,7 @@ Examples:
 
 @click.command(epilog=CHECK)
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object on standard output.")
+@json_option("The result as one JSON object on standard output.")
 def check(config_file: Path, *, as_json: bool) -> int:
     """Check CONFIG: every key, each reference to a secret, every strategy and its params.
 
@@ -166,7 +167,7 @@ def config() -> None:
 
 @config.command(epilog="\b\nExample:\n  bot config show configs/paper.yaml")
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
+@json_option("JSON instead of YAML.")
 def show(config_file: Path, *, as_json: bool) -> None:
     """Show CONFIG with all defaults and with every secret hidden."""
     import json
@@ -191,7 +192,7 @@ def schema(*, _as_json: bool) -> None:
 @config.command(epilog="\b\nExample:\n  bot config diff configs/paper.yaml my.yaml")
 @click.argument("one", metavar="A", type=click.Path(path_type=Path))
 @click.argument("other", metavar="B", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The differences as JSON: path, old and new value.")
+@json_option("The differences as JSON: path, old and new value.")
 def diff(one: Path, other: Path, *, as_json: bool) -> None:
     """Compare config A with config B, with all defaults and with every secret hidden."""
     import json
@@ -214,7 +215,7 @@ def diff(one: Path, other: Path, *, as_json: bool) -> None:
 @click.option(
     "--dir", "folder", type=click.Path(path_type=Path), default=None, help="Folder to look in  [default: strategies]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Data instead of a table.")
+@json_option("Data instead of a table.")
 def strategies(folder: Path | None, *, as_json: bool) -> int:
     """List the strategies of the folder and of installed packages, with their params.
 

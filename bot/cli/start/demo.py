@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from bot.cli.common.param_types import CandleFile, CandlesFile, ClockParam, Duration, recordings, speed_of
+from bot.cli.common.shared_options import json_option
 
 if TYPE_CHECKING:
     from bot.cli.common.event_lines import Counts
@@ -68,7 +69,7 @@ LAST_BAR_S: Final = 5.0
     help="Folder for all files of the demo.",
 )
 @click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
-@click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
+@json_option("Events and the summary as JSON lines on standard output.")
 def demo(
     span: float | None,
     data: tuple[CandlesFile, ...],

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from bot.cli.common.shared_options import json_option
 from bot.cli.start.doctor_checks.findings import DoctorFinding, Facts
 from bot.errors import ConfigError, Exit
 
@@ -35,7 +36,7 @@ journal, 7 key, 1 any other.
     metavar="DIR",
     help="State directory of the daemon, if there is no config.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
+@json_option("The findings as one JSON object.")
 def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Check the config, secrets, service, key, clock, disk, journal, heartbeat, notices, ports and unit of a daemon.
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 from bot.cli.common.param_types import Amount
+from bot.cli.common.shared_options import json_option
 from bot.cli.operate.systemd_unit import unit_name
 from bot.cli.start.templates import (
     TEMPLATES,
@@ -140,7 +141,7 @@ class Markets(click.ParamType[str]):
     "--interval", type=click.Choice(list(INTERVAL_MS)), help=f"Interval of the strategy's bars  [default: {INTERVAL}]"
 )
 @click.option("--budget-usd", type=BudgetParam(), help=f"The strategy's budget  [default: {BUDGET_USD}]")
-@click.option("--json", "as_json", is_flag=True, help="The files as one JSON object; asks nothing.")
+@json_option("The files as one JSON object; asks nothing.")
 def init(
     folder: Path,
     *,
@@ -191,7 +192,7 @@ def init(
     show_default=True,
     help="Where strategies are.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The files as one JSON object.")
+@json_option("The files as one JSON object.")
 def new_strategy(name: str, template: str, folder: Path, *, as_json: bool) -> int:
     """Make a strategy called NAME and its test, for you to edit."""
     chosen = TEMPLATES[template]

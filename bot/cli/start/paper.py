@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.common.param_types import Duration
+from bot.cli.common.shared_options import json_option
 
 if TYPE_CHECKING:
     from bot.cli.run.dashboard_process import Served
@@ -82,7 +83,7 @@ DASHBOARD: Final = "\n# Pages in a browser, on this machine only.\ndashboard: {p
     metavar="FILE",
     help="The config to make or continue. Its name is the daemon's.  [default: paper-EXCHANGE.yaml]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
+@json_option("Events and the summary as JSON lines on standard output.")
 @click.pass_context
 def paper(
     ctx: click.Context,
