@@ -10,57 +10,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import eth_account
 import pytest
-from hyperliquid.exchange import Exchange
-from hyperliquid.utils.signing import sign_agent
 
 from bot.clock import SystemClock
 from bot.errors import ConfigError
-from bot.exchanges.actions import ExchangeAction, OrderName, OrderPlacement, Rank
+from bot.exchanges.actions import ExchangeAction, OrderName, Rank
 from bot.exchanges.hyperliquid.actions.form import WrongSigner
 from bot.exchanges.hyperliquid.actions.sender import ActionSender, sender_of
 from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.requests import Requests
 from bot.exchanges.link.client import ExchangeLink
 from bot.exchanges.protocol import BudgetUsedUp, NoExchangeAnswer
-from bot.money import parse_e8
 from bot.testing.hyperliquid import LocalExchange
+from tests.exchanges.agents import AGENT, FUNDED, KEY, MASTER, approve, client_order_id, entry, key_file
 
-MASTER = eth_account.Account.from_key("0x" + "01" * 32)
-KEY = "02" * 32
-AGENT = eth_account.Account.from_key("0x" + KEY).address.lower()
-FUNDED = pytest.mark.hyperliquid(accounts={MASTER.address.lower(): "100000"}, clock="real")
 # The key of the SDK's own test vectors, which is public.
 VECTOR_KEY = "0123456789012345678901234567890123456789012345678901234567890123"
-
-
-def key_file(folder: Path, key: str = KEY) -> Path:
-    path = folder / "agent"
-    path.write_text(key)
-    path.chmod(0o600)
-    return path
 
 
 @pytest.fixture
 def approved(hyperliquid: LocalExchange, tmp_path: Path) -> ExchangeLink:
     """A link whose agent may act for the funded account."""
-    exchange = Exchange(MASTER, hyperliquid.base_url)
-    action = {"type": "approveAgent", "agentAddress": AGENT, "agentName": "bot", "nonce": hyperliquid.state()["now"]}
-    answer = exchange._post_action(action, sign_agent(MASTER, action, False), action["nonce"])
-    assert answer["status"] == "ok"
+    approve(hyperliquid)
     return ExchangeLink("hyperliquid", hyperliquid.base_url.rpartition(":")[2], agent_key_file=key_file(tmp_path))
-
-
-def client_order_id(number: int) -> str:
-    return f"0x{number:032x}"
-
-
-def entry(nonce: int, px: str = "90000", expires_ms: int | None = None, agent: str = AGENT) -> ExchangeAction:
-    order = OrderPlacement(
-        client_order_id(nonce), "BTC", True, parse_e8("0.01"), parse_e8(px), None, "entry", "rest", False
-    )
-    return ExchangeAction(nonce, "place", agent, Rank.ENTRY, expires_ms, (order,))
 
 
 def test_signatures_are_those_of_the_vectors(shared: Path, tmp_path: Path) -> None:
