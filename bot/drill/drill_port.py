@@ -1,10 +1,7 @@
-"""The port of a drill: every request goes through the service's own operation, with its stored answers, over a
-network that fails as the faults say.
-"""
+"""The port of a drill: the service's own operations over a network that fails as the faults say."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,19 +9,16 @@ from random import Random
 from typing import Final, TypeVar
 
 from bot.backtest.engine.candle_readers import SeriesReader
-from bot.backtest.engine.local_port import LocalPort
 from bot.client.calls import fault_error
 from bot.client.faults import FailureKind as NoAnswer
 from bot.client.faults import TransportFault
 from bot.drill.faults import FATES, DrillFault, Fate, Point
+from bot.drill.service_port import ServicePort
 from bot.drill.simulated_clock import RealTimeClock, SimulatedTime, span_of
 from bot.errors import ApiError
 from bot.service.bodies.responses import ServiceAnswer
-from bot.service.operations.executor import Context
-from bot.wire import CandlesResult, CloseRequest, EventsPage, OrderRequest, OrderResult, PlanResult
+from bot.wire import CandlesResult
 from bot.wire.base import Resource
-from bot.wire.order_requests import ConfirmRequest
-from bot.wire.queries import EventsQuery
 
 R = TypeVar("R", bound=Resource)
 
@@ -42,7 +36,7 @@ class Killed(BaseException):
     """The daemon's process has ended. No `except` of the daemon catches this."""
 
 
-class DrillPort(LocalPort):
+class DrillPort(ServicePort):
     """`at_point` is called before and after each request that arrives; it may raise Killed."""
 
     def __init__(
@@ -64,43 +58,8 @@ class DrillPort(LocalPort):
         self._silences = tuple(fault for fault in faults if fault.kind in ("silence", "outage"))
         self._chance = chance
         self._refuses = chance.random() < 0.5
-        self._requests = 0
-
-    # -- orders, by the service's operations
-
-    async def plan(self, request: OrderRequest, *, key: str) -> PlanResult:
-        return self._ask(
-            PlanResult,
-            lambda: self.operations.place(self.principal, request, self._context(request.body())),
-            reads=True,
-        )
-
-    async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
-        request = ConfirmRequest(confirm_token=token)
-        context = self._context(request.body(), key, expires_at_ms)
-        return self._ask(OrderResult, lambda: self.operations.confirm(self.principal, request, context))
-
-    async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
-        context = self._context(request.body(), key, expires_at_ms)
-        return self._ask(OrderResult, lambda: self.operations.place(self.principal, request, context))
-
-    async def close(
-        self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
-    ) -> OrderResult:
-        context = self._context(market.encode() + request.body(), key, expires_at_ms)
-        return self._ask(OrderResult, lambda: self.operations.close(self.principal, market, request, context))
-
-    def _context(self, body: bytes, key: str | None = None, expires_ms: int | None = None) -> Context:
-        self._requests += 1
-        return Context(f"req_{self._requests:012d}", key, expires_ms, hashlib.sha256(body).hexdigest(), is_order=True)
 
     # -- reads
-
-    async def events(self, since: str | None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
-        given = {"limit": str(limit), "since": since, "types": ",".join(types) or None}
-        query = EventsQuery.from_wire({name: value for name, value in given.items() if value is not None})
-        context = Context("req_events")
-        return self._ask(EventsPage, lambda: self.operations.events(self.principal, query, context), reads=True)
 
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
         self._before("candles", reads=True)

@@ -1,4 +1,4 @@
-"""Agents with scripted models, a kernel that runs them on a fake venue, and a local server that speaks the OpenAI
+"""Agents with scripted models, a kernel that runs them on a FaultyPort, and a local server that speaks the OpenAI
 protocol, with its faults.
 """
 
@@ -17,7 +17,7 @@ import pytest
 from bot.agents import AgentStrategy
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.strategy_host.asker import ThreadAsker
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import make_kernel, minutes
 
 pytest.importorskip("pydantic_ai")
@@ -93,9 +93,9 @@ def agent(*said: Any, **more: Any) -> Any:
     return scripted(AgentStrategy, *said, **more)
 
 
-async def running(*strategies: Any, venue: FakeVenue | None = None, **more: Any) -> tuple[FakeVenue, Kernel]:
+async def running(*strategies: Any, venue: FaultyPort | None = None, **more: Any) -> tuple[FaultyPort, Kernel]:
     """A recovered kernel with enough bars that every indicator is ready."""
-    venue = venue or FakeVenue()
+    venue = venue or FaultyPort()
     for _ in range(25):
         venue.minute(BTC="100")
     kernel = make_kernel(venue, strategies=list(strategies), **more)
@@ -114,7 +114,7 @@ async def answered(kernel: Kernel, *, within_s: float = 60.0) -> None:
     await kernel.cycle()
 
 
-async def bars(kernel: Kernel, venue: FakeVenue, *closes: str) -> None:
+async def bars(kernel: Kernel, venue: FaultyPort, *closes: str) -> None:
     for close_px in closes:
         await minutes(kernel, venue, close_px)
         await answered(kernel)

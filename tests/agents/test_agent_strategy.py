@@ -31,7 +31,7 @@ from tests.agents.builders import (
     running,
     scripted,
 )
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import Scripted, always, kill, make_kernel
 
 pytest.importorskip("pydantic_ai")
@@ -203,7 +203,7 @@ async def test_a_model_that_hangs_skips_turns_and_delays_nobody() -> None:
         agent(lambda _: release.wait(30) and HOLD, name="stuck"),
         Scripted(always, name="other", markets=["ETH"]),
     )
-    venue = FakeVenue()
+    venue = FaultyPort()
     for _ in range(25):
         venue.minute(BTC="100", ETH="100")
     kernel = make_kernel(venue, strategies=[stuck, other])
@@ -348,7 +348,7 @@ async def test_a_kill_between_question_and_answer_costs_the_question_and_a_kill_
     tmp_path: Path,
 ) -> None:
     release, path = threading.Event(), tmp_path / "journal.db"
-    venue = FakeVenue()
+    venue = FaultyPort()
     for _ in range(25):
         venue.minute(BTC="100")
     kernel = make_kernel(venue, strategies=[agent(lambda _: release.wait(30) and open_())], path=path)

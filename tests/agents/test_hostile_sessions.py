@@ -13,7 +13,7 @@ import pytest
 
 from bot.runtime.kernel.kernel import Kernel
 from tests.agents.builders import agent, answered
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import make_kernel
 
 pytest.importorskip("pydantic_ai")
@@ -150,7 +150,7 @@ class Session:
             "allow_averaging_down": chance.random() < 0.3,
         }
         self.agent = agent(said, markets=MARKETS, **self.params)
-        self.venue = FakeVenue()
+        self.venue = FaultyPort()
         self.slowest_s = 0.0
         self.refused: set[str] = set()
 

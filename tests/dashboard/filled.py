@@ -27,7 +27,7 @@ from bot.wire.market import BookResult
 from bot.wire.resources import Market
 from bot.wire.wallets import WalletNavResult, WalletResult
 from tests.dashboard.builders import KEY, NOW_MS, Daemon, book, candle, documents, order, position, status, strategy
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import make_kernel, minutes
 
 ROWS = 40
@@ -160,7 +160,7 @@ def journal(folder: Path) -> None:
     async def trade() -> None:
         from tests.runtime.builders import Scripted
 
-        venue = FakeVenue()
+        venue = FaultyPort()
         kernel = make_kernel(venue, path=folder / queries.FILE, strategies=[Scripted(decide, name=LONG)])
         await kernel.recover()
         await minutes(kernel, venue, *["100", "101"] * 10)

@@ -19,7 +19,7 @@ from bot.dashboard.values.reading import NOW, Reading, old, unknown
 from bot.runtime.journal import queries
 from bot.wire.wallets import WalletResult
 from tests.dashboard.builders import NOW_MS, Browser, Daemon, order, position, status
-from tests.fakes import ADDRESS, FakeVenue
+from tests.faulty_port import ADDRESS, FaultyPort
 from tests.runtime.builders import always, make_kernel, minutes
 
 PAGES = ("/", "/market/BTC", "/strategies", "/strategies/trend", "/events", "/guardians", "/approvals", "/runs")
@@ -74,7 +74,7 @@ def claims(text: str) -> list[str]:
 @pytest.fixture
 async def folder(tmp_path: Path) -> AsyncIterator[Path]:
     """A state directory whose journal has an open position with its stop. Its daemon is gone."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = make_kernel(venue, always, path=tmp_path / queries.FILE)
     await kernel.recover()
     await minutes(kernel, venue, "100", "100")

@@ -17,7 +17,7 @@ import pytest
 from bot.runtime.journal import queries
 from bot.strategy import Bracket, Open
 from tests.dashboard.builders import Browser, Daemon, order, position, status, strategy
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import make_kernel, minutes
 
 GUARDIAN = {
@@ -71,7 +71,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
             Open("BTC", "long", usd=1e6, bracket=Bracket(stop_pct=5)),
         ]
 
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = make_kernel(venue, decide, path=tmp_path / queries.FILE)
     await kernel.recover()
     await minutes(kernel, venue, "100", "120", "120", "60", "60")

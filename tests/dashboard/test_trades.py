@@ -17,7 +17,7 @@ from bot.dashboard.pages import overview, trades
 from bot.runtime.journal import queries, round_trips
 from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, trips
 from tests.dashboard.builders import Browser, Daemon, position, snapshot, status, strategy
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.html_tables import tables_of
 from tests.runtime.builders import Scripted, make_kernel, minutes
 
@@ -147,7 +147,7 @@ async def test_the_page_lists_the_trades_of_the_journal_with_their_sources(tmp_p
             return [Close("BTC")]
         return [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))]
 
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = make_kernel(venue, path=tmp_path / queries.FILE, strategies=[Scripted(decide, name="trend")])
     await kernel.recover()
     await minutes(kernel, venue, *["100", "101"] * 4)

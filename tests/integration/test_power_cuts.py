@@ -20,7 +20,7 @@ import pytest
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.intents import INTENT_MOVES, Intent, intent_key
-from tests.fakes import ADDRESS
+from tests.faulty_port import ADDRESS
 
 SECTOR = 512
 INTENTS = 12

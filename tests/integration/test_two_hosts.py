@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from bot.runtime.journal.halt_flags import FOREIGN
-from tests.fakes import ADDRESS
+from tests.faulty_port import ADDRESS
 from tests.integration.builders import START_PX, Bot, Box, Hand, make_bot, wire_to
 from tests.integration.wire import FAULTS, FaultyWire
 from tests.runtime.builders import later

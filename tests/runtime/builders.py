@@ -1,4 +1,4 @@
-"""A kernel of its own: a fake venue, a journal file, a scripted strategy. Builders only."""
+"""A kernel of its own: a FaultyPort, a journal file, a scripted strategy. Builders only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
 from bot.wire import CancelResult, Event, GuardianRequest
 from bot.wire.events import model_event
-from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, Tap, Tapped
+from tests.fakes import FakePacer, Tap, Tapped
+from tests.faulty_port import ADDRESS, Fault, FaultyPort
 
 Script = Callable[[View, Bar], Iterable[Intent]]
 
@@ -89,7 +90,7 @@ def folded_form(event: Event) -> ModelEvent:
 
 
 def make_kernel(
-    venue: FakeVenue,
+    venue: FaultyPort,
     script: Script = lambda _view, _bar: (),
     *,
     path: Path | None = None,
@@ -127,7 +128,7 @@ def always(view: View, bar: Bar) -> Iterable[Intent]:
         yield Close(bar.market)
 
 
-async def begun(venue: FakeVenue, script: Script = always, *, faults: Iterable[Fault] = (), **more: Any) -> Kernel:
+async def begun(venue: FaultyPort, script: Script = always, *, faults: Iterable[Fault] = (), **more: Any) -> Kernel:
     """A loop over the venue, at a BTC of 100, that has decided on its first bar; `faults` begin with that pass."""
     venue.minute(BTC="100")
     kernel = make_kernel(venue, script, **more)
@@ -137,8 +138,8 @@ async def begun(venue: FakeVenue, script: Script = always, *, faults: Iterable[F
     return kernel
 
 
-async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FakeVenue, Kernel]:
-    venue = FakeVenue()
+async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FaultyPort, Kernel]:
+    venue = FaultyPort()
     return venue, await begun(venue, script)
 
 
@@ -162,7 +163,7 @@ WRITES = (
 )
 
 
-async def minutes(kernel: Kernel, venue: FakeVenue, *closes: str, coin: str = "BTC") -> None:
+async def minutes(kernel: Kernel, venue: FaultyPort, *closes: str, coin: str = "BTC") -> None:
     """One bar and one pass for each close."""
     for close in closes:
         venue.minute(**{coin: close})
@@ -243,11 +244,11 @@ def once(view: View, bar: Bar) -> Iterable[Intent]:
         yield Open(bar.market, "long", usd=500, bracket=STOP)
 
 
-class SlowCancels(FakeVenue):
+class SlowCancels(FaultyPort):
     """Takes half a second of real time for each cancel, and accepts `free_requests` of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, coins: Sequence[str] = ("BTC", "ETH")) -> None:
+        super().__init__(coins)
         self.pacer = FakePacer()
         self.asked: list[str] = []
         self.free_requests = 1_000
@@ -261,7 +262,7 @@ class SlowCancels(FakeVenue):
         return await super().cancel(oid)
 
 
-async def opened(venue: FakeVenue, **more: Any) -> Kernel:
+async def opened(venue: FaultyPort, **more: Any) -> Kernel:
     """A loop that holds one protected BTC position."""
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once, **more)
@@ -271,19 +272,19 @@ async def opened(venue: FakeVenue, **more: Any) -> Kernel:
     return kernel
 
 
-def stop_of(venue: FakeVenue) -> str:
+def stop_of(venue: FaultyPort) -> str:
     return next(o.oid for o in venue.working.values() if o.kind == "stop_loss")
 
 
-def trailing(venue: FakeVenue) -> list[tuple[str | None, float | None]]:
+def trailing(venue: FaultyPort) -> list[tuple[str | None, float | None]]:
     return [(g.coin, g.trail_pct) for g in venue.guards.values() if g.type == "trailing_stop"]
 
 
-def grown(venue: FakeVenue, coin: str, size: str, px: int) -> Callable[[], None]:
-    """A person buys so much more."""
+def grown(venue: FaultyPort, coin: str, size: str, px: int) -> Callable[[], None]:
+    """A person buys so much more, when the price has come to `px`."""
 
     def grows() -> None:
-        trade = venue._trade(coin, "long", "open", "market", Decimal(size), None, source=None)
-        venue._fill(coin, "long", "open", "market", Decimal(size), Decimal(px), trade, None)
+        venue.move(coin, px)
+        venue.by_hand(coin, "long", size, source=None)
 
     return grows

@@ -6,7 +6,7 @@ from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.strategy import Bar
 from bot.strategy.longer_bars import LongerBars
 from bot.wire import CandlesResult
-from tests.fakes import START_MS, FakeVenue, Fault, refused, unknown
+from tests.faulty_port import START_MS, Fault, FaultyPort, refused, unknown
 
 BTC, ETH = BarSeries("BTC", "1m"), BarSeries("ETH", "1m")
 MINUTE = 60_000
@@ -17,7 +17,7 @@ def never_done(market: str, interval: str) -> int | None:
 
 
 async def test_bars_come_in_order_of_time_then_market_each_once() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     feed = BarFeed({ETH: 1, BTC: 1})
     await feed.warm_up(venue, never_done, venue.clock.now_ms())
@@ -32,7 +32,7 @@ async def test_bars_come_in_order_of_time_then_market_each_once() -> None:
 
 
 async def test_a_running_bar_is_not_a_bar() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     running = venue.candle_rows["BTC"][-1].model_copy(update={"closed": False, "ts": venue.clock.now_ms()})
     venue.candle_rows["BTC"].append(running)
@@ -42,7 +42,7 @@ async def test_a_running_bar_is_not_a_bar() -> None:
 
 
 async def test_after_downtime_only_the_newest_bar_that_was_not_done_is_due() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     for _ in range(6):
         venue.minute()
     warm = await BarFeed({BTC: 2}).warm_up(venue, lambda _m, _i: START_MS + 2 * MINUTE, venue.clock.now_ms())
@@ -54,7 +54,7 @@ async def test_after_downtime_only_the_newest_bar_that_was_not_done_is_due() -> 
 
 async def test_a_market_that_the_service_spells_otherwise_is_not_traded() -> None:
     """Positions and events are told in the service's spelling: by another they would be taken for nobody's."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     feed = BarFeed({BarSeries("btc", "1m"): 1, ETH: 1})
     warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
@@ -63,7 +63,7 @@ async def test_a_market_that_the_service_spells_otherwise_is_not_traded() -> Non
 
 
 async def test_a_series_that_could_not_be_asked_is_asked_again() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     feed = BarFeed({BTC: 1, ETH: 1})
     await feed.warm_up(venue, never_done, venue.clock.now_ms())
@@ -74,7 +74,7 @@ async def test_a_series_that_could_not_be_asked_is_asked_again() -> None:
 
 
 async def test_a_series_that_was_refused_at_the_start_has_its_past_when_its_bars_come() -> None:
-    venue = FakeVenue(("BTC",))
+    venue = FaultyPort(("BTC",))
     for _ in range(9):
         venue.minute()
     feed = BarFeed({BTC: 9})
@@ -90,7 +90,7 @@ async def test_a_series_that_was_refused_at_the_start_has_its_past_when_its_bars
 
 
 async def test_the_history_holds_no_bar_before_it_is_taken() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     feed = BarFeed({BTC: 1})
     warm = await feed.warm_up(venue, never_done, venue.clock.now_ms())
@@ -109,7 +109,7 @@ def longer_feed() -> BarFeed:
 
 
 async def test_the_past_of_longer_bars_is_asked_for_and_goes_on_with_own_bars() -> None:
-    venue = FakeVenue(("BTC",))
+    venue = FaultyPort(("BTC",))
     for n in range(2_000):
         venue.minute(BTC=str(100 + n % 37))
     feed = longer_feed()
@@ -133,7 +133,7 @@ async def test_the_past_of_longer_bars_is_asked_for_and_goes_on_with_own_bars() 
 
 
 async def test_a_service_without_longer_candles_gives_longer_bars_of_the_own_ones() -> None:
-    venue = FakeVenue(("BTC",))
+    venue = FaultyPort(("BTC",))
     for _ in range(50):
         venue.minute()
     venue.faults = [Fault("longer candles", refused("not_found"), count=1)]
@@ -146,7 +146,7 @@ async def test_a_service_without_longer_candles_gives_longer_bars_of_the_own_one
 
 
 async def test_a_series_whose_longer_candles_did_not_come_begins_with_the_next_poll() -> None:
-    venue = FakeVenue(("BTC",))
+    venue = FaultyPort(("BTC",))
     for _ in range(50):
         venue.minute()
     feed = longer_feed()
@@ -157,7 +157,7 @@ async def test_a_series_whose_longer_candles_did_not_come_begins_with_the_next_p
 
 
 async def test_a_joined_feed_brings_its_longer_bars_and_counts_no_bar_twice() -> None:
-    venue = FakeVenue(("BTC",))
+    venue = FaultyPort(("BTC",))
     for n in range(1_500):
         venue.minute(BTC=str(100 + n % 11))
     running, fresh = BarFeed({BTC: 1}), longer_feed()
@@ -179,7 +179,7 @@ async def test_a_joined_feed_brings_its_longer_bars_and_counts_no_bar_twice() ->
 
 
 async def test_a_series_that_others_read_comes_first_and_is_asked_again_when_it_is_behind() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     feed = BarFeed({BTC: 1, ETH: 1})
     feed.read_first({BTC: frozenset({ETH})})

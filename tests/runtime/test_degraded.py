@@ -48,8 +48,9 @@ from bot.runtime.reconciliation.schedule import RECONCILE_MS, REFUSED_MS
 from bot.runtime.shutdown import DaemonEnd, wind_down
 from bot.runtime.startup import REFUSALS_MAX, RealPacer, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
-from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, TradeResource
-from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
+from bot.wire import EventsPage, GuardianRequest, OrderRequest, OrderResult, TradeResource
+from tests.fakes import FakePacer
+from tests.faulty_port import ADDRESS, Fault, FaultyPort, refused
 from tests.runtime.builders import (
     AWAY,
     DEAD_MAN_60,
@@ -86,7 +87,7 @@ def told(kernel: Kernel) -> list[str]:
 
 
 async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not_end_it() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     venue.faults = [Fault("arm", refused("invalid_input", "no such action"), 1)]
     kernel = make_kernel(venue, always, settings=KernelSettings(guardians=(DEAD_MAN_60, DRAWDOWN)))
@@ -110,7 +111,7 @@ async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not
 
 
 async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     gone = refused("not_found", "BTC is not listed")
     kernel = make_kernel(venue, always, markets=("BTC", "ETH"))
@@ -133,12 +134,11 @@ async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -
 @pytest.mark.parametrize("question", ["events", "account", "trades", "guardians", "candles"])
 async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(question: str) -> None:
     """A no to one question may pass; only a credential that is refused ends the run."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     passed: list[int | None] = []
     kernel.hooks.passed = passed.append
-    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None, "dashboard")
-    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, None)
+    venue.by_hand("ETH", "long", 1, source="dashboard")
     await venue.cancel(stop_of(venue))
     venue.faults = [Fault(question, refused("invalid_input", "not today"), 99)]
     await minutes(kernel, venue, "100", "100")
@@ -156,7 +156,7 @@ async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(que
     )
 
 
-class HalfDeaf(FakeVenue):
+class HalfDeaf(FaultyPort):
     """`is_deaf`: it says which event came after another, and not all that came."""
 
     is_deaf = False
@@ -195,10 +195,9 @@ async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of
 
 
 async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is_opened() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
-    trade = venue._trade("BTC", "long", "open", "market", Decimal(1), None, "dashboard")
-    venue._fill("BTC", "long", "open", "market", Decimal(1), venue.px["BTC"], trade, None)
+    venue.by_hand("BTC", "long", 1, source="dashboard")
     venue.faults = [Fault("trades", refused("invalid_input", "not today"), 99)]
     await minutes(kernel, venue, "100")
     assert list(kernel.health.degraded) == ["foreign_activity"]
@@ -212,7 +211,7 @@ async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is
 
 @pytest.mark.parametrize("no", [refused("forbidden"), ApiError.of("unauthorized", "revoked")])
 async def test_a_credential_that_is_refused_ends_the_pass(no: ApiError) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     for question in ("events", "account"):
         venue.faults = [Fault(question, no)]
@@ -243,7 +242,7 @@ def test_a_key_without_trade_is_said_in_a_sentence(scopes: Any, said: str | None
 
 
 async def test_a_position_that_can_be_neither_covered_nor_closed_degrades_its_market_until_it_can() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     venue.faults = [
         Fault("arm", refused("invalid_input"), 99),
@@ -280,7 +279,7 @@ def test_a_reason_is_told_once_and_one_that_is_only_shown_stops_nothing() -> Non
 
 
 async def test_each_loss_of_a_stop_is_counted_and_told_once() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     for _ in range(3):
         if trailing(venue):
@@ -295,17 +294,19 @@ async def test_each_loss_of_a_stop_is_counted_and_told_once() -> None:
 
 
 async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
-    venue = FakeVenue()
-    venue.resizes = False
+    venue = FaultyPort()
     kernel = await opened(venue)
-    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
+    venue.said[stop_of(venue)] = {"size": Decimal(5)}
+    venue.by_hand("BTC", "long", 3, key="a person")
+    # Its stop is not resized, as far as the daemon can read.
+    venue.unseen |= {event.id for event in venue.event_rows if event.subtype == "changed"}
     await kernel.cycle()
     assert kernel.account.account_state.positions["BTC"].size == 8
     assert trailing(venue) == [("BTC", 2.0)]
 
 
 async def test_a_stop_of_the_other_side_is_no_protection() -> None:
-    kernel = make_kernel(FakeVenue())
+    kernel = make_kernel(FaultyPort())
     await kernel.recover()
     account_state = kernel.account.account_state
     account_state.positions["BTC"] = position = held_position(side="short", size="1")
@@ -330,7 +331,7 @@ async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_di
 
 
 async def test_the_distance_is_that_of_the_newest_stop() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     await venue.place(
         OrderRequest.from_wire(
@@ -343,7 +344,7 @@ async def test_the_distance_is_that_of_the_newest_stop() -> None:
 
 
 async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     venue.faults = [Fault("arm", AWAY, 99)]
     await venue.cancel(stop_of(venue))
@@ -375,7 +376,7 @@ async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> N
     assert kernel.journal.intents.live() == []
 
 
-class Slow(FakeVenue):
+class Slow(FaultyPort):
     """Takes so long, of real time, for each answer on its events, or until nobody waits for it any more."""
 
     def __init__(self) -> None:
@@ -407,7 +408,7 @@ async def test_a_lost_stop_is_replaced_however_long_the_events_take() -> None:
     venue = Slow()
     kernel = await begun(venue, pacer=venue.pacer)
     venue.takes_ms = PASS_MS + 1_000
-    venue._cancel(stop_of(venue))
+    venue.canceled_by_hand(stop_of(venue))
     for _ in range(2):
         await kernel.cycle()
     assert trailing(venue)
@@ -449,7 +450,7 @@ async def test_a_lost_stop_does_not_wait_for_bars_however_long_those_take(are_sl
     kernel = await begun(venue, pacer=venue.pacer)
     venue.takes_ms, venue.are_slow = PASS_MS + 1_000, are_slow
     venue.clock.advance(MINUTE_MS)
-    venue._cancel(stop_of(venue))
+    venue.canceled_by_hand(stop_of(venue))
     for _ in range(3):
         await kernel.cycle()
     assert trailing(venue)
@@ -465,7 +466,7 @@ class SlowArms(Slow):
         return await super().arm(request, key=key)
 
     async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> Any:
-        return await FakeVenue.events(self, since, limit=limit, types=types)
+        return await FaultyPort.events(self, since, limit=limit, types=types)
 
 
 async def test_a_bar_is_decided_however_long_a_guardian_takes() -> None:
@@ -494,7 +495,7 @@ async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read(
     await minutes(kernel, venue, "101")
     later(kernel, EXITS_WAIT_MS)
     await kernel.cycle()
-    assert str(venue.positions["BTC"].size) == "5.0000"
+    assert venue.positions["BTC"].size == 5
     assert refusals(kernel) == ["behind", "behind"]
 
 
@@ -518,15 +519,14 @@ async def test_an_end_that_cannot_read_the_events_leaves_the_dead_man_armed() ->
 async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     source: str | None, flagged: bool, tmp_path: Path
 ) -> None:
-    venue = FakeVenue(("BTC", "ETH"))
+    venue = FaultyPort(("BTC", "ETH"))
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
     kernel = make_kernel(venue, always, markets=("BTC",), path=path)
     await kernel.recover()
     await kernel.cycle()
     assert kernel.account.account_state.keys_proven
-    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", source)
-    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
+    venue.by_hand("ETH", "long", 1, key="another daemon", source=source)
     await kernel.cycle()
     assert ("foreign_writer" in kernel.health.degraded) is flagged
     assert pass_scheduler.PASS_S + pass_scheduler.LATE_S < FLAGGED_S, "passes come so often"
@@ -548,7 +548,7 @@ def drawn(seed: int) -> Callable[[int], int]:
     return lambda _before: chance.getrandbits(62)
 
 
-async def alone(venue: FakeVenue, script: Any = always, **more: Any) -> Kernel:
+async def alone(venue: FaultyPort, script: Any = always, **more: Any) -> Kernel:
     """A loop that has run for so long that nothing of an earlier life of its own is under way."""
     kernel = await begun(venue, script, **more)
     await minutes(kernel, venue, "100", "100")
@@ -556,7 +556,7 @@ async def alone(venue: FakeVenue, script: Any = always, **more: Any) -> Kernel:
 
 
 async def test_a_daemon_of_another_machine_is_known_before_it_trades(tmp_path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     first = await alone(venue, once, path=tmp_path / "1.db", new_serial=drawn(1))
     assert first.health.degraded == {}
     second = make_kernel(venue, once, path=tmp_path / "2.db", new_serial=drawn(2))
@@ -576,7 +576,7 @@ NO_GUARDIANS = KernelSettings()
 
 async def test_an_order_of_another_daemon_with_our_config_is_no_decision_of_a_lost_journal(tmp_path: Path) -> None:
     """Its key is that of a decision of ours, which this journal did not make."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     first = await alone(venue, lambda _view, _bar: (), path=tmp_path / "1.db", settings=NO_GUARDIANS)
     second = make_kernel(venue, always, path=tmp_path / "2.db", settings=NO_GUARDIANS)
     await second.recover()
@@ -588,7 +588,7 @@ async def test_an_order_of_another_daemon_with_our_config_is_no_decision_of_a_lo
 
 
 async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_another_daemons(tmp_path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     flat = Scripted(
         lambda _view, bar: [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))] if bar.close == 99 else ()
     )
@@ -604,7 +604,7 @@ async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_a
 
 
 async def test_the_orders_of_after_a_backup_are_no_other_daemons_when_it_is_restored(tmp_path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = make_kernel(venue, always, path=tmp_path / "j.db", new_serial=drawn(1))
     await kernel.recover()
     kill(kernel)
@@ -622,13 +622,12 @@ async def test_the_orders_of_after_a_backup_are_no_other_daemons_when_it_is_rest
 
 @pytest.mark.parametrize("is_up", [True, False])
 async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_up: bool, tmp_path: Path) -> None:
-    venue = FakeVenue(("BTC", "ETH"))
+    venue = FaultyPort(("BTC", "ETH"))
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
     kernel = make_kernel(venue, always, path=path)
     await kernel.recover()
-    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
-    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
+    venue.by_hand("ETH", "long", 1, key="another daemon", source="agent")
     await kernel.cycle()
     assert "foreign_writer" in kernel.health.degraded
     kernel.account.foreign_activity.waiting["trd_1"] = ("ETH", "another key", 0)
@@ -647,21 +646,20 @@ async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_
 
 
 async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_to_look_at() -> None:
-    venue = FakeVenue(("BTC", "ETH"))
+    venue = FaultyPort(("BTC", "ETH"))
     venue.minute(BTC="100")
     kernel = make_kernel(venue, always)
     await kernel.recover()
     kernel.health.degrade("foreign_writer", "somebody")
     venue.reset()
-    trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
-    venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
+    venue.by_hand("ETH", "long", 1, key="another daemon", source="agent")
     await kernel.cycle()
     assert kernel.account.account_state.epoch == 1
     assert "foreign_writer" in kernel.health.degraded
 
 
 async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, always)
     await kernel.recover()
@@ -714,7 +712,7 @@ async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_i
         kernel.journal.decided([tried])
         kernel.journal.intents.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)
         venue.clock.advance(60_000)
-    venue._cancel(stop_of(venue))
+    venue.canceled_by_hand(stop_of(venue))
     await kernel.cycle()
     assert not venue.positions
 
@@ -722,7 +720,7 @@ async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_i
 async def test_a_close_that_was_refused_does_not_wait_for_a_time_that_lies_ahead_again() -> None:
     venue, kernel = await first_bar(once)
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), Fault("close", refused("market_closed"))]
-    venue._cancel(stop_of(venue))
+    venue.canceled_by_hand(stop_of(venue))
     await kernel.cycle()
     assert venue.positions
     venue.clock.go_back(3_600_000)
@@ -731,7 +729,7 @@ async def test_a_close_that_was_refused_does_not_wait_for_a_time_that_lies_ahead
 
 
 async def test_a_close_in_doubt_of_a_time_that_lies_ahead_again_keeps_no_position_bare() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
     await kernel.recover()
@@ -739,14 +737,14 @@ async def test_a_close_in_doubt_of_a_time_that_lies_ahead_again_keeps_no_positio
     venue.faults = [Fault("close", AWAY, 10**9)]
     await minutes(kernel, venue, "101")
     venue.clock.go_back(3_600_000)
-    venue._cancel(stop_of(venue))
+    venue.canceled_by_hand(stop_of(venue))
     await kernel.cycle()
     assert trailing(venue)
 
 
 async def test_a_stop_is_lost_while_a_close_is_not_taken_for_long_and_another_stands_in_its_place() -> None:
     """A strategy of long bars wants its close for two days; the position does not wait for it without a stop."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
     kernel.strategy_host.instances[0].interval = "1d"
@@ -755,14 +753,14 @@ async def test_a_stop_is_lost_while_a_close_is_not_taken_for_long_and_another_st
     shallow = ApiError.of("insufficient_depth", "no", retryable=True, order_submitted=False)
     venue.faults = [Fault("close", shallow, 10**9)]
     await minutes(kernel, venue, "101")
-    venue._cancel(stop_of(venue))
+    venue.canceled_by_hand(stop_of(venue))
     await minutes(kernel, venue, "100")
     assert venue.positions
     assert trailing(venue)
 
 
 async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_was_one() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     other = {"reason": "fingerprint"}
     venue.faults = [
@@ -793,30 +791,23 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     assert (kernel.journal.intents.live(), set(venue.positions)) == ([], {"BTC"})
 
 
-class Keyless(FakeVenue):
+class Keyless(FaultyPort):
     """Knows no keys and shows none; a token that was used is only refused."""
 
     def __init__(self, *, behind_ms: int = 0) -> None:
-        super().__init__()
-        self.shows_keys = False
+        super().__init__(keys="hidden")
+        self.tells_of_tokens = False
         # its clock is so far behind that of the daemon's machine
         self.behind_ms = behind_ms
 
-    def _trade(self, *args: Any, **named: Any) -> TradeResource:
-        trade = super()._trade(*args, **named)
-        trade = self.trade_rows[-1] = trade.model_copy(update={"ts": (trade.ts or 0) - self.behind_ms})
-        return trade
-
-    def _once(self, key: str, body: bytes, do: Callable[[], Any], expires_at_ms: int | None = None) -> Any:
-        try:
-            return do()
-        except ApiError as error:
-            if (error.details or {}).get("reason") == "used_token":
-                raise refused("plan_stale") from None
-            raise
+    def _shown(self, answer: Any) -> Any:
+        shown = super()._shown(answer)
+        if isinstance(answer, TradeResource):
+            return shown.model_copy(update={"ts": (answer.ts or 0) - self.behind_ms})
+        return shown
 
 
-async def minutes_of_real_time(kernel: Kernel, venue: FakeVenue, *closes: str) -> None:
+async def minutes_of_real_time(kernel: Kernel, venue: FaultyPort, *closes: str) -> None:
     for close in closes:
         later(kernel, 60_000)
         await minutes(kernel, venue, close)
@@ -842,7 +833,7 @@ async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_p
     assert "can tell whether it became an order" in (asked.message or "")
     assert told(kernel).count("intent.quarantined") == 1
     # By a person, say.
-    venue._close("BTC", CloseRequest(), None)
+    venue.closed_by_hand("BTC")
     await minutes_of_real_time(kernel, venue, "100", "100")
     assert (set(venue.positions), venue.calls.count("plan")) == (set(), 1), (
         "nothing is opened until a person has looked"
@@ -887,7 +878,7 @@ async def test_trades_that_are_refused_end_a_doubt_after_its_fence_and_a_service
     assert [one.state for one in kernel.journal.intents.live()] == [state]
 
 
-class Silent(FakeVenue):
+class Silent(FaultyPort):
     """Executes an entry, loses its answer, and tells nothing of it as long as `faults` stand."""
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
@@ -958,7 +949,7 @@ async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:
     venue.faults = [Fault("cancel", "drop", 3), Fault("cancel", refused("invalid_input"), 9)]
     await minutes_of_real_time(kernel, venue, "100")
     (doubt,) = [one for one in kernel.journal.intents.live() if one.action == "cancel"]
-    venue._trade("BTC", "long", "open", "market", Decimal(1), None)
+    venue.by_hand("ETH", "long", 1)
     await minutes_of_real_time(kernel, venue, "100", "100", "100")
     found = kernel.journal.intents.find(doubt.id)
     assert found is not None
@@ -968,7 +959,7 @@ async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:
 async def test_a_reset_of_the_account_is_told() -> None:
     """Its event is never taken: the feed begins behind it."""
     for says_gone in (True, False):
-        venue = FakeVenue()
+        venue = FaultyPort()
         venue.says_gone = says_gone
         kernel = make_kernel(venue)
         await kernel.recover()
@@ -979,7 +970,7 @@ async def test_a_reset_of_the_account_is_told() -> None:
 
 
 async def test_a_beat_by_hand_that_is_refused_ends_no_run() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     beats: list[ApiError | None] = [refused("limit_exceeded"), None, AWAY]
 
     async def heartbeat() -> None:

@@ -1,4 +1,4 @@
-"""The loop from bar to fill over a fake venue: what it sends, what it learns, and what it does when the answer is
+"""The loop from bar to fill over a FaultyPort: what it sends, what it learns, and what it does when the answer is
 lost.
 """
 
@@ -21,8 +21,9 @@ from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.passes.ports import Calm
 from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.strategy import Bar, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
-from bot.wire import CloseRequest, GuardianRequest, OrderRequest
-from tests.fakes import ADDRESS, START_MS, FakePacer, FakeVenue, Fault, refused
+from bot.wire import BracketRequest, GuardianRequest, LegRequest
+from tests.fakes import FakePacer
+from tests.faulty_port import ADDRESS, START_MS, Fault, FaultyPort, refused
 from tests.runtime.builders import (
     DEAD_MAN_60,
     STOP,
@@ -46,7 +47,7 @@ WORK_S_MAX = 5.0
 
 async def test_a_bar_becomes_a_protected_position() -> None:
     venue, kernel = await first_bar(once)
-    assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5.0000", "100")]
+    assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5", "100")]
     position = kernel.account.account_state.positions["BTC"]
     assert (position.owner, position.size) == ("trend", 5)
     assert kernel.account.account_state.is_protected("BTC")
@@ -77,7 +78,7 @@ class Told(Scripted):
 
 async def test_a_strategy_is_told_of_its_fills_and_its_stops() -> None:
     one = Told(once)
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, strategies=[one])
     opened_ms = venue.clock.now_ms()
     await minutes(kernel, venue, "97")
@@ -92,9 +93,9 @@ async def test_a_strategy_is_told_of_its_fills_and_its_stops() -> None:
 
 async def test_a_strategy_is_told_of_the_accounts_guardians_and_its_own_and_may_act_on_it() -> None:
     one = Told(once)
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, strategies=[one])
-    venue._place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(100)), "a person's")
+    venue.by_hand("ETH", "long", 1, key="a person's")
     trail = {
         market: GuardianRequest(type="trailing_stop", market=market, trail_pct=Decimal(3)) for market in ("BTC", "ETH")
     }
@@ -131,7 +132,7 @@ async def test_a_stop_that_is_hit_leaves_the_account_flat() -> None:
 @pytest.mark.parametrize("op", ["plan", "confirm"])
 @pytest.mark.parametrize("kind", ["drop", "lose_reply"])
 async def test_a_lost_answer_makes_one_order(op: str, kind: str) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once)
     await kernel.recover()
@@ -145,7 +146,7 @@ async def test_a_lost_answer_makes_one_order(op: str, kind: str) -> None:
 
 
 async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
 
     def both(view: View, bar: Bar) -> Iterable[Intent]:
@@ -170,7 +171,7 @@ async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
 
 
 async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_search() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once)
     await kernel.recover()
@@ -196,7 +197,7 @@ async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_s
 
 
 async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once)
     await kernel.recover()
@@ -209,7 +210,7 @@ async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came()
 
 
 async def test_a_refusal_ends_the_intent_and_the_loop_goes_on() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     venue.refuse = lambda _request: refused("insufficient_funds")
     kernel = make_kernel(venue, once)
@@ -222,7 +223,7 @@ async def test_a_refusal_ends_the_intent_and_the_loop_goes_on() -> None:
 
 
 async def test_lost_access_ends_the_run_and_keeps_the_intent() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once)
     await kernel.recover()
@@ -237,7 +238,7 @@ async def test_a_veto_withdraws_the_entry() -> None:
         def confirm(self, plan: object) -> bool:
             return False
 
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, strategies=[Careful(once)])
     await kernel.recover()
@@ -251,7 +252,7 @@ async def test_a_strategy_that_raises_is_quarantined_and_the_other_goes_on() -> 
         yield Open(bar.market, "long", usd=100, bracket=STOP)
         raise ZeroDivisionError
 
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     venue.minute(BTC="100")
     kernel = make_kernel(
@@ -366,7 +367,7 @@ async def test_a_cancel_that_meets_a_full_rate_limit_goes_on_behind_what_it_has_
 
 async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided(tmp_path: object) -> None:
     path = tmp_path / "journal.db"
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     first = make_kernel(venue, path=path)
     await first.recover()
@@ -389,7 +390,7 @@ async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided
 
 
 async def test_the_service_being_away_stops_entries_and_not_the_loop() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once)
     await kernel.recover()
@@ -407,7 +408,7 @@ async def test_the_service_being_away_stops_entries_and_not_the_loop() -> None:
 
 async def test_each_pass_is_told() -> None:
     told: list[int | None] = []
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     kernel = make_kernel(venue)
     kernel.hooks.passed = told.append
@@ -418,7 +419,7 @@ async def test_each_pass_is_told() -> None:
 
 
 async def test_retries_inside_a_pass_end_and_do_not_wait_long() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     pacer = FakePacer()
     kernel = make_kernel(venue, once, pacer=pacer, settings=KernelSettings(guardians=(DEAD_MAN_60,)))
@@ -438,7 +439,7 @@ async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
             yield Open("BTC", "long", usd=100, bracket=STOP)
             yield Close("BTC")
 
-    kernel = make_kernel(FakeVenue(), third)
+    kernel = make_kernel(FaultyPort(), third)
     series = BarSeries("BTC", "1m")
     left = iter(bars)
     bar, decision = BarRuns(kernel).decide(series, left, Calm(90, 110, START_MS + 9 * 60_000))
@@ -460,7 +461,7 @@ async def test_a_calm_stretch_without_signals_is_done_at_its_end() -> None:
         def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
             return ()
 
-    kernel = make_kernel(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
+    kernel = make_kernel(FaultyPort(), strategies=[Quiet(name="quiet", markets=["BTC"])])
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0, 1.0) for n in range(1, 8)]
     assert BarRuns(kernel).decide(BarSeries("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (
         None,
@@ -475,7 +476,7 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
     tmp_path: Path, damage: str
 ) -> None:
     path = tmp_path / "journal.db"
-    venue = FakeVenue()
+    venue = FaultyPort()
     kill(await begun(venue, path=path))
     first_ms = venue.clock.now_ms()
     venue.minute()
@@ -497,7 +498,7 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
 
 async def test_the_beginning_of_a_journal_may_lie_a_little_ahead_of_a_clock_that_went_back(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.clock.advance(120_000)
     kernel = make_kernel(venue, path=path)
     await kernel.recover()
@@ -510,7 +511,7 @@ async def test_the_beginning_of_a_journal_may_lie_a_little_ahead_of_a_clock_that
 
 
 async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     scripts = [once, lambda _view, bar: [Close(bar.market)]]
     kernel = make_kernel(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
@@ -529,14 +530,12 @@ async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> 
 @pytest.mark.parametrize("keeps", [True, False], ids=["its journal is there", "its journal is lost"])
 async def test_a_start_after_a_thousand_trades_is_ready_after_a_few_questions(keeps: bool, tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    venue = FakeVenue()
+    venue = FaultyPort()
     kill(await begun(venue, once, path=path))
-    order = OrderRequest.from_wire(
-        {"market": "ETH", "side": "long", "usdAmount": 100, "bracket": {"stopLoss": {"pct": 2}}}
-    )
+    bracket = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
     for n in range(TRADES // 2):
-        venue._place(order, f"opened-{n}")
-        venue._close("ETH", CloseRequest(fraction=Decimal(1)), f"closed-{n}")
+        venue.by_hand("ETH", "long", 1, key=f"opened-{n}", bracket=bracket)
+        venue.closed_by_hand("ETH", f"closed-{n}")
     if not keeps:
         for file in tmp_path.glob("journal.db*"):
             file.unlink()

@@ -17,7 +17,8 @@ import structlog
 
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from tests.conftest import is_soaked
-from tests.fakes import Crash, FakeVenue, Fault, Tap
+from tests.fakes import Crash, Tap
+from tests.faulty_port import Fault, FaultyPort
 from tests.runtime.builders import kill, make_kernel
 
 CLOSES = (
@@ -97,12 +98,12 @@ class Bars(NamedTuple):
 
 
 async def run(
-    path: Path, tap: Tap, venue: FakeVenue | None = None, *, more: int = len(CLOSES)
-) -> tuple[FakeVenue, list[Bars], list[str]]:
+    path: Path, tap: Tap, venue: FaultyPort | None = None, *, more: int = len(CLOSES)
+) -> tuple[FaultyPort, list[Bars], list[str]]:
     """The script, over as many lives as it takes, until `more` bars after the first crash; what was so after each
     bar, and the intents.
     """
-    venue = venue or FakeVenue(MARKETS)
+    venue = venue or FaultyPort(MARKETS)
     kernel = None
     after: list[Bars] = []
     last = len(CLOSES)
@@ -136,7 +137,7 @@ async def run(
     return venue, after, states
 
 
-def unprotected(venue: FakeVenue) -> list[str]:
+def unprotected(venue: FaultyPort) -> list[str]:
     return [
         coin
         for coin in venue.positions
@@ -205,7 +206,7 @@ async def test_a_second_crash_during_recovery_changes_nothing(folder: Path) -> N
 async def test_a_lost_reply_of_an_order_operation_changes_no_fill(folder: Path, op: str) -> None:
     """The venue has acted, and its answer never comes."""
     quiet, _, _ = await run(folder / "quiet.db", Tap())
-    venue = FakeVenue(MARKETS)
+    venue = FaultyPort(MARKETS)
     venue.faults = [Fault(op, "lose_reply", count=0)]
     found = 0
 

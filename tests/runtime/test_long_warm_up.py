@@ -27,7 +27,8 @@ from bot.runtime.strategy_host.host import run_inline
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.wire import CandlesResult, Event
-from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault, refused
+from tests.fakes import Crash, FakePacer
+from tests.faulty_port import ADDRESS, Fault, FaultyPort, refused
 from tests.runtime.builders import AWAY, Scripted, begun, grown, kill, make_kernel, minutes
 
 # bars
@@ -61,9 +62,9 @@ class Slow(Scripted):
 ENTRY = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))
 
 
-async def held(path: Path, closes: Iterable[int] = range(60, 60 + PAST - 1), entry: Intent = ENTRY) -> FakeVenue:
+async def held(path: Path, closes: Iterable[int] = range(60, 60 + PAST - 1), entry: Intent = ENTRY) -> FaultyPort:
     """A venue with a past, and a position of 2 BTC at 100 with its stop that a daemon left there when it was killed."""
-    venue = FakeVenue(("BTC",))
+    venue = FaultyPort(("BTC",), least_usd="0.01")
     for close in closes:
         venue.minute(BTC=str(close))
     kill(await begun(venue, lambda _view, _bar: [entry], path=path))
@@ -72,13 +73,13 @@ async def held(path: Path, closes: Iterable[int] = range(60, 60 + PAST - 1), ent
 
 
 def started(
-    venue: FakeVenue, path: Path, happens: Callable[[], None] = lambda: None, **more: Any
+    venue: FaultyPort, path: Path, happens: Callable[[], None] = lambda: None, **more: Any
 ) -> tuple[Kernel, Slow]:
     slow = Slow(FakePacer(), happens, **more)
     return make_kernel(venue, path=path, strategies=[slow], pacer=slow.pacer), slow
 
 
-def stop_of(venue: FakeVenue) -> str:
+def stop_of(venue: FaultyPort) -> str:
     (oid,) = [order.oid for order in venue.working.values() if order.kind == "stop_loss"]
     return oid
 
@@ -113,7 +114,7 @@ async def test_a_position_whose_stop_is_taken_away_meanwhile_is_covered_by_the_n
     marks: set[float] = set()
 
     def taken_away() -> None:
-        venue._cancel(stop_of(venue))
+        venue.canceled_by_hand(stop_of(venue))
 
     kernel, _ = started(venue, tmp_path / "journal.db", taken_away)
 
@@ -133,7 +134,7 @@ async def test_what_happens_meanwhile_is_told_once_they_are_ready_and_they_may_a
     venue = await held(tmp_path / "journal.db")
 
     def stopped() -> None:
-        venue._touch(venue.working[stop_of(venue)], Decimal(95))
+        venue.spike("BTC", 95)
 
     again = Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=5))
     kernel, slow = started(venue, tmp_path / "journal.db", stopped, answer=(again,))
@@ -149,7 +150,7 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
     venue = await held(path)
 
     def stopped() -> None:
-        venue._touch(venue.working[stop_of(venue)], Decimal(95))
+        venue.spike("BTC", 95)
 
     kernel, slow = started(venue, path, stopped)
 
@@ -170,7 +171,7 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
 
 
 async def test_a_service_that_is_slow_to_show_its_bars_holds_up_no_pass(tmp_path: Path) -> None:
-    class Long(FakeVenue):
+    class Long(FaultyPort):
         async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
             pacer.now_ms += 2 * YIELD_MS
             return await super().candles(coin, interval, limit)
@@ -222,7 +223,7 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
 
 async def test_a_past_that_comes_late_holds_up_no_other_strategy(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    venue = FakeVenue(("BTC", "ETH"))
+    venue = FaultyPort(("BTC", "ETH"))
     for _ in range(PAST):
         venue.minute()
     slow = Slow(FakePacer(), lambda: None)
@@ -290,11 +291,10 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
     path = tmp_path / "journal.db"
     pacer, told = FakePacer(), list[str]()
 
-    class Hit(FakeVenue):
+    class Hit(FaultyPort):
         async def close(self, market: str, *args: Any, **named: Any) -> Any:
             answer = await super().close(market, *args, **named)
-            (stop,) = [order for order in self.working.values() if order.coin == "BTC" and order.kind == "stop_loss"]
-            self._touch(stop, Decimal(95))
+            self.spike("BTC", 95)
             return answer
 
     class Tells(Slow):
@@ -329,7 +329,7 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
 FAR = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
 
 
-async def it_enters_no_more(venue: FakeVenue, path: Path, px: int) -> None:
+async def it_enters_no_more(venue: FaultyPort, path: Path, px: int) -> None:
     """A fill is told to a strategy that has lost its 10 USD of the day: it wants to enter on it."""
     slow = Slow(FakePacer(), grown(venue, "BTC", "0.1", px), answer=(FAR,))
     kernel = make_kernel(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
@@ -360,7 +360,7 @@ async def test_the_loss_of_a_day_that_began_while_nobody_looked_is_known_before_
 
 async def test_the_price_of_a_market_that_nobody_listens_to_is_not_forgotten_with_the_past(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    venue = FakeVenue(("BTC", "ETH"))
+    venue = FaultyPort(("BTC", "ETH"))
     for _ in range(PAST):
         venue.minute()
 
@@ -373,7 +373,7 @@ async def test_what_a_reload_keeps_for_those_that_it_builds_is_kept_when_the_acc
     tmp_path: Path,
 ) -> None:
     """A lapse in the midst of it, and no market has had a bar yet."""
-    kernel = make_kernel(FakeVenue(("BTC",)), path=tmp_path / "journal.db")
+    kernel = make_kernel(FaultyPort(("BTC",)), path=tmp_path / "journal.db")
     await kernel.recover()
     kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["new"])
     await kernel.recover()
@@ -425,7 +425,7 @@ async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
             raise asyncio.CancelledError
         return call()
 
-    venue = FakeVenue()
+    venue = FaultyPort(least_usd="0.01")
     kernel = await begun(venue, path=path, strategies=fresh())
     assert [kernel.journal.state.of_strategy(name)["fills"] for name in markets] == [1, 1]
     kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["new"])

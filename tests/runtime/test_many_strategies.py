@@ -36,7 +36,7 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.timers import instants, newest_until, next_after
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
 from bot.wire import CloseRequest, OrderRequest
-from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault, refused
+from tests.faulty_port import ADDRESS, START_MS, Fault, FaultyPort, refused
 from tests.runtime.builders import Scripted, kill, later, make_kernel, minutes
 
 STOP = Bracket(stop_pct=50)
@@ -72,7 +72,7 @@ def notices(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 async def begun(
-    venue: FakeVenue, *told: Strategy, path: Path | None = None, path_of_orders: str = "plan", **more: Any
+    venue: FaultyPort, *told: Strategy, path: Path | None = None, path_of_orders: str = "plan", **more: Any
 ) -> Kernel:
     kernel = make_kernel(venue, strategies=told, path=path, **more)
     kernel.risk.limit({name: replace(one, path=path_of_orders) for name, one in kernel.risk.strategy_limits.items()})
@@ -82,8 +82,8 @@ async def begun(
 
 
 @pytest.fixture
-def venue() -> FakeVenue:
-    made = FakeVenue()
+def venue() -> FaultyPort:
+    made = FaultyPort()
     made.minute(BTC="100")
     return made
 
@@ -91,7 +91,7 @@ def venue() -> FakeVenue:
 # -- sharing a market
 
 
-async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: FakeVenue) -> None:
+async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: FaultyPort) -> None:
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
@@ -115,7 +115,7 @@ async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: Fak
     assert [fill.action for fill in a.fills] == ["open"], "it is told of its own fills alone"
 
 
-async def test_a_part_of_a_share_leaves_none_that_is_too_small_to_be_closed(venue: FakeVenue) -> None:
+async def test_a_part_of_a_share_leaves_none_that_is_too_small_to_be_closed(venue: FaultyPort) -> None:
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
@@ -129,7 +129,7 @@ async def test_a_part_of_a_share_leaves_none_that_is_too_small_to_be_closed(venu
     assert kernel.account.attribution.share("BTC", "beta") is None
 
 
-async def test_a_share_that_the_price_has_made_too_small_says_how_it_can_be_closed(venue: FakeVenue) -> None:
+async def test_a_share_that_the_price_has_made_too_small_says_how_it_can_be_closed(venue: FaultyPort) -> None:
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", usd=12, bracket=STOP)], [Open("BTC", "long", usd=100, bracket=STOP)]
@@ -150,7 +150,7 @@ async def test_a_share_that_the_price_has_made_too_small_says_how_it_can_be_clos
     assert venue.positions == {}, "the way out: what is left is whole"
 
 
-async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeVenue) -> None:
+async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FaultyPort) -> None:
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
@@ -175,7 +175,7 @@ class ScalesOut(Told):
 
 
 @pytest.mark.parametrize("lost", [0, 3])
-async def test_the_rest_of_a_share_is_closed_on_the_fill_of_the_first_part(venue: FakeVenue, lost: int) -> None:
+async def test_the_rest_of_a_share_is_closed_on_the_fill_of_the_first_part(venue: FaultyPort, lost: int) -> None:
     a, b = Told("alpha"), ScalesOut("beta")
     kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
@@ -191,7 +191,7 @@ async def test_the_rest_of_a_share_is_closed_on_the_fill_of_the_first_part(venue
     assert (venue.positions["BTC"].size, kernel.account.account_state.closed) == (1, set())
 
 
-async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(venue: FakeVenue) -> None:
+async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(venue: FaultyPort) -> None:
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
     a.wants = [Open("BTC", "long", usd=900, bracket=STOP)]
@@ -207,7 +207,7 @@ async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(ve
     assert venue.positions == {}
 
 
-async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_position(venue: FakeVenue) -> None:
+async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_position(venue: FaultyPort) -> None:
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=2, bracket=STOP)]
@@ -219,7 +219,7 @@ async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_posit
 
 
 @pytest.mark.parametrize("abreast", [1, 8])
-async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: FakeVenue, abreast: int) -> None:
+async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: FaultyPort, abreast: int) -> None:
     """Without one of its own it has the position's: another's of a shared market, or that of an earlier config."""
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True, max_leverage=5)
@@ -239,7 +239,7 @@ async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: Fake
     assert (codes(kernel), venue.positions["BTC"].size) == ([("beta", "over_leverage")], 1)
 
 
-async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: FakeVenue, tmp_path: Path) -> None:
+async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: FaultyPort, tmp_path: Path) -> None:
     a = Told("alpha")
     kernel = await begun(venue, a, path=tmp_path / "j.db")
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
@@ -258,7 +258,7 @@ async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: 
 # -- daily losses
 
 
-async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeVenue, tmp_path: Path) -> None:
+async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FaultyPort, tmp_path: Path) -> None:
     a, b = Told("alpha"), Told("beta", markets=("ETH",))
     kernel = await begun(venue, a, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
@@ -300,7 +300,7 @@ async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeV
 
 
 async def test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by_the_next_run(
-    venue: FakeVenue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    venue: FaultyPort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         """The process ends here."""
@@ -325,7 +325,7 @@ async def test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by
     assert kernel.journal.state.note(HALTED) is not None
 
 
-async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(venue: FakeVenue) -> None:
+async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(venue: FaultyPort) -> None:
     a = Told("alpha")
     kernel = await begun(venue, a, daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
@@ -343,7 +343,7 @@ async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(ve
 # -- pauses and quarantine
 
 
-async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue: FakeVenue, tmp_path: Path) -> None:
+async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue: FaultyPort, tmp_path: Path) -> None:
     a, b = Told("alpha"), Told("beta", markets=("ETH",))
     kernel = await begun(venue, a, b, path=tmp_path / "j.db")
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
@@ -370,7 +370,7 @@ async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue:
 
 
 async def kept_back(
-    venue: FakeVenue, op: str, told: Told, *others: Told, by: str | ApiError = FULL, **more: Any
+    venue: FaultyPort, op: str, told: Told, *others: Told, by: str | ApiError = FULL, **more: Any
 ) -> tuple[Kernel, Written]:
     """The first of them wants an entry, which is kept back at that request."""
     kernel = await begun(venue, told, *others, path_of_orders="direct" if op == "place" else "plan", **more)
@@ -382,7 +382,7 @@ async def kept_back(
     return kernel, waits
 
 
-async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venue: FakeVenue) -> None:
+async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venue: FaultyPort) -> None:
     kernel, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
     kernel.conditions.pauses.pause("alpha")
     later(kernel, 20_000)
@@ -392,7 +392,7 @@ async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venu
 
 @pytest.mark.parametrize("op", ["place", "plan"])
 async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_its_market_out_for_a_minute(
-    venue: FakeVenue, op: str
+    venue: FaultyPort, op: str
 ) -> None:
     """beta wants the other side, and would be kept out too by an entry that was never asked for."""
     a, b = Told("alpha"), Told("beta")
@@ -416,7 +416,7 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
     assert venue.positions["BTC"].side == "short"
 
 
-async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: FakeVenue) -> None:
+async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: FaultyPort) -> None:
     kernel, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
     kernel.health.degrade("service", "it is away")
     for _ in range(3):
@@ -430,7 +430,7 @@ async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: Fa
 
 @pytest.mark.parametrize(("op", "code"), [("place", "stale_bar"), ("confirm", "plan_stale")])
 async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_is_paused(
-    venue: FakeVenue, op: str, code: str
+    venue: FaultyPort, op: str, code: str
 ) -> None:
     kernel, waits = await kept_back(venue, op, Told("alpha"))
     assert waits.state == "sending"
@@ -456,7 +456,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
         ("confirm", "its plan ran out before it was sent"),
     ],
 )
-async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: FakeVenue, op: str, said: str) -> None:
+async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: FaultyPort, op: str, said: str) -> None:
     thin = ApiError.of("insufficient_depth", "the book has 3", retryable=True, order_submitted=False)
     kernel, waits = await kept_back(venue, op, Told("alpha"), by=thin)
     venue.clock.advance(kernel.budget.hold_ms(0) + 10 * MINUTE_MS)
@@ -469,7 +469,7 @@ async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: Fake
     assert waits.id not in kernel.intents.states
 
 
-async def test_an_entry_delayed_by_the_rate_limit_is_sent_when_the_limit_allows(venue: FakeVenue) -> None:
+async def test_an_entry_delayed_by_the_rate_limit_is_sent_when_the_limit_allows(venue: FaultyPort) -> None:
     kernel, _ = await kept_back(venue, "place", Told("alpha"))
     assert venue.positions == {}
     later(kernel, 20_000)
@@ -477,7 +477,7 @@ async def test_an_entry_delayed_by_the_rate_limit_is_sent_when_the_limit_allows(
     assert venue.positions["BTC"].size == 1
 
 
-async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(venue: FakeVenue) -> None:
+async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(venue: FaultyPort) -> None:
     kernel, waits = await kept_back(venue, "confirm", Told("alpha"))
     await wind_down(kernel, "leave")
     done = kernel.journal.intents.find(waits.id)
@@ -485,7 +485,7 @@ async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(v
     assert (done.state, done.code, venue.positions) == ("expired", "run_ended", {})
 
 
-async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -> None:
+async def test_metrics_say_of_each_strategy_what_status_says(venue: FaultyPort) -> None:
     pytest.importorskip("prometheus_client")
     a, b = Told("alpha"), Told("beta", ("ETH",))
     kernel = await begun(venue, a, b)
@@ -505,7 +505,7 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
     assert samples["bracketbot_strategy_margin_lost_usd", "alpha"] == 0
 
 
-async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(venue: FakeVenue) -> None:
+async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(venue: FaultyPort) -> None:
     pytest.importorskip("prometheus_client")
     a = Told("alpha")
     kernel = await begun(venue, a, daily_loss_usd=Decimal(20))
@@ -524,7 +524,7 @@ async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(v
     assert (kernel.conditions.strategy_stopped("alpha", kernel.now_ms()), paused()) == (None, [0])
 
 
-async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue: FakeVenue) -> None:
+async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue: FaultyPort) -> None:
     class Raises(Told):
         def act(self, view: View, bar: Bar) -> Iterable[Intent]:
             if view.orders(bar.market):
@@ -548,7 +548,7 @@ async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue
     )
 
 
-async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: FakeVenue, tmp_path: Path) -> None:
+async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: FaultyPort, tmp_path: Path) -> None:
     class Raises(Told):
         def act(self, view: View, bar: Bar) -> Iterable[Intent]:
             raise RuntimeError("a mistake")
@@ -592,7 +592,7 @@ class Clocked(Told):
         return wanted
 
 
-async def test_a_timer_fires_once_an_instant_with_a_key_that_its_instant_makes(venue: FakeVenue) -> None:
+async def test_a_timer_fires_once_an_instant_with_a_key_that_its_instant_makes(venue: FaultyPort) -> None:
     one = Clocked()
     kernel = await begun(venue, one)
     assert one.rung == [], "its first instant lies ahead"
@@ -612,7 +612,7 @@ async def test_a_timer_fires_once_an_instant_with_a_key_that_its_instant_makes(v
     assert {timer.name for timer in one.rung[1:]} == {"often", "hourly"}
 
 
-async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: FakeVenue, tmp_path: Path) -> None:
+async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: FaultyPort, tmp_path: Path) -> None:
     kernel = await begun(venue, Clocked(), path=tmp_path / "j.db")
     venue.clock.advance(30_000)
     await kernel.cycle()
@@ -631,7 +631,7 @@ async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: Fa
 
 
 @pytest.mark.parametrize("is_up", [True, False])
-async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue, tmp_path: Path, is_up: bool) -> None:
+async def test_timers_go_on_from_where_the_service_went_back_to(venue: FaultyPort, tmp_path: Path, is_up: bool) -> None:
     """An instant that comes again fires again, and what is wanted on it is ordered: the service has forgotten the
     order of before.
     """
@@ -674,7 +674,7 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
     assert [row["cause"] for row in kernel.journal.db["intents"].rows][2:] == [f"timer.1:often:{at_ms + 30_000}"]
 
 
-async def test_a_restart_goes_on_from_where_the_service_went_back_to(venue: FakeVenue, tmp_path: Path) -> None:
+async def test_a_restart_goes_on_from_where_the_service_went_back_to(venue: FaultyPort, tmp_path: Path) -> None:
     """Also in the last minute before the instant at which the service was before."""
     kernel = await begun(venue, Clocked(), path=tmp_path / "j.db")
     venue.clock.advance(600_000)
@@ -693,7 +693,7 @@ async def test_a_restart_goes_on_from_where_the_service_went_back_to(venue: Fake
     assert one.rung == [Timer("often", was_ms - 30_000), Timer("often", was_ms)]
 
 
-async def test_bars_are_heard_again_from_where_they_had_come_to_when_the_service_went_back(venue: FakeVenue) -> None:
+async def test_bars_are_heard_again_from_where_they_had_come_to_when_the_service_went_back(venue: FaultyPort) -> None:
     """A bar that comes again is decided once: its orders would have the keys of those that were sent."""
     one = Told("alpha")
     kernel = await begun(venue, one)
@@ -709,7 +709,7 @@ async def test_bars_are_heard_again_from_where_they_had_come_to_when_the_service
     assert len(one.holds) == heard + 1
 
 
-async def test_a_clock_that_is_set_back_a_little_fires_no_timer_twice(venue: FakeVenue) -> None:
+async def test_a_clock_that_is_set_back_a_little_fires_no_timer_twice(venue: FaultyPort) -> None:
     one = Clocked()
     kernel = await begun(venue, one)
     venue.clock.advance(30_000)
@@ -723,7 +723,7 @@ async def test_a_clock_that_is_set_back_a_little_fires_no_timer_twice(venue: Fak
 
 
 async def test_a_machine_whose_clock_is_set_back_fires_no_timer_twice(
-    venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
+    venue: FaultyPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real service's time does not go back: where it tells none, the clock that did is this machine's, and what
     was ordered stands.
@@ -746,7 +746,7 @@ async def test_a_machine_whose_clock_is_set_back_fires_no_timer_twice(
     assert len(one.rung) == len(rung) + 1
 
 
-async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FakeVenue) -> None:
+async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FaultyPort) -> None:
     class Raises(Clocked):
         def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
             raise RuntimeError("a mistake")
@@ -760,7 +760,7 @@ async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FakeVen
     )
 
 
-async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:
+async def test_a_session_steps_at_the_next_timer(venue: FaultyPort) -> None:
     kernel = await begun(venue, Clocked())
     assert kernel.timers.next_ms is not None
     now = venue.clock.now_ms()
@@ -783,7 +783,7 @@ def test_instants_are_those_of_the_clock() -> None:
 # -- the direct path
 
 
-async def test_the_direct_path_is_taken_only_when_the_service_is_known_to_keep_keys(venue: FakeVenue) -> None:
+async def test_the_direct_path_is_taken_only_when_the_service_is_known_to_keep_keys(venue: FaultyPort) -> None:
     a = Told("alpha")
     kernel = await begun(venue, a, path_of_orders="direct")
     for _ in range(2):
@@ -793,7 +793,7 @@ async def test_the_direct_path_is_taken_only_when_the_service_is_known_to_keep_k
     assert [row["path"] for row in kernel.journal.db["intents"].rows] == ["plan", "direct"]
 
 
-async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(venue: FakeVenue) -> None:
+async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(venue: FaultyPort) -> None:
     class Choosy(Told):
         def confirm(self, plan: Any) -> bool:
             return plan.size < 2
@@ -807,7 +807,7 @@ async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(v
     assert [row["code"] for row in kernel.journal.db["intents"].rows] == [None, None, "vetoed"]
 
 
-async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
+async def test_another_hands_close_is_booked_as_such(venue: FaultyPort) -> None:
     a = Told("alpha")
     kernel = await begun(venue, a)
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
@@ -819,7 +819,7 @@ async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
     assert kernel.account.attribution.of(FOREIGN).fills == 0
 
 
-async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue) -> None:
+async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FaultyPort) -> None:
     """Another hand in a strategy's market is not that strategy; what closes all of a shared position is everybody's."""
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
@@ -838,7 +838,7 @@ async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue
     ]
 
 
-async def test_an_entry_in_answer_to_the_very_fill_that_lost_too_much_is_refused(venue: FakeVenue) -> None:
+async def test_an_entry_in_answer_to_the_very_fill_that_lost_too_much_is_refused(venue: FaultyPort) -> None:
     class Again(Told):
         def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
             if fill.action == "close":
@@ -855,7 +855,7 @@ async def test_an_entry_in_answer_to_the_very_fill_that_lost_too_much_is_refused
 
 @pytest.mark.parametrize("refusals", [0, 1], ids=["", "candles refused at first"])
 async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(
-    venue: FakeVenue, tmp_path: Path, refusals: int
+    venue: FaultyPort, tmp_path: Path, refusals: int
 ) -> None:
     a = Told("alpha")
     kernel = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
@@ -873,7 +873,7 @@ async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(
     assert kernel.account.attribution.is_halted("alpha")
 
 
-async def before_midnight(venue: FakeVenue, stop: Bracket) -> Kernel:
+async def before_midnight(venue: FaultyPort, stop: Bracket) -> Kernel:
     """A loop that holds 2 BTC, bought at 100, when the bar of 23:59 has closed."""
     a = Told("alpha")
     kernel = await begun(venue, a, daily_loss_usd=Decimal(30))
@@ -887,12 +887,12 @@ async def before_midnight(venue: FakeVenue, stop: Bracket) -> Kernel:
 
 @pytest.mark.parametrize("close", ["80", "120"])
 async def test_an_event_of_midnight_that_comes_before_its_bar_begins_the_day_at_the_price_of_that_bar(
-    venue: FakeVenue, close: str
+    venue: FaultyPort, close: str
 ) -> None:
     kernel = await before_midnight(venue, STOP)
     venue.minute(BTC=close)
-    paid = {"side": "long", "size": "2", "oraclePx": close, "rate": "0", "amountUsd": "0"}
-    venue._event("funding", "payment", "BTC", {**paid, "balanceUsd": str(venue.balance)})
+    paid = next(event for event in reversed(venue.event_rows) if event.type == "funding")
+    assert paid.ts == START_MS + DAY_MS, "funding is paid before the bar's price"
     await kernel.cycle()
     await minutes(kernel, venue, close)
     assert kernel.account.attribution.day_ms == START_MS + DAY_MS
@@ -901,11 +901,10 @@ async def test_an_event_of_midnight_that_comes_before_its_bar_begins_the_day_at_
 
 
 async def test_what_a_service_that_was_away_over_midnight_tells_of_the_day_before_is_that_days(
-    venue: FakeVenue,
+    venue: FaultyPort,
 ) -> None:
     kernel = await before_midnight(venue, Bracket(stop_pct=20))
-    (stop,) = venue.working.values()
-    venue._touch(stop, Decimal(80))
+    venue.spike("BTC", 80)
     venue.faults = [Fault("events", refused("internal_error"), 10**9)]
     await minutes(kernel, venue, "80", "80")
     assert kernel.state.behind

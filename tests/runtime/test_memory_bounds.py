@@ -20,7 +20,8 @@ from bot.runtime.kernel import upkeep
 from bot.runtime.passes import bar_feed
 from bot.runtime.risk.order_builder import REQUESTS_KEPT
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
-from tests.fakes import FakePacer, FakeVenue
+from tests.fakes import FakePacer
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import make_kernel, minutes
 
 KEPT = 20
@@ -76,7 +77,7 @@ async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monk
     monkeypatch.setattr(ownership, "OWNERS_KEPT", KEPT)
     for module in (bar_feed, bar_queue):
         monkeypatch.setattr(module, "HISTORY_BARS", KEPT)
-    venue, pacer = FakeVenue(), FakePacer()
+    venue, pacer = FaultyPort(), FakePacer()
     run = make_kernel(
         venue,
         strategies=[Churn(name="churn", markets=["BTC", "ETH"])],

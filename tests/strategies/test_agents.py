@@ -22,7 +22,7 @@ from tests.agents.builders import (
     running,
     scripted,
 )
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 
 pytest.importorskip("pydantic_ai")
 
@@ -93,7 +93,7 @@ async def test_the_reviewed_position_keeps_its_stop_whatever_the_server_does(rep
     kind = load("risk_reviewer", repository / "strategies" / "agents").strategy
     with model_server(HOLD, fault=fault) as server:
         params = {**PARAMS, "model": "local", "base_url": server.url, "timeout_seconds": 0.1 if fault == "hang" else 5}
-        venue: FakeVenue
+        venue: FaultyPort
         venue, kernel = await running(kind(name="agent", markets=["BTC"], params=params))
         await bars(kernel, venue, "101", "101")
         await answered(kernel)

@@ -16,7 +16,7 @@ from bot.cli.run.run_daemon import left_lines
 from bot.errors import Exit
 from bot.runtime.journal import queries
 from bot.runtime.shutdown import DaemonEnd, LeftBehind
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import always, make_kernel, minutes
 
 NOTHING = ("no open position", "no resting order", "flat", "none", "no event", "nothing waits")
@@ -46,7 +46,7 @@ READ: dict[str, Any] = SERVICE | {
 
 
 async def traded(folder: Path, *closes: str) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = make_kernel(venue, always, path=folder / queries.FILE)
     await kernel.recover()
     await minutes(kernel, venue, *closes)

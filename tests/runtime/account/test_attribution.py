@@ -18,7 +18,7 @@ from bot.runtime.model.shares import FOREIGN, NETTING
 from bot.service.bodies import event_bodies
 from bot.wire import Event
 from tests.builders import MINUTE_MS, T0, VenueDriver, market, order
-from tests.fakes import ADDRESS
+from tests.faulty_port import ADDRESS
 from tests.runtime.builders import folded_form, held_position, share_of
 
 STRATEGIES = ("alpha", "beta", "gamma")

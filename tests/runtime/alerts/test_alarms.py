@@ -31,7 +31,7 @@ from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bracket, Open
 from bot.wire.market import LivePriceStatus
-from tests.fakes import FakeVenue, refused
+from tests.faulty_port import FaultyPort, refused
 from tests.runtime.builders import later, make_kernel, minutes
 
 MONITORING = Path(__file__).resolve().parents[3] / "configs" / "monitoring"
@@ -47,7 +47,7 @@ def prices(*, is_open: bool = True, jump_at: int | None = None) -> LivePriceStat
 class World:
     """A kernel with a watch, whose sources a case changes."""
 
-    def __init__(self, folder: Path, kernel: Kernel, venue: FakeVenue) -> None:
+    def __init__(self, folder: Path, kernel: Kernel, venue: FaultyPort) -> None:
         self.folder, self.kernel, self.venue = folder, kernel, venue
         self.port = 0
         self.prices = SimpleNamespace(newest=None)
@@ -68,7 +68,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> World:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     wanted = [Open("BTC", "long", usd=500, bracket=Bracket(stop_pct=2, targets=[(0.5, "1R"), (0.5, "3R")]))]
     kernel = make_kernel(venue, lambda _view, _bar: [wanted.pop()] if wanted else [])

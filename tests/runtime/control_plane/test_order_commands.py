@@ -16,7 +16,7 @@ from bot.runtime.control_plane.order_commands import cancel_entry, close_positio
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
 from bot.strategy import Bracket, Open
-from tests.fakes import FakeVenue, Fault, refused, unknown
+from tests.faulty_port import Fault, FaultyPort, refused, unknown
 from tests.runtime.builders import begun, make_kernel, opened, stop_of
 
 
@@ -25,7 +25,7 @@ class Died(BaseException):
 
 
 async def test_a_position_is_closed_once_and_the_chain_names_the_operator() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     assert await close_position(kernel, "BTC")
     assert venue.positions == {}
@@ -39,7 +39,7 @@ async def test_a_position_is_closed_once_and_the_chain_names_the_operator() -> N
 
 
 async def test_a_close_without_an_answer_is_not_sent_twice(tmp_path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue, path=tmp_path / "j.db")
     venue.faults.append(Fault("close", "lose_reply"))
     await close_position(kernel, "BTC")
@@ -51,7 +51,7 @@ async def test_a_close_without_an_answer_is_not_sent_twice(tmp_path: Path) -> No
 
 async def test_a_fraction_is_refused_while_another_close_is_in_doubt(tmp_path: Path) -> None:
     """The close before it may have been done, so half of what is left could be half of something else."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue, path=tmp_path / "j.db")
     venue.faults.append(Fault("close", unknown(), count=40))
     assert not (await close_position(kernel, "BTC")).is_done
@@ -63,7 +63,7 @@ async def test_a_close_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> No
     """The daemon dies while the request is under way: the next start finds the intent and settles it, and nothing is
     closed twice.
     """
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue, path=tmp_path / "j.db")
     close = venue.close
 
@@ -86,7 +86,7 @@ async def test_a_close_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> No
 
 
 async def test_a_refused_close_leaves_the_position_its_stop() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     venue.faults.append(Fault("close", refused("market_closed", "closed until Monday")))
     with pytest.raises(Declined, match="closed until Monday"):
@@ -100,7 +100,7 @@ def rests(_view: object, _bar: object) -> list[Open]:
 
 
 async def test_a_resting_entry_is_canceled() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, rests)
     (oid,) = kernel.account.account_state.resting_of(None)
     venue.faults.append(Fault("cancel", unknown()))
@@ -114,7 +114,7 @@ async def test_a_resting_entry_is_canceled() -> None:
 
 
 async def test_a_stop_cannot_be_canceled() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     with pytest.raises(BotError, match="stops and targets cannot be canceled"):
         await cancel_entry(kernel, stop_of(venue))

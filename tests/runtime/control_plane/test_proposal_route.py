@@ -23,7 +23,7 @@ from bot.runtime.journal import order_trace, queries
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import begun, kill, make_kernel, minutes
 
 LONG = {
@@ -63,7 +63,7 @@ def waiting(kernel: Kernel) -> list[str]:
 async def test_a_proposal_waits_for_a_person_whatever_the_config_lets_through(
     approval: Approval | None, tmp_path: Path
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, idle, approval=approval, path=tmp_path / "journal.db")
     kernel.risk.strategy_limits["trend"] = replace(kernel.risk.strategy_limits["trend"], path="direct")
     kernel.account.account_state.keys_proven = True
@@ -81,7 +81,7 @@ async def test_a_kill_before_the_plan_keeps_the_proposal_and_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposal_route, "LOOKS", 1)
-    path, venue = tmp_path / "journal.db", FakeVenue()
+    path, venue = tmp_path / "journal.db", FaultyPort()
     first = await begun(venue, idle, path=path)
     monkeypatch.setattr(first.execution, "send_all", _nothing)
     assert (await propose(first))["state"] == "planning"
@@ -118,7 +118,7 @@ FIELDS = (*LONG, "stop_px", "target_pct", "target_px", "limit_px", "leverage", "
 @settings(max_examples=20, deadline=None)
 def test_whatever_an_assistant_sends_is_answered_and_nothing_is_sent(calls: list[dict[str, Any]]) -> None:
     async def send_all() -> None:
-        venue = FakeVenue()
+        venue = FaultyPort()
         kernel = await begun(venue, idle)
         for n, changed in enumerate(calls):
             with contextlib.suppress(RequestProblem):
@@ -136,7 +136,7 @@ async def _nothing(*_given: Any, **_more: Any) -> None:
 
 
 async def test_a_strategy_and_an_assistant_do_not_replace_each_others_entries() -> None:
-    kernel = await begun(FakeVenue(), eager, approval=Approval(), interval_ms=3_600_000)
+    kernel = await begun(FaultyPort(), eager, approval=Approval(), interval_ms=3_600_000)
     [own] = waiting(kernel)
     await propose(kernel)
     assert waiting(kernel) == [own, "proposal:one"]
@@ -146,13 +146,13 @@ async def test_a_strategy_and_an_assistant_do_not_replace_each_others_entries() 
 
 
 async def test_a_stopped_strategy_or_too_many_proposals_refuse() -> None:
-    kernel = await begun(FakeVenue(), idle)
+    kernel = await begun(FaultyPort(), idle)
     for n in range(HOUR_MAX):
         assert (await propose(kernel, f"k{n}", usd=20))["state"] == "waiting"
     assert (await propose(kernel, "late"))["code"] == "too_many_proposals"
-    kernel = await begun(FakeVenue(), idle)
+    kernel = await begun(FaultyPort(), idle)
     kernel.conditions.pauses.pause("trend")
     assert (await propose(kernel))["code"] == "paused"
-    kernel = await begun(FakeVenue(), idle)
+    kernel = await begun(FaultyPort(), idle)
     kernel.strategy_host.instances[0].quarantined = "a mistake"
     assert (await propose(kernel))["code"] == "quarantined"

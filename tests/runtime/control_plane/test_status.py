@@ -5,12 +5,12 @@ from __future__ import annotations
 from bot.runtime.alerts.health import ENDING
 from bot.runtime.control_plane.status import WORDS, state_of
 from bot.runtime.model.positions import AccountGuardian
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import make_kernel
 
 
 async def test_the_state_and_its_reason() -> None:
-    kernel = make_kernel(FakeVenue())
+    kernel = make_kernel(FaultyPort())
     assert state_of(kernel, away="the service does not answer") == ("STARTING", "the service does not answer")
     said = [state_of(kernel)]
     await kernel.recover()
@@ -41,7 +41,7 @@ async def test_the_state_and_its_reason() -> None:
 
 
 async def test_a_guardian_that_blocks_entries_makes_the_state_degraded_and_is_named() -> None:
-    kernel = make_kernel(FakeVenue())
+    kernel = make_kernel(FaultyPort())
     await kernel.recover()
     kernel.account.account_state.guardians["grd_9"] = AccountGuardian(
         "grd_9", "kill_switch", None, latched=True, blocks_opens=True
@@ -50,7 +50,7 @@ async def test_a_guardian_that_blocks_entries_makes_the_state_degraded_and_is_na
 
 
 async def test_whatever_blocks_entries_in_every_market_makes_the_state_degraded_and_is_named() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = make_kernel(venue)
     await kernel.recover()
     kernel.account.account_state.guardians.clear()

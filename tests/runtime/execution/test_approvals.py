@@ -22,7 +22,7 @@ from bot.runtime.strategy_host.worker_pool import WorkerPool
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Proposal, View
 from bot.wire import Event, EventsPage
 from bot.wire.events import OrderData
-from tests.fakes import FakeVenue, Fault
+from tests.faulty_port import Fault, FaultyPort
 from tests.runtime.builders import begun, intent, kill, later, make_kernel, minutes
 
 ALWAYS = Approval()
@@ -36,8 +36,8 @@ def once(view: View, bar: Bar) -> Iterable[Intent]:
         yield Close(bar.market)
 
 
-async def held(approval: Approval = ALWAYS, **more: Any) -> tuple[FakeVenue, Kernel]:
-    venue = FakeVenue()
+async def held(approval: Approval = ALWAYS, **more: Any) -> tuple[FaultyPort, Kernel]:
+    venue = FaultyPort()
     return venue, await begun(venue, once, approval=approval, interval_ms=3_600_000, **more)
 
 
@@ -46,7 +46,7 @@ async def answer(kernel: Kernel, *, approve: bool = True, name: str | None = Non
     return await decide(kernel, name, approve=approve, decider="me", reason=reason)
 
 
-def count(venue: FakeVenue, call: str) -> int:
+def count(venue: FaultyPort, call: str) -> int:
     return venue.calls.count(call)
 
 
@@ -122,7 +122,7 @@ async def test_a_drifted_price_asks_again_and_the_old_id_does_not_answer() -> No
 
 
 async def test_an_entry_without_an_answer_ends_when_its_decision_is_old() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, once, approval=ALWAYS)
     await minutes(kernel, venue, "100", "100", "100", "100", "100")
     assert kernel.approvals.waiting() == []
@@ -174,7 +174,7 @@ def flat_opens(view: View, bar: Bar) -> Iterable[Intent]:
 
 
 async def test_a_newer_decision_ends_the_older_one_before_it_has_a_plan_of_its_own() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, flat_opens, approval=ALWAYS, interval_ms=3_600_000)
     (old,) = kernel.approvals.waiting()
     venue.faults += [Fault("plan", "drop", count=9)]
@@ -191,10 +191,14 @@ async def test_a_newer_decision_ends_the_older_one_before_it_has_a_plan_of_its_o
 
 
 async def test_an_entry_ends_when_an_older_one_turns_out_to_be_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, flat_opens, approval=ALWAYS, interval_ms=3_600_000)
     known = len(venue.event_rows)
-    monkeypatch.setattr(venue, "_events", lambda since, limit: EventsPage(events=(), last_event_id=since))
+
+    async def nothing(since: str, **_: Any) -> EventsPage:
+        return EventsPage(events=(), last_event_id=since)
+
+    monkeypatch.setattr(venue, "events", nothing)
     await answer(kernel)
     assert len(venue.event_rows) > known, "the entry is filled, and the daemon has not read it"
     await minutes(kernel, venue, "100")
@@ -232,7 +236,7 @@ async def test_of_two_entries_that_do_not_replace_each_other_the_second_waits_fo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A strategy's own entry and one that an assistant proposed for it."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, flat_opens, approval=ALWAYS, interval_ms=3_600_000)
     monkeypatch.setattr("bot.runtime.execution.approvals._place", lambda one: one.trigger)
     await minutes(kernel, venue, "100")
@@ -380,7 +384,7 @@ async def test_a_policy_agrees_with_true_alone(policy: Any, sent: bool, code: st
 
 async def test_a_policy_that_takes_too_long_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bot.runtime.strategy_host.worker.LIMIT_S", 0.02)
-    end, pool, venue = threading.Event(), WorkerPool(None, ()), FakeVenue()
+    end, pool, venue = threading.Event(), WorkerPool(None, ()), FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once, approval=Approval(policy=lambda _: end.wait(9), policy_name="mine:check"))
     monkeypatch.setattr(kernel.approvals, "_run_policy", pool.call_policy)
@@ -399,7 +403,7 @@ def test_an_answer_cannot_be_changed_in_the_file(tmp_path: Path) -> None:
 
     from bot.errors import JournalDamaged
     from bot.runtime.journal.opening import open_journal
-    from tests.fakes import ADDRESS
+    from tests.faulty_port import ADDRESS
 
     async def wait() -> None:
         _, kernel = await held(path=tmp_path / "journal.db")

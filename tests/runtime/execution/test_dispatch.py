@@ -25,7 +25,8 @@ from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View
 from bot.strategy import Intent as Signal
-from tests.fakes import ADDRESS, FakePacer, FakeVenue
+from tests.fakes import FakePacer
+from tests.faulty_port import ADDRESS, FaultyPort
 from tests.runtime.builders import DEAD_MAN_60, Scripted, intent, limits, replied
 
 MARKETS = ("BTC", "ETH", "SOL")
@@ -110,7 +111,7 @@ def test_bars_of_one_instant_are_decided_together_and_each_strategy_gets_one() -
 # -- the loop that sends them
 
 
-class Busy(FakeVenue):
+class Busy(FaultyPort):
     """Records how many orders are in flight at once, and the journal's state of each when it arrives."""
 
     path: Path
@@ -270,7 +271,7 @@ async def slowly(path: Path, script: Any, *, forgets: bool = False) -> tuple[Ker
     return kernel, venue
 
 
-async def tick(kernel: Kernel, venue: FakeVenue, passes: int = 6) -> None:
+async def tick(kernel: Kernel, venue: FaultyPort, passes: int = 6) -> None:
     """One minute, and the passes that its replies cause."""
     venue.minute(BTC="100", ETH="100", SOL="100")
     for _ in range(passes):
@@ -441,7 +442,7 @@ async def test_an_answer_that_ends_the_run_leaves_the_other_outcomes_stored(tmp_
 
 
 async def test_at_the_end_every_close_is_sent_before_a_strategy_gets_the_first_event() -> None:
-    venue, is_ending = FakeVenue(), False
+    venue, is_ending = FaultyPort(), False
     venue.minute(BTC="100", ETH="100")
 
     async def run(_seat: Any, call: Any) -> Any:

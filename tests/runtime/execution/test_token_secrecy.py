@@ -19,7 +19,7 @@ from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.intents import Intent as RuntimeIntent
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.fakes import ADDRESS, FakeVenue, Fault
+from tests.faulty_port import ADDRESS, Fault, FaultyPort
 from tests.runtime.builders import begun, kill, later, make_kernel, minutes
 
 HOUR_MS = 3_600_000
@@ -47,7 +47,7 @@ def intent_of(key: str) -> RuntimeIntent:
     )
 
 
-async def again(venue: FakeVenue, path: Path, approval: Approval | None) -> Kernel:
+async def again(venue: FaultyPort, path: Path, approval: Approval | None) -> Kernel:
     kernel = make_kernel(venue, once, path=path, approval=approval, interval_ms=HOUR_MS)
     await kernel.recover()
     await kernel.cycle()
@@ -65,7 +65,7 @@ def change_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("approval", [Approval(), None])
 async def test_no_file_of_the_journal_has_the_token_in_clear(tmp_path: Path, approval: Approval | None) -> None:
-    path, venue = tmp_path / "journal.db", FakeVenue()
+    path, venue = tmp_path / "journal.db", FaultyPort()
     kernel = await begun(
         venue, once, path=path, approval=approval, interval_ms=HOUR_MS, faults=[Fault("confirm", "drop", 99)]
     )
@@ -94,7 +94,7 @@ def test_the_api_key_alone_reads_the_tokens_of_a_killed_run(tmp_path: Path) -> N
 async def test_a_killed_run_under_another_api_key_plans_what_waits_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, venue = tmp_path / "journal.db", FakeVenue()
+    path, venue = tmp_path / "journal.db", FaultyPort()
     first = await begun(venue, once, path=path, approval=Approval(), interval_ms=HOUR_MS)
     [one] = first.approvals.waiting()
     kill(first)
@@ -110,7 +110,7 @@ async def test_a_killed_run_under_another_api_key_plans_what_waits_anew(
 async def test_a_killed_run_under_another_api_key_settles_an_order_in_doubt_without_a_second_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, orders: int
 ) -> None:
-    path, venue = tmp_path / "journal.db", FakeVenue()
+    path, venue = tmp_path / "journal.db", FaultyPort()
     first = await begun(venue, once, path=path, interval_ms=HOUR_MS, faults=[Fault("confirm", kind, 99)])
     assert [one.state for one in first.journal.intents.live()] == ["sending"]
     kill(first)

@@ -22,7 +22,7 @@ from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.journal.opening import _in_memory, open_journal, open_or_rebuild
 from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import INTENT_MOVES, Intent
-from tests.fakes import ADDRESS
+from tests.faulty_port import ADDRESS
 from tests.runtime.builders import event, in_state, intent
 
 

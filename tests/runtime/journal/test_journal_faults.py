@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from bot.runtime.journal.opening import open_journal, open_or_rebuild
 from bot.runtime.journal.state_store import Arm
 from bot.runtime.risk.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
-from tests.fakes import ADDRESS, FakeVenue, Fault, refused
+from tests.faulty_port import ADDRESS, Fault, FaultyPort, refused
 from tests.runtime.builders import event, intent, kill, later, make_kernel, minutes, opened, stop_of, trailing
 
 NOW_MS = 1_748_736_000_000
@@ -306,7 +307,7 @@ def test_a_file_that_cannot_be_examined_now_does_not_count_as_removed(
 
 
 async def test_a_pass_writes_the_journal_again_after_somebody_removed_it(path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, trader, path=path)
     await kernel.recover()
@@ -387,7 +388,7 @@ def other(path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
 async def test_during_a_fault_exits_are_sent_and_entries_are_not_and_passes_end(
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, trader, path=path)
     passed: list[int | None] = []
@@ -420,7 +421,7 @@ async def test_an_entry_whose_write_fails_is_not_sent(tmp_path: Path) -> None:
     left: list[bool] = []
     for at in range(1, 200):
         path = tmp_path / f"{at}.db"
-        venue = FakeVenue()
+        venue = FaultyPort()
         venue.minute(BTC="100")
         kernel = make_kernel(venue, trader, path=path)
         await kernel.recover()
@@ -448,7 +449,7 @@ async def test_an_entry_whose_write_fails_is_not_sent(tmp_path: Path) -> None:
 async def test_a_position_that_loses_its_stop_during_a_fault_gets_a_new_one(
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue, path=path)
     other()
     await venue.cancel(stop_of(venue))
@@ -470,20 +471,20 @@ async def test_an_exit_sent_during_a_fault_is_not_sent_again_after_a_crash(
         elif bar.close == 101:
             yield Close(bar.market, fraction=0.5)
 
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, half, path=path)
     await kernel.recover()
     await kernel.cycle()
     lock = other()
     await minutes(kernel, venue, "101")
-    assert str(venue.positions["BTC"].size) == "2.5000"
+    assert venue.positions["BTC"].size == Decimal("2.5")
     kill(kernel)
     lock.rollback()
     again = make_kernel(venue, half, path=path)
     await again.recover()
     await again.cycle()
-    assert str(venue.positions["BTC"].size) == "2.5000", "the same bar, decided again, has the same key"
+    assert venue.positions["BTC"].size == Decimal("2.5"), "the same bar, decided again, has the same key"
     assert again.account.account_state.positions["BTC"].size == venue.positions["BTC"].size
     assert again.account.account_state.positions["BTC"].owner == "trend"
 

@@ -6,12 +6,12 @@ from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
 from bot.runtime.journal.round_trips import TYPES, trips
 from bot.strategy import Bracket, Open
-from tests.fakes import FakeVenue
+from tests.faulty_port import FaultyPort
 from tests.runtime.builders import always, begun, later, make_kernel, minutes, stop_of
 
 
 async def test_a_chain_after_a_reset_has_no_event_from_before_it() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, always)
     await kernel.recover()
@@ -42,7 +42,7 @@ async def test_the_stop_of_an_older_position_is_not_in_the_chain_of_a_resting_en
         Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5)),
         Open("BTC", "long", usd=200, limit_px=90, bracket=Bracket(stop_pct=5)),
     ]
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue, lambda _view, _bar: [entries.pop(0)] if entries else ())
     await minutes(kernel, venue, "100", "94", "89", "80", "80")
     assert venue.positions == {}

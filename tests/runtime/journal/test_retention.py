@@ -16,7 +16,7 @@ from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, HeldKey
 from bot.runtime.journal.state_store import Arm
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
-from tests.fakes import ADDRESS, FakeVenue
+from tests.faulty_port import ADDRESS, FaultyPort
 from tests.runtime.builders import intent, make_kernel, minutes
 
 LATE_MS = KEYS_MS + 1_000
@@ -190,7 +190,7 @@ async def test_the_kernel_holds_the_keys_of_its_orders_and_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "INTENTS_KEPT", 0)
-    venue = FakeVenue()
+    venue = FaultyPort()
     signals = [Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=2))]
     kernel = make_kernel(venue, lambda _view, _bar: [signals.pop()] if signals else (), path=tmp_path / "journal.db")
     await kernel.recover()

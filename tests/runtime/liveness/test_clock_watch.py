@@ -20,7 +20,7 @@ from bot.runtime.pass_runner import PassRunner
 from bot.runtime.passes import pass_scheduler
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.fakes import ADDRESS, START_MS, FakeVenue
+from tests.faulty_port import ADDRESS, START_MS, FaultyPort
 from tests.runtime.builders import in_state, intent, make_kernel
 
 HOUR_MS, YEAR_MS = 3_600_000, 365 * 86_400_000
@@ -192,7 +192,7 @@ async def test_nothing_is_opened_between_a_lapse_and_the_resync(tmp_path: Path) 
 
     clocks = Clocks()
     times = clocks.keeper()
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, always)
     kernel.conditions.lease = times.lease
@@ -209,7 +209,7 @@ async def test_nothing_is_opened_between_a_lapse_and_the_resync(tmp_path: Path) 
 
 
 async def test_strategies_get_bars_after_the_clock_went_back() -> None:
-    venue = FakeVenue(speed=1)
+    venue = FaultyPort(speed=1)
     venue.minute(BTC="100")
     kernel = make_kernel(venue)
     await kernel.recover()
@@ -314,7 +314,7 @@ class Waits:
 async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_asked_for_at_once(
     began: int, ended: int, look: int
 ) -> None:
-    venue, series = FakeVenue(), BarSeries("BTC", "1m")
+    venue, series = FaultyPort(), BarSeries("BTC", "1m")
     venue.minute(BTC="100")
     feed = BarFeed({series: 1})
     await feed.warm_up(venue, lambda _market, _interval: None, venue.clock.now_ms())

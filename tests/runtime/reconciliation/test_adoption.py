@@ -16,8 +16,9 @@ from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.shutdown import wind_down
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from bot.wire import BracketRequest, CloseRequest, GuardianRequest, LegRequest, OrderRequest
-from tests.fakes import Crash, FakeVenue, Fault, Tap, refused
+from bot.wire import BracketRequest, CloseRequest, GuardianRequest, LegRequest
+from tests.fakes import Crash, Tap
+from tests.faulty_port import Fault, FaultyPort, refused
 from tests.runtime.builders import DEAD_MAN_60, kill, make_kernel, minutes, refusals, trailing
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
@@ -35,59 +36,56 @@ def adds(view: View, bar: Bar) -> Iterable[Intent]:
     yield Open(bar.market, "long" if held is None else held.side, usd=20, bracket=Bracket(stop_pct=5))
 
 
-async def by_hand(venue: FakeVenue, side: str, bracket: BracketRequest | None = None) -> None:
-    await venue.place(
-        OrderRequest(market="BTC", side=side, usd_amount=Decimal(300), bracket=bracket),  # type: ignore[arg-type]
-        key=f"a person {venue.serial}",
-    )
+async def by_hand(venue: FaultyPort, side: str, bracket: BracketRequest | None = None) -> None:
+    venue.by_hand("BTC", side, 3, key=f"a person {len(venue.trade_rows)}", bracket=bracket)
 
 
-def changed_stop(venue: FakeVenue, **fields: Any) -> None:
+def changed_stop(venue: FaultyPort, **fields: Any) -> None:
     (oid,) = (o.oid for o in venue.working.values() if o.kind == "stop_loss")
-    venue.working[oid] = venue.working[oid].model_copy(update=fields)
+    venue.said.setdefault(oid, {}).update(fields)
 
 
-async def covered(venue: FakeVenue, side: str) -> None:
+async def covered(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, STOP)
 
 
-async def bare(venue: FakeVenue, side: str) -> None:
+async def bare(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side)
 
 
-async def part_covered(venue: FakeVenue, side: str) -> None:
+async def part_covered(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, STOP)
     changed_stop(venue, size=Decimal(1))
 
 
-async def wrong_side(venue: FakeVenue, side: str) -> None:
+async def wrong_side(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, STOP)
     changed_stop(venue, side="short" if side == "long" else "long")
 
 
-async def wrong_side_of_no_size(venue: FakeVenue, side: str) -> None:
+async def wrong_side_of_no_size(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, STOP)
     changed_stop(venue, side="short" if side == "long" else "long", size=Decimal(0))
 
 
-async def stop_of_no_size(venue: FakeVenue, side: str) -> None:
+async def stop_of_no_size(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, STOP)
     changed_stop(venue, size=Decimal(0))
 
 
-async def trailed(venue: FakeVenue, side: str) -> None:
+async def trailed(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side)
     await venue.arm(GuardianRequest(type="trailing_stop", market="BTC", trail_pct=Decimal(7)), key="a person's trail")
 
 
-async def trail_that_waits(venue: FakeVenue, side: str) -> None:
+async def trail_that_waits(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side)
-    request = GuardianRequest(type="trailing_stop", market="BTC", trail_pct=Decimal(7), activate_at_r=Decimal(1))
-    made = await venue.arm(request, key="a person's trail")
-    venue.guards[made.id] = made.model_copy(update={"active": False})
+    await trailed(venue, side)
+    armed = next(one.id for one in venue.guards.values() if one.type == "trailing_stop")
+    venue.said[armed] = {"active": False, "activate_at_r": 1.0}
 
 
-async def bare_and_stops_are_refused(venue: FakeVenue, side: str) -> None:
+async def bare_and_stops_are_refused(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side)
     arm = venue.arm
 
@@ -99,58 +97,51 @@ async def bare_and_stops_are_refused(venue: FakeVenue, side: str) -> None:
     venue.arm = refuses  # type: ignore[method-assign]
 
 
-def near_liquidation(venue: FakeVenue, side: str) -> None:
+def near_liquidation(venue: FaultyPort, side: str) -> None:
     """Its margin is thin: the liquidation price is 1 % away."""
-    before = venue._position
-
-    def position(coin: str) -> Any:
-        return before(coin).model_copy(update={"liquidation_px": Decimal(99 if side == "long" else 101)})
-
-    venue._position = position  # type: ignore[method-assign]
+    venue.said["BTC"] = {"liquidation_px": Decimal(99 if side == "long" else 101)}
 
 
-async def bare_near_liquidation(venue: FakeVenue, side: str) -> None:
+async def bare_near_liquidation(venue: FaultyPort, side: str) -> None:
     await bare(venue, side)
     near_liquidation(venue, side)
 
 
-async def stop_beyond_liquidation(venue: FakeVenue, side: str) -> None:
+async def stop_beyond_liquidation(venue: FaultyPort, side: str) -> None:
     await covered(venue, side)
     near_liquidation(venue, side)
 
 
-async def stop_before_liquidation(venue: FakeVenue, side: str) -> None:
+async def stop_before_liquidation(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, BracketRequest(stop_loss=LegRequest(pct=Decimal("0.5"))))
     near_liquidation(venue, side)
 
 
-async def trail_beyond_liquidation(venue: FakeVenue, side: str) -> None:
+async def trail_beyond_liquidation(venue: FaultyPort, side: str) -> None:
     await trailed(venue, side)
-    (made,) = (g for g in venue.guards.values() if g.type == "trailing_stop")
-    venue.guards[made.id] = made.model_copy(update={"stop_px": Decimal(93 if side == "long" else 107)})
     near_liquidation(venue, side)
 
 
-async def stops_of_which_one_lies_beyond(venue: FakeVenue, side: str) -> None:
+async def stops_of_which_one_lies_beyond(venue: FaultyPort, side: str) -> None:
     """One stop for a third before the liquidation price, one for the rest beyond it."""
     await stop_before_liquidation(venue, side)
     changed_stop(venue, size=Decimal(1))
     (stop,) = (o for o in venue.working.values() if o.kind == "stop_loss")
     beyond = Decimal(95 if side == "long" else 105)
-    venue.working["7"] = stop.model_copy(update={"oid": "7", "size": Decimal(2), "trigger_px": beyond})
+    venue.also = [stop.model_copy(update={"oid": "7", "size": Decimal(2), "trigger_px": beyond})]
 
 
-async def target_alone(venue: FakeVenue, side: str) -> None:
+async def target_alone(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, BracketRequest(take_profit=LegRequest(pct=Decimal(9))))
 
 
-async def stop_in_another_market(venue: FakeVenue, side: str) -> None:
+async def stop_in_another_market(venue: FaultyPort, side: str) -> None:
     await by_hand(venue, side, STOP)
     changed_stop(venue, coin="ETH")
 
 
 class Case(NamedTuple):
-    by_hand: Callable[[FakeVenue, str], Any]
+    by_hand: Callable[[FaultyPort, str], Any]
     # adopted_stop_pct
     pct: float | None
     is_adopted: bool
@@ -190,7 +181,7 @@ CASES = (
 )
 
 
-def judge(kernel: Kernel, venue: FakeVenue, case: Case) -> None:
+def judge(kernel: Kernel, venue: FaultyPort, case: Case) -> None:
     assert "BTC" in venue.positions
     assert [fill for fill in venue.fills if fill[3] == "close"] == [], "the owner's position is never sold"
     assert kernel.account.account_state.positions["BTC"].owner == ("trend" if case.is_adopted else None)
@@ -215,7 +206,7 @@ def declined(kernel: Kernel) -> list[str]:
 async def test_a_position_is_adopted_with_a_stop_or_declined_and_never_sold(
     case: Case, side: str, when: str, is_restarted: bool, tmp_path: Path
 ) -> None:
-    venue, path = FakeVenue(), tmp_path / "journal.db"
+    venue, path = FaultyPort(), tmp_path / "journal.db"
     venue.minute(BTC="100")
     if when == "before the start":
         await case.by_hand(venue, side)
@@ -237,7 +228,7 @@ async def test_a_position_is_adopted_with_a_stop_or_declined_and_never_sold(
 
 
 async def test_nothing_is_opened_beside_a_position_that_was_declined() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await bare(venue, "long")
     kernel = make_kernel(venue, adds, settings=policy())
@@ -251,8 +242,8 @@ async def test_nothing_is_opened_beside_a_position_that_was_declined() -> None:
 
 
 async def test_each_way_out_that_the_notice_names_works(tmp_path: Path) -> None:
-    async def daemon(name: str) -> tuple[FakeVenue, Kernel]:
-        venue = FakeVenue()
+    async def daemon(name: str) -> tuple[FaultyPort, Kernel]:
+        venue = FaultyPort()
         venue.minute(BTC="100")
         await bare(venue, "long")
         kernel = make_kernel(venue, path=tmp_path / name, settings=policy())
@@ -275,7 +266,7 @@ async def test_each_way_out_that_the_notice_names_works(tmp_path: Path) -> None:
 
 
 async def test_a_stop_beyond_the_liquidation_price_is_told_once_and_counts_once_it_is_moved_before_it() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await stop_beyond_liquidation(venue, "long")
     kernel = make_kernel(venue, settings=policy())
@@ -290,7 +281,7 @@ async def test_a_stop_beyond_the_liquidation_price_is_told_once_and_counts_once_
 
 
 async def test_a_declined_position_that_shrinks_to_its_stop_is_adopted() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await part_covered(venue, "long")
     kernel = make_kernel(venue, settings=policy())
@@ -305,7 +296,7 @@ async def test_a_declined_position_that_shrinks_to_its_stop_is_adopted() -> None
 
 
 async def test_an_adopted_position_that_outgrows_its_stop_is_covered_at_the_distance_of_that_stop() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await covered(venue, "long")
     kernel = make_kernel(venue, settings=policy())
@@ -320,7 +311,7 @@ async def test_an_adopted_position_that_outgrows_its_stop_is_covered_at_the_dist
 
 
 async def test_an_adopted_position_whose_new_stop_would_lie_beyond_the_liquidation_price_is_given_back() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await covered(venue, "long")
     kernel = make_kernel(venue, settings=policy())
@@ -337,7 +328,7 @@ async def test_an_adopted_position_whose_new_stop_would_lie_beyond_the_liquidati
 
 
 async def test_an_adoption_outlives_a_lost_and_a_restored_journal_with_one_stop(tmp_path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await bare(venue, "short")
     for name in ("first.db", "another.db", "first.db"):
@@ -350,7 +341,7 @@ async def test_an_adoption_outlives_a_lost_and_a_restored_journal_with_one_stop(
 
 
 async def test_the_position_of_the_other_side_that_replaces_an_adopted_one_is_judged_anew() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await covered(venue, "long")
     kernel = make_kernel(venue, settings=policy())
@@ -378,9 +369,9 @@ async def test_the_position_of_the_other_side_that_replaces_an_adopted_one_is_ju
     ],
 )
 async def test_an_adopted_position_that_loses_its_stop_gets_one_or_is_given_back(
-    begins: Callable[[FakeVenue, str], Any], pct: float | None, owner: str | None, armed: list[tuple[str, float]]
+    begins: Callable[[FaultyPort, str], Any], pct: float | None, owner: str | None, armed: list[tuple[str, float]]
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await begins(venue, "long")
     kernel = make_kernel(venue, settings=policy(pct))
@@ -400,7 +391,7 @@ async def test_an_adopted_position_that_loses_its_stop_gets_one_or_is_given_back
 
 
 async def test_a_position_that_our_strategy_has_added_to_is_ours_and_is_closed_like_any_other() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await covered(venue, "long")
     kernel = make_kernel(venue, adds, settings=policy())
@@ -422,7 +413,7 @@ async def test_a_kill_at_any_moment_of_an_adoption_sells_nothing_and_arms_one_st
     at = 0
     while at < points:
         at += 1
-        venue, tap, path = FakeVenue(), Tap(at), tmp_path / f"{at}.db"
+        venue, tap, path = FaultyPort(), Tap(at), tmp_path / f"{at}.db"
         venue.minute(BTC="100")
         await bare(venue, "long")
         for _ in range(2):
@@ -445,7 +436,7 @@ async def test_a_kill_at_any_moment_of_an_adoption_sells_nothing_and_arms_one_st
 
 @pytest.mark.parametrize("case", [Case(bare, None, False), Case(bare, 5, True)], ids=["declined", "adopted"])
 async def test_at_the_end_flatten_closes_what_was_adopted_and_leaves_what_was_declined(case: Case) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await bare(venue, "long")
     kernel = make_kernel(venue, settings=policy(case.pct))
@@ -457,7 +448,7 @@ async def test_at_the_end_flatten_closes_what_was_adopted_and_leaves_what_was_de
 
 
 async def test_a_strategy_without_protection_adopts_as_before() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await bare(venue, "short")
     kernel = make_kernel(venue, settings=policy(), require_protection=False)

@@ -21,7 +21,8 @@ from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.reconciliation import key_recovery
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest
-from tests.fakes import FakePacer, FakeVenue, Fault, refused
+from tests.fakes import FakePacer
+from tests.faulty_port import Fault, FaultyPort, refused
 from tests.runtime.builders import Scripted, kill, make_kernel, minutes
 
 STOP = Bracket(stop_pct=20)
@@ -45,7 +46,7 @@ class Wants(Scripted):
         return wanted
 
 
-async def life(venue: FakeVenue, strategy: Wants) -> Kernel:
+async def life(venue: FaultyPort, strategy: Wants) -> Kernel:
     """A run with a journal of its own, which ends with it."""
     kernel = make_kernel(venue, strategies=[strategy])
     await kernel.recover()
@@ -54,13 +55,13 @@ async def life(venue: FakeVenue, strategy: Wants) -> Kernel:
 
 
 @pytest.fixture
-def venue() -> FakeVenue:
-    made = FakeVenue()
+def venue() -> FaultyPort:
+    made = FaultyPort()
     made.minute(BTC="100")
     return made
 
 
-async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None:
+async def test_a_position_of_a_market_order_is_claimed(venue: FaultyPort) -> None:
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
     kernel = await life(venue, Wants())
     assert kernel.account.account_state.positions["BTC"].owner == "trend"
@@ -68,7 +69,7 @@ async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None
 
 
 async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_one_too(
-    venue: FakeVenue, tmp_path: Path
+    venue: FaultyPort, tmp_path: Path
 ) -> None:
     """The life that began the journal ended before it decided: the next one decides the same bar, and its plan is
     refused.
@@ -87,7 +88,7 @@ async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_on
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
 
 
-async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_the_same(venue: FakeVenue) -> None:
+async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_the_same(venue: FaultyPort) -> None:
     """The refusal is of this request; the order of the lost one stands, or is still on its way."""
     signal = [Open("BTC", "long", usd=200, bracket=STOP)]
     await life(venue, Wants(signal))
@@ -102,7 +103,7 @@ async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_th
 
 @pytest.mark.parametrize("code", ["insufficient_funds", "plan_stale"])
 async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_with_the_way_out(
-    venue: FakeVenue, code: str
+    venue: FaultyPort, code: str
 ) -> None:
     """The service keeps its no under the key; the new plan is another request."""
     signal = [Open("BTC", "long", usd=200, bracket=STOP)]
@@ -117,7 +118,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     with capture_logs() as lines:
         kernel = await life(venue, again)
     (waits,) = kernel.journal.intents.live()
-    why = f"{KEY_USED_OTHERWISE} (other body)"
+    why = f"{KEY_USED_OTHERWISE} (this Idempotency-Key was used for another request)"
     assert (waits.state, waits.code, waits.message) == ("quarantined", "idempotency_conflict", why)
     assert "an earlier run whose journal was lost" in why
     (line,) = [line for line in lines if line["event"] == "intent.quarantined"]
@@ -137,7 +138,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
 
 @pytest.mark.parametrize("arrives", [True, False])
 async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
-    venue: FakeVenue, arrives: bool
+    venue: FaultyPort, arrives: bool
 ) -> None:
     """Until the fence of the request that may be on its way; nothing is asked for meanwhile, but whether it has
     come.
@@ -163,7 +164,7 @@ async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
 
 
 async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may_have_sent_the_same(
-    venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
+    venue: FaultyPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the end of its plan nor the end of the run says anything of the order of before."""
     signal = [Open("BTC", "long", usd=200, bracket=STOP)]
@@ -183,14 +184,16 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
 
 
-async def test_what_is_refused_on_an_account_that_nothing_stands_on_ends_at_once(venue: FakeVenue) -> None:
+async def test_what_is_refused_on_an_account_that_nothing_stands_on_ends_at_once(venue: FaultyPort) -> None:
     venue.faults = [Fault("plan", refused("invalid_input"))]
     kernel = await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
     (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["code"]) == ("rejected", "invalid_input")
 
 
-async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_it_had_opened(venue: FakeVenue) -> None:
+async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_it_had_opened(
+    venue: FaultyPort,
+) -> None:
     """The close is another order than the open of the same bar: it is sent, and never takes the open's trade for its
     own.
     """
@@ -202,7 +205,7 @@ async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_
     assert (row["action"], row["state"], row["trade_id"]) == ("close", "accepted", closed.id)
 
 
-async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FakeVenue) -> None:
+async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FaultyPort) -> None:
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
     await life(venue, Wants([Close("BTC")]))
     kernel = await life(venue, Wants())
@@ -214,7 +217,7 @@ async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FakeVenue) -> N
         ), trade.intent
 
 
-async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:
+async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FaultyPort) -> None:
     kernel = await life(venue, Wants([Open("BTC", "long", usd=200, limit_px=95, bracket=STOP)]))
     assert venue.positions == {}
     await minutes(kernel, venue, "94")
@@ -223,7 +226,7 @@ async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: Fak
     assert kernel.account.account_state.positions["BTC"].owner == "trend"
 
 
-async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> None:
+async def test_a_position_that_a_timer_opened_is_claimed(venue: FaultyPort) -> None:
     kernel = await life(venue, Wants(at_timer=[Open("BTC", "long", usd=200, bracket=STOP)]))
     venue.clock.advance(30_000)
     await kernel.cycle()
@@ -232,7 +235,7 @@ async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> No
     assert kernel.account.account_state.positions["BTC"].owner == "trend"
 
 
-async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> None:
+async def test_a_position_of_another_hand_stays_foreign(venue: FaultyPort) -> None:
     order = OrderRequest.from_wire({"market": "BTC", "side": "long", "size": "1", "type": "market"})
     await venue.place(order, key="FOREIGN")
     kernel = await life(venue, Wants())
@@ -240,7 +243,7 @@ async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> Non
 
 
 async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
-    venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
+    venue: FaultyPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = await life(venue, Wants())
     venue.clock.speed = 3_600

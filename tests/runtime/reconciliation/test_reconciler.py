@@ -7,7 +7,6 @@ import random
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from bot.runtime.reconciliation.protection import COVER_MS
 from bot.runtime.reconciliation.reconciler import REPAIRS
 from bot.runtime.reconciliation.schedule import REFUSED_MS
 from bot.runtime.shutdown import wind_down
+from bot.service.market_data.instruments import CATALOGUE
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import (
     BracketRequest,
@@ -40,7 +40,7 @@ from bot.wire import (
     OrderResult,
     Position,
 )
-from tests.fakes import FakeVenue, Fault, refused, unknown
+from tests.faulty_port import Fault, FaultyPort, refused, unknown
 from tests.runtime.builders import (
     DEAD_MAN_60,
     SlowCancels,
@@ -64,7 +64,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-async def begun_again(venue: FakeVenue, path: Path, **more: Any) -> Kernel:
+async def begun_again(venue: FaultyPort, path: Path, **more: Any) -> Kernel:
     """A loop over the journal that another has left."""
     kernel = make_kernel(venue, once, path=path, **more)
     await kernel.recover()
@@ -81,13 +81,13 @@ def test_every_drift_has_a_repair() -> None:
 
 
 async def test_nothing_is_found_where_nothing_is_wrong() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     assert await kernel.reconciliation.reconcile() == []
 
 
 async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_pass() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     await venue.cancel(stop_of(venue))
     await kernel.cycle()
@@ -98,15 +98,15 @@ async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_p
 
 
 async def test_a_stop_that_vanished_without_an_event_is_found_by_the_snapshot() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
-    del venue.working[stop_of(venue)]
+    venue.lose(stop_of(venue))
     assert kinds(await kernel.reconciliation.reconcile()) == ["order_gone", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)]
 
 
 async def test_a_trailing_stop_that_is_refused_or_never_stands_closes_the_position() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     venue.faults = [Fault("arm", refused("invalid_input"))]
     await venue.cancel(stop_of(venue))
@@ -133,7 +133,7 @@ async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> Non
 
     venue, kernel = await first_bar(trail)
     armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
-    venue.guards[armed.id] = armed.model_copy(update={"active": False})
+    venue.said[armed.id] = {"active": False}
     await venue.cancel(stop_of(venue))
     assert kinds(await kernel.reconciliation.reconcile()) == ["naked_position"]
     assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
@@ -154,13 +154,13 @@ async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_wit
             wait = (TrailingStop(trail_r=1, activate_at_r=2),) if bar.market == "BTC" else ()
             yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2), guardians=wait)
 
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100", ETH="100")
     kernel = make_kernel(venue, both, markets=("BTC", "ETH"))
     await kernel.recover()
     await kernel.cycle()
     armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
-    venue.guards[armed.id] = armed.model_copy(update={"active": False})
+    venue.said[armed.id] = {"active": False}
     for stop in [order.oid for order in venue.working.values() if order.kind == "stop_loss"]:
         await venue.cancel(stop)
     no = Fault("guardians", answer, count=99)
@@ -176,7 +176,7 @@ async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_wit
     assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
 
 
-async def both_opened(venue: FakeVenue) -> Kernel:
+async def both_opened(venue: FaultyPort) -> Kernel:
     """A loop that holds a protected position in BTC and one in ETH."""
 
     def both(view: View, bar: Bar) -> Iterable[Intent]:
@@ -192,7 +192,7 @@ async def both_opened(venue: FakeVenue) -> Kernel:
     return kernel
 
 
-async def lose_stop(venue: FakeVenue, coin: str) -> None:
+async def lose_stop(venue: FaultyPort, coin: str) -> None:
     await venue.cancel(next(o.oid for o in venue.working.values() if o.kind == "stop_loss" and o.coin == coin))
 
 
@@ -205,7 +205,7 @@ async def test_a_list_that_one_position_waits_for_keeps_another_from_no_repair(a
 
     BTC has only just lost its stop.
     """
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await both_opened(venue)
     venue.faults = [no := Fault("guardians", answer, count=99)]
     await lose_stop(venue, "ETH")
@@ -221,7 +221,7 @@ async def test_a_list_that_one_position_waits_for_keeps_another_from_no_repair(a
 
 @pytest.mark.parametrize("op", ["guardians", "arm"])
 async def test_a_question_of_a_repair_that_is_lost_once_ends_no_other_of_that_pass(op: str) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await both_opened(venue)
     guardian = next(one for one in venue.guards.values() if one.type == "dead_man_switch")
     await venue.disarm(guardian.id)
@@ -237,7 +237,7 @@ async def test_a_question_of_a_repair_that_is_lost_once_ends_no_other_of_that_pa
 
 
 async def test_a_list_that_takes_the_time_of_a_pass_is_asked_for_once_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await both_opened(venue)
     await venue.disarm(next(one.id for one in venue.guards.values() if one.type == "dead_man_switch"))
     await lose_stop(venue, "BTC")
@@ -255,7 +255,7 @@ async def test_a_list_that_takes_the_time_of_a_pass_is_asked_for_once_in_it(monk
 
 
 async def test_the_repair_of_a_naked_position_survives_a_restart(path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue, path=path)
     kernel.journal.db.close()
     await venue.cancel(stop_of(venue))
@@ -264,14 +264,14 @@ async def test_the_repair_of_a_naked_position_survives_a_restart(path: Path) -> 
 
 
 async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     drawdown = WantedGuardian(
         "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
     )
     kernel = await opened(venue, settings=KernelSettings(guardians=(DEAD_MAN_60, drawdown)))
     assert {g.type for g in venue.guards.values()} == {"dead_man_switch", "account_drawdown"}
     first = next(g.id for g in venue.guards.values() if g.type == "dead_man_switch")
-    venue.guards.clear()
+    venue.lose(*venue.guards)
     assert kinds(await kernel.reconciliation.reconcile()) == ["guardian_gone"] * 4
     now = {g.type: g.id for g in venue.guards.values()}
     assert set(now) == {"dead_man_switch", "account_drawdown"}
@@ -281,14 +281,14 @@ async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before()
 
 @pytest.mark.parametrize("seconds", [60, 300])
 async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_account_has_seen(seconds: int) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = make_kernel(venue)
     await kernel.recover()
     # So many guardians come and go, and their keys are spent.
     for _ in range(5):
-        venue.guards.clear()
+        venue.lose(*venue.guards)
         await kernel.reconciliation.reconcile()
-    venue.guards.clear()
+    venue.lose(*venue.guards)
     wanted = WantedGuardian(DEAD_MAN_60.name, DEAD_MAN_60.request.model_copy(update={"heartbeat_seconds": seconds}))
     other = make_kernel(venue, settings=KernelSettings(guardians=(wanted,)))
     await other.recover()
@@ -300,11 +300,11 @@ async def test_no_key_of_a_dead_man_meets_one_of_a_journal_that_was_lost(tmp_pat
     """Before a journal drew its serials by chance, it went through the keys of the lost one: twenty at a time,
     without a dead-man meanwhile.
     """
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     draw = drawn()
     for life in range(25):
-        venue.guards.clear()
+        venue.lose(*venue.guards)
         kernel = make_kernel(venue, path=tmp_path / f"{life}.db", new_serial=draw)
         before = venue.calls.count("arm")
         await kernel.recover()
@@ -313,13 +313,13 @@ async def test_no_key_of_a_dead_man_meets_one_of_a_journal_that_was_lost(tmp_pat
 
 
 async def test_no_key_of_a_dead_man_meets_one_of_after_the_backup_that_is_restored(tmp_path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     draw = drawn()
     kill(await recovered(venue, tmp_path / "j.db", draw))
     shutil.copyfile(tmp_path / "j.db", tmp_path / "backup.db")
     for _ in range(25):
-        venue.guards.clear()
+        venue.lose(*venue.guards)
         kill(await recovered(venue, tmp_path / "j.db", draw))
     (newest,) = venue.guards
     before = venue.calls.count("arm")
@@ -335,7 +335,7 @@ def drawn() -> Callable[[int], int]:
     return lambda _before: chance.getrandbits(62)
 
 
-async def recovered(venue: FakeVenue, path: Path, draw: Callable[[int], int]) -> Kernel:
+async def recovered(venue: FaultyPort, path: Path, draw: Callable[[int], int]) -> Kernel:
     kernel = make_kernel(venue, path=path, new_serial=draw)
     await kernel.recover()
     return kernel
@@ -343,7 +343,7 @@ async def recovered(venue: FakeVenue, path: Path, draw: Callable[[int], int]) ->
 
 async def test_a_dead_man_that_an_earlier_life_left_goes_when_ours_stands() -> None:
     """Two would both be beaten for, and nobody would disarm the other at the end."""
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     await make_kernel(venue).recover()
     (left,) = venue.guards
@@ -354,7 +354,7 @@ async def test_a_dead_man_that_an_earlier_life_left_goes_when_ours_stands() -> N
 
 
 async def test_a_dead_man_that_another_hand_arms_while_we_run_is_left_alone() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     (ours,) = venue.guards
     another = await venue.arm(DEAD_MAN_60.request, key="another daemon")
@@ -367,7 +367,7 @@ async def test_a_dead_man_that_another_hand_arms_while_we_run_is_left_alone() ->
 
 
 async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     guardian = next(iter(venue.guards.values()))
     await venue.disarm(guardian.id)
@@ -382,7 +382,7 @@ async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> No
 
 @pytest.mark.parametrize("kind", ["drop", "lose_reply"])
 async def test_an_arm_whose_answer_is_lost_leaves_one_dead_man(kind: str) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     kernel = make_kernel(venue)
     venue.faults = [Fault("arm", kind)]
@@ -397,7 +397,7 @@ async def test_an_arm_whose_answer_is_lost_leaves_one_dead_man(kind: str) -> Non
 async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known(
     comes: str, again: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     kernel = make_kernel(venue, path=tmp_path / "j.db")
     venue.faults = [Fault("arm", "late")]
@@ -437,13 +437,13 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
 async def test_an_arm_of_a_lost_journal_that_comes_late_leaves_one_dead_man(
     before: tuple[str, ...], tmp_path: Path
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     for what in before:
         if what == "reset":
             venue.reset()
         elif what == "gone":
-            venue.guards.clear()
+            venue.lose(*venue.guards)
         else:
             guardians = (DEAD_MAN_60,) if what == "armed" else ()
             kernel = make_kernel(venue, path=tmp_path / "j.db", settings=KernelSettings(guardians=guardians))
@@ -468,7 +468,7 @@ async def test_an_arm_of_a_lost_journal_that_comes_late_leaves_one_dead_man(
 async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
     order: tuple[int, int], tmp_path: Path
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute()
     for n in range(2):
         kernel = make_kernel(venue, path=tmp_path / "j.db")
@@ -494,13 +494,13 @@ def ordering(market: str, usd: float = 15.5) -> WantedGuardian:
     return WantedGuardian(f"config-{market}-schedule", request)
 
 
-def ordered(venue: FakeVenue) -> list[tuple[str, float]]:
+def ordered(venue: FaultyPort) -> list[tuple[str, float]]:
     templates = [g.order_template for g in venue.guards.values() if g.order_template is not None]
     return [(one["market"], one["usdAmount"]) for one in templates]
 
 
 async def test_two_schedules_of_the_same_instants_are_two_when_they_order_something_else() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     settings = KernelSettings(guardians=(DEAD_MAN_60, ordering("BTC"), ordering("ETH")))
     kernel = await opened(venue, settings=settings)
     await kernel.reconciliation.reconcile()
@@ -508,7 +508,7 @@ async def test_two_schedules_of_the_same_instants_are_two_when_they_order_someth
 
 
 async def test_a_schedule_whose_order_has_changed_is_armed_anew_and_the_old_one_goes() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue, settings=KernelSettings(guardians=(DEAD_MAN_60, ordering("BTC"))))
     await kernel.guardians.change((DEAD_MAN_60, ordering("BTC", 20)), epoch=0)
     await kernel.guardians.retire()
@@ -517,7 +517,7 @@ async def test_a_schedule_whose_order_has_changed_is_armed_anew_and_the_old_one_
     assert ordered(venue) == [("BTC", 20)]
 
 
-class Rewrites(FakeVenue):
+class Rewrites(FaultyPort):
     """Lists the order of a schedule in words of its own."""
 
     async def guardians(self) -> list[Guardian]:
@@ -543,7 +543,7 @@ async def test_a_schedule_that_the_service_writes_otherwise_is_armed_once(path: 
     ("policy", "left", "owner"), [("ignore", True, None), ("adopt", True, "trend"), ("flatten", False, None)]
 )
 async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, left: bool, owner: str | None) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300), bracket=STOP), key="a person")
     kernel = make_kernel(
@@ -558,11 +558,8 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
 
 async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes() -> None:
     """The entries that another hand has resting, and then our positions whose stops it has taken away."""
-    venue = SlowCancels()
-    coins = [f"C{n}" for n in range(12)]
-    venue.coins += tuple(coins)
-    venue.px |= dict.fromkeys(coins, Decimal(100))
-    venue.candle_rows |= {coin: [] for coin in coins}
+    coins = [coin for coin, listed in CATALOGUE.items() if listed.spec.asset_class == "crypto" and coin != "ETH"][:12]
+    venue = SlowCancels((*coins, "ETH"))
 
     def each(view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market) is None:
@@ -600,14 +597,14 @@ async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes()
 
     stops = [one.oid for one in venue.working.values() if one.kind == "stop_loss"]
     for oid in stops:
-        await FakeVenue.cancel(venue, oid)
+        await FaultyPort.cancel(venue, oid)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(venue, "arm", slowly)
         assert await passes_until(lambda: len(trailing(venue)) == len(coins), wait_ms=0) == 2
     assert set(venue.positions) == set(coins)
 
 
-class Plain(FakeVenue):
+class Plain(FaultyPort):
     """Its positions are as the interface has them: nothing of when they began, and of their stops."""
 
     def _position(self, coin: str) -> Position:
@@ -654,7 +651,7 @@ async def test_when_a_position_began_is_known_where_the_service_does_not_tell(is
 async def test_a_question_that_is_lost_puts_off_what_is_found_by_ten_seconds_and_not_to_the_next_comparison(
     question: str,
 ) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     settings = KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
     kernel = await opened(venue, settings=settings, markets=("BTC", "ETH"))
     await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(300)), key="a person")
@@ -666,7 +663,7 @@ async def test_a_question_that_is_lost_puts_off_what_is_found_by_ten_seconds_and
 
 
 async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_it() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
     kernel = make_kernel(venue)
@@ -678,7 +675,7 @@ async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_
 
 
 async def test_a_repair_that_is_not_answered_keeps_no_other_from_its_own() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     settings = KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
     kernel = await opened(venue, settings=settings, markets=("BTC", "ETH"))
     limit = OrderRequest(market="ETH", side="long", usd_amount=Decimal(300), type="limit", limit_px="90")
@@ -694,7 +691,7 @@ async def test_a_repair_that_is_not_answered_keeps_no_other_from_its_own() -> No
     assert first not in venue.working
 
 
-class Falters(FakeVenue):
+class Falters(FaultyPort):
     """Tells nothing of what happens twice after a close."""
 
     silent = 0
@@ -712,8 +709,8 @@ class Falters(FakeVenue):
         return await super().events(since, limit=limit, types=types)
 
 
-@pytest.mark.parametrize(("made", "op"), [(FakeVenue, "cancel"), (FakeVenue, "disarm"), (Falters, "none")])
-async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue], op: str) -> None:
+@pytest.mark.parametrize(("made", "op"), [(FaultyPort, "cancel"), (FaultyPort, "disarm"), (Falters, "none")])
+async def test_an_end_that_is_not_answered_once_asks_again(made: type[FaultyPort], op: str) -> None:
     venue = made()
 
     def rests_too(view: View, bar: Bar) -> Iterable[Intent]:
@@ -732,7 +729,7 @@ async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue]
     assert venue.calls.count("close") == 1
 
 
-class Waits(FakeVenue):
+class Waits(FaultyPort):
     """Answers no cancel before the last of so many is on its way."""
 
     def __init__(self, many: int) -> None:
@@ -756,7 +753,7 @@ async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_c
     def rests_too(view: View, bar: Bar) -> Iterable[Intent]:
         yield from once(view, bar)
         if bar.market == "ETH" and not view.orders("ETH"):
-            yield from (Open("ETH", "long", usd=10, limit_px=50 + n, bracket=Bracket(stop_pct=2)) for n in range(many))
+            yield from (Open("ETH", "long", usd=11, limit_px=50 + n, bracket=Bracket(stop_pct=2)) for n in range(many))
 
     venue.minute(BTC="100")
     kernel = make_kernel(venue, rests_too, markets=("BTC", "ETH"))
@@ -772,7 +769,7 @@ async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_c
 
 @pytest.mark.parametrize("says_gone", [True, False])
 async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
 
     def always(view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market) is None:
@@ -796,7 +793,7 @@ async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
 
 
 async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_we_held_the_same_before() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     assert kernel.account.account_state.positions["BTC"].owner == "trend"
     venue.reset()
@@ -809,7 +806,7 @@ async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_w
 
 
 async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, once)
     await kernel.recover()
@@ -825,7 +822,7 @@ async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None
 
 @pytest.mark.parametrize("abreast", [1, 4])
 async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_not_the_run(abreast: int) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
 
     def turned(view: View, bar: Bar) -> Iterable[Intent]:
@@ -853,51 +850,36 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
 
 
 async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     cursor = kernel.journal.events.cursor
     assert cursor is not None
     assert cursor.prev_id is not None
-    venue.event_rows = [e for e in venue.event_rows if e.id != cursor.last_id]
+    venue.unseen.add(cursor.last_id)
     venue.minute()
-    venue._event("account", "settings", None, {})
+    venue.other_event()
     assert kinds(await kernel.reconciliation.reconcile()) == ["cursor_lost"]
     after = kernel.journal.events.cursor
     assert after is not None
     assert after.last_id == venue.event_rows[-2].id or after.last_id == venue.event_rows[-1].id
 
 
-SERVICE_KEEPS = (
-    "positions",
-    "working",
-    "guards",
-    "trade_rows",
-    "event_rows",
-    "replies",
-    "plans",
-    "balance",
-    "serial",
-    "px",
-)
-
-
 @pytest.mark.parametrize("is_seen", [True, False], ids=["noticed at once", "gone on since"])
 async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(is_seen: bool) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
-    before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
+    before = venue.saved()
     await minutes(kernel, venue, "97")
     undone = kernel.journal.events.cursor
     assert undone is not None
     assert "BTC" not in kernel.account.account_state.positions, "its stop has fired"
-    for name, value in before.items():
-        setattr(venue, name, value)
+    venue.restore(before)
     if is_seen:
         await kernel.cycle()
         assert "BTC" in kernel.account.account_state.positions, "and has not, by what the service says now"
     venue.minute(BTC="97")
     while venue.event_rows[-1].id < undone.last_id:
-        venue._event("account", "settings", None, {})
+        venue.other_event()
     if is_seen:
         await kernel.cycle()
         told = next(row for row in kernel.journal.db["events"].rows if row["id"] == undone.last_id)
@@ -922,16 +904,15 @@ class Reenters(Strategy):
 
 
 async def test_what_is_wanted_on_an_event_that_bears_the_id_of_another_is_ordered() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
     kernel = make_kernel(venue, strategies=[Reenters(name="trend", markets=["BTC"])])
     await kernel.recover()
     await kernel.cycle()
-    before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
+    before = venue.saved()
     await minutes(kernel, venue, "97")
     assert len(list(kernel.journal.db["intents"].rows)) == 2
-    for name, value in before.items():
-        setattr(venue, name, value)
+    venue.restore(before)
     await kernel.cycle()
     await minutes(kernel, venue, "97")
     first, *again = [row for row in kernel.journal.db["intents"].rows if row["cause"].startswith("event:")]
@@ -956,7 +937,7 @@ class Leaves(Strategy):
 
 
 async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_run_tells_it(tmp_path: Path) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     venue.minute(BTC="100")
 
     def started() -> Kernel:
@@ -965,10 +946,9 @@ async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_ru
     kernel = started()
     await kernel.recover()
     await kernel.cycle()
-    before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
+    before = venue.saved()
     await minutes(kernel, venue, "97")
-    for name, value in before.items():
-        setattr(venue, name, value)
+    venue.restore(before)
     await kernel.cycle()
     # As while it is built anew.
     kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["trend"])
@@ -983,10 +963,11 @@ async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_ru
 
 
 async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
-    venue.positions["BTC"].size += 1
-    venue.positions["BTC"].cost += 100
+    venue.said[stop_of(venue)] = {"size": Decimal(5)}
+    with venue.untold():
+        venue.by_hand("BTC", "long", 1)
     assert kinds(await kernel.reconciliation.reconcile()) == ["missing_fill", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)], "its stop is for five"
     assert kernel.account.account_state.positions["BTC"].size == 6
@@ -994,7 +975,7 @@ async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None
 
 
 async def test_a_repair_that_is_refused_is_tried_again_later_and_not_in_every_pass() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await opened(venue)
     venue.faults = [Fault("arm", refused("invalid_input"), 9), Fault("close", refused("market_closed"), 1)]
     await venue.cancel(stop_of(venue))

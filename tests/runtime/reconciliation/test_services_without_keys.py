@@ -4,7 +4,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +22,9 @@ from bot.runtime.model.shares import FOREIGN
 from bot.runtime.reconciliation import order_events
 from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
-from bot.wire import CloseRequest, OrderResult, TradeResource
-from tests.fakes import ADDRESS, Crash, FakeVenue, Fault, refused
+from bot.wire import OrderResult
+from tests.fakes import Crash
+from tests.faulty_port import ADDRESS, Fault, FaultyPort, refused
 from tests.runtime.builders import (
     AWAY,
     DEAD_MAN_60,
@@ -43,38 +44,26 @@ STOP = Bracket(stop_pct=5, target_pct=5)
 LOST = [("lose_reply", 1), ("drop", 2)]
 
 
-class Keyless(FakeVenue):
-    """Keeps keys to itself, and takes a fee of 1 USD for each fill. A token that was used tells of its trade."""
+class Keyless(FaultyPort):
+    """Keeps keys to itself, and takes a fee of half a percent. A token that was used tells of its trade."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.shows_keys = False
-
-    def _once(self, key: str, body: bytes, do: Callable[[], Any], expires_at_ms: int | None = None) -> Any:
-        return do()
-
-    def _event(self, type_: str, subtype: str, coin: str | None, data: dict[str, Any], key: str | None = None) -> None:
-        super()._event(type_, subtype, coin, data | {"feeUsd": "1"} if type_ == "fill" else data, key)
+    def __init__(self, keys: str = "hidden") -> None:
+        super().__init__(keys=keys, fee_rate="0.005")
 
 
 class KeysOnTrades(Keyless):
     """As the interface has it: the trade shows its key, and nothing is said of events."""
 
-    def _trade(self, *args: Any, **named: Any) -> TradeResource:
-        self.shows_keys = True
-        try:
-            return super()._trade(*args, **named)
-        finally:
-            self.shows_keys = False
+    def __init__(self) -> None:
+        super().__init__("on trades")
 
 
 def policy(name: str) -> KernelSettings:
     return KernelSettings(guardians=(DEAD_MAN_60,), foreign_positions=name)
 
 
-def by_hand(venue: FakeVenue, coin: str = "BTC", side: str = "long", size: int = 1) -> None:
-    trade = venue._trade(coin, side, "open", "market", Decimal(size), "another's")
-    venue._fill(coin, side, "open", "market", Decimal(size), venue.px[coin], trade, None)
+def by_hand(venue: FaultyPort, coin: str = "BTC", side: str = "long", size: int = 1) -> None:
+    venue.by_hand(coin, side, size, key="another's")
 
 
 def bought_once(*signals: Intent) -> Any:
@@ -114,7 +103,7 @@ async def test_an_entry_is_ours_and_is_closed_by_its_strategy(foreign: str) -> N
     assert set(venue.positions) == {"BTC"}, "nobody takes it for another's"
     await minutes(kernel, venue, "101")
     assert (venue.positions, refusals(kernel), kernel.health.degraded) == ({}, [], {})
-    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, Decimal("2.01"), 2), (0, 0, 0))
     assert kernel.journal.state.of_strategy("trend")["fills"] == 2, "the strategy was told of both"
     assert proves_nothing(kernel)
 
@@ -132,17 +121,17 @@ async def test_orders_that_leave_side_by_side_are_ours() -> None:
     await kernel.cycle()
     await replied(kernel)
     assert (venue.positions, refusals(kernel), kernel.health.degraded) == ({}, [], {})
-    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((4, 4, 4), (0, 0, 0))
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((4, Decimal("4.02"), 4), (0, 0, 0))
 
 
-@pytest.mark.parametrize(("close", "gain"), [("94", -10), ("106", 10)])
-async def test_what_its_stop_or_target_does_is_booked_to_its_strategy(close: str, gain: int) -> None:
+@pytest.mark.parametrize(("close", "gain", "fees"), [("94", -10, "1.95"), ("106", 10, "2.05")])
+async def test_what_its_stop_or_target_does_is_booked_to_its_strategy(close: str, gain: int, fees: str) -> None:
     """The exit is a trade of its own, which no answer has told of: it takes from whoever holds the position."""
     venue = Keyless()
     kernel = await begun(venue, bought_once(Open("BTC", "long", usd=200, bracket=STOP)))
     await minutes(kernel, venue, close)
     assert (venue.positions, ours(kernel)) == ({}, {})
-    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, gain), (0, 0, 0))
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, Decimal(fees), gain), (0, 0, 0))
     assert kernel.health.degraded == {}
 
 
@@ -209,7 +198,7 @@ async def test_an_entry_that_rested_over_a_restart_is_ours_when_it_fills(tmp_pat
     await kernel.recover()
     await minutes(kernel, venue, "90")
     assert (ours(kernel), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
-    assert booked(kernel, "trend") == (1, 1, 0)
+    assert booked(kernel, "trend") == (1, Decimal("1.499985"), 0)
 
 
 # -- the event comes before the answer
@@ -362,7 +351,7 @@ async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looke
     )
     kernel.journal.decided([exit_])
     kill(kernel)
-    venue._close("BTC", CloseRequest(), exit_.id)
+    venue.closed_by_hand("BTC", exit_.id)
     venue.minute(BTC="100")
     again = make_kernel(venue, lambda _view, _bar: [], path=path)
     await again.recover()
@@ -413,7 +402,7 @@ async def test_what_another_hand_adds_to_our_position_is_booked_as_anothers() ->
     by_hand(venue, size=3)
     await kernel.cycle()
     assert ours(kernel) == {"BTC": "trend"}
-    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((1, 1, 0), (1, 1, 0))
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((1, 1, 0), (1, Decimal("1.5"), 0))
     sizes = {share.strategy: share.size for share in kernel.account.attribution.shares["BTC"].values()}
     assert sizes == {"trend": Decimal(2), FOREIGN: Decimal(3)}
 
@@ -449,7 +438,7 @@ def test_trades_are_known_by_market_action_and_epoch(kept: str) -> None:
 
 
 async def test_where_events_show_keys_no_trade_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue)
     assert kernel.account.account_state.events_named
     assert kernel.account.account_state.keys_proven
@@ -478,7 +467,7 @@ async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Ker
 async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
     venue, kernel = await proven_by_a_trade(always)
     await minutes(kernel, venue, "100", "101")
-    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, Decimal("2.01"), 2), (0, 0, 0))
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await minutes(kernel, venue, "100")
     assert (ours(kernel), kernel.intents.in_doubt("BTC"), kernel.health.degraded) == ({"BTC": "trend"}, True, {}), (
@@ -487,7 +476,7 @@ async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
     later(kernel, 60_000)
     await minutes(kernel, venue, "100")
     assert (kernel.intents.in_doubt("BTC"), kernel.health.degraded, ours(kernel)) == (False, {}, {"BTC": "trend"})
-    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((3, Decimal("3.01"), 2), (0, 0, 0))
 
 
 async def test_an_order_of_ours_that_shows_no_key_is_left_where_it_rests() -> None:
@@ -523,7 +512,7 @@ async def test_the_doctor_says_what_the_ids_of_trades_are_good_for() -> None:
 
 
 async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
-    venue = FakeVenue()
+    venue = FaultyPort()
     kernel = await begun(venue)
     shown = next(e for e in venue.event_rows if e.type == "fill")
     bare = shown.model_copy(update={"id": "bare", "idempotency_key": None})

@@ -22,7 +22,7 @@ from bot.runtime.strategy_host import worker as worker_module
 from bot.runtime.strategy_host.call_record import CallRecord
 from bot.runtime.strategy_host.crash_evidence import ASKED, quarantine_asked
 from bot.runtime.strategy_host.worker import Worker
-from tests.fakes import ADDRESS
+from tests.faulty_port import ADDRESS
 
 FENCE = 7
 

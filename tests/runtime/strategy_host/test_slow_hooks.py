@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.strategy_host.event_backlog import EventBacklog
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.fakes import FakePacer, FakeVenue, Fault
+from bot.wire import BracketRequest, LegRequest
+from tests.fakes import FakePacer
+from tests.faulty_port import Fault, FaultyPort
 from tests.runtime.builders import AWAY, Script, Scripted, begun, grown, kill, make_kernel, trailing
 
 # late, and allowed
@@ -51,19 +54,17 @@ async def test_events_for_slow_hooks_are_delivered_in_several_passes(tmp_path: P
             yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
 
     slow = SlowToFill(enters, pacer, markets=("BTC", "ETH"))
-    venue = FakeVenue()
+    venue = FaultyPort(least_usd="0.01")
     kernel = await begun(venue, strategies=[slow], pacer=pacer, path=path)
     while kernel.is_late:
         await kernel.cycle()
     assert (set(venue.positions), len(slow.lived)) == ({"BTC", "ETH"}, 2)
     entered = True
     (stop,) = [one for one in venue.working.values() if one.coin == "BTC" and one.kind == "stop_loss"]
-    venue._cancel(stop.oid)
+    venue.canceled_by_hand(stop.oid)
     for n in range(1, 13):
-        grown(venue, "BTC", f"0.{n:02}", 100)()
-        if n == 6:
-            venue.working[stop.oid] = stop
-            venue._order_event("armed", stop)
+        bracket = BracketRequest(stop_loss=LegRequest(pct=Decimal(5))) if n == 6 else None
+        venue.by_hand("BTC", "long", f"0.{n:02}", source=None, bracket=bracket)
     events = len(venue.event_rows)
     made = 0
     while made == 0 or kernel.is_late:
@@ -95,7 +96,7 @@ class Looks(Scripted):
 
 
 async def test_who_asks_between_a_fill_and_its_stop_sees_the_last_whole_page(tmp_path: Path) -> None:
-    looks, venue = Looks(enters_once), FakeVenue()
+    looks, venue = Looks(enters_once), FaultyPort(least_usd="0.01")
     venue.minute(BTC="100")
     kernel = make_kernel(venue, path=tmp_path / "journal.db", strategies=[looks])
     looks.kernel = kernel
@@ -104,7 +105,7 @@ async def test_who_asks_between_a_fill_and_its_stop_sees_the_last_whole_page(tmp
     assert (looks.bare, looks.told) == ([["BTC"], []], (None, None))
     (held,) = kernel.account.account_state.positions.values()
     assert kernel.account.seen_protected(held) is True
-    venue._cancel(next(one.oid for one in venue.working.values() if one.kind == "stop_loss"))
+    venue.canceled_by_hand(next(one.oid for one in venue.working.values() if one.kind == "stop_loss"))
     await kernel.events.drain()
     assert [p.market for p in kernel.account.seen_unprotected()] == ["BTC"], "a stop that is gone is told at once"
     assert kernel.account.seen_protected(held) is False
@@ -116,9 +117,9 @@ def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
         yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
 
 
-async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVenue, Kernel, SlowToFill]:
+async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FaultyPort, Kernel, SlowToFill]:
     """A start after a run that was killed before it delivered some fills; one more fill has come since."""
-    venue = FakeVenue()
+    venue = FaultyPort(least_usd="0.01")
     kernel = await begun(venue, enters_once, path=path)
     kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["trend"])
     for n in range(1, fills + 1):
