@@ -26,7 +26,7 @@ import structlog
 from bot.errors import OutcomeUnknown, TryLater
 from bot.runtime.decisions import intent_builder
 from bot.runtime.execution import order_sender
-from bot.runtime.execution.execution_engine import ExecutionEngine
+from bot.runtime.execution.open_intents import OpenIntents
 from bot.runtime.execution.order_sender import OrderSender
 from bot.runtime.execution.outcome import Again, End, Fences, Look, Move, settle_move
 from bot.runtime.journal.database import JournalDatabase
@@ -160,7 +160,7 @@ def a_reset_forgets_the_keys(to: pytest.MonkeyPatch) -> None:
 
 
 def a_restart_forgets_what_is_open(to: pytest.MonkeyPatch) -> None:
-    to.setattr(ExecutionEngine, "reload_live", lambda self: self.live.clear())
+    to.setattr(OpenIntents, "reload", lambda self, _account_state: self.live.clear())
 
 
 def nothing_is_written_before_the_answer(to: pytest.MonkeyPatch) -> None:

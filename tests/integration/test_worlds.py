@@ -216,7 +216,9 @@ def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(fo
     journal = SimpleNamespace(intents=SimpleNamespace(is_unsent=lambda intent: intent.state == "opened"))
     search = SimpleNamespace(may_arrive_late=lambda _intent: False)
     kernel = SimpleNamespace(
-        execution=SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(search=search)), journal=journal
+        intents=SimpleNamespace(live={"k": doubt}),
+        execution=SimpleNamespace(sender=SimpleNamespace(search=search)),
+        journal=journal,
     )
     one: Any = SimpleNamespace(kernel=kernel)
     world.one = one
