@@ -1,6 +1,4 @@
-"""Small implementations for tests: a pacer that does not wait, a clock moved by hand, and a crash at any point of a
-port or a journal.
-"""
+"""Small implementations for tests: a pacer that does not wait, and a crash at any point of a port or a journal."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bot.clock import ManualClock
 from bot.runtime.journal.event_log import EventLog
 from bot.runtime.journal.intent_log import IntentLog
 
@@ -30,20 +27,6 @@ class FakePacer:
     async def sleep(self, ms: int) -> None:
         self.slept.append(ms)
         self.now_ms += ms
-
-
-class FakeClock(ManualClock):
-    """The service's clock, moved by hand."""
-
-    is_sandbox = True
-
-    def __init__(self, now_ms: int, speed: float = 0) -> None:
-        super().__init__(now_ms)
-        self.speed = speed
-
-    def go_back(self, ms: int) -> None:
-        """As with a sandbox that is restored."""
-        self._now_ms -= ms
 
 
 class Crash(BaseException):
