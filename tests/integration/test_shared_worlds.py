@@ -21,6 +21,7 @@ from bot.config import Settings
 from bot.errors import BotError
 from bot.money import decimal_of_e16
 from bot.runtime import supervisor
+from bot.runtime.account import account as daemon_account
 from bot.runtime.account import attribution_fold
 from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.command_routes import CommandRoutes
@@ -340,10 +341,10 @@ def a_close_takes_from_all_alike(to: pytest.MonkeyPatch) -> None:
 
 
 def every_entry_is_of_one(to: pytest.MonkeyPatch) -> None:
-    filled = attribution_fold._filled
+    filled = attribution_fold.attribute_fill
     to.setattr(
-        attribution_fold,
-        "_filled",
+        daemon_account,
+        "attribute_fill",
         lambda of, event, owner: filled(of, event, "one" if event.intent == "open" else owner),
     )
 
