@@ -25,6 +25,9 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("exchange link", "while the service follows an account"): (
         "service/exchange_accounts/test_follower.py::test_a_killed_link_is_started_again_and_nothing_is_lost",
     ),
+    ("exchange link", "with an action on its way"): (
+        "service/exchange_accounts/test_action_sending.py::test_a_link_that_is_killed_with_an_action_on_its_way_places_it_once",
+    ),
     ("service with an exchange account", "while fills come"): (
         "service/exchange_accounts/test_follower.py::test_kill_9_of_the_service_loses_and_repeats_no_fill",
     ),

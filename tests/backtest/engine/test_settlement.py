@@ -209,7 +209,7 @@ def test_a_settlement_of_the_command_is_in_report_and_replay(tmp_path: Path, cap
     assert f"{CUT}: settled at 2025-06-01T00:30:00: a share of Yes pays 1;" in said
     folder = max((tmp_path / "runs").iterdir(), key=lambda one: one.stat().st_mtime_ns)
     assert call(["report", str(folder)]) == 0
-    assert '"settlement"' in (folder / "report.html").read_text()
+    assert "<dt>Settlements</dt><dd>event:RATE-CUT at 1</dd>" in (folder / "report.html").read_text()
     capsys.readouterr()
     # a run by its manifest, a journal by its events
     for run in (folder, folder / "journal.db"):
