@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +74,9 @@ def test_each_test_runs_once_and_a_worker_that_dies_fails_only_its_test(tmp_path
 
     ran = (tmp_path / "suite" / "ran").read_text(encoding="utf-8").split("\n")[:-1]
     assert sorted(ran) == sorted(f"{file} {n}" for file in ("test_one", "test_two") for n in range(8))
-    assert "3 failed, 15 passed, 2 skipped, 2 warnings, 1 error" in done.stdout, done.stdout + done.stderr
+    # A worker without a file of its own takes tests of another's; then each of the two ends the module's fixture.
+    counts = re.search(r"3 failed, 15 passed, 2 skipped, 2 warnings, (1 error|2 errors) in", done.stdout)
+    assert counts is not None, done.stdout + done.stderr
     assert "the worker process ended with -9 in test_one.py::test_runs[3]" in done.stdout
     assert "the worker process ended with 0 in test_one.py::test_runs[5]" in done.stdout
     assert "ValueError: the fixture ends badly" in done.stdout
