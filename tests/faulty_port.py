@@ -23,7 +23,8 @@ from bot.backtest.engine.options import MarketRules, SessionOptions
 from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
 from bot.drill.service_port import ServicePort
 from bot.errors import ApiError, Refusal
-from bot.money import E8, parse_e8
+from bot.model.events import FillEvent
+from bot.money import E8, format_e8, parse_e8
 from bot.service.bodies import account_bodies, event_bodies
 from bot.service.bodies.read_access import peek
 from bot.service.bodies.responses import ServiceAnswer
@@ -50,6 +51,7 @@ from bot.wire import (
 )
 from bot.wire.order_requests import ConfirmRequest
 from bot.wire.requests import ResetRequest
+from bot.wire.vocabulary import Side, Source
 
 ADDRESS: Final = "0x" + "ab" * 20
 START_MS: Final = 1_748_736_000_000
@@ -253,16 +255,16 @@ class FaultyPort(ServicePort):
     def by_hand(
         self,
         coin: str = "BTC",
-        side: str = "long",
+        side: Side = "long",
         size: str | int | Decimal = 1,
         *,
         key: str | None = None,
-        source: str | None = "agent",
+        source: Source | None = "agent",
         **more: Any,
     ) -> None:
         """Somebody else buys or sells at the market. `source` None: the trade names no source."""
-        request = OrderRequest(market=coin, side=side, size=str(size), source=source, **more)  # type: ignore[arg-type]
-        drive(self.hand.place(request, key=key))  # type: ignore[arg-type]
+        request = OrderRequest(market=coin, side=side, size=str(size), source=source, **more)
+        drive(self.hand.place(request, key=key))
         trade_id = self._account.trades[-1].id
         if source is None:
             self.said[trade_id] = {"source": None}
@@ -270,7 +272,7 @@ class FaultyPort(ServicePort):
 
     def closed_by_hand(self, coin: str = "BTC", key: str | None = None, **more: Any) -> None:
         """Somebody else closes the position."""
-        drive(self.hand.close(coin, CloseRequest(**more), key=key))  # type: ignore[arg-type]
+        drive(self.hand.close(coin, CloseRequest(**more), key=key))
         self._show_key(self._account.trades[-1].id, key)
 
     def canceled_by_hand(self, oid: str) -> None:
@@ -339,15 +341,15 @@ class FaultyPort(ServicePort):
 
     @property
     def event_rows(self) -> list[Event]:
-        return [Event.model_validate(event_bodies.event(one)) for one in pages.after(self._account, 0)]
+        return [Event.model_validate(event_bodies.event(event)) for event in pages.after(self._account, 0)]
 
     @property
     def fills(self) -> list[tuple[int, str, str, str, str, str]]:
         """What was executed, without ids."""
         return [
-            (e.ts, e.coin or "", e.data.side, e.data.intent, str(e.data.size), str(e.data.px))
-            for e in self.event_rows
-            if e.type == "fill"
+            (event.ts, event.coin, event.side, event.intent, format_e8(event.size), format_e8(event.px))
+            for event in pages.after(self._account, 0)
+            if type(event) is FillEvent
         ]
 
     # -- the port

@@ -34,12 +34,12 @@ class ServicePort(LocalPort):
         context = self._context(request.body(), key, expires_at_ms)
         return self._ask(OrderResult, lambda: self.operations.confirm(self.principal, request, context))
 
-    async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+    async def place(self, request: OrderRequest, *, key: str | None, expires_at_ms: int | None = None) -> OrderResult:
         context = self._context(request.body(), key, expires_at_ms)
         return self._ask(OrderResult, lambda: self.operations.place(self.principal, request, context))
 
     async def close(
-        self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
+        self, market: str, request: CloseRequest, *, key: str | None, expires_at_ms: int | None = None
     ) -> OrderResult:
         context = self._context(market.encode() + request.body(), key, expires_at_ms)
         return self._ask(OrderResult, lambda: self.operations.close(self.principal, market, request, context))

@@ -81,7 +81,8 @@ def test_seeded_strategies_decide_live_as_in_a_backtest(tmp_path: Path, worlds: 
                 daemon.minutes(MINUTES)
                 assert daemon._kernel is not None
                 (instance,) = daemon._kernel.strategy_host.instances
-                live = list(instance.strategy.read)  # type: ignore[attr-defined]
+                strategy: Any = instance.strategy
+                live = list(strategy.read)
             candles = [candles_of(sandbox, market) for market in ("BTC", *informative)]
         run = backtest(
             use, candles, strategies_dir=tmp_path, options=SessionOptions(start_ms=START_MS), informative=informative

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bot.runtime.passes.bar_feed import BarFeed, BarSeries
 from bot.strategy import Bar
 from bot.strategy.longer_bars import LongerBars
@@ -178,7 +180,9 @@ async def test_a_joined_feed_brings_its_longer_bars_and_counts_no_bar_twice() ->
         assert all(bar.volume == bars[0].volume for bar in bars), name
 
 
-async def test_a_series_that_others_read_comes_first_and_is_asked_again_when_it_is_behind() -> None:
+async def test_a_series_that_others_read_comes_first_and_is_asked_again_when_it_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     venue = FaultyPort()
     venue.minute()
     feed = BarFeed({BTC: 1, ETH: 1})
@@ -195,7 +199,7 @@ async def test_a_series_that_others_read_comes_first_and_is_asked_again_when_it_
             venue.candle_rows["ETH"].append(late)
         return answer
 
-    venue.candles = asked  # type: ignore[method-assign]
+    monkeypatch.setattr(venue, "candles", asked)
     for abreast in (1, 8):
         bars = await feed.poll(venue, never_done, venue.clock.now_ms(), abreast=abreast)
         assert [bar.market for bar in bars] == ["ETH", "BTC"], abreast

@@ -949,7 +949,7 @@ async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:
     venue.faults = [Fault("cancel", "drop", 3), Fault("cancel", refused("invalid_input"), 9)]
     await minutes_of_real_time(kernel, venue, "100")
     (doubt,) = [one for one in kernel.journal.intents.live() if one.action == "cancel"]
-    venue.by_hand("ETH", "long", 1)
+    venue.by_hand("BTC", "long", 1)
     await minutes_of_real_time(kernel, venue, "100", "100", "100")
     found = kernel.journal.intents.find(doubt.id)
     assert found is not None

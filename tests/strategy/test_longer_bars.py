@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -131,12 +132,12 @@ def test_an_interval_that_own_bars_do_not_make_is_refused_and_the_way_out_works(
 
 
 @pytest.mark.parametrize("bad", ["7m", "4H", "", 4, None, "4h ", ["4h"]])
-def test_an_unknown_interval_is_refused_with_those_that_there_are(bad: object):
+def test_an_unknown_interval_is_refused_with_those_that_there_are(bad: Any):
     with pytest.raises(StrategyError, match="interval is one of 1m, 3m, 5m, .* 1d, 1w, not"):
         check_longer(bad, "1m")
     if bad is not None:
         with pytest.raises(StrategyError, match="interval is one of 1m, 3m"):
-            sma(5, interval=bad)  # type: ignore[arg-type]
+            sma(5, interval=bad)
 
 
 class Two(Strategy):

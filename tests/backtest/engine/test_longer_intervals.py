@@ -33,7 +33,8 @@ class Rule(Strategy):
     four: ClassVar[list[Bar]] = []
 
     def slow(self, view: View, bar: Bar) -> tuple[float, float] | None:
-        raise NotImplementedError
+        """Average and rise of the 4h bars; None while they are not known."""
+        return None
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         read = self.slow(view, bar)
@@ -212,14 +213,12 @@ def seeded(seed: int) -> type[Rule]:
     reader = chance.choice([Declared, Viewed, Undeclared])
     other = chance.choice([sma, ema, highest])(period, chance.choice(["close", "high", "low"]), interval=interval)
 
-    class Seeded(reader):  # type: ignore[misc, valid-type]
-        line = other
+    def on_bar(self: Any, view: View, bar: Bar) -> Iterable[Intent]:
+        view.log("line", value=self.line[bar.market], closes=view.closes(bar.market, period, interval=interval))
+        yield from reader.on_bar(self, view, bar)
 
-        def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
-            view.log("line", value=self.line[bar.market], closes=view.closes(bar.market, period, interval=interval))
-            yield from super().on_bar(view, bar)
-
-    return Seeded
+    kind: type[Rule] = type("Seeded", (reader,), {"line": other, "on_bar": on_bar, "__module__": __name__})
+    return kind
 
 
 @pytest.mark.soak(worlds=3, full=1_000)

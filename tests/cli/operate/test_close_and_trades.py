@@ -49,6 +49,11 @@ def position_of(daemon: Ran) -> dict[str, Any] | None:
     return positions[0] if positions else None
 
 
+def still(position: dict[str, Any] | None) -> dict[str, Any]:
+    """The position without what moves with the price."""
+    return {name: value for name, value in (position or {}).items() if name not in ("mark_px", "unrealized_usd")}
+
+
 def test_a_fraction_is_closed_once_and_the_rest_keeps_its_stop(holder: Ran, ask: Ask) -> None:
     at = ("--config", str(holder.config))
     before = holder.until("a position with its stop", lambda: (one := position_of(holder)) and one["protected"] and one)
@@ -65,11 +70,7 @@ def test_a_fraction_is_closed_once_and_the_rest_keeps_its_stop(holder: Ran, ask:
     again = {name: before[name] for name in ("market", "side", "size", "opened_ms")} | {"fraction": "0.5"}
     with pytest.raises(DaemonRefused, match="another size now"):
         Place(holder.state).ask("POST", "/close", again)
-    assert position_of(holder) == after | {name: position_of(holder)[name] for name in MOVES}  # type: ignore[index]
-
-
-# What moves with the price.
-MOVES = ("mark_px", "unrealized_usd")
+    assert still(position_of(holder)) == still(after)
 
 
 def test_what_is_asked_wrongly_closes_nothing(holder: Ran, ask: Ask) -> None:
