@@ -168,8 +168,8 @@ def run(
     values by "strategy.param", of a class by "param". `options` sets fees, latency and the rest; the balance is 10,000
     USD if nothing says another. `progress` shows a bar; None: on a terminal and in a notebook.
 
-    Of a class only: `markets` (those of the mapping, else BTC), `interval` of its bars (that of the candles),
-    `budget_usd` and `max_leverage`.
+    Of a class only: `markets` (default: those of the mapping or of the files; BTC for one frame), `interval` of its
+    bars (that of the candles), `budget_usd` and `max_leverage`.
 
     ConfigError if something cannot be used; BotError if a strategy fails, or if the folder cannot be written.
     """

@@ -24,11 +24,11 @@ from bot.files import replacing
 from bot.strategy import Strategy
 
 # A class of a notebook has no file; it is found here under its name, in this process only.
-CLASSES: Final = "given_in_python.classes"
+CLASSES: Final = "bot.given_in_python"
 FOLDER: Final = "inputs"
 
 
-def data_files(data: Any, *, markets: Sequence[str], folder: Path) -> list[str]:
+def data_files(data: Any, *, markets: Sequence[str] | None, folder: Path) -> list[str]:
     """The candle files of `data`: paths, frames of polars or pandas, or a mapping of market to one of them.
 
     A frame is read as `bot data import` reads a file, so it knows the same names and forms of time; the time may be the
@@ -40,10 +40,10 @@ def data_files(data: Any, *, markets: Sequence[str], folder: Path) -> list[str]:
             raise ConfigError('data: there is no market in it; write {"BTC": frame}')
         return [f"{name}={_file_of(given, name, folder)}" for name, given in data.items()]
     if _is_frame(data):
-        if len(markets) != 1:
+        if markets is None or len(markets) != 1:
+            several = ", ".join(markets or ()) or "none"
             raise ConfigError(
-                f'data: a frame is of one market, and {", ".join(markets) or "none"} are traded: write {{"BTC": frame,'
-                ' "ETH": frame}'
+                f'data: a frame is of one market, and {several} are traded: write {{"BTC": frame, "ETH": frame}}'
             )
         return [f"{markets[0]}={_file_of(data, markets[0], folder)}"]
     given = [data] if isinstance(data, str | Path) else data
@@ -68,34 +68,36 @@ def config_of_class(
     strategy: type[Strategy],
     files: Sequence[str],
     *,
-    markets: Sequence[str],
+    markets: Sequence[str] | None,
     interval: str | None,
     params: Mapping[str, Any],
     budget_usd: float,
     max_leverage: int,
     folder: Path,
 ) -> Path:
-    """Write the config of a run of this class, and return its path.
+    """Write the config of a run of this class over the candles of `files`, and return its path.
 
-    `interval` is that of its bars; None: that of the candles. A class in a file is named by its file, so that another
-    process can repeat the run; one of a notebook lives in this process only.
+    It trades `markets`; None: all that the files have. `interval` is that of its bars; None: the shortest of the
+    candles. A class in a file is named by its file, so that another process can repeat the run; one of a notebook lives
+    in this process only.
     """
+    candles = load([Path(file) for file in files], markets=markets)
     name = re.sub(r"[^a-z0-9]+", "-", strategy.__name__.lower()).strip("-")[:40] or "mine"
+    use, strategies_dir = _place_of(strategy, folder)
     entry = {
         "name": name,
-        "use": _use_of(strategy),
-        "markets": list(markets),
-        "interval": interval or _interval_of(files, markets),
+        "use": use,
+        "markets": sorted({series.market for series in candles}) if markets is None else list(markets),
+        "interval": interval or min(candles, key=lambda series: series.step_ms).interval,
         "params": dict(params),
         "budget_usd": budget_usd,
         "max_leverage": max_leverage,
     }
-    source = _source_of(strategy)
     config = {
         "name": name,
         "account": {"base_url": "embedded"},
         "dead_man": "off",
-        "strategies_dir": str(folder.absolute() if source is None else source.parent.absolute()),
+        "strategies_dir": str(strategies_dir.absolute()),
         "strategies": [entry],
     }
     # JSON is YAML.
@@ -103,44 +105,28 @@ def config_of_class(
     return _stored(folder, f"{name}.yaml", text.encode())
 
 
-def _use_of(strategy: type[Strategy]) -> str:
-    source = _source_of(strategy)
-    if source is not None:
-        return f"{source.stem}:{strategy.__name__}"
-    for name in (CLASSES.partition(".")[0], CLASSES):
-        if name not in sys.modules:
-            sys.modules[name] = types.ModuleType(name, "Strategy classes that have no file.")
-            sys.modules[name].__file__ = None
-    module = sys.modules[CLASSES]
-    # A cell that is run again defines the class anew.
-    setattr(module, strategy.__name__, strategy)
-    strategy.__module__ = CLASSES
-    return f"{CLASSES}:{strategy.__name__}"
+def _place_of(strategy: type[Strategy], folder: Path) -> tuple[str, Path]:
+    """What a config names the class by, and the folder of its strategies. `folder` is that of a class without one."""
+    name, home = strategy.__name__, sys.modules.get(strategy.__module__)
+    file = getattr(home, "__file__", None)
+    if strategy.__module__ == "__main__" or file is None or getattr(home, name, None) is not strategy:
+        module = sys.modules.setdefault(CLASSES, types.ModuleType(CLASSES, "Strategy classes that have no file."))
+        module.__file__ = None
+        # A cell that is run again defines the class anew.
+        setattr(module, name, strategy)
+        return f"{CLASSES}:{name}", folder
+    if "." in strategy.__module__:
+        return f"{strategy.__module__}:{name}", folder
+    return f"{Path(file).stem}:{name}", Path(file).parent
 
 
-def _source_of(strategy: type[Strategy]) -> Path | None:
-    """The file of the class, if it is a module of its own that can be read again; None for a notebook's."""
-    module = sys.modules.get(strategy.__module__)
-    file = getattr(module, "__file__", None)
-    if file is None or strategy.__module__ in ("__main__", CLASSES) or not file.endswith(".py"):
-        return None
-    path = Path(file)
-    return path if getattr(module, strategy.__name__, None) is strategy and path.stem.isidentifier() else None
-
-
-def _interval_of(files: Sequence[str], markets: Sequence[str]) -> str:
-    """The shortest interval of the candles."""
-    candles = load([Path(file) for file in files], markets=markets)
-    if not candles:
-        raise ConfigError(f"data: there are no candles of {', '.join(markets)}")
-    return min(candles, key=lambda series: series.step_ms).interval
-
-
-def markets_of(data: Any, markets: Sequence[str] | str | None) -> list[str]:
-    """The markets that a class trades: those given, or those of a mapping, or BTC."""
+def markets_of(data: Any, markets: Sequence[str] | str | None) -> list[str] | None:
+    """The markets that a class trades: those given, those of a mapping, BTC for one frame; None: those of the files."""
     if markets is not None:
         return [market_name(name) for name in ([markets] if isinstance(markets, str) else markets)]
-    return [market_name(str(name)) for name in data] if isinstance(data, Mapping) else ["BTC"]
+    if isinstance(data, Mapping):
+        return [market_name(str(name)) for name in data]
+    return ["BTC"] if _is_frame(data) else None
 
 
 def _is_frame(data: Any) -> bool:

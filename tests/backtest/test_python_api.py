@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -224,3 +224,31 @@ def test_a_frame_with_several_levels_of_names_is_refused(tmp_path: Path, frame: 
     with pytest.raises(ConfigError, match="2 levels of column names; take one market"):
         run(Cross, wide, out=tmp_path / "mine")
     assert run(Cross, wide.xs("BTC", axis=1, level=0), out=tmp_path / "mine").figures["# Trades"] > 5
+
+
+@pytest.mark.parametrize(
+    ("given", "traded"),
+    [
+        (lambda files: files["ETH"], {"ETH"}),
+        (lambda files: str(files["ETH"]), {"ETH"}),
+        (lambda files: f"SOL={files['ETH']}", {"SOL"}),
+        (lambda files: list(files.values()), {"BTC", "ETH"}),
+        (lambda files: files["ETH"].parent, {"BTC", "ETH"}),
+        (lambda files: {"eth": files["ETH"]}, {"ETH"}),
+    ],
+    ids=["path", "text", "named", "list", "folder", "mapping"],
+)
+def test_a_class_trades_the_markets_of_its_files(
+    given: Callable[[dict[str, Path]], Any], traded: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    files = {name: write(minutes(200, market=name), tmp_path / "files" / f"{name}_1m.csv") for name in ("BTC", "ETH")}
+    found = run(Cross, given(files), budget_usd=5_000, out=tmp_path / "mine")
+    (strategy,) = found.stored.manifest["strategies"]
+    assert set(strategy["markets"]) == traded
+    assert Cross.__module__ == __name__, "the class is as it was"
+
+
+def test_candles_of_other_markets_are_refused(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(ConfigError, match="BTC_1m.csv: no candles of SOL here"):
+        run(Cross, data, markets="SOL", out=tmp_path / "mine")
