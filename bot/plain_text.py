@@ -1,5 +1,5 @@
-"""Text of others in a form that is safe to show: on one line (`one_line`), as JSON of a service (`plain_json`), or as
-output (`visible`).
+"""Text of others in a form that is safe to show: on one line (`one_line`), as JSON of a service (`plain_json`), as
+output (`visible`), or as a file for spreadsheets (`csv_text`).
 
 Pure.
 
@@ -11,9 +11,12 @@ text from anywhere else cannot move the cursor or set the clipboard.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from typing import Any, Final
 
 # Controls without tab and line feed; C1 controls; marks of direction and of no width; separators of lines; tags; lone
 # surrogates. The bytes of a file name that is not UTF-8 (dca0 to dcff) stay, because such a path must be printed as
@@ -77,3 +80,26 @@ def _plain_mark(mark: re.Match[str]) -> str:
         return " "
     letter = json.loads(f'"{text}"') if text.startswith("\\u") else text
     return text if letter.isprintable() else " "
+
+
+# A spreadsheet calculates a cell that begins so.
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell that no spreadsheet calculates. A number stays a number; booleans are spelled as in JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """The rows as CSV under the names of the columns; None is an empty cell."""
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.plain_text import one_line, plain_json, visible
+from bot.plain_text import csv_cell, csv_text, one_line, plain_json, visible
 
 UNSAFE = {
     "clear the screen": "\x1b[2J",
@@ -78,3 +78,27 @@ def _plain(value: object) -> object:
 
 def test_bytes_that_are_not_text_come_back_as_they_are() -> None:
     assert plain_json(b"\xff\xfe\\n") == b"\xff\xfe\\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd", "'+cmd"),
+        ("-cmd", "'-cmd"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("-12.50", "-12.50"),
+        ("+3", "+3"),
+        ("-1e-8", "-1e-8"),
+        ("-1+1", "'-1+1"),
+        ("trend", "trend"),
+        (True, "true"),
+        (False, "false"),
+        (None, None),
+        (7, 7),
+    ],
+)
+def test_no_cell_is_a_formula_and_a_number_stays_one(value: object, cell: object) -> None:
+    assert csv_cell(value) == cell
+    assert csv_text([{"it": value}], ["it"]).splitlines()[0] == "it"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Final
 
+from bot.plain_text import csv_cell
 from bot.research.overfitting import verdicts
 from bot.research.space import Bound, Objective, Scalar, Space
 from bot.research.study import Study, Trial
@@ -144,7 +145,7 @@ def table_of(trials: Sequence[Trial], space: Space) -> str:
                 *(trial.params[name] for name in params),
                 "yes" if is_feasible else "no",
                 *(_cell(trial.figures.get(name)) for name in (*figures, *others)),
-                trial.message,
+                csv_cell(trial.message),
             ]
         )
     return text.getvalue()

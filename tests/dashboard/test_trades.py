@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bot.dashboard.pages import overview, trades
+from bot.plain_text import csv_text
 from bot.runtime.journal import queries, round_trips
 from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, trips
 from tests.dashboard.builders import Browser, Daemon, position, snapshot, status, strategy
@@ -132,10 +133,10 @@ def test_the_filters_leave_the_trades_that_the_csv_has() -> None:
     assert len(trades.chosen(every, blank | {"day": "2026-12-07"}, now_ms)) == 1
     with pytest.raises(ValueError, match="isoformat"):
         trades.chosen(every, blank | {"day": "soon"}, now_ms)
-    rows = list(csv.DictReader(io.StringIO(trades.csv_text(trades.csv_rows(mine)))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(trades.csv_rows(mine), trades.CSV_COLUMNS))))
     assert [Decimal(row["net_usd"]) for row in rows] == [trade.net for trade in mine]
     assert [row["first_stop_px"] for row in rows] == ["98", ""]
-    evil = trades.csv_text([dict.fromkeys(trades.CSV_COLUMNS, "=1+1")])
+    evil = csv_text([dict.fromkeys(trades.CSV_COLUMNS, "=1+1")], trades.CSV_COLUMNS)
     assert ",=1" not in evil
 
 

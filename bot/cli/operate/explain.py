@@ -5,8 +5,6 @@ They work without a running daemon.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +14,7 @@ import click
 from bot.cli.common.daemon_client import where
 from bot.cli.common.param_types import Group
 from bot.cli.common.shared_options import json_option
-from bot.plain_text import one_line
+from bot.plain_text import csv_text, one_line
 from bot.words import many
 
 FORMATS: Final = ("csv", "json")
@@ -98,30 +96,10 @@ def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: P
     if as_json and kind == "csv":
         raise click.UsageError("--json is --format json; give one of them")
     rows = trade_rows(find(config, state_dir, dead_too=True))
-    text = json.dumps({"trades": rows}, indent=1) + "\n" if as_json or kind == "json" else _csv(rows, COLUMNS)
+    text = json.dumps({"trades": rows}, indent=1) + "\n" if as_json or kind == "json" else csv_text(rows, COLUMNS)
     if out is None:
         click.echo(text, nl=False)
         return int(Exit.DONE)
     write_atomic(out, text, mode=PRIVATE)
     click.echo(f"{many(len(rows), 'trade')} written to {out}")
     return int(Exit.DONE)
-
-
-def _csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _safe(value: Any) -> Any:
-    """A CSV cell that no spreadsheet takes for a formula, because names come from a service.
-
-    Booleans are spelled as in JSON.
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str) and value[:1] in "=+@\t\r" and value:
-        return "'" + value
-    return value

@@ -5,8 +5,6 @@ Every figure is of closed trades after fees and funding; a trade belongs to the 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -26,7 +24,6 @@ from bot.number_text import signed_usd
 from bot.runtime.journal.round_trips import COLUMNS, Owners, Trip
 
 CSV_COLUMNS: Final = (*COLUMNS, "first_stop_px", "r_multiple")
-FORMULA_STARTS: Final = frozenset("=+-@\t\r")
 RANGES: Final = {"today": 0, "7d": 7, "30d": 30, "all": None}
 FILTERS: Final = ("strategy", "market", "side", "exit")
 # Lines of single strategies beside the sum of all, each with its class in the style sheet.
@@ -300,17 +297,3 @@ def csv_rows(trades: Iterable[ClosedTrade]) -> list[dict[str, Any]]:
         }
         for trade in trades
     ]
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a file. No cell begins as a formula of a spreadsheet does, because names come from a service."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _safe(value: Any) -> Any:
-    is_text = isinstance(value, str) and not formatting.number(value)
-    return f"'{value}" if is_text and value[:1] in FORMULA_STARTS else value
