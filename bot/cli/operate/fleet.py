@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -25,6 +25,8 @@ from bot.cli.operate.credentials import recorded_config
 from bot.errors import BotError, Exit
 from bot.number_text import ago, duration
 from bot.words import did_you_mean, many
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # time for the answer of one daemon; all are asked at the same time
 ANSWER_S: Final = 5.0
@@ -108,7 +110,7 @@ def _asked(place: Place) -> Member:
     return Member(place, status["name"], status, code=code)
 
 
-state_dirs = click.option(
+STATE_DIRS: Final = click.option(
     "--state-dir",
     "folders",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -116,9 +118,20 @@ state_dirs = click.option(
     metavar="DIR",
     help="A daemon in another place. Can be repeated.",
 )
-all_of_them = click.option("--all", "takes_all", is_flag=True, help="Every daemon that runs.")
-unasked = yes_option("Do not ask, also on a terminal.")
-as_json_option = json_option("Data instead of text.")
+DATA: Final = json_option("Data instead of text.")
+
+
+def some_of_them(command: F) -> F:
+    """Add the argument and the options that say which daemons a command acts on, and --yes and --json."""
+    for option in (
+        DATA,
+        yes_option("Do not ask, also on a terminal."),
+        click.option("--all", "takes_all", is_flag=True, help="Every daemon that runs."),
+        STATE_DIRS,
+        click.argument("names", nargs=-1, metavar="[NAME...]"),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(cls=Group, epilog=EPILOG, invoke_without_command=True)
@@ -131,8 +144,8 @@ def fleet(context: click.Context) -> int | None:
 
 
 @fleet.command("list", epilog=LIST)
-@state_dirs
-@as_json_option
+@STATE_DIRS
+@DATA
 def list_all(folders: tuple[Path, ...], *, as_json: bool) -> int:
     """List the daemons: state, account value, profit today, positions, dead-man, alerts."""
     return _shown(folders, as_json=as_json)
@@ -199,38 +212,24 @@ def _alerts(status: Mapping[str, Any]) -> str:
 
 
 @fleet.command(epilog=PAUSE)
-@click.argument("names", nargs=-1, metavar="[NAME...]")
-@state_dirs
-@all_of_them
-@unasked
-@as_json_option
+@some_of_them
 def pause(names: tuple[str, ...], folders: tuple[Path, ...], *, takes_all: bool, yes: bool, as_json: bool) -> int:
     """Stop new entries of every strategy of these daemons. Exits, stops and guardians continue."""
     chosen = _chosen(names, folders, takes_all=takes_all)
-    _ask_first("This stops new entries of", chosen, yes=yes)
-    return _each(chosen, lambda member: _switched(member, "/pause"), as_json=as_json)
+    return _switch("/pause", "This stops new entries of", chosen, yes=yes, as_json=as_json)
 
 
 @fleet.command(epilog=RESUME)
-@click.argument("names", nargs=-1, metavar="[NAME...]")
-@state_dirs
-@all_of_them
-@unasked
-@as_json_option
+@some_of_them
 def resume(names: tuple[str, ...], folders: tuple[Path, ...], *, takes_all: bool, yes: bool, as_json: bool) -> int:
     """Allow entries of these daemons again. It confirms that you have checked what waits for a person."""
     chosen = _chosen(names, folders, takes_all=takes_all)
-    _ask_first("This allows entries again of", chosen, yes=yes)
-    return _each(chosen, lambda member: _switched(member, "/resume"), as_json=as_json)
+    return _switch("/resume", "This allows entries again of", chosen, yes=yes, as_json=as_json)
 
 
 @fleet.command(epilog=KILL)
-@click.argument("names", nargs=-1, metavar="[NAME...]")
-@state_dirs
-@all_of_them
+@some_of_them
 @FLATTEN
-@unasked
-@as_json_option
 def kill(
     names: tuple[str, ...], folders: tuple[Path, ...], *, takes_all: bool, flatten: bool, yes: bool, as_json: bool
 ) -> int:
@@ -289,11 +288,16 @@ def _ask_first(what: str, chosen: Sequence[Member], *, yes: bool) -> None:
     raise click.ClickException("nothing was sent; --yes does not ask")
 
 
-def _switched(member: Member, path: str) -> str:
-    answer = member.place.ask("POST", path, {})
-    forgotten = f"; NOT SAVED: {answer['forgotten']}" if answer.get("forgotten") else ""
-    resting = f"; resting entries can still fill: {', '.join(answer['resting'])}" if answer.get("resting") else ""
-    return f"{answer['state']}{forgotten}{resting}"
+def _switch(path: str, what: str, chosen: Sequence[Member], *, yes: bool, as_json: bool) -> int:
+    _ask_first(what, chosen, yes=yes)
+
+    def switched(member: Member) -> str:
+        answer = member.place.ask("POST", path, {})
+        forgotten = f"; NOT SAVED: {answer['forgotten']}" if answer.get("forgotten") else ""
+        resting = f"; resting entries can still fill: {', '.join(answer['resting'])}" if answer.get("resting") else ""
+        return f"{answer['state']}{forgotten}{resting}"
+
+    return _each(chosen, switched, as_json=as_json)
 
 
 def _each(chosen: Sequence[Member], act: Callable[[Member], str], *, as_json: bool) -> int:
