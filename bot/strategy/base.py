@@ -153,9 +153,9 @@ class Strategy(ABC):
 
 
 def begin_bars(strategy: Strategy, own: str) -> None:
-    """Say of which interval the strategy's bars are, before the first of them.
+    """Tell the strategy the interval of its bars (`own`). The host calls this before the first bar.
 
-    StrategyError names an indicator or an entry of `intervals` whose bars these cannot make.
+    StrategyError names the indicator, or the key of `intervals`, whose longer bars cannot be made of these.
     """
     named = [
         (name, indicator.interval)

@@ -413,7 +413,7 @@ class Indicators:
         self._by_market = {market: self._started() for market in markets}
 
     def begin(self, own: str) -> None:
-        """Say of which interval the strategy's bars are, before the first of them."""
+        """Set the interval of the strategy's bars. It is called before the first bar."""
         if self.longer and self._own != own:
             self._own = own
             self._by_market = {market: self._started() for market in self._by_market}

@@ -55,7 +55,8 @@ def action(status: ActionStatus = "open", **more: Any) -> TrackedAction:
     return TrackedAction(1, more.pop("is_entry", True), 0, EXPIRES_MS, status, **more)
 
 
-# What is seen of an action of which one copy was sent, before its expiry: the status after it; - is no change.
+# One copy of the action was sent, and it has not expired. Row: what the service sees. Column: the status before. Cell:
+# the status after; "-" means that it does not change.
 MEANINGS = """
               open     voiding  placed   refused  void
 placed        placed   placed   -        placed   placed

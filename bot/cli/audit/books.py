@@ -37,7 +37,7 @@ class BookedPayment:
 
 @dataclass(frozen=True, slots=True)
 class BookedOrder:
-    """An open order or stop with what is left of its size; None: it follows the position."""
+    """An open order or stop. `size` is what is not filled yet; None if it always has the position's size."""
 
     market: str
     buy: int

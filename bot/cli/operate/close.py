@@ -23,9 +23,12 @@ Examples:
   bot close BTC --fraction 0.5 --yes
 
 \b
-The daemon sends one order that can only reduce, as its own, so that no strategy takes it for a stranger's. The stop
-stays with what is left. The strategy may open again: bot pause first. Without a daemon: bot kill --flatten closes
-everything at the service. Exit 0: closed; 5: sent, and not confirmed yet; 7: the service refuses it.
+The daemon sends one order that can only reduce. It sends it as its own, so that it is not taken for a stranger's. A
+fraction leaves the stop in place for the rest. The strategy may open a position again; bot pause prevents that. If no
+daemon runs, bot kill --flatten closes every position at the service.
+
+\b
+Exit 0: closed. 5: sent, and not confirmed yet. 7: the service refuses it.
 """
 
 

@@ -50,7 +50,7 @@ async def test_a_close_without_an_answer_is_not_sent_twice(tmp_path: Path) -> No
 
 
 async def test_a_fraction_is_refused_while_another_close_is_in_doubt(tmp_path: Path) -> None:
-    """The close before it may have been done, so half of what is left could be half of something else."""
+    """The service may have done the first close, so that the size of which a half is asked for is not known."""
     venue = FaultyPort()
     kernel = await opened(venue, path=tmp_path / "j.db")
     venue.faults.append(Fault("close", unknown(), count=40))

@@ -1,7 +1,8 @@
-"""Which orders are open, from messages of states and of changes, of which any may be lost. Pure.
+"""Keeps the open orders of an account. The exchange sends states (all open orders of a dex) and changes (one order);
+any message may be lost. Pure.
 
-A change is reported once. An order that two states of its dex lack, 2 s apart, has ended without a message: it is
-looked up. One state alone proves nothing, because it may be older than the order.
+Each change is reported once. If two states of a dex, at least 2 s apart, both lack an order, its end was lost, and the
+link looks the order up. One state alone proves nothing, because it may be older than the order.
 """
 
 from __future__ import annotations
