@@ -28,6 +28,8 @@ HEIGHTS: Final = (60, 90, 170, 210, 260)
 TAG_PX: Final = 18
 
 Form = Callable[[float], str]
+# How much higher than its highest bar a histogram is.
+HEADROOM: Final = 1.15
 
 
 class ChartScale(NamedTuple):
@@ -148,11 +150,13 @@ def pair_bars(pairs: Sequence[BarPair], *, label: str, form: Form, height: int =
 
 
 def histogram(bins: Sequence[Bin], *, label: str, unit: str, mark: tuple[float, str] | None = None) -> str:
-    """Bars of a histogram: losses and profits in their own colours. `mark`: a value with a line and words."""
+    """Bars of a histogram: losses and profits in their own colours, with zero between them. `mark`: a value with a line
+    and words, which stand above every bar.
+    """
     if not bins:
         return ""
-    low, high = bins[0].low, bins[-1].high
-    scale = scale_of([part.trades for part in bins], has_zero=True)
+    low, high = min(0.0, bins[0].low), max(0.0, bins[-1].high)
+    scale = scale_of([HEADROOM * part.trades for part in bins], has_zero=True)
 
     def across(value: float) -> float:
         return 100 * (value - low) / (high - low)

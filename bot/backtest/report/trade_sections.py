@@ -13,7 +13,7 @@ from bot.backtest.report.price_chart import TRADES, TRADES_MAX, trade_values
 from bot.backtest.report.risk_statistics import rolling
 from bot.backtest.report.summary import daily_of, exposure_of, guardian_of
 from bot.backtest.report.tables import escaped, foot, section, table
-from bot.backtest.report.trade_statistics import bins, excursion, finished
+from bot.backtest.report.trade_statistics import R_WIDTH, bins, excursion, finished
 from bot.backtest.results.run_reader import StoredRun
 from bot.backtest.results.statistics import mean, sharpe
 from bot.clock import DAY_MS
@@ -97,7 +97,7 @@ def _multiples(run: StoredRun) -> str:
         return ""
     middle = mean(multiples) or 0.0
     mark = (middle, on_page(f"mean {middle:+.2f} R"))
-    drawn = svg.histogram(bins(multiples), label="Histogram of R multiples", unit="R", mark=mark)
+    drawn = svg.histogram(bins(multiples, least=R_WIDTH), label="Histogram of R multiples", unit="R", mark=mark)
     far = [trade.pnl_usd for trade in trades if (trade.r_multiple or 0) > 2]
     near = sum(-1.2 <= r <= -0.8 for r in multiples)
     text = f"{many(len(far), 'trade')} above +2 R: {signed_usd(sum(far))} USD. {many(near, 'trade')} near -1 R."

@@ -28,6 +28,8 @@ EXITS: Final = {
 }
 # the usual number of bins in a histogram
 BINS: Final = 30
+# the narrowest bin of R multiples: finer differences are chance
+R_WIDTH: Final = 0.1
 
 
 def finished(trades: Iterable[StoredTrade]) -> list[StoredTrade]:
@@ -215,15 +217,16 @@ class Bin(NamedTuple):
     trades: int
 
 
-def bins(values: Sequence[float], count: int = BINS) -> list[Bin]:
+def bins(values: Sequence[float], count: int = BINS, *, least: float = 0.0) -> list[Bin]:
     """A histogram of about `count` bins, without empty bins at its ends.
 
-    The width is 1, 2 or 5 times a power of ten, and zero is a border, so that no bin holds both losses and profits.
+    The width is 1, 2 or 5 times a power of ten and at least `least`. Zero is a border, so that no bin holds both losses
+    and profits.
     """
     if not values:
         return []
     low, high = min(values), max(values)
-    width = nice_step((high - low) / count) if high > low else nice_step(abs(high) / count or 1.0)
+    width = nice_step(max(least, (high - low) / count if high > low else abs(high) / count or 1.0))
     places = [math.floor(value / width) for value in values]
     first = min(places)
     counts = [0] * (max(places) - first + 1)

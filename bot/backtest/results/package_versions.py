@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bot.runtime.strategy_host.loader import Loaded
 
-OURS: Final = {"bot", "__future__"}
+OURS: Final = {"bot", "__future__", "__main__"}
 
 
 def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:

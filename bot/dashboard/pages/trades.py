@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from bot.backtest.report import svg
 from bot.backtest.report.result_sections import SOURCES, source_rows
 from bot.backtest.report.tables import shade, table
-from bot.backtest.report.trade_statistics import bins, exit_text, sources
+from bot.backtest.report.trade_statistics import R_WIDTH, bins, exit_text, sources
 from bot.clock import DAY_MS, datetime_of
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import Drawing
@@ -259,7 +259,7 @@ def multiples_chart(trades: Sequence[ClosedTrade]) -> Drawing:
         return Drawing()
     middle = sum(multiples) / len(multiples)
     mark = (middle, f"mean {formatting.r(round(middle, 2))}")
-    return Drawing(svg.histogram(bins(multiples), label="Histogram of R multiples", unit="R", mark=mark))
+    return Drawing(svg.histogram(bins(multiples, least=R_WIDTH), label="Histogram of R multiples", unit="R", mark=mark))
 
 
 def row(trade: ClosedTrade) -> dict[str, Any]:

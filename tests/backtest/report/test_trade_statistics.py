@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 
 import pytest
 
+from bot.backtest.report.svg import histogram
 from bot.backtest.report.trade_statistics import (
     Excursion,
     TradeGroup,
@@ -103,3 +105,14 @@ def test_equal_values_are_one_bin(values: list[float]) -> None:
 
 def test_without_values_there_is_no_bin() -> None:
     assert bins([]) == []
+
+
+def test_the_least_width_keeps_equal_values_in_one_bin_beside_zero() -> None:
+    assert [(part.low, part.high, part.trades) for part in bins([0.2, 0.201], least=0.1)] == [
+        (pytest.approx(0.2), pytest.approx(0.3), 2)
+    ]
+    drawn = histogram(bins([0.2] * 9, least=0.1), label="It", unit="R", mark=(0.2, "mean +0.20 R"))
+    (x,) = re.findall(r'<rect[^>]* x="([0-9.]+)%"', drawn)
+    assert float(x) > 60, "the losses would stand on the left of zero"
+    (top,) = re.findall(r'<rect[^>]* y="([0-9.]+)%"', drawn)
+    assert float(top) * 170 / 100 > 12, "the words of the mark stand above the bar"
