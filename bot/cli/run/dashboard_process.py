@@ -185,9 +185,13 @@ def end_left_dashboard(folder: Path) -> bool:
     from bot.dashboard.server import left_by_run
 
     end_ns = monotonic_ns() + int(END_S * 1e9)
+    asked: int | None = None
     while (pid := left_by_run(folder)) is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+        # Once: a second signal at the very end of its process would end it by force.
+        if pid != asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            asked = pid
         if monotonic_ns() > end_ns:
             return False
         select.select([], [], [], LOOK_S)
