@@ -25,5 +25,5 @@ def offered(group: str, name: str) -> EntryPoint | None:
     return next(iter(offers.values()), None)
 
 
-def _package(one: EntryPoint) -> str:
-    return one.dist.name if one.dist is not None else "a package without a name"
+def _package(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist is not None else "a package without a name"

@@ -208,23 +208,23 @@ def _params_of(strategy: type[Strategy], given: Mapping[str, Any]) -> dict[str, 
     return params
 
 
-def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) -> dict[str, Any]:
-    """Compare the results of all path policies. `found` has one result for each policy; `path` is the policy of the run
-    itself.
+def band_of(path: str, results: Mapping[str, Result], candles: Sequence[Candles]) -> dict[str, Any]:
+    """Compare the results of all path policies. `results` has one result for each policy; `path` is the policy of the
+    run itself.
 
     For each other policy: its figures, and the number of trades that differ in more than the instant inside a bar. Also
     the orders for which the path mattered: trades that all policies entered on the same bar, with different fills or
     exits. Other trades differ only as a consequence.
     """
-    here = Counter(map(_without_instants, found[path].trade_ledger.trips))
+    here = Counter(map(_without_instants, results[path].trade_ledger.trips))
     paths = {}
-    for name, result in found.items():
+    for name, result in results.items():
         if name != path:
             there = Counter(map(_without_instants, result.trade_ledger.trips))
             differing = {"here": (here - there).total(), "there": (there - here).total()}
             paths[name] = {"figures": dict(result.figures), "endUsd": result.end_usd, "differing": differing}
-    orders = list(_moved_by_path(path, found, {series.market: series.at_ms for series in candles}))
-    ends = [result.end_usd for result in found.values()]
+    orders = list(_moved_by_path(path, results, {series.market: series.at_ms for series in candles}))
+    ends = [result.end_usd for result in results.values()]
     return {
         "paths": paths,
         "endUsd": [min(ends), max(ends)],
@@ -234,10 +234,10 @@ def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) 
 
 
 def _moved_by_path(
-    path: str, found: Mapping[str, Result], bars: Mapping[str, Sequence[int]]
+    path: str, results: Mapping[str, Result], bars: Mapping[str, Sequence[int]]
 ) -> Iterator[dict[str, Any]]:
     """The trades whose entry price or exit differs under another path policy."""
-    trades = {name: _by_entry(result, bars) for name, result in found.items()}
+    trades = {name: _by_entry(result, bars) for name, result in results.items()}
     for entry, (number, trip, _) in trades[path].items():
         fills = {name: those[entry][2] for name, those in trades.items() if entry in those}
         if not all(_are_alike(fills[path], other) for other in fills.values()):
@@ -251,12 +251,12 @@ def _moved_by_path(
             }
 
 
-def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def _are_alike(fills: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """True if both have the same kinds of fills at the same prices.
 
     A small difference is allowed, because another size walks the book differently.
     """
-    (kind, px, _, end, out_px), (kind_, px_, _, end_, out_px_) = one, other
+    (kind, px, _, end, out_px), (kind_, px_, _, end_, out_px_) = fills, other
     prices = ((float(px), float(px_)), (float(out_px or 0), float(out_px_ or 0)))
     return (kind, end) == (kind_, end_) and all(isclose(a, b, rel_tol=WALKED) for a, b in prices)
 

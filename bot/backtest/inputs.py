@@ -148,18 +148,18 @@ class Inputs:
         is_cut = cut_ms is not None
         return Backtest(self.settings, candles, chosen, rates=self.rates, journal_path=journal, is_cut=is_cut)
 
-    def assumptions(self, made: Backtest) -> list[str]:
+    def assumptions(self, backtest: Backtest) -> list[str]:
         """What the result rests on, as sentences."""
-        timeline = made.session.timeline
+        timeline = backtest.session.timeline
         lines = assumptions_of(
             timeline,
             self.options,
-            made.exchange,
+            backtest.exchange,
             funded=list(self.rates),
-            timers=made.session.timers,
+            timers=backtest.session.timers,
             asking=[strategy.name for strategy in self.settings.strategies if strategy.asks_person],
         )
-        lines += agent_lines(made.session.specs, self.options.agents, timeline.start_ms)
+        lines += agent_lines(backtest.session.specs, self.options.agents, timeline.start_ms)
         lines += self._notes
         self.begun_ms = max(reader.ts[reader.first] for reader in timeline.readers)
         for market, funding in self.recorded.items():
@@ -184,7 +184,7 @@ class Inputs:
     def run_into(
         self,
         folder: Path,
-        made: Backtest,
+        backtest: Backtest,
         progress: Progress,
         *,
         with_journal: bool = False,
@@ -196,9 +196,9 @@ class Inputs:
         `outside` gets what strategies read of the clock (see outside_reads.py).
         """
         if with_journal:
-            made.journal.close()
+            backtest.journal.close()
             try:
-                made = self.make(journal=folder / queries.FILE)
+                backtest = self.make(journal=folder / queries.FILE)
             # The error's message is about a live daemon, so only its cause is shown.
             except JournalError as error:
                 why = str(error.__cause__ or error)
@@ -211,7 +211,7 @@ class Inputs:
             _Lines(folder / STRATEGY_LOG, is_needed=False) as log_lines,
             watch,
         ):
-            result = made.run(
+            result = backtest.run(
                 progress=lambda done, of: not (lines.lost or log_lines.lost) and progress(done, of),
                 events=lines,
                 log_lines=log_lines,

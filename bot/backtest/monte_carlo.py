@@ -66,7 +66,7 @@ def fall_of(nets: Sequence[float], start_usd: float) -> float:
     return 100 * max(-1.0, deepest)
 
 
-def check_bootstrap(inputs: Inputs, made: Backtest, block_ms: int) -> None:
+def check_bootstrap(inputs: Inputs, backtest: Backtest, block_ms: int) -> None:
     """ConfigError if the candles of a backtest cannot be bootstrapped."""
     for series in inputs.candles:
         if series.market.startswith("event:"):
@@ -74,7 +74,7 @@ def check_bootstrap(inputs: Inputs, made: Backtest, block_ms: int) -> None:
                 f"--bootstrap: {series.market} is an event market: its price ends at 0 or 1, so its moves cannot be put"
                 " in another order"
             )
-    for spec in made.session.specs:
+    for spec in backtest.session.specs:
         if is_agent(spec):
             raise ConfigError(
                 f"--bootstrap: {spec.strategy.name} asks a language model, and no answers are recorded for other"

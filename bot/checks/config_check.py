@@ -31,7 +31,7 @@ def checked_config(path: Path, outside: Outside | None = None) -> ConfigSource:
     missing = missing_packages(source.settings)
     problems = [source.problem((place,), needs_package(place, name)) for place, name in missing]
     if source.settings.notify is not None and "notify" not in dict(missing):
-        problems += _of_addresses(source, {} if outside is None else outside.found)
+        problems += _of_addresses(source, {} if outside is None else outside.handed_over)
     if problems:
         raise ConfigError("\n".join(map(str, problems)), tuple(problems))
     return source
@@ -43,7 +43,7 @@ def checked_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, s
     Also returns the references to them: (credential, file or env; name).
     """
     settings, noted = checked_and_noted(path)
-    return settings, noted.found
+    return settings, noted.secrets
 
 
 def checked_and_noted(path: Path) -> tuple[Settings, Noted]:

@@ -350,15 +350,15 @@ class Connections:
                 if connection is not winner:
                     connection.drop()
 
-    async def _try(self, resolved: _Resolved, made: list[HttpConnection]) -> HttpConnection:
-        """Connect to one address. `made` gets the connection as soon as there is something to close."""
+    async def _try(self, resolved: _Resolved, opened: list[HttpConnection]) -> HttpConnection:
+        """Connect to one address. `opened` gets the connection as soon as there is something to close."""
         family, kind, protocol, _, address = resolved
 
         loop, (host, _, context) = asyncio.get_running_loop(), self._address
 
         def connection() -> HttpConnection:
-            made.append((PlainConnection if context is None else HttpConnection)(self._bytes_max))
-            return made[-1]
+            opened.append((PlainConnection if context is None else HttpConnection)(self._bytes_max))
+            return opened[-1]
 
         with (
             reserved()

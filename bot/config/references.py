@@ -47,7 +47,7 @@ class References:
         secret = is_secret_name(key)
         if secret and not _REFERENCE.fullmatch(text):
             raise Rejected(f"a secret must be one reference and nothing else: {FORMS}")
-        replaced = _REFERENCE.sub(lambda match: self._one(match.group(1), secret=secret), text)
+        replaced = _REFERENCE.sub(lambda match: self._resolved(match.group(1), secret=secret), text)
         if key == "api_key" and not _API_KEY.fullmatch(replaced):
             raise Rejected(
                 f"{text} does not hold an API key: a key is one ASCII word without blanks, line breaks or a byte order"
@@ -55,7 +55,7 @@ class References:
             )
         return Referred(replaced)
 
-    def _one(self, reference: str, *, secret: bool) -> str:
+    def _resolved(self, reference: str, *, secret: bool) -> str:
         kind, colon, name = reference.partition(":")
         if kind not in ("credential", "file", "env") or not colon or not name:
             raise Rejected(f"${{{reference}}} is not a reference; write {FORMS}")
@@ -133,7 +133,7 @@ class Outside:
         self._look = References(folder, environ)
         self._is_unit = bool(environ.get("CREDENTIALS_DIRECTORY"))
         # stand-in -> the credential's name
-        self.found: dict[str, str] = {}
+        self.handed_over: dict[str, str] = {}
 
     def __call__(self, text: str, key: str) -> str:
         match = _REFERENCE.fullmatch(text) if is_secret_name(key) and not self._is_unit else None
@@ -142,7 +142,7 @@ class Outside:
             return self._look(text, key)
         # Different credentials need different stand-ins.
         stand_in = Referred(f"(credential {name})")
-        self.found[stand_in] = name
+        self.handed_over[stand_in] = name
         return stand_in
 
 
@@ -154,7 +154,7 @@ class Noted:
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._look = References(folder, environ)
         # (credential, file or env; name) of the secrets, each once
-        self.found: list[tuple[str, str]] = []
+        self.secrets: list[tuple[str, str]] = []
         # what else came out of the environment, by name
         self.plain: list[str] = []
 
@@ -166,6 +166,6 @@ class Noted:
             return self._look(text, key)
         if kind == "credential" and not _NAME.fullmatch(name):
             raise Rejected(_NO_NAME)
-        if (kind, name) not in self.found:
-            self.found.append((kind, name))
+        if (kind, name) not in self.secrets:
+            self.secrets.append((kind, name))
         return Referred("(not looked up)")

@@ -94,10 +94,10 @@ class Backtests:
             self._reports[key] = page
         return self._reports[key]
 
-    async def comparison(self, one: str, two: str) -> Data:
+    async def comparison(self, first: str, second: str) -> Data:
         """The answer of `bot compare --json`."""
         answer: Data = json.loads(
-            await self._run("compare", "--json", "--", str(self._folder_of(one)), str(self._folder_of(two)))
+            await self._run("compare", "--json", "--", str(self._folder_of(first)), str(self._folder_of(second)))
         )
         return answer
 

@@ -73,49 +73,49 @@ def last_snapshot(folder: Path, trouble: str) -> DaemonSnapshot:
     )
 
 
-def _position(one: AccountPosition, state: AccountState) -> Data:
-    stop, target = state.stop_of(one.market), state.target_of(one.market)
+def _position(position: AccountPosition, state: AccountState) -> Data:
+    stop, target = state.stop_of(position.market), state.target_of(position.market)
     return {
-        "market": one.market,
-        "side": one.side,
-        "size": format_decimal(one.size),
-        "entry_px": _amount(one.entry_px),
+        "market": position.market,
+        "side": position.side,
+        "size": format_decimal(position.size),
+        "entry_px": _amount(position.entry_px),
         "mark_px": None,
         "unrealized_usd": None,
-        "notional_usd": format_decimal(one.notional_usd),
-        "leverage": one.leverage,
-        "strategy": one.owner,
+        "notional_usd": format_decimal(position.notional_usd),
+        "leverage": position.leverage,
+        "strategy": position.owner,
         "shares": {},
         "stop_px": None if stop is None else _amount(stop.trigger_px),
         "target_px": None if target is None else _amount(target.trigger_px),
-        "first_stop_px": _amount(one.first_stop_px),
+        "first_stop_px": _amount(position.first_stop_px),
         "trailing_stops": [
             {"id": g.id, "active": g.active}
             for g in state.guardians.values()
-            if (g.type, g.market) == ("trailing_stop", one.market)
+            if (g.type, g.market) == ("trailing_stop", position.market)
         ],
-        "protected": state.is_protected(one.market),
+        "protected": state.is_protected(position.market),
         "needs_stop": True,
-        "opened_ms": one.opened_ms,
+        "opened_ms": position.opened_ms,
     }
 
 
-def _order(one: AccountOrder, state: AccountState) -> Data:
-    holder = state.positions.get(one.market)
-    owner = state.owner_of(one.key) if one.key is not None else None if holder is None else holder.owner
+def _order(order: AccountOrder, state: AccountState) -> Data:
+    holder = state.positions.get(order.market)
+    owner = state.owner_of(order.key) if order.key is not None else None if holder is None else holder.owner
     return {
-        "oid": one.oid,
-        "market": one.market,
-        "kind": one.kind,
-        "side": one.side,
-        "action": one.action,
-        "size": format_decimal(one.size),
-        "filled": format_decimal(one.filled),
-        "limit_px": _amount(one.limit_px),
-        "trigger_px": _amount(one.trigger_px),
-        "trade_id": one.trade_id,
-        "intent": one.key,
-        "created_ms": one.created_ms,
+        "oid": order.oid,
+        "market": order.market,
+        "kind": order.kind,
+        "side": order.side,
+        "action": order.action,
+        "size": format_decimal(order.size),
+        "filled": format_decimal(order.filled),
+        "limit_px": _amount(order.limit_px),
+        "trigger_px": _amount(order.trigger_px),
+        "trade_id": order.trade_id,
+        "intent": order.key,
+        "created_ms": order.created_ms,
         "strategy": owner,
     }
 

@@ -130,25 +130,25 @@ def daemon_known(snapshot: DaemonSnapshot, now_ms: int) -> Known:
     return old(now_ms - round(snapshot.age_s * 1000), now_ms, "The daemon read the account") if snapshot.is_old else NOW
 
 
-def positions_known(one: Read) -> Known:
+def positions_known(read: Read) -> Known:
     """The service shows positions while the daemon does not answer; the stops are still those that the daemon knew."""
-    if not one.snapshot.trouble or one.wallet.value is None:
-        return one.daemon
-    if one.wallet.known.state == "known" and not one.wallet.value.positions:
+    if not read.snapshot.trouble or read.wallet.value is None:
+        return read.daemon
+    if read.wallet.known.state == "known" and not read.wallet.value.positions:
         return Known("old", "No open position at the service now.")
-    if one.wallet.known.state == "known":
+    if read.wallet.known.state == "known":
         return Known(
             "old",
-            f"Size, entry, mark and profit are read from the service now. Stops and strategies: {one.daemon.text}",
+            f"Size, entry, mark and profit are read from the service now. Stops and strategies: {read.daemon.text}",
         )
-    return worst(one.wallet.known, one.daemon)
+    return worst(read.wallet.known, read.daemon)
 
 
-def journal_known(one: Read, reading: Reading[Any]) -> Known:
+def journal_known(read: Read, reading: Reading[Any]) -> Known:
     """A journal that nobody writes is as old as its last line."""
-    if reading.known.state != "known" or not one.snapshot.trouble:
+    if reading.known.state != "known" or not read.snapshot.trouble:
         return reading.known
-    return one.daemon if one.daemon.state == "old" else old(None, one.now_ms)
+    return read.daemon if read.daemon.state == "old" else old(None, read.now_ms)
 
 
 async def overview_values(sources: PageSources, query: Query) -> Data:
@@ -180,8 +180,8 @@ async def overview_values(sources: PageSources, query: Query) -> Data:
     }
 
 
-async def _curve(sources: PageSources, one: Read, span: str) -> tuple[overview.ValueCurve, Known]:
-    address = account_of(one.snapshot)
+async def _curve(sources: PageSources, read: Read, span: str) -> tuple[overview.ValueCurve, Known]:
+    address = account_of(read.snapshot)
     nav: Reading[WalletNavResult | None] = Reading(None, unknown("the address of the account is not known."))
     if address:
         nav = await sources.service.nav(address, span)
@@ -193,7 +193,7 @@ async def _curve(sources: PageSources, one: Read, span: str) -> tuple[overview.V
         return [(trip.closed_ms, trip.net_usd) for trip in trips if trip.closed_ms is not None]
 
     trips = await sources.daemon.journal(closed)
-    known = trips.known if trips.value is None else journal_known(one, trips)
+    known = trips.known if trips.value is None else journal_known(read, trips)
     if len(trips.value or ()) < 2:
         # The journal cannot stand for a service that has not said its curve.
         known = worst(nav.known, known)

@@ -114,12 +114,12 @@ def candle_chart(
     return _svg(parts, HEIGHT)
 
 
-def _candle(one: Candle, scale: _Scale, *, x: float, width: float, largest: float) -> str:
-    opened, high, low, close = (float(value) for value in (one.open, one.high, one.low, one.close))
+def _candle(candle: Candle, scale: _Scale, *, x: float, width: float, largest: float) -> str:
+    opened, high, low, close = (float(value) for value in (candle.open, candle.high, candle.low, candle.close))
     kind = "up" if close >= opened else "down"
     top, bottom = scale.y(max(opened, close)), scale.y(min(opened, close))
     tall = max(0.8, bottom - top)
-    volume = float(one.volume) / largest * (VOLUME - 6)
+    volume = float(candle.volume) / largest * (VOLUME - 6)
     base = HEIGHT - BOTTOM
     return (
         f'<g class="{kind}"><line x1="{x:.1f}" x2="{x:.1f}" y1="{scale.y(high)}" y2="{scale.y(low)}"/><rect'

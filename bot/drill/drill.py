@@ -102,34 +102,34 @@ class Summary(NamedTuple):
     saved_usd: float
 
 
-def summary(found: Sequence[WorldOutcome]) -> Summary:
+def summary(outcomes: Sequence[WorldOutcome]) -> Summary:
     return Summary(
-        worlds=len(found),
-        failed=sum(not outcome.has_passed for outcome in found),
-        lost=sum(outcome.count("lost") for outcome in found),
-        doubled=sum(outcome.count("doubled") for outcome in found),
-        bare_ms=sum(outcome.bare_ms for outcome in found),
-        longest_bare_ms=max((outcome.longest_bare_ms for outcome in found), default=0),
-        worst_usd=min((outcome.worst_usd for outcome in found), default=0.0),
-        fires=sum(len(outcome.fires) for outcome in found),
-        saved_usd=sum(outcome.saved_usd for outcome in found),
+        worlds=len(outcomes),
+        failed=sum(not outcome.has_passed for outcome in outcomes),
+        lost=sum(outcome.count("lost") for outcome in outcomes),
+        doubled=sum(outcome.count("doubled") for outcome in outcomes),
+        bare_ms=sum(outcome.bare_ms for outcome in outcomes),
+        longest_bare_ms=max((outcome.longest_bare_ms for outcome in outcomes), default=0),
+        worst_usd=min((outcome.worst_usd for outcome in outcomes), default=0.0),
+        fires=sum(len(outcome.fires) for outcome in outcomes),
+        saved_usd=sum(outcome.saved_usd for outcome in outcomes),
     )
 
 
-def by_fault(found: Sequence[WorldOutcome]) -> dict[Kind, list[WorldOutcome]]:
+def by_fault(outcomes: Sequence[WorldOutcome]) -> dict[Kind, list[WorldOutcome]]:
     """The worlds in which a fault came up. A world with several faults stands under each of them."""
     return {
-        kind: [outcome for outcome in found if any(fault.kind == kind for fault in outcome.faults)] for kind in KINDS
+        kind: [outcome for outcome in outcomes if any(fault.kind == kind for fault in outcome.faults)] for kind in KINDS
     }
 
 
-def as_json(found: Sequence[WorldOutcome]) -> dict[str, Any]:
+def as_json(outcomes: Sequence[WorldOutcome]) -> dict[str, Any]:
     """A drill as JSON: the sums, and each world in the order of seeds."""
-    total = summary(found)
+    total = summary(outcomes)
     return {
         "worlds": total.worlds,
         "failed": total.failed,
-        "orders": sum(outcome.orders for outcome in found),
+        "orders": sum(outcome.orders for outcome in outcomes),
         "lost": total.lost,
         "doubled": total.doubled,
         "secondsWithoutStop": total.bare_ms / 1000,
@@ -137,18 +137,17 @@ def as_json(found: Sequence[WorldOutcome]) -> dict[str, Any]:
         "worstUsd": round(total.worst_usd, 2),
         "guardianFires": total.fires,
         "savedUsd": round(total.saved_usd, 2),
-        "outcomes": [outcome.plain() for outcome in found],
+        "outcomes": [outcome.plain() for outcome in outcomes],
     }
 
 
-def junit(name: str, found: Sequence[WorldOutcome]) -> str:
+def junit(name: str, outcomes: Sequence[WorldOutcome]) -> str:
     """A test suite of JUnit XML with one test case for each world."""
     root = Element("testsuites")
-    count = {"tests": str(len(found)), "failures": str(summary(found).failed), "errors": "0"}
-    suite = SubElement(
-        root, "testsuite", {"name": f"drill {name}", "time": f"{sum(outcome.took_s for outcome in found):.3f}", **count}
-    )
-    for outcome in found:
+    count = {"tests": str(len(outcomes)), "failures": str(summary(outcomes).failed), "errors": "0"}
+    took_s = sum(outcome.took_s for outcome in outcomes)
+    suite = SubElement(root, "testsuite", {"name": f"drill {name}", "time": f"{took_s:.3f}", **count})
+    for outcome in outcomes:
         case = SubElement(
             suite, "testcase", classname=f"drill.{name}", name=f"seed {outcome.seed}", time=f"{outcome.took_s:.3f}"
         )

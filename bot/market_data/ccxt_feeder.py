@@ -406,9 +406,9 @@ def quote(ticker: dict[str, Any]) -> list[Any]:
     return [ticker[name] for name in ("symbol", "timestamp", "bid", "ask", "last")]
 
 
-def mark(one: dict[str, Any]) -> list[Any]:
+def mark(ticker: dict[str, Any]) -> list[Any]:
     """A ticker or a funding rate of ccxt as a mark of `watch`."""
-    return [one["symbol"], one.get("timestamp"), one["markPrice"]]
+    return [ticker["symbol"], ticker.get("timestamp"), ticker["markPrice"]]
 
 
 def hours_of(*rates: dict[str, Any] | None) -> int:

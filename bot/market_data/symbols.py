@@ -52,12 +52,12 @@ def mapped(text: str, instruments: Sequence[Instrument], source: str) -> MappedC
     return MappedCoin(coin, ranked[0].symbol, ranked[0])
 
 
-def _is_usable(one: Instrument) -> bool:
-    return one.kind == "spot" or (one.kind == "swap" and one.linear)
+def _is_usable(instrument: Instrument) -> bool:
+    return instrument.kind == "spot" or (instrument.kind == "swap" and instrument.linear)
 
 
-def _rank(one: Instrument) -> tuple[bool, bool, int, str]:
-    return not one.active, one.kind != "swap", DOLLARS.index(one.quote), one.symbol
+def _rank(instrument: Instrument) -> tuple[bool, bool, int, str]:
+    return not instrument.active, instrument.kind != "swap", DOLLARS.index(instrument.quote), instrument.symbol
 
 
 def _near(name: str, known: Sequence[str]) -> str:

@@ -137,8 +137,8 @@ def _markets(identity: Mapping[str, Any]) -> set[str]:
     return {market["market"] for market in identity["data"]}
 
 
-def _meet(one: Sequence[int], other: Sequence[int] | None) -> bool:
-    return other is not None and one[0] < other[1] and other[0] < one[1]
+def _meet(span: Sequence[int], other: Sequence[int] | None) -> bool:
+    return other is not None and span[0] < other[1] and other[0] < span[1]
 
 
 def holdout_lines(study: Study, others: Iterable[Study]) -> list[str]:
@@ -166,13 +166,13 @@ def holdout_lines(study: Study, others: Iterable[Study]) -> list[str]:
     return lines
 
 
-def look_text(one: Look, number: int) -> str:
+def look_text(look: Look, number: int) -> str:
     """One look, and whether it shows an edge. The more looks, the surer it must be: 1 - 0.05 / looks (Bonferroni)."""
-    value = "undefined" if one["inHoldout"] is None else f"{one['inHoldout']:,.4g}"
-    text = f"trial {one['trial']}: {one['figure']} {value}, in the sweep {one['inSweep']:,.4g}"
-    chance, needed = one["probabilisticSharpe"], 1 - (1 - SURE) / number
+    value = "undefined" if look["inHoldout"] is None else f"{look['inHoldout']:,.4g}"
+    text = f"trial {look['trial']}: {look['figure']} {value}, in the sweep {look['inSweep']:,.4g}"
+    chance, needed = look["probabilisticSharpe"], 1 - (1 - SURE) / number
     if chance is None:
-        return f"{text}; too few days ({one['days']}) or trades for a verdict."
+        return f"{text}; too few days ({look['days']}) or trades for a verdict."
     edge = "an edge is likely" if chance >= needed else f"no edge is shown (less than {needed:.3g})"
     more = (
         ""

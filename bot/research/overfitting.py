@@ -48,11 +48,11 @@ def best_by_luck(trials: int, variance: float) -> float:
     return math.sqrt(variance) * ((1 - EULER) * low + EULER * high)
 
 
-def deflated_sharpe(found: Moments, trials: int, variance: float) -> float:
+def deflated_sharpe(moments: Moments, trials: int, variance: float) -> float:
     """The probability that the true Sharpe ratio is above the one that selection among so many trials shows by luck
     [1].
     """
-    return probabilistic_sharpe(found, best_by_luck(trials, variance))
+    return probabilistic_sharpe(moments, best_by_luck(trials, variance))
 
 
 def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:

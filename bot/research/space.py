@@ -283,10 +283,10 @@ class _Reader:
         values = [exact + number * width for number in range(count)]
         return Dimension(name, tuple(int(value) if is_whole else float(value) for value in values))
 
-    def _is_within(self, name: str, made: Dimension, loc: Loc) -> bool:
+    def _is_within(self, name: str, dimension: Dimension, loc: Loc) -> bool:
         """Whether the param itself accepts every value, or both ends of a range."""
         strategy, _, param = name.partition(".")
-        for value in made.values or (made.low, made.high):
+        for value in dimension.values or (dimension.low, dimension.high):
             problems = loader.check_params(self._loaded[strategy], {**self._params[strategy], param: value})
             mine = [problem.message for problem in problems if problem.loc[:1] == (param,)]
             if mine:

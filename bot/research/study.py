@@ -292,24 +292,24 @@ def distributions(space: Space) -> dict[str, Any]:
     return {dimension.name: _distribution(dimension) for dimension in space.dimensions}
 
 
-def _distribution(one: Dimension) -> Any:
+def _distribution(dimension: Dimension) -> Any:
     kinds = optuna_module().distributions
-    if one.values:
-        return kinds.CategoricalDistribution(one.values) if not _is_even(one) else _steps(one, kinds)
-    kind = kinds.IntDistribution if one.is_whole else kinds.FloatDistribution
-    low, high = (int(one.low), int(one.high)) if one.is_whole else (one.low, one.high)
-    return kind(low, high, log=one.is_log)
+    if dimension.values:
+        return kinds.CategoricalDistribution(dimension.values) if not _is_even(dimension) else _steps(dimension, kinds)
+    kind = kinds.IntDistribution if dimension.is_whole else kinds.FloatDistribution
+    low, high = (int(dimension.low), int(dimension.high)) if dimension.is_whole else (dimension.low, dimension.high)
+    return kind(low, high, log=dimension.is_log)
 
 
-def _is_even(one: Dimension) -> bool:
+def _is_even(dimension: Dimension) -> bool:
     """Whether the values are whole numbers with equal steps: then a sampler knows that neighbours are alike."""
-    values = one.values
+    values = dimension.values
     if len(values) < 2 or not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return False
     steps = {int(b) - int(a) for a, b in pairwise(values)}
     return len(steps) == 1 and steps.pop() > 0
 
 
-def _steps(one: Dimension, kinds: Any) -> Any:
-    first, second, *_ = (int(value) for value in one.values)
-    return kinds.IntDistribution(first, int(one.values[-1]), step=second - first)
+def _steps(dimension: Dimension, kinds: Any) -> Any:
+    first, second, *_ = (int(value) for value in dimension.values)
+    return kinds.IntDistribution(first, int(dimension.values[-1]), step=second - first)

@@ -459,17 +459,17 @@ class Indicators:
         """
         self.step_through(market, self.columns(market, columns))
 
-    def step_through(self, market: str, made: list[tuple[Values, list[float | None]]]) -> None:
+    def step_through(self, market: str, columns: list[tuple[Values, list[float | None]]]) -> None:
         """From now on `update` sets these values, one row for each bar."""
-        if made:
-            self._precomputed[market] = _stepper(market, made)
+        if columns:
+            self._precomputed[market] = _stepper(market, columns)
 
 
-def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Callable[[Bar], None]:
+def _stepper(market: str, columns: list[tuple[Values, list[float | None]]]) -> Callable[[Bar], None]:
     """Sets the values of the next bar of a chunk."""
-    rows = zip(*(column for _, column in made), strict=True)
+    rows = zip(*(column for _, column in columns), strict=True)
     following = rows.__next__
-    holders = tuple(values for values, _ in made)
+    holders = tuple(values for values, _ in columns)
 
     def pair(_bar: Bar) -> None:
         first[market], two[market] = following()

@@ -35,7 +35,7 @@ class AdvanceRequest(Request):
     to_next: Flag | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _has_one_field(self) -> Self:
         if sum(value is not None for value in (self.ms, self.to_ms, self.to_next)) != 1:
             refuse(("ms",), "is required, or toMs or toNext: exactly one of the three", ["ms", "toMs", "toNext"])
         if self.to_next is False:

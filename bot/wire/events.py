@@ -258,7 +258,7 @@ def model_event(event: Event) -> m.Event | None:
 
     None if this version does not know its type or subtype.
     """
-    make = _MADE.get((event.type, event.subtype))
+    make = _MAKERS.get((event.type, event.subtype))
     return None if make is None else make(event, event.data)
 
 
@@ -435,4 +435,4 @@ _BY_TYPE: Final[Mapping[str, Callable[[Event, Any], m.Event]]] = {
     "settlement": _settlement,
     "account": _account,
 }
-_MADE: Final = {(type_, subtype): _BY_TYPE[type_] for type_, known in EVENT_SUBTYPES.items() for subtype in known}
+_MAKERS: Final = {(type_, subtype): _BY_TYPE[type_] for type_, known in EVENT_SUBTYPES.items() for subtype in known}

@@ -125,7 +125,7 @@ def test_pages_of_any_size_and_direction_give_every_fill(page: int, newest_first
         while (query := pages.query) is not None:
             found = [row for row in rows if query["startTime"] <= row["time"] <= query["endTime"]]
             pages.take(found[::-1][:most] if newest_first else found[:most])
-        assert {one.key for one in pages.found} == {one.key for one in journal}
+        assert {one.key for one in pages.fills} == {one.key for one in journal}
 
 
 def fill_rows(venue: Venue, user: str) -> list[dict[str, object]]:

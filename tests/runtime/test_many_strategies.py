@@ -566,7 +566,7 @@ async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: Fau
     assert again.seen == []
     kill(kernel)
     kernel = make_kernel(venue, strategies=[again], path=tmp_path / "j.db")
-    other = kernel.strategy_host.made(loop_placed(kernel, again)._replace(version="2"))
+    other = kernel.strategy_host.make_instance(loop_placed(kernel, again)._replace(version="2"))
     assert other.quarantined is None
 
 

@@ -31,7 +31,7 @@ def bootstrapped(candles: Sequence[Candles], start_ms: int, end_ms: int, *, bloc
     slots = _slots(candles, start_ms, end_ms)
     blocks = list(_blocks(len(slots), block_ms / _step_ms(candles), Random(f"{seed}:bootstrap")))
     sources = _sources(slots, blocks)
-    return [_made(series, start_ms, end_ms, sources, _step_ms(candles), seed) for series in candles]
+    return [_resampled(series, start_ms, end_ms, sources, _step_ms(candles), seed) for series in candles]
 
 
 def observed_ms(candles: Sequence[Candles], start_ms: int, end_ms: int) -> int:
@@ -75,7 +75,7 @@ def _sources(slots: Sequence[int], blocks: Sequence[tuple[int, int]]) -> dict[in
     }
 
 
-def _made(
+def _resampled(
     series: Candles, start_ms: int, end_ms: int, sources: Mapping[int, tuple[int, int]], step_ms: int, seed: str
 ) -> Candles:
     at_ms, opens, highs, lows, closes, volumes = series.columns

@@ -438,15 +438,15 @@ class _Stamps:
             instants = array("q", map(self._zone.utc, walls, rows, names))
         return self._dated(walls, instants)
 
-    def _dated(self, walls: Sequence[int], found: array[int]) -> array[int]:
-        """Return the instants `found`, and remember the local times `walls` that they were read from."""
-        self.is_behind = self.is_behind or any(map(lt, walls, found))
+    def _dated(self, walls: Sequence[int], instants: array[int]) -> array[int]:
+        """Return `instants`, and remember the local times `walls` that they were read from."""
+        self.is_behind = self.is_behind or any(map(lt, walls, instants))
         if self.dates_ms is not None:
             if any(wall_ms % DAY_MS for wall_ms in walls):
                 self.dates_ms = None
             else:
                 self.dates_ms.extend(walls)
-        return found
+        return instants
 
     def is_date(self, text: str) -> bool:
         """True for a date without an hour."""

@@ -72,10 +72,10 @@ _MAPPINGS: Final = frozenset({Mapping.get.__code__.co_filename, next(iter(_ENVIR
 class _Watch:
     """The only audit hook of this process;
 
-    Python cannot remove it. `found`: the reads so far; None while nothing is watched.
+    Python cannot remove it. `reads`: the reads so far; None while nothing is watched.
     """
 
-    found: list[str] | None = None
+    reads: list[str] | None = None
     is_hooked = False
 
 
@@ -87,41 +87,41 @@ def watching() -> Iterator[list[str]]:
     if not _Watch.is_hooked:
         sys.addaudithook(_hook)
         _Watch.is_hooked = True
-    before, _Watch.found = _Watch.found, []
+    before, _Watch.reads = _Watch.reads, []
     try:
-        yield _Watch.found
+        yield _Watch.reads
     finally:
-        _Watch.found = before
+        _Watch.reads = before
 
 
 @contextmanager
-def watching_clock(found: list[str]) -> Iterator[None]:
-    """Add `reads the clock (FUNCTION)` or `reads the environment` to `found` when a strategy's own code does so.
+def watching_clock(reads: list[str]) -> Iterator[None]:
+    """Add `reads the clock (FUNCTION)` or `reads the environment` to `reads` when a strategy's own code does so.
 
     The block takes about twice as long.
     """
 
     def on_call(frame: FrameType, event: str, called: object) -> None:
         if event == "call":
-            if frame.f_code in _ENVIRONMENT and len(found) < READS_MAX:
+            if frame.f_code in _ENVIRONMENT and len(reads) < READS_MAX:
                 environment_read(frame)
             return
-        if event == "c_call" and called in _CLOCKS and len(found) < READS_MAX:
+        if event == "c_call" and called in _CLOCKS and len(reads) < READS_MAX:
             text = f"reads the clock ({_CLOCKS[called]})"
             file = frame.f_code.co_filename
-            is_known = text in found or file.startswith(_OURS) or _is_standard(file) or _is_installed(file)
+            is_known = text in reads or file.startswith(_OURS) or _is_standard(file) or _is_installed(file)
             if not is_known and _is_of_strategy(frame):
-                found.append(text)
+                reads.append(text)
 
     def environment_read(frame: FrameType) -> None:
         caller: FrameType | None = frame
         while caller is not None and caller.f_code.co_filename in _MAPPINGS:
             caller = caller.f_back
-        if caller is None or (text := "reads the environment") in found:
+        if caller is None or (text := "reads the environment") in reads:
             return
         file = caller.f_code.co_filename
         if not (file.startswith(_OURS) or _is_standard(file) or _is_installed(file)) and _is_of_strategy(caller):
-            found.append(text)
+            reads.append(text)
 
     before, before_in_threads = sys.getprofile(), threading.getprofile()
     sys.setprofile(on_call)
@@ -134,7 +134,7 @@ def watching_clock(found: list[str]) -> Iterator[None]:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    noted = _Watch.found
+    noted = _Watch.reads
     if noted is None or (describe := _EVENTS.get(event)) is None or len(noted) >= READS_MAX:
         return
     try:

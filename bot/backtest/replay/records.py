@@ -299,7 +299,7 @@ def _ids(again: RunRecord, names: Mapping[str, str]) -> dict[str, DecisionKey]:
     return by_id
 
 
-def _fold(made: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
+def _fold(record: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
     # market -> the decision that opened the position
     owners: dict[str, DecisionKey | None] = {}
     counted: Counter[tuple[Any, ...]] = Counter()
@@ -309,20 +309,20 @@ def _fold(made: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int) -
         kind, data, market = event["type"], event["data"], event.get("coin") or ""
         if kind == "guardian" and event["subtype"] == "fired":
             number = _number(counted, event, since_ms, data["guardianType"], market)
-            made.fired[Fired(data["guardianType"], market, number)] = event["ts"], str(data.get("action") or "")
+            record.fired[Fired(data["guardianType"], market, number)] = event["ts"], str(data.get("action") or "")
         if kind == "settlement":
             # A backtest settles one millisecond earlier.
             at_ms = event["ts"]
-            made.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
+            record.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
         opened_by = owners.get(market)
         if kind == "order" and event["subtype"] == "armed" and opened_by is not None:
-            made.levels.setdefault(opened_by, []).append((event["ts"], data["kind"], str(data.get("triggerPx"))))
-        if made.start_usd is None and "balanceUsd" in data:
-            made.start_usd = _before(kind, data)
+            record.levels.setdefault(opened_by, []).append((event["ts"], data["kind"], str(data.get("triggerPx"))))
+        if record.start_usd is None and "balanceUsd" in data:
+            record.start_usd = _before(kind, data)
         if kind != "fill":
             continue
         size, after = Decimal(data["size"]), Decimal(data["positionSize"])
-        own = made.keys.get(event.get("idempotencyKey") or "")
+        own = record.keys.get(event.get("idempotencyKey") or "")
         if event["subtype"] == "entry" and abs(after) == size:
             owners[market] = own
         elif market not in seen and not (event["subtype"] == "entry" and abs(after) == size):
@@ -331,7 +331,7 @@ def _fold(made: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int) -
         owner = own or owners.get(market)
         is_own = own is not None
         key = FillKey(market, owner, is_own, _number(counted, event, since_ms, market, owner, is_own))
-        made.fills[key] = ReplayedFill(
+        record.fills[key] = ReplayedFill(
             key,
             event["ts"],
             market,
@@ -345,7 +345,7 @@ def _fold(made: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int) -
             after if data["side"] == "long" else -after,
             Decimal(data["balanceUsd"]),
         )
-    made.begins_open = tuple(begun)
+    record.begins_open = tuple(begun)
 
 
 def _before(kind: str, data: Mapping[str, Any]) -> Decimal | None:

@@ -112,9 +112,9 @@ def moments_of(returns: Sequence[float]) -> Moments | None:
     return Moments(len(returns), middle / spread, skewness, kurtosis)
 
 
-def probabilistic_sharpe(found: Moments, least: float = 0.0) -> float:
+def probabilistic_sharpe(moments: Moments, least: float = 0.0) -> float:
     """The probability that the true Sharpe ratio of one period is above `least` (Bailey, Lopez de Prado: The Sharpe
     Ratio Efficient Frontier. Journal of Risk 15 (2), 2012). Neither ratio is annualised.
     """
-    spread = 1 - found.skewness * found.sharpe + (found.kurtosis - 1) / 4 * found.sharpe**2
-    return NORMAL.cdf((found.sharpe - least) * math.sqrt(found.length - 1) / math.sqrt(max(spread, 1e-12)))
+    spread = 1 - moments.skewness * moments.sharpe + (moments.kurtosis - 1) / 4 * moments.sharpe**2
+    return NORMAL.cdf((moments.sharpe - least) * math.sqrt(moments.length - 1) / math.sqrt(max(spread, 1e-12)))

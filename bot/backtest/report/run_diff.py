@@ -115,66 +115,66 @@ def unexplained(run: StoredRun, other: StoredRun) -> str | None:
     )
 
 
-def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
-    one, other = _by_name(one), _by_name(other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in dict.fromkeys([*one, *other]):
-            _differ(f"{path}.{key}" if path else str(key), one.get(key), other.get(key), found)
-    elif _are_sentences(one) and _are_sentences(other):
-        found += [f"{path}: {line!r} / not there" for line in one if line not in other]
-        found += [f"{path}: not there / {line!r}" for line in other if line not in one]
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-            _differ(f"{path}[{index}]", mine, theirs, found)
-    elif one == other:
+def _differ(path: str, first: Any, second: Any, lines: list[str]) -> None:
+    first, second = _by_name(first), _by_name(second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in dict.fromkeys([*first, *second]):
+            _differ(f"{path}.{key}" if path else str(key), first.get(key), second.get(key), lines)
+    elif _are_sentences(first) and _are_sentences(second):
+        lines += [f"{path}: {line!r} / not there" for line in first if line not in second]
+        lines += [f"{path}: not there / {line!r}" for line in second if line not in first]
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, (mine, theirs) in enumerate(zip(first, second, strict=True)):
+            _differ(f"{path}[{index}]", mine, theirs, lines)
+    elif first == second:
         return
     elif path == "config.text":
-        found += _config_lines(str(one), str(other))
-    elif _is_digest(path, one, other):
-        found += _digest_lines(path, one, other)
+        lines += _config_lines(str(first), str(second))
+    elif _is_digest(path, first, second):
+        lines += _digest_lines(path, first, second)
     else:
         if path.endswith("_ms") and path.rpartition(".")[2] not in LENGTHS:
-            one, other = (iso(at) if isinstance(at, int) else at for at in (one, other))
+            first, second = (iso(at) if isinstance(at, int) else at for at in (first, second))
         shown = [
             value if isinstance(value, str) and len(value) < 40 else json.dumps(_without_digest(value))
-            for value in (one, other)
+            for value in (first, second)
         ]
         alike = next((n for n, (mine, its) in enumerate(zip(*shown, strict=False)) if mine != its), 0)
         # Show the part that differs, with a little text before it.
         cut = max(0, alike - SHOWN_CHARS // 4) if max(map(len, shown)) > SHOWN_CHARS else 0
         start, until = "..." if cut else "", cut + SHOWN_CHARS
-        found.append(
+        lines.append(
             f"{path}: " + " / ".join(start + text[cut:until] + ("..." if text[until:] else "") for text in shown)
         )
 
 
-def _config_lines(one: str, other: str) -> Iterator[str]:
+def _config_lines(first: str, second: str) -> Iterator[str]:
     """The lines of two configs that differ: `-` stands in the first only, `+` in the second only."""
-    for line in unified_diff(one.splitlines(), other.splitlines(), n=0, lineterm=""):
+    for line in unified_diff(first.splitlines(), second.splitlines(), n=0, lineterm=""):
         if line.startswith(("-", "+")) and not line.startswith(("---", "+++")):
             yield f"config: {line[0]} {line[1:].rstrip()}"
 
 
-def _is_digest(path: str, one: Any, other: Any) -> bool:
-    texts = [value for value in (one, other) if isinstance(value, str)]
+def _is_digest(path: str, first: Any, second: Any) -> bool:
+    texts = [value for value in (first, second) if isinstance(value, str)]
     return path.endswith(f".{DIGEST}") or path.startswith("funding.") or any(DIGEST in text for text in texts)
 
 
-def _digest_lines(path: str, one: Any, other: Any) -> Iterator[str]:
+def _digest_lines(path: str, first: Any, second: Any) -> Iterator[str]:
     """What a differing digest means. `path` is of a digest, of recorded funding rates, or of an imported package."""
     owner, _, _ = path.rpartition(".")
     # The lines of the config show this difference.
     if path == f"config.{DIGEST}":
         return
     if path.startswith("funding."):
-        states = [("the baseline" if value is None else "recorded rates") for value in (one, other)]
+        states = [("the baseline" if value is None else "recorded rates") for value in (first, second)]
         yield f"{path}: " + ("the recorded rates differ" if states[0] == states[1] else " / ".join(states))
     elif path.endswith(f".{DIGEST}"):
         yield f"{owner}: {DIGEST_TEXTS.get(path.partition('.')[0], 'the content differs')}"
     else:
         states = [
             "not imported" if value is None else "a source folder" if DIGEST in value else value
-            for value in (one, other)
+            for value in (first, second)
         ]
         yield f"{path}: " + ("the source differs" if states[0] == states[1] else " / ".join(states))
 

@@ -189,13 +189,13 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _path_text(one: Mapping[str, Any]) -> str:
+def _path_text(trade: Mapping[str, Any]) -> str:
     """A trade that depends on the path, with its fills under each policy."""
     by: dict[str, list[str]] = {}
-    for name, fills in one["fills"].items():
+    for name, fills in trade["fills"].items():
         by.setdefault(fills, []).append(name)
     by_policy = "; ".join(f"{', '.join(names)}: {fills}" for fills, names in by.items())
-    return f"trade {one['trade']}, {one['market']} {one['side']} of {iso(one['entryMs'])[:19]}: {by_policy}"
+    return f"trade {trade['trade']}, {trade['market']} {trade['side']} of {iso(trade['entryMs'])[:19]}: {by_policy}"
 
 
 def proof_text(proof: Mapping[str, Any]) -> str:
@@ -291,19 +291,22 @@ def guardian_of(run: StoredRun) -> dict[int, str]:
     }
 
 
-def action_text(one: Mapping[str, Any]) -> str:
+def action_text(guardian: Mapping[str, Any]) -> str:
     """What a guardian did: its action, an order of a schedule, or nothing with the reason."""
-    if one["action"] is not None:
-        return str(one["action"])
-    return "ordered" if one.get("trades") else " ".join(filter(None, ("nothing:", one.get("code") or one["reason"])))
+    if guardian["action"] is not None:
+        return str(guardian["action"])
+    if guardian.get("trades"):
+        return "ordered"
+    return " ".join(filter(None, ("nothing:", guardian.get("code") or guardian["reason"])))
 
 
-def guardian_text(one: Mapping[str, Any]) -> str:
+def guardian_text(guardian: Mapping[str, Any]) -> str:
     """A guardian of summary.json as a line for a terminal."""
-    result = one.get("resultUsd")
-    on = "" if one["market"] is None else f" on {one['market']}"
-    cost = "" if result is None else f", trade {', '.join(map(str, one['trades']))}, {signed_usd(result)} USD"
-    return f"{one['type']} fired at {iso(one['ts'])}{on}: {action_text(one)} ({one['reason']}){cost}"
+    result = guardian.get("resultUsd")
+    on = "" if guardian["market"] is None else f" on {guardian['market']}"
+    cost = "" if result is None else f", trade {', '.join(map(str, guardian['trades']))}, {signed_usd(result)} USD"
+    did = f"{action_text(guardian)} ({guardian['reason']})"
+    return f"{guardian['type']} fired at {iso(guardian['ts'])}{on}: {did}{cost}"
 
 
 def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
@@ -332,8 +335,8 @@ def nothing_traded(summary: Mapping[str, Any]) -> str | None:
     return f"Nothing was traded: {orders} in {bars}; {'; '.join(reasons)}"
 
 
-def failure_text(one: Mapping[str, Any]) -> str:
-    return f"at {iso(one['atMs'])[:19]}, {one['strategy']} in {one['market']}: {one['message']}"
+def failure_text(failure: Mapping[str, Any]) -> str:
+    return f"at {iso(failure['atMs'])[:19]}, {failure['strategy']} in {failure['market']}: {failure['message']}"
 
 
 def daily_of(run: StoredRun, *, only_with_prices: bool = False) -> list[float]:

@@ -112,17 +112,17 @@ def run_lines(returns: Sequence[float], monte_carlo: Mapping[str, Any] | None) -
     return lines
 
 
-def sharpe_text(found: Moments, whose: str) -> str:
+def sharpe_text(moments: Moments, whose: str) -> str:
     return (
-        f"Probabilistic Sharpe ratio {probabilistic_sharpe(found):.2f}: the probability that {whose} Sharpe ratio is"
-        f" above 0, by the length, skewness and tails of {found.length} daily returns (Bailey, Lopez de Prado 2012)."
+        f"Probabilistic Sharpe ratio {probabilistic_sharpe(moments):.2f}: the probability that {whose} Sharpe ratio is"
+        f" above 0, by the length, skewness and tails of {moments.length} daily returns (Bailey, Lopez de Prado 2012)."
     )
 
 
-def monte_carlo_lines(found: Mapping[str, Any]) -> list[str]:
+def monte_carlo_lines(drawn: Mapping[str, Any]) -> list[str]:
     """What --monte-carlo and --bootstrap found (monte_carlo.py): one sentence for each figure, with its source."""
     lines: list[str] = []
-    trades, candles = found.get("trades"), found.get("candles")
+    trades, candles = drawn.get("trades"), drawn.get("candles")
     if trades is not None and "endUsd" not in trades:
         lines.append(
             f"Monte Carlo: {many(trades['trades'], 'finished trade')} cannot be put in another order; at least 2 are"
@@ -160,6 +160,6 @@ def monte_carlo_lines(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _quantiles_text(found: Sequence[float], unit: str) -> str:
-    low, middle, high = (f"{value:,.2f}" for value in found)
+def _quantiles_text(quantiles: Sequence[float], unit: str) -> str:
+    low, middle, high = (f"{value:,.2f}" for value in quantiles)
     return f"{low} to {high}{unit} (5 % to 95 %), median {middle}{unit}"

@@ -76,14 +76,14 @@ class ColumnStore(Sequence[T], Generic[T]):
         moving = self._moving.get(at)
         if moving is not None:
             return moving
-        return self._made([column[at] for column in self._columns])
+        return self._element([column[at] for column in self._columns])
 
     def __iter__(self) -> Iterator[T]:
         moving = self._moving
         for at, values in enumerate(zip(*self._columns, strict=True)):
-            yield moving[at] if at in moving else self._made(values)
+            yield moving[at] if at in moving else self._element(values)
 
-    def _made(self, values: Sequence[Any]) -> T:
+    def _element(self, values: Sequence[Any]) -> T:
         if NOTHING in values:
             values = [None if value == NOTHING else value for value in values]
         return self._make(*values)

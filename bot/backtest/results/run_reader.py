@@ -193,13 +193,13 @@ def _whole(path: Path) -> dict[str, Any]:
     return content
 
 
-def _has(found: Any, keys: Sequence[str]) -> bool:
+def _has(document: Any, keys: Sequence[str]) -> bool:
     if not keys:
         return True
     if keys[0] == "*":
-        inner = found.values() if isinstance(found, dict) else found
-        return isinstance(found, list | dict) and all(_has(name, keys[1:]) for name in inner)
-    return isinstance(found, dict) and keys[0] in found and _has(found[keys[0]], keys[1:])
+        inner = document.values() if isinstance(document, dict) else document
+        return isinstance(document, list | dict) and all(_has(name, keys[1:]) for name in inner)
+    return isinstance(document, dict) and keys[0] in document and _has(document[keys[0]], keys[1:])
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -158,12 +158,12 @@ class Result:
         } | ({"monteCarlo": dict(monte_carlo)} if monte_carlo else {})
 
 
-def fired_row(one: GuardianAction) -> dict[str, Any]:
+def fired_row(action: GuardianAction) -> dict[str, Any]:
     """A guardian that acted, as JSON.
 
     `resultUsd` is what its own fills realised, less their fees; None without fills.
     """
-    e = one.event
+    e = action.event
     return {
         "ts": e.ts,
         "type": e.guardian_type,
@@ -171,8 +171,8 @@ def fired_row(one: GuardianAction) -> dict[str, Any]:
         "action": e.action,
         "reason": e.reason,
         "code": e.code,
-        "trades": list(one.trips),
-        "resultUsd": format_e8(one.gained) if one.trips else None,
+        "trades": list(action.trips),
+        "resultUsd": format_e8(action.gained) if action.trips else None,
     }
 
 
@@ -189,19 +189,19 @@ def failures_as_json(failures: OrderFailures) -> dict[str, Any]:
     }
 
 
-def _failure_as_json(one: OrderFailure) -> dict[str, Any]:
-    return {"atMs": one.at_ms, "strategy": one.strategy, "market": one.market, "message": one.message}
+def _failure_as_json(failure: OrderFailure) -> dict[str, Any]:
+    return {"atMs": failure.at_ms, "strategy": failure.strategy, "market": failure.market, "message": failure.message}
 
 
-def _outage_as_json(one: Any) -> dict[str, Any]:
+def _outage_as_json(crossed: Any) -> dict[str, Any]:
     return {
-        "atMs": one.outage.at_ms,
-        "forMs": one.outage.ms,
-        "events": max(0, one.last_event - one.first_event + 1),
-        "openBefore": list(one.open_before),
-        "openAfter": list(one.open_after),
-        "equityBeforeUsd": round(one.equity_before_usd, 8),
-        "equityAfterUsd": round(one.equity_after_usd, 8),
+        "atMs": crossed.outage.at_ms,
+        "forMs": crossed.outage.ms,
+        "events": max(0, crossed.last_event - crossed.first_event + 1),
+        "openBefore": list(crossed.open_before),
+        "openAfter": list(crossed.open_after),
+        "equityBeforeUsd": round(crossed.equity_before_usd, 8),
+        "equityAfterUsd": round(crossed.equity_after_usd, 8),
     }
 
 

@@ -168,7 +168,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     return int(Exit.STOPPED if lacking or result.stats.is_partial else Exit.DONE)
 
 
-def _show_end(found: Result, folder: Path, *, as_json: bool) -> None:
+def _show_end(result: Result, folder: Path, *, as_json: bool) -> None:
     """The last lines: where the results are, and why nothing was traded."""
     from bot.backtest.inputs import STRATEGY_LOG
     from bot.backtest.report.summary import nothing_traded
@@ -177,15 +177,15 @@ def _show_end(found: Result, folder: Path, *, as_json: bool) -> None:
         click.echo(f"\nResults: {folder}")
         if (folder / STRATEGY_LOG).is_file():
             click.echo(f"The strategies' log: {folder / STRATEGY_LOG}")
-    if (nothing := nothing_traded(found.summary())) is not None:
+    if (nothing := nothing_traded(result.summary())) is not None:
         click.echo(nothing, err=as_json)
 
 
 def _problems(
-    found: Result, proof: Mapping[str, Any] | None, *, is_stopped: bool, no_band: bool
+    result: Result, proof: Mapping[str, Any] | None, *, is_stopped: bool, no_band: bool
 ) -> tuple[list[str], list[str]]:
     """What is wrong with a finished backtest, and what it lacks because it was stopped."""
-    wrong = [f"{why}: quarantined, and not called again" for why in found.stats.quarantined.values()]
+    wrong = [f"{why}: quarantined, and not called again" for why in result.stats.quarantined.values()]
     lacking = []
     if no_band:
         lacking.append("the band of the path policies is missing: the backtest was stopped")
@@ -215,18 +215,18 @@ def _asked(given: Mapping[str, Any]) -> list[str]:
 
 
 def _monte_carlo(
-    inputs: Inputs, given: Mapping[str, Any], found: Result, block_ms: int, progress: Callable[[int, int], bool]
+    inputs: Inputs, given: Mapping[str, Any], result: Result, block_ms: int, progress: Callable[[int, int], bool]
 ) -> dict[str, Any]:
     """Run --monte-carlo and --bootstrap. A stopped backtest has neither."""
     from bot.backtest.monte_carlo import of_candles, of_trades
 
     drawn: dict[str, Any] = {}
-    if found.stats.is_partial:
+    if result.stats.is_partial:
         return drawn
     if given["monte_carlo"]:
-        drawn["trades"] = of_trades(found, given["monte_carlo"], inputs.options.seed)
+        drawn["trades"] = of_trades(result, given["monte_carlo"], inputs.options.seed)
     if given["bootstrap"]:
-        histories = of_candles(inputs, found, given["bootstrap"], block_ms, progress)
+        histories = of_candles(inputs, result, given["bootstrap"], block_ms, progress)
         drawn |= {} if histories is None else {"candles": histories}
     return drawn
 
@@ -235,7 +235,7 @@ def _besides(
     inputs: Inputs,
     given: Mapping[str, Any],
     outside: Sequence[str],
-    found: Result,
+    finished: Result,
     folder: Path,
     *,
     is_stopped: Callable[[], bool],
@@ -251,8 +251,8 @@ def _besides(
 
     band = proof = None
     options = inputs.options
-    if given["band"] and not found.stats.is_partial:
-        by_path: dict[str, Result] = {options.path: found}
+    if given["band"] and not finished.stats.is_partial:
+        by_path: dict[str, Result] = {options.path: finished}
         for path in PATHS:
             if path != options.path and not is_stopped():
                 by_path[path] = inputs.make(replace(options, path=path)).run(progress=going)
@@ -260,11 +260,11 @@ def _besides(
             band = backtest.band_of(options.path, by_path, inputs.candles)
     if given["prove_causal"]:
         whole, cuts = [], []
-        if not found.stats.is_partial:
+        if not finished.stats.is_partial:
             whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
             step_ms = max(series.step_ms for series in inputs.candles)
-            start_ms = max(found.start_ms, inputs.begun_ms)
-            cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=options.seed)
+            start_ms = max(finished.start_ms, inputs.begun_ms)
+            cuts = backtest.cuts_between(CUTS, start_ms, finished.end_ms, step_ms=step_ms, seed=options.seed)
         cut = backtest.prove_causal(inputs.make, options, whole, cuts, progress=going)
         proof = cut.spoiled_by(outside).of_moved(inputs.moved).plain()
     return band, proof

@@ -149,18 +149,18 @@ def _told(ground: DrillSetup, seeds: Sequence[int]) -> Generator[WorldOutcome]:
         yield outcome
 
 
-def _print(found: Sequence[WorldOutcome]) -> None:
+def _print(outcomes: Sequence[WorldOutcome]) -> None:
     """The table of outcomes: all worlds, the worlds with each fault, and the worlds that failed."""
     from bot.drill.drill import by_fault, summary
     from bot.drill.faults import WORDS
 
     heads = ("worlds with", "worlds", "failed", "lost", "doubled", "no stop [s]", "worst [USD]", "saved [USD]")
-    rows = [("all", list(found)), *((WORDS[kind], some) for kind, some in by_fault(found).items())]
+    rows = [("all", list(outcomes)), *((WORDS[kind], some) for kind, some in by_fault(outcomes).items())]
     cells = [_cells(word, summary(some)) for word, some in rows if some]
     for line in table_lines(heads, cells, right=range(1, len(heads)), width=screen_width()):
         click.echo(line)
     click.echo(LEGEND)
-    failed = [outcome for outcome in found if not outcome.has_passed]
+    failed = [outcome for outcome in outcomes if not outcome.has_passed]
     for outcome in failed[:FAILED_SHOWN]:
         for finding in outcome.findings:
             click.echo(f"seed {outcome.seed}: {finding.kind}: {finding.text}")

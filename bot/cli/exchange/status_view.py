@@ -127,51 +127,51 @@ def stop_text(stop: OrderReport, position: PositionReport) -> str:
     return text if is_whole else f"{text} for {format_e8(stop.size)} only"
 
 
-def position_json(one: PositionReport) -> dict[str, Any]:
+def position_json(position: PositionReport) -> dict[str, Any]:
     return {
-        "market": one.market,
-        "size": format_e8(one.signed_size),
-        "entryPx": format_e8(one.entry_px),
-        "leverage": one.leverage,
-        "isIsolated": one.is_isolated,
-        "marginUsd": format_e8(one.margin),
-        "unrealizedUsd": format_e8(one.unrealized),
-        "liquidationPx": None if one.liquidation_px is None else format_e8(one.liquidation_px),
+        "market": position.market,
+        "size": format_e8(position.signed_size),
+        "entryPx": format_e8(position.entry_px),
+        "leverage": position.leverage,
+        "isIsolated": position.is_isolated,
+        "marginUsd": format_e8(position.margin),
+        "unrealizedUsd": format_e8(position.unrealized),
+        "liquidationPx": None if position.liquidation_px is None else format_e8(position.liquidation_px),
     }
 
 
-def order_json(one: OrderReport) -> dict[str, Any]:
+def order_json(order: OrderReport) -> dict[str, Any]:
     return {
-        "id": one.order_id,
-        "clientOrderId": one.client_order_id,
-        "market": one.market,
-        "side": "buy" if one.is_buy else "sell",
-        "kind": one.kind,
-        "size": format_e8(one.size),
-        "px": format_e8(one.px),
-        "triggerPx": None if one.trigger_px is None else format_e8(one.trigger_px),
-        "isReduceOnly": one.is_reduce_only,
-        "isForPosition": one.is_for_position,
-        "isWaiting": one.is_waiting,
-        "placedMs": one.placed_ms,
+        "id": order.order_id,
+        "clientOrderId": order.client_order_id,
+        "market": order.market,
+        "side": "buy" if order.is_buy else "sell",
+        "kind": order.kind,
+        "size": format_e8(order.size),
+        "px": format_e8(order.px),
+        "triggerPx": None if order.trigger_px is None else format_e8(order.trigger_px),
+        "isReduceOnly": order.is_reduce_only,
+        "isForPosition": order.is_for_position,
+        "isWaiting": order.is_waiting,
+        "placedMs": order.placed_ms,
     }
 
 
-def fill_json(one: ExecutionReport) -> dict[str, Any]:
+def fill_json(fill: ExecutionReport) -> dict[str, Any]:
     return {
-        "time": one.at_ms,
-        "market": one.market,
-        "tradeId": one.trade_id,
-        "orderId": one.order_id,
-        "clientOrderId": one.client_order_id,
-        "side": "buy" if one.is_buy else "sell",
-        "size": format_e8(one.size),
-        "px": format_e8(one.px),
-        "fee": format_e8(one.fee),
-        "feeToken": one.fee_token,
-        "positionBefore": format_e8(one.position_before),
-        "isTaker": one.is_taker,
-        "isLiquidation": one.is_liquidation,
+        "time": fill.at_ms,
+        "market": fill.market,
+        "tradeId": fill.trade_id,
+        "orderId": fill.order_id,
+        "clientOrderId": fill.client_order_id,
+        "side": "buy" if fill.is_buy else "sell",
+        "size": format_e8(fill.size),
+        "px": format_e8(fill.px),
+        "fee": format_e8(fill.fee),
+        "feeToken": fill.fee_token,
+        "positionBefore": format_e8(fill.position_before),
+        "isTaker": fill.is_taker,
+        "isLiquidation": fill.is_liquidation,
     }
 
 

@@ -105,13 +105,13 @@ def _decide(place: Place, path: str, name: str, more: dict[str, str], *, is_agre
     return int(Exit.DONE)
 
 
-def line_of(one: Mapping[str, Any]) -> str:
+def line_of(entry: Mapping[str, Any]) -> str:
     """A waiting entry in one line."""
-    by = f"; proposed by {one['proposed_by']}: {one['why']}" if one.get("proposed_by") else ""
-    stop = f", stop {one['stop_px']}" if one["stop_px"] else ", WITHOUT A STOP"
+    by = f"; proposed by {entry['proposed_by']}: {entry['why']}" if entry.get("proposed_by") else ""
+    stop = f", stop {entry['stop_px']}" if entry["stop_px"] else ", WITHOUT A STOP"
     return one_line(
-        f"{one['id'][:12]}  {one['strategy']}: {one['market']} {one['side']} {one['size']} at about {one['est_px']}"
-        f" ({one['notional_usd']} USD{stop}), waits at most {one['left_s']} s more{by}"
+        f"{entry['id'][:12]}  {entry['strategy']}: {entry['market']} {entry['side']} {entry['size']} at about"
+        f" {entry['est_px']} ({entry['notional_usd']} USD{stop}), waits at most {entry['left_s']} s more{by}"
     )
 
 

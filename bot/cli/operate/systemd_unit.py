@@ -118,7 +118,7 @@ def unit_of(config: Path, *, is_user: bool) -> Unit:
     from bot.config.state_folder import home
 
     settings, noted = checked_and_noted(config)
-    references = noted.found
+    references = noted.secrets
     config = config.resolve()
     _check(config, settings, noted, is_user=is_user)
     store = home() / ".config" / "bot" if is_user else CREDENTIALS
@@ -306,7 +306,7 @@ def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> 
     from bot.cli.common.daemon_client import outline, unit_state
 
     problems = []
-    for kind, name in noted.found:
+    for kind, name in noted.secrets:
         if kind == "env":
             problems.append(
                 f"${{env:{name}}} is not set in a unit: write ${{credential:{_credential_name(name)}}} instead"

@@ -78,7 +78,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
     settings = source.settings
     timers = {name: result.timers for name, result in results.items()}
     notes = [f"{name}: {result.note}" for name, result in results.items() if result.note is not None]
-    handed_over = list(outside.found.values())
+    handed_over = list(outside.handed_over.values())
     if as_json:
         click.echo(json.dumps({**_as_json(settings, timers, handed_over), "notes": notes}))
         return int(Exit.DONE)
@@ -190,17 +190,17 @@ def schema(*, _as_json: bool) -> None:
 
 
 @config.command(epilog="\b\nExample:\n  bot config diff configs/paper.yaml my.yaml")
-@click.argument("one", metavar="A", type=click.Path(path_type=Path))
-@click.argument("other", metavar="B", type=click.Path(path_type=Path))
+@click.argument("first", metavar="A", type=click.Path(path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @json_option("The differences as JSON: path, old and new value.")
-def diff(one: Path, other: Path, *, as_json: bool) -> None:
+def diff(first: Path, second: Path, *, as_json: bool) -> None:
     """Compare config A with config B, with all defaults and with every secret hidden."""
     import json
 
     from bot.config import read
     from bot.config.diff import diff as changes_of
 
-    before, after = (read(file, lookup=_outside(file)).settings for file in (one, other))
+    before, after = (read(file, lookup=_outside(file)).settings for file in (first, second))
     changes = changes_of(before, after)
     if as_json:
         click.echo(json.dumps({"changes": [change._asdict() for change in changes]}))

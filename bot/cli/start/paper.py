@@ -104,7 +104,7 @@ def paper(
         raise click.UsageError(f"--exchange {exchange!r}: write its name in ccxt, in lower case, such as kraken")
     file = Path(f"paper-{exchange}.yaml") if config is None else config
     show = Paper(file, span, as_json=as_json)
-    created = Made()
+    created = CreatedFiles()
     try:
         with created:
             _make_strategy(ctx, use, file.absolute().parent, created, as_json=as_json)
@@ -124,7 +124,7 @@ def paper(
     return show.close(end, note)
 
 
-class Made:
+class CreatedFiles:
     """The files and folders that this command makes.
 
     Within a `with` that fails they are removed, unless something ran by them.
@@ -288,7 +288,7 @@ def _make_config(file: Path, text: str) -> None:
     write_atomic(file, text)
 
 
-def _make_strategy(ctx: click.Context, use: str, folder: Path, made: Made, *, as_json: bool) -> None:
+def _make_strategy(ctx: click.Context, use: str, folder: Path, files: CreatedFiles, *, as_json: bool) -> None:
     """Make the file of a strategy if neither the strategies folder nor an installed package has it."""
     from bot.cli.common.files import example, write_atomic
     from bot.cli.start.init import new_strategy
@@ -305,9 +305,9 @@ def _make_strategy(ctx: click.Context, use: str, folder: Path, made: Made, *, as
     if (used / file).exists():
         return
     packaged = example(f"strategies/{file}")
-    made.will_be(beside / file)
+    files.will_be(beside / file)
     if not packaged.is_file():
-        made.will_be(folder / "tests" / f"test_{file}")
+        files.will_be(folder / "tests" / f"test_{file}")
         ctx.invoke(new_strategy, name=match["module"], folder=beside, as_json=as_json)
         return
     beside.mkdir(parents=True, exist_ok=True)

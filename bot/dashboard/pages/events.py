@@ -69,24 +69,24 @@ def orders(snapshot: DaemonSnapshot) -> TableRows[OrderRow]:
     """Entries first, then stops and targets, by market."""
     account = account_of(snapshot)
 
-    def kind(one: Data) -> str:
-        is_target = one["kind"] == "limit" and one["action"] != "open"
-        return "target" if is_target else str(KINDS.get(one["kind"], one["kind"]))
+    def kind(order: Data) -> str:
+        is_target = order["kind"] == "limit" and order["action"] != "open"
+        return "target" if is_target else str(KINDS.get(order["kind"], order["kind"]))
 
-    def row(one: Data) -> OrderRow:
-        size = formatting.size(one["size"]) if formatting.number(one["size"]) else "whole position"
+    def row(order: Data) -> OrderRow:
+        size = formatting.size(order["size"]) if formatting.number(order["size"]) else "whole position"
         return OrderRow(
-            one["oid"],
-            one["market"],
-            kind(one),
-            one["side"],
+            order["oid"],
+            order["market"],
+            kind(order),
+            order["side"],
             size,
-            formatting.size(one["filled"]),
-            formatting.px(one["limit_px"] or one["trigger_px"]),
-            one["strategy"] or "not ours",
-            formatting.instant(one["created_ms"] or None),
-            one["action"] == "open",
-            order_stamp(account, one),
+            formatting.size(order["filled"]),
+            formatting.px(order["limit_px"] or order["trigger_px"]),
+            order["strategy"] or "not ours",
+            formatting.instant(order["created_ms"] or None),
+            order["action"] == "open",
+            order_stamp(account, order),
         )
 
     return TableRows(
@@ -150,9 +150,9 @@ def _word(text: str) -> str:
     return text.replace("_", " ")
 
 
-def steps(found: Sequence[TraceStep]) -> list[StepRow]:
+def steps(trace: Sequence[TraceStep]) -> list[StepRow]:
     """The chain of an order, oldest first. A signal is shown without the members that it leaves open."""
     return [
         StepRow(formatting.instant(step.at_ms), step.what, short_signal(step.text), str(step.data.get("id") or ""))
-        for step in found
+        for step in trace
     ]

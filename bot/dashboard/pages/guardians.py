@@ -61,24 +61,24 @@ class ProposalRow:
     stamp: str
 
 
-def proposals(found: Sequence[Data], account: str) -> TableRows[ProposalRow]:
-    def row(one: Data) -> ProposalRow:
+def proposals(waiting: Sequence[Data], account: str) -> TableRows[ProposalRow]:
+    def row(proposal: Data) -> ProposalRow:
         return ProposalRow(
-            id=one["id"],
-            strategy=one["strategy"],
-            proposed_by=one.get("proposed_by") or "",
-            why=one.get("why") or "",
-            market=one["market"],
-            side=one["side"],
-            size=formatting.size(one["size"]),
-            px=formatting.px(one["est_px"]),
-            usd=formatting.usd(one["notional_usd"]),
-            stop=formatting.px(one["stop_px"]) if one["stop_px"] else "no stop",
-            left=formatting.duration(one["left_s"]),
-            stamp=proposal_stamp(account, one),
+            id=proposal["id"],
+            strategy=proposal["strategy"],
+            proposed_by=proposal.get("proposed_by") or "",
+            why=proposal.get("why") or "",
+            market=proposal["market"],
+            side=proposal["side"],
+            size=formatting.size(proposal["size"]),
+            px=formatting.px(proposal["est_px"]),
+            usd=formatting.usd(proposal["notional_usd"]),
+            stop=formatting.px(proposal["stop_px"]) if proposal["stop_px"] else "no stop",
+            left=formatting.duration(proposal["left_s"]),
+            stamp=proposal_stamp(account, proposal),
         )
 
-    return TableRows(found, row)
+    return TableRows(waiting, row)
 
 
 def rows(answer: Data | None) -> list[GuardianRow]:
@@ -115,12 +115,12 @@ def rows(answer: Data | None) -> list[GuardianRow]:
     return guardian_rows
 
 
-def _state(one: Data) -> tuple[str, str]:
-    if one["blocks_opens"]:
+def _state(guardian: Data) -> tuple[str, str]:
+    if guardian["blocks_opens"]:
         return "blocks entries", "bad"
-    if one["latched"]:
+    if guardian["latched"]:
         return "has acted", "warn"
-    if one["active"] is False:
+    if guardian["active"] is False:
         return "armed, not active yet", "idle"
     return "armed", "good"
 

@@ -205,73 +205,75 @@ def positions_now(snapshot: DaemonSnapshot, wallet: WalletResult | None) -> list
     return [_of_service(position, known.get((position.coin, position.side))) for position in wallet.positions]
 
 
-def _of_service(one: Position, known: Data | None) -> Data:
+def _of_service(position: Position, known: Data | None) -> Data:
     """A position as the service shows it now. Stop, targets and strategy are those that the daemon knew."""
     base: Data = known or {
-        "market": one.coin,
-        "side": one.side,
+        "market": position.coin,
+        "side": position.side,
         "strategy": None,
         "shares": {},
         "stop_px": None,
         "first_stop_px": None,
         "trailing_stops": [],
         "protected": None,
-        "opened_ms": one.opened_at,
+        "opened_ms": position.opened_at,
     }
     return {
         **base,
-        "size": one.size,
-        "entry_px": one.entry_px,
-        "mark_px": one.mark_px,
-        "unrealized_usd": one.unrealized_pnl_usd,
-        "notional_usd": one.notional_usd,
-        "leverage": one.leverage,
+        "size": position.size,
+        "entry_px": position.entry_px,
+        "mark_px": position.mark_px,
+        "unrealized_usd": position.unrealized_pnl_usd,
+        "notional_usd": position.notional_usd,
+        "leverage": position.leverage,
     }
 
 
 def _row(
-    one: Data, orders: Iterable[Data], theirs: Mapping[str, Position] | None, now_ms: int | None, stamp: str
+    position: Data, orders: Iterable[Data], theirs: Mapping[str, Position] | None, now_ms: int | None, stamp: str
 ) -> PositionRow:
-    entry, mark, stop = (number(one.get(name)) for name in ("entry_px", "mark_px", "stop_px"))
-    first = number(one.get("first_stop_px"))
-    targets = targets_of(one["market"], orders)
-    shares = one.get("shares") or {}
+    entry, mark, stop = (number(position.get(name)) for name in ("entry_px", "mark_px", "stop_px"))
+    first = number(position.get("first_stop_px"))
+    targets = targets_of(position["market"], orders)
+    shares = position.get("shares") or {}
     return PositionRow(
-        market=one["market"],
-        side=one["side"],
-        size=formatting.size(one["size"]),
+        market=position["market"],
+        side=position["side"],
+        size=formatting.size(position["size"]),
         entry=formatting.px(entry),
         mark=formatting.NOT_KNOWN if mark is None else formatting.px(mark),
         unrealized=(
-            formatting.NOT_KNOWN if one["unrealized_usd"] is None else formatting.signed_usd(one["unrealized_usd"])
+            formatting.NOT_KNOWN
+            if position["unrealized_usd"] is None
+            else formatting.signed_usd(position["unrealized_usd"])
         ),
-        direction=formatting.direction(one["unrealized_usd"]),
-        r=formatting.r(r_multiple(one["side"], entry, mark, first)),
-        r_part=_r_part(one["side"], entry, mark, first, targets),
+        direction=formatting.direction(position["unrealized_usd"]),
+        r=formatting.r(r_multiple(position["side"], entry, mark, first)),
+        r_part=_r_part(position["side"], entry, mark, first, targets),
         stop=(
             formatting.NOT_KNOWN
-            if one["protected"] is None
+            if position["protected"] is None
             else formatting.px(stop)
             if stop is not None
             else "trailing"
-            if one.get("trailing_stops")
+            if position.get("trailing_stops")
             else "no stop"
         ),
         stop_away=_away(mark, stop),
         targets=tuple(map(formatting.px, targets)),
         liquidation=(
             formatting.NOT_KNOWN
-            if theirs is None or one["market"] not in theirs
-            else formatting.px(theirs[one["market"]].liquidation_px)
+            if theirs is None or position["market"] not in theirs
+            else formatting.px(theirs[position["market"]].liquidation_px)
         ),
-        notional=formatting.usd(notional(one)),
-        leverage=formatting.times(one.get("leverage")),
-        strategy=" + ".join(shares) if len(shares) > 1 else one["strategy"] or "not ours",
-        is_protected=one["protected"] is not False,
+        notional=formatting.usd(notional(position)),
+        leverage=formatting.times(position.get("leverage")),
+        strategy=" + ".join(shares) if len(shares) > 1 else position["strategy"] or "not ours",
+        is_protected=position["protected"] is not False,
         stamp=stamp,
         held=(
-            formatting.duration((now_ms - one["opened_ms"]) / 1000)
-            if now_ms and one.get("opened_ms")
+            formatting.duration((now_ms - position["opened_ms"]) / 1000)
+            if now_ms and position.get("opened_ms")
             else formatting.NONE
         ),
     )

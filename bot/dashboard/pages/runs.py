@@ -29,8 +29,8 @@ class RunRow:
     is_partial: bool
 
 
-def rows(found: Sequence[tuple[str, int, Data]]) -> list[RunRow]:
-    return [_row(name, at_ms, summary) for name, at_ms, summary in found if "figures" in summary]
+def rows(runs: Sequence[tuple[str, int, Data]]) -> list[RunRow]:
+    return [_row(name, at_ms, summary) for name, at_ms, summary in runs if "figures" in summary]
 
 
 def _row(name: str, at_ms: int, summary: Data) -> RunRow:

@@ -81,17 +81,17 @@ def rows(snapshot: DaemonSnapshot) -> list[StrategyRow]:
     return [_row(strategy, used, account_of(snapshot)) for strategy in (snapshot.status or {}).get("strategies", ())]
 
 
-def _row(one: Data, budgets: Mapping[str, Decimal] | None, account: str) -> StrategyRow:
-    book, budget = one.get("book") or {}, number(one.get("budget_usd"))
-    used = None if budgets is None else budgets.get(one["name"], Decimal(0))
+def _row(strategy: Data, budgets: Mapping[str, Decimal] | None, account: str) -> StrategyRow:
+    book, budget = strategy.get("book") or {}, number(strategy.get("budget_usd"))
+    used = None if budgets is None else budgets.get(strategy["name"], Decimal(0))
     total = book.get("net_usd", book.get("closed_usd"))
     return StrategyRow(
-        name=one["name"],
-        state=one["state"],
-        tone=TONES.get(one["state"], "bad"),
-        why=one["why"] or "",
-        markets=", ".join(one["markets"]),
-        interval=one["interval"],
+        name=strategy["name"],
+        state=strategy["state"],
+        tone=TONES.get(strategy["state"], "bad"),
+        why=strategy["why"] or "",
+        markets=", ".join(strategy["markets"]),
+        interval=strategy["interval"],
         budget=_or_unknown(formatting.usd, budget),
         used=_or_unknown(formatting.usd, used),
         used_part=float(min(used / budget, Decimal(1))) if budget and used is not None else None,
@@ -103,7 +103,7 @@ def _row(one: Data, budgets: Mapping[str, Decimal] | None, account: str) -> Stra
         fees=_or_unknown(formatting.cost_usd, book.get("fees_usd")),
         funding=_or_unknown(formatting.signed_usd, book.get("funding_usd")),
         open_profit=_or_unknown(formatting.signed_usd, book.get("unrealized_usd")),
-        stamp=strategy_stamp(account, one),
+        stamp=strategy_stamp(account, strategy),
     )
 
 
@@ -163,7 +163,7 @@ def short_signal(text: str) -> str:
     return _ABSENT.sub("", text).replace("(, ", "(")
 
 
-def refusals(found: Sequence[Data]) -> list[RefusalRow]:
+def refusals(noted: Sequence[Data]) -> list[RefusalRow]:
     """The refusals of a strategy, newest first."""
     return [
         RefusalRow(
@@ -173,5 +173,5 @@ def refusals(found: Sequence[Data]) -> list[RefusalRow]:
             refusal["code"],
             refusal["message"],
         )
-        for refusal in found
+        for refusal in noted
     ]

@@ -44,27 +44,27 @@ def stamp(*parts: object) -> str:
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:STAMP_LETTERS]
 
 
-def position_stamp(account: str, one: Data) -> str:
+def position_stamp(account: str, position: Data) -> str:
     """The same for as long as the position is open.
 
     A stop that moves or a part that is closed makes no other position.
     """
-    return stamp("position", account, one["market"], one["side"], one.get("opened_ms"))
+    return stamp("position", account, position["market"], position["side"], position.get("opened_ms"))
 
 
-def order_stamp(account: str, one: Data) -> str:
-    return stamp("order", account, one["oid"], one["market"], one["side"], one.get("limit_px"))
+def order_stamp(account: str, order: Data) -> str:
+    return stamp("order", account, order["oid"], order["market"], order["side"], order.get("limit_px"))
 
 
-def proposal_stamp(account: str, one: Data) -> str:
+def proposal_stamp(account: str, proposal: Data) -> str:
     """Another size or price is another question, also if a newer plan has the same id."""
-    figures = (one.get(name) for name in ("market", "side", "size", "shown_px", "stop_px"))
-    return stamp("proposal", account, one["id"], *figures)
+    figures = (proposal.get(name) for name in ("market", "side", "size", "shown_px", "stop_px"))
+    return stamp("proposal", account, proposal["id"], *figures)
 
 
-def strategy_stamp(account: str, one: Data) -> str:
+def strategy_stamp(account: str, strategy: Data) -> str:
     """The stamp changes with state and reason, so that a resume ends no quarantine that the person has not seen."""
-    return stamp("strategy", account, one["name"], one["state"], one.get("why"))
+    return stamp("strategy", account, strategy["name"], strategy["state"], strategy.get("why"))
 
 
 def account_stamp(account: str) -> str:

@@ -85,7 +85,7 @@ class HyperliquidAccount:
         pages = FillPages(self.address, start_ms, end_ms)
         while (query := pages.query) is not None:
             pages.take(await self._source.info(query))
-        return Fills(tuple(in_order(pages.found)), pages.is_cut)
+        return Fills(tuple(in_order(pages.fills)), pages.is_cut)
 
     async def order(self, name: str) -> OrderUpdate | None:
         """The newest change of an order by the exchange's id or by ours; None if the exchange does not know it."""

@@ -18,7 +18,7 @@ class FillPages(RowPages):
 
     def __init__(self, user: str, start_ms: int, end_ms: int, *, page_sizes: tuple[int, ...] = PAGE_SIZES) -> None:
         super().__init__(NAME, user, start_ms, end_ms, page_sizes=page_sizes)
-        self.found: list[ExecutionReport] = []
+        self.fills: list[ExecutionReport] = []
         self._user = user
 
     @property
@@ -27,5 +27,5 @@ class FillPages(RowPages):
         return len(self._seen) >= KEPT
 
     def take(self, answer: Any) -> None:
-        self.found += form.fills(answer, self._user, NAME)
+        self.fills += form.fills(answer, self._user, NAME)
         super().take(answer)

@@ -106,9 +106,9 @@ def aggregated(fills: list[Json], query: Query) -> list[Json]:
     return list(by_key.values())
 
 
-def _timed(exchange: Exchange, query: Query, found: Iterable[Any]) -> list[Any]:
+def _timed(exchange: Exchange, query: Query, rows: Iterable[Any]) -> list[Any]:
     start, end = range_in(exchange, query)
-    return [row for row in found if start <= row[0] <= end][:RANGE_ROWS]
+    return [row for row in rows if start <= row[0] <= end][:RANGE_ROWS]
 
 
 def user_funding(exchange: Exchange, query: Query) -> list[Json]:

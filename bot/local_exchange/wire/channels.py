@@ -167,10 +167,10 @@ def _flat_funding(row: tuple[int, str, int, int, int]) -> Json:
     return {"time": told["time"], **{name: delta[name] for name in delta if name != "type"}}
 
 
-def _with_user(name: str, sub: Subscription, found: list[Any], *, is_snapshot: bool = False) -> list[Any]:
+def _with_user(name: str, sub: Subscription, rows: list[Any], *, is_snapshot: bool = False) -> list[Any]:
     if is_snapshot:
-        return [{"isSnapshot": True, "user": sub["user"], name: found}]
-    return [{"user": sub["user"], name: found}] if found else []
+        return [{"isSnapshot": True, "user": sub["user"], name: rows}]
+    return [{"user": sub["user"], name: rows}] if rows else []
 
 
 def _fills_first(exchange: Exchange, sub: Subscription) -> list[Any]:

@@ -41,19 +41,19 @@ class Screened:
         rows = zip(self.rows.tolist(), *self.instants(), strict=True)
         return [self._trip(dict(zip(COLUMNS, row, strict=True)), entry_ms, exit_ms) for row, entry_ms, exit_ms in rows]
 
-    def _trip(self, one: Mapping[str, int], entry_ms: int, exit_ms: int | None) -> RoundTrip:
-        side = "long" if one["side"] > 0 else "short"
+    def _trip(self, signal: Mapping[str, int], entry_ms: int, exit_ms: int | None) -> RoundTrip:
+        side = "long" if signal["side"] > 0 else "short"
         trip = RoundTrip(self.ground.reader.coin, side, self.name, entry_ms, "market")
-        trip.size = trip.bought = one["size"]
-        trip.entry_notional, trip.fees, trip.funding = one["entry_notional"], one["fees"], one["funding"]
+        trip.size = trip.bought = signal["size"]
+        trip.entry_notional, trip.fees, trip.funding = signal["entry_notional"], signal["fees"], signal["funding"]
         trip.fills = 1 + (exit_ms is not None)
-        trip.stop_px, trip.target_px = one["stop_px"] or None, one["target_px"] or None
+        trip.stop_px, trip.target_px = signal["stop_px"] or None, signal["target_px"] or None
         if trip.stop_px is not None:
-            trip.staked = one["side"] * (trip.entry_notional - trip.size * trip.stop_px // E8)
+            trip.staked = signal["side"] * (trip.entry_notional - trip.size * trip.stop_px // E8)
         if exit_ms is not None:
-            trip.sold, trip.exit_notional = one["size"], one["exit_notional"]
-            trip.realized = one["side"] * (trip.exit_notional - trip.entry_notional)
-            trip.exit_ms, trip.exit_kind = exit_ms, _KINDS[one["exit_kind"]]
+            trip.sold, trip.exit_notional = signal["size"], signal["exit_notional"]
+            trip.realized = signal["side"] * (trip.exit_notional - trip.entry_notional)
+            trip.exit_ms, trip.exit_kind = exit_ms, _KINDS[signal["exit_kind"]]
         return trip
 
     def instants(self) -> tuple[list[int], list[int | None]]:

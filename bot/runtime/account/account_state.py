@@ -324,46 +324,51 @@ def _leg(orders: Mapping[str, AccountOrder], market: str, kind: str) -> AccountO
     return None
 
 
-def _position_of(one: Position, known: AccountPosition | None) -> AccountPosition:
-    if known is not None and known.side != one.side:
+def _position_of(position: Position, known: AccountPosition | None) -> AccountPosition:
+    if known is not None and known.side != position.side:
         # Another position in the same market.
         known = None
     first_stop = None if known is None else known.first_stop_e8
     return AccountPosition(
-        market=one.coin,
-        side=one.side,
-        size_e8=e8_of_decimal(one.size),
-        entry_e8=None if one.entry_px is None else e8_of_decimal(one.entry_px),
-        leverage=one.leverage,
+        market=position.coin,
+        side=position.side,
+        size_e8=e8_of_decimal(position.size),
+        entry_e8=None if position.entry_px is None else e8_of_decimal(position.entry_px),
+        leverage=position.leverage,
         first_stop_e8=first_stop
         if first_stop is not None
         else None
-        if one.stop_px is None
-        else e8_of_decimal(one.stop_px),
-        opened_ms=one.opened_at or (0 if known is None else known.opened_ms),
+        if position.stop_px is None
+        else e8_of_decimal(position.stop_px),
+        opened_ms=position.opened_at or (0 if known is None else known.opened_ms),
         owner=None if known is None else known.owner,
         is_adopted=known is not None and known.is_adopted,
     )
 
 
-def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> AccountOrder:
+def _order_of(order: Order, keys: Mapping[TradeOf, str]) -> AccountOrder:
     return AccountOrder(
-        oid=one.oid,
-        market=one.coin,
-        kind=one.kind,
-        side=one.side,
-        action=one.intent,
-        size_e8=e8_of_decimal(one.size),
-        filled_e8=e8_of_decimal(one.filled_size),
-        limit_e8=None if one.limit_px is None else e8_of_decimal(one.limit_px),
-        trigger_e8=None if one.trigger_px is None else e8_of_decimal(one.trigger_px),
-        trade_id=one.trade_id,
-        key=one.idempotency_key or keys.get((one.coin, one.trade_id or "", one.intent)),
-        created_ms=one.created_at or 0,
+        oid=order.oid,
+        market=order.coin,
+        kind=order.kind,
+        side=order.side,
+        action=order.intent,
+        size_e8=e8_of_decimal(order.size),
+        filled_e8=e8_of_decimal(order.filled_size),
+        limit_e8=None if order.limit_px is None else e8_of_decimal(order.limit_px),
+        trigger_e8=None if order.trigger_px is None else e8_of_decimal(order.trigger_px),
+        trade_id=order.trade_id,
+        key=order.idempotency_key or keys.get((order.coin, order.trade_id or "", order.intent)),
+        created_ms=order.created_at or 0,
     )
 
 
-def _guardian_of(one: Guardian) -> AccountGuardian:
+def _guardian_of(guardian: Guardian) -> AccountGuardian:
     return AccountGuardian(
-        one.id, one.type, one.coin, latched=one.status == "latched", blocks_opens=one.blocks_opens, active=one.active
+        guardian.id,
+        guardian.type,
+        guardian.coin,
+        latched=guardian.status == "latched",
+        blocks_opens=guardian.blocks_opens,
+        active=guardian.active,
     )

@@ -82,5 +82,5 @@ def gain_of(share: Share, part: int, px: int) -> int:
     return gain if share.side == "long" else -gain
 
 
-def joined(one: Share, other: Share) -> Share:
-    return one._replace(size_e8=one.size_e8 + other.size_e8, cost=one.cost + other.cost)
+def joined(share: Share, other: Share) -> Share:
+    return share._replace(size_e8=share.size_e8 + other.size_e8, cost=share.cost + other.cost)

@@ -35,7 +35,7 @@ LOOK_SLOW_MS: Final = 10 * SECOND_MS
 CONNECT_S: Final = 0.2
 
 # subject -> message
-Found = dict[str, str]
+Messages = dict[str, str]
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class AlarmWatch:
         self._standing: dict[tuple[str, str], StandingAlarm] = {}
         self._looked_ms: int | None = None
         self._slow_ms: int | None = None
-        self._finders: Mapping[str, Callable[[], Found]] = {
+        self._finders: Mapping[str, Callable[[], Messages]] = {
             "prices_lost": self._prices_lost,
             "price_jump": self._price_jumps,
             "approval_expiring": self._approvals,
@@ -67,7 +67,7 @@ class AlarmWatch:
             "agent_spent": lambda: self._agents("agent_spent"),
         }
         # Finders that read files, ports and the journal.
-        self._slow_finders: Mapping[str, Callable[[], Found]] = {
+        self._slow_finders: Mapping[str, Callable[[], Messages]] = {
             "target_refused": self._targets,
             "backup_old": self._backup,
             "dashboard_down": self._dashboard,
@@ -96,14 +96,14 @@ class AlarmWatch:
         for name, find in finders.items():
             self._keep(name, find(), now_ms)
 
-    def _keep(self, name: str, found: Found, now_ms: int) -> None:
+    def _keep(self, name: str, messages: Messages, now_ms: int) -> None:
         """Make the alarms of this name exactly these."""
         for known, subject in [key for key in self._standing if key[0] == name]:
-            if subject not in found:
+            if subject not in messages:
                 del self._standing[known, subject]
                 if ALARMS[name].degrades:
                     self._kernel.health.restore(PRICES + subject)
-        for subject, message in found.items():
+        for subject, message in messages.items():
             alarm = self._standing.setdefault((name, subject), StandingAlarm(now_ms, message))
             if ALARMS[name].is_event and message != alarm.message:
                 alarm.is_told = False
@@ -127,7 +127,7 @@ class AlarmWatch:
         names = [market for instance in self._kernel.strategy_host.instances for market in instance.markets]
         return {bare_coin(market): market for market in (*names, *self._kernel.account.account_state.positions)}
 
-    def _prices_lost(self) -> Found:
+    def _prices_lost(self) -> Messages:
         now, ours = self._prices.newest, self._markets()
         closed = () if now is None else [market for market in now.markets if not market.open and market.coin in ours]
         return {
@@ -138,7 +138,7 @@ class AlarmWatch:
             for market in closed
         }
 
-    def _price_jumps(self) -> Found:
+    def _price_jumps(self) -> Messages:
         now, ours, now_ms = self._prices.newest, self._markets(), self._kernel.now_ms()
         jumps = [
             (market.coin, market.jump) for market in (() if now is None else now.markets) if market.jump is not None
@@ -152,14 +152,14 @@ class AlarmWatch:
             if coin in ours and now_ms - jump.at < JUMP_SHOWN_MS
         }
 
-    def _agents(self, name: str) -> Found:
+    def _agents(self, name: str) -> Messages:
         alarms = {
             instance.name: getattr(instance.strategy, "alarms", {}).get(name)
             for instance in self._kernel.strategy_host.instances
         }
         return {strategy: message for strategy, message in alarms.items() if message is not None}
 
-    def _approvals(self) -> Found:
+    def _approvals(self) -> Messages:
         now_ms, expiring = self._kernel.now_ms(), {}
         for proposal in self._kernel.approvals.waiting():
             end_ms = proposal.intent.not_after_ms
@@ -171,7 +171,7 @@ class AlarmWatch:
                 expiring[f"{proposal.intent.market} {name}"] = text
         return expiring
 
-    def _targets(self) -> Found:
+    def _targets(self) -> Messages:
         kernel, by_market = self._kernel, {}
         for position in kernel.account.account_state.positions.values():
             if position.owner is None or kernel.journal.fault is not None:
@@ -186,14 +186,14 @@ class AlarmWatch:
                 )
         return by_market
 
-    def _backup(self) -> Found:
+    def _backup(self) -> Messages:
         path = self._settings().state_dir / LAST_BACKUP
         at_ms = backup_ms(path)
         if at_ms is None or SystemClock().now_ms() - at_ms <= BACKUP_AGE_MS_MAX:
             return {}
         return {"": f"the last one is of {iso(at_ms)}; bot backup FOLDER makes one"}
 
-    def _dashboard(self) -> Found:
+    def _dashboard(self) -> Messages:
         section = self._settings().dashboard
         if section is None or not section.port or _answers(section.port):
             return {}

@@ -393,10 +393,10 @@ def _left_by(kernel: Kernel, strategy: str, markets: frozenset[str]) -> str:
     return left + (f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else "")
 
 
-def _as_it_runs(run: DaemonHandle, one: StrategySettings) -> StrategySpec:
-    instance = next(instance for instance in run.kernel.strategy_host.instances if instance.name == one.name)
+def _as_it_runs(run: DaemonHandle, strategy: StrategySettings) -> StrategySpec:
+    instance = next(instance for instance in run.kernel.strategy_host.instances if instance.name == strategy.name)
     return StrategySpec(
-        instance.strategy, instance.interval, run.kernel.risk.strategy_limits[one.name], instance.version
+        instance.strategy, instance.interval, run.kernel.risk.strategy_limits[strategy.name], instance.version
     )
 
 

@@ -34,13 +34,13 @@ class Warm:
     due: Sequence[ClosedBar] = field(default=())
 
 
-async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
+async def warm_up(kernel: Kernel, spec: StrategySpec) -> Warm:
     """Ask for the bars of one strategy. It changes nothing; an error of the service is raised.
 
     Of a series that other strategies use, only the decided bars are for warm-up: the next one all strategies decide
     together.
     """
-    feed = feed_of([one])
+    feed = feed_of([spec])
     bars = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
     past: list[ClosedBar] = []
     due: list[ClosedBar] = []
@@ -133,10 +133,10 @@ def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], unready: Se
     return [closed for closed in due if closed.series not in used]
 
 
-async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: YieldToPass) -> StrategyInstance:
+async def _built(kernel: Kernel, spec: StrategySpec, warm: Warm, yield_to_pass: YieldToPass) -> StrategyInstance:
     """Build, start and warm up one strategy. If it fails, it is in quarantine, as at a start."""
     strategy_host = kernel.strategy_host
-    instance = strategy_host.made(one, warm.feed)
+    instance = strategy_host.make_instance(spec, warm.feed)
     if instance.quarantined is None:
         await strategy_host.start_one(instance, now_ms=kernel.now_ms())
     for closed in warm.past:

@@ -147,7 +147,7 @@ class _ControlSocket:
         self.path = path
         self._server = server
         self._running: Acceptor | None = None
-        self._made: tuple[int, int] | None = None
+        self._socket_file: tuple[int, int] | None = None
         self._trouble = ""
 
     async def open(self) -> None:
@@ -167,7 +167,7 @@ class _ControlSocket:
             return
         if before is not None or self._trouble:
             log.warning("control.restored", path=str(self.path))
-        self._made, self._trouble = _file_of(self.path), ""
+        self._socket_file, self._trouble = _file_of(self.path), ""
         self._running = Acceptor(listener, self._server.accept, bytes_max=HEAD_BYTES_MAX)
 
     async def look(self) -> None:
@@ -179,7 +179,7 @@ class _ControlSocket:
         if self._running is not None:
             self._running.close()
         await self._server.close()
-        if self._made is not None and _file_of(self.path) == self._made:
+        if self._socket_file is not None and _file_of(self.path) == self._socket_file:
             # The disk may have become read-only; the next run removes the socket.
             with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)

@@ -162,18 +162,18 @@ def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
 
 
 def _strategy(
-    one: StrategySettings, instance: StrategyInstance | None, *, paused: str | None, is_starting: bool
+    strategy: StrategySettings, instance: StrategyInstance | None, *, paused: str | None, is_starting: bool
 ) -> Data:
     quarantined = None if instance is None else instance.quarantined
     why = quarantined or paused
     state = "QUARANTINED" if quarantined else "PAUSED" if why else "STARTING" if is_starting else "RUNNING"
     return {
-        "name": one.name,
-        "use": one.use,
-        "markets": list(one.markets),
-        "interval": one.interval,
-        "budget_usd": format_decimal(one.budget_usd),
-        "max_leverage": one.max_leverage,
+        "name": strategy.name,
+        "use": strategy.use,
+        "markets": list(strategy.markets),
+        "interval": strategy.interval,
+        "budget_usd": format_decimal(strategy.budget_usd),
+        "max_leverage": strategy.max_leverage,
         "state": state,
         "why": why,
     }
@@ -286,62 +286,62 @@ def newest_reload(daemon: RoutedDaemon) -> Data | None:
     }
 
 
-def position(kernel: Kernel, one: AccountPosition) -> Data:
+def position(kernel: Kernel, held: AccountPosition) -> Data:
     """An open position with its stop, target and shares of strategies."""
     account_state = kernel.account.account_state
-    stop, target = account_state.stop_of(one.market), account_state.target_of(one.market)
+    stop, target = account_state.stop_of(held.market), account_state.target_of(held.market)
     return {
-        "market": one.market,
-        "side": one.side,
-        "size": format_decimal(one.size),
-        "entry_px": _amount(one.entry_px),
-        "mark_px": account_state.marks.get(one.market),
-        "unrealized_usd": round(account_state.unrealized_usd(one), 2),
-        "notional_usd": format_decimal(one.notional_usd),
-        "leverage": one.leverage,
-        "strategy": one.owner,
+        "market": held.market,
+        "side": held.side,
+        "size": format_decimal(held.size),
+        "entry_px": _amount(held.entry_px),
+        "mark_px": account_state.marks.get(held.market),
+        "unrealized_usd": round(account_state.unrealized_usd(held), 2),
+        "notional_usd": format_decimal(held.notional_usd),
+        "leverage": held.leverage,
+        "strategy": held.owner,
         "shares": {
             name: format_decimal(share.size)
-            for name, share in kernel.account.attribution.shares.get(one.market, {}).items()
+            for name, share in kernel.account.attribution.shares.get(held.market, {}).items()
         },
         "stop_px": None if stop is None else _amount(stop.trigger_px),
         "target_px": None if target is None else _amount(target.trigger_px),
-        "first_stop_px": _amount(one.first_stop_px),
+        "first_stop_px": _amount(held.first_stop_px),
         "trailing_stops": [
             {"id": g.id, "active": g.active}
             for g in account_state.guardians.values()
-            if (g.type, g.market) == ("trailing_stop", one.market)
+            if (g.type, g.market) == ("trailing_stop", held.market)
         ],
-        "protected": kernel.account.seen_protected(one),
-        "needs_stop": kernel.run.requires_protection(one),
-        "opened_ms": one.opened_ms,
+        "protected": kernel.account.seen_protected(held),
+        "needs_stop": kernel.run.requires_protection(held),
+        "opened_ms": held.opened_ms,
     }
 
 
-def order(kernel: Kernel, one: AccountOrder) -> Data:
+def order(kernel: Kernel, resting: AccountOrder) -> Data:
     """A resting entry, or an armed stop or target."""
     return {
-        "oid": one.oid,
-        "market": one.market,
-        "kind": one.kind,
-        "side": one.side,
-        "action": one.action,
-        "size": format_decimal(one.size),
-        "filled": format_decimal(one.filled),
-        "limit_px": _amount(one.limit_px),
-        "trigger_px": _amount(one.trigger_px),
-        "trade_id": one.trade_id,
-        "intent": one.key,
-        "created_ms": one.created_ms,
-        "strategy": _owner(kernel, one),
+        "oid": resting.oid,
+        "market": resting.market,
+        "kind": resting.kind,
+        "side": resting.side,
+        "action": resting.action,
+        "size": format_decimal(resting.size),
+        "filled": format_decimal(resting.filled),
+        "limit_px": _amount(resting.limit_px),
+        "trigger_px": _amount(resting.trigger_px),
+        "trade_id": resting.trade_id,
+        "intent": resting.key,
+        "created_ms": resting.created_ms,
+        "strategy": _owner(kernel, resting),
     }
 
 
-def _owner(kernel: Kernel, one: AccountOrder) -> str | None:
+def _owner(kernel: Kernel, resting: AccountOrder) -> str | None:
     """The strategy that sent the order. A stop or target that the service made belongs to the owner of the position."""
-    if one.key is not None:
-        return kernel.account.order_owners.owner_of(one.key)
-    its_position = kernel.account.account_state.positions.get(one.market)
+    if resting.key is not None:
+        return kernel.account.order_owners.owner_of(resting.key)
+    its_position = kernel.account.account_state.positions.get(resting.market)
     return None if its_position is None else its_position.owner
 
 

@@ -273,21 +273,21 @@ class EventConsumer:
             journal.write_attribution(None, followed.notices, now_ms=run.now_ms())
         self._open(followed.intents, opened)
 
-    def _note(self, event: Event, parts: Mapping[str, Part], made: _Followed) -> None:
+    def _note(self, event: Event, parts: Mapping[str, Part], followed: _Followed) -> None:
         """Give a folded event to the notices and the log."""
         if self.notices_of is not None:
-            made.notices += self.notices_of(event, parts)
-        if made.is_logged:
+            followed.notices += self.notices_of(event, parts)
+        if followed.is_logged:
             log_event(event)
 
-    async def _deliver(self, event: ModelEvent, event_id: str, parts: Mapping[str, Part], made: _Followed) -> None:
+    async def _deliver(self, event: ModelEvent, event_id: str, parts: Mapping[str, Part], followed: _Followed) -> None:
         """Give a folded event to the hooks of the strategies, and collect what they make of it."""
         run = self._run
-        decision = Decision(states=made.states)
+        decision = Decision(states=followed.states)
         signals = await run.strategy_host.deliver(event, decision, now_ms=run.now_ms(), parts=parts)
         if signals:
             trigger = self._account.journal.events.trigger_of(event_id, event.ts)
-            made.intents += self._builder.build(signals, trigger=trigger, at_ms=event.ts)
+            followed.intents += self._builder.build(signals, trigger=trigger, at_ms=event.ts)
 
     def _open(self, intents: Sequence[Intent], opened: Sequence[Intent]) -> None:
         """Send the new intents of hooks next, and look for positions of others."""

@@ -337,7 +337,7 @@ class Approvals:
 
         BotError says why there is nothing to answer.
         """
-        intent, row = self._found(name)
+        intent, row = self._waiting_intent(name)
         if approve and self._now_ms() >= intent.fence_ms:
             raise BotError(
                 f"the plan of {name} has just expired; the daemon plans the entry again while it is fresh: bot"
@@ -362,7 +362,7 @@ class Approvals:
         )
         return intent
 
-    def _found(self, name: str) -> tuple[Intent, ApprovalRow]:
+    def _waiting_intent(self, name: str) -> tuple[Intent, ApprovalRow]:
         if len(name) < ID_LETTERS_MIN or not name.isalnum():
             raise BotError(
                 f"{name!r} is no id of a proposal: give at least {ID_LETTERS_MIN} letters of an id of bot approvals"
@@ -409,16 +409,16 @@ class Approvals:
         return None if mark is None else Decimal(repr(mark))
 
 
-def document(one: Waiting, now_ms: int) -> dict[str, Any]:
+def document(proposal: Waiting, now_ms: int) -> dict[str, Any]:
     """A waiting proposal for people and programs, without its token."""
-    intent = one.intent
+    intent = proposal.intent
     return {
         "id": intent.id,
         "strategy": intent.strategy,
         "market": intent.market,
-        **one.row.figures,
-        "shown_px": format_decimal(one.row.px),
-        "asked_ms": one.row.asked_ms,
+        **proposal.row.figures,
+        "shown_px": format_decimal(proposal.row.px),
+        "asked_ms": proposal.row.asked_ms,
         "plan_expires_ms": intent.token_expires_ms,
         "not_after_ms": intent.not_after_ms,
         "left_s": max(0, intent.not_after_ms - now_ms) // 1000,

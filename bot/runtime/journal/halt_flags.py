@@ -48,24 +48,24 @@ def check(name: str, value: str) -> None:
         raise ValueError(f"the note {name} has a form that no run writes")
 
 
-def _is_names(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(name, str) for name in found)
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def _is_days(found: Any) -> bool:
-    return isinstance(found, dict) and all(
+def _is_days(value: Any) -> bool:
+    return isinstance(value, dict) and all(
         isinstance(day, list) and len(day) == 2 and all(isinstance(number, int) for number in day)
-        for day in found.values()
+        for day in value.values()
     )
 
 
-def _is_sentence(found: Any) -> bool:
-    return isinstance(found, str)
+def _is_sentence(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-def _is_quarantine(found: Any) -> bool:
+def _is_quarantine(value: Any) -> bool:
     """The fields of pauses.Quarantine: why, version, when."""
-    return isinstance(found, list) and [type(field) for field in found] == [str, str, int]
+    return isinstance(value, list) and [type(field) for field in value] == [str, str, int]
 
 
 class HaltFlagsFile:
@@ -132,13 +132,13 @@ def merged(journal: Notes, beside: Notes) -> dict[str, str]:
     return notes
 
 
-def _paused_in_either(one: Any, other: Any) -> list[str]:
-    return sorted({*one, *other})
+def _paused_in_either(journal: Any, beside: Any) -> list[str]:
+    return sorted({*journal, *beside})
 
 
-def _newest_halts(one: Any, other: Any) -> dict[str, Any]:
-    one, other = dict(one), dict(other)
-    return {name: max(filter(None, (one.get(name), other.get(name)))) for name in sorted({*one, *other})}
+def _newest_halts(journal: Any, beside: Any) -> dict[str, Any]:
+    journal, beside = dict(journal), dict(beside)
+    return {name: max(filter(None, (journal.get(name), beside.get(name)))) for name in sorted({*journal, *beside})}
 
 
 def _seal(address: str, notes: Notes) -> int:

@@ -139,21 +139,21 @@ def _approval(db: sqlite3.Connection, intent: Row) -> list[TraceStep]:
     return steps
 
 
-def _ask(one: Row, ordinal: int | None) -> list[TraceStep]:
+def _ask(row: Row, ordinal: int | None) -> list[TraceStep]:
     """A question to a model and its answer. `ordinal`: only the decision that became this intent; None: all of them."""
-    tokens = one["tokens_in"] + one["tokens_out"]
+    tokens = row["tokens_in"] + row["tokens_out"]
     asked = TraceStep(
         "ask",
-        one["asked_ms"],
-        f"{one['strategy']} asks {one['model']} on {one['cause']}, prompt {one['key'][:12]}",
-        {name: one[name] for name in ("strategy", "cause", "key", "model", "setup", "prompt")},
+        row["asked_ms"],
+        f"{row['strategy']} asks {row['model']} on {row['cause']}, prompt {row['key'][:12]}",
+        {name: row[name] for name in ("strategy", "cause", "key", "model", "setup", "prompt")},
     )
-    text = f"{tokens:,} tokens, {one['usd']} USD, {one['took_ms'] / 1000:.1f} s"
-    if one["problem"] is not None:
-        text = f"no answer: {one['problem']} ({text})"
-    data = {name: one[name] for name in ("answer", "problem", "tokens_in", "tokens_out", "usd", "took_ms", "outcomes")}
+    text = f"{tokens:,} tokens, {row['usd']} USD, {row['took_ms'] / 1000:.1f} s"
+    if row["problem"] is not None:
+        text = f"no answer: {row['problem']} ({text})"
+    data = {name: row[name] for name in ("answer", "problem", "tokens_in", "tokens_out", "usd", "took_ms", "outcomes")}
     steps = [asked, TraceStep("reply", None, text, data)]
-    for outcome in one["outcomes"]:
+    for outcome in row["outcomes"]:
         if ordinal is None or outcome.get("ordinal") == ordinal:
             refused = f"; refused: {outcome['refused']}" if "refused" in outcome else ""
             said = (
@@ -210,13 +210,13 @@ def _decision(intent: Row, traces: Mapping[str, Row]) -> TraceStep:
     return TraceStep("decision", intent["opened_ms"], f"{who}: {signal or intent['action']}", data)
 
 
-def _refusal(one: Row) -> TraceStep:
+def _refusal(row: Row) -> TraceStep:
     return TraceStep(
         "refused",
-        one["at_ms"],
-        f"{one['strategy']} also asked for an order in {one['market'] or 'a market'}, which was refused:"
-        f" {one['message']} ({one['code']})",
-        one,
+        row["at_ms"],
+        f"{row['strategy']} also asked for an order in {row['market'] or 'a market'}, which was refused:"
+        f" {row['message']} ({row['code']})",
+        row,
     )
 
 

@@ -25,25 +25,27 @@ def place_strategies(settings: Settings, *, anew: bool = False) -> list[Strategy
     return [place(settings, strategy, anew=anew) for strategy in settings.strategies]
 
 
-def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> StrategySpec:
-    loaded = load(one.use, settings.strategies_dir)
+def place(settings: Settings, section: StrategySettings, *, anew: bool = False) -> StrategySpec:
+    loaded = load(section.use, settings.strategies_dir)
     if anew and loaded.is_outdated:
         raise ConfigError(
-            f"the code of strategy {one.name} ({loaded.path}) has changed. The code of an installed package cannot be"
-            " reloaded: stop the daemon and start it again"
+            f"the code of strategy {section.name} ({loaded.path}) has changed. The code of an installed package cannot"
+            " be reloaded: stop the daemon and start it again"
         )
     for warning in loaded.warnings:
-        log.warning("strategy.exposed", strategy=one.name, message=warning)
+        log.warning("strategy.exposed", strategy=section.name, message=warning)
     strategy = build(
         loaded,
-        name=one.name,
-        markets=one.markets,
-        params=one.params,
-        interval=one.interval,
-        informative=one.informative,
+        name=section.name,
+        markets=section.markets,
+        params=section.params,
+        interval=section.interval,
+        informative=section.informative,
     )
-    log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
-    return StrategySpec(strategy, one.interval, limits_of(settings, one), version_of(one, loaded), loaded.sha256)
+    log.info("strategy.loaded", strategy=section.name, use=section.use, sha256=(loaded.sha256 or "")[:12] or None)
+    return StrategySpec(
+        strategy, section.interval, limits_of(settings, section), version_of(section, loaded), loaded.sha256
+    )
 
 
 def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
@@ -51,13 +53,13 @@ def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
     return {spec.strategy.name: spec.sha256 for spec in specs}
 
 
-def version_of(one: StrategySettings, loaded: Loaded) -> str:
+def version_of(section: StrategySettings, loaded: Loaded) -> str:
     """A digest of code, params and markets: two instances with the same version are the same.
 
     Only a digest, because params may hold secrets.
     """
-    parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
-    parts += [list(one.informative)] if one.informative else []
+    parts = [section.use, loaded.sha256, list(section.markets), section.interval, section.netting, dict(section.params)]
+    parts += [list(section.informative)] if section.informative else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 

@@ -56,7 +56,7 @@ class HeartbeatSupervision:
         self.settings = settings
         self._port = port
         self._new_process = new_process
-        self.process = self._made()
+        self.process = self._started()
         # True after the first start; a resync is no start
         self.is_start_complete = False
         # the service's time of the newest heartbeat that a pass has sent
@@ -99,7 +99,7 @@ class HeartbeatSupervision:
 
         It sends heartbeats if the old one did.
         """
-        old, self.process = self.process, self._made()
+        old, self.process = self.process, self._started()
         if old is not None:
             old.close()
         if self.process is not None:
@@ -181,6 +181,6 @@ class HeartbeatSupervision:
         if self.process is not None:
             self.process.close()
 
-    def _made(self) -> HeartbeatProcess | None:
+    def _started(self) -> HeartbeatProcess | None:
         timing = beat_timing_of(self.settings, self._port.clock.speed)
         return None if timing is None else self._new_process(timing)

@@ -80,7 +80,7 @@ class Guardians:
         self.wanted = tuple(wanted)
         self.new_serial = new_serial
         # ids of guardians that this run has armed
-        self.made: set[str] = set()
+        self.armed_here: set[str] = set()
         # ids of the guardians that were armed when the run began
         self._stood: frozenset[str] | None = None
         # name -> id of the armed guardian
@@ -100,7 +100,9 @@ class Guardians:
 
     def is_ours(self, guardian_id: str) -> bool:
         """True if this run or an earlier run of this journal armed the guardian."""
-        return guardian_id in self.made or any(arm.guardian_id == guardian_id for arm in self.journal.state.arms())
+        return guardian_id in self.armed_here or any(
+            arm.guardian_id == guardian_id for arm in self.journal.state.arms()
+        )
 
     def awaits_dead_man(self) -> bool:
         """True if a request for a dead-man switch has no reply yet. Then an armed one may be ours."""
@@ -118,8 +120,8 @@ class Guardians:
         """
         return [wanted for wanted in self.wanted if not self._stands(wanted)] if self.wanted else []
 
-    def _stands(self, one: WantedGuardian) -> bool:
-        guardian = self.account_state.guardians.get(self.ids.get(one.name, ""))
+    def _stands(self, wanted: WantedGuardian) -> bool:
+        guardian = self.account_state.guardians.get(self.ids.get(wanted.name, ""))
         return guardian is not None and not (guardian.latched and guardian.type == SWITCH)
 
     def lacks_dead_man(self) -> bool:
@@ -131,7 +133,7 @@ class Guardians:
         covers = {cover_name(position.market, position.opened_ms) for position in held.values()}
         for name in [known for known in self.ids if known.startswith(COVER) and known not in covers]:
             del self.ids[name]
-        self.made &= self.account_state.guardians.keys()
+        self.armed_here &= self.account_state.guardians.keys()
 
     async def listed(self) -> Sequence[Guardian]:
         """The guardians at the service. The account state takes them over."""
@@ -256,19 +258,19 @@ class Guardians:
         request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
         await self.arm(WantedGuardian(cover_name(position.market, position.opened_ms), request), listed, epoch=epoch)
 
-    async def arm(self, one: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
+    async def arm(self, wanted: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         """Arm one guardian. Returns the guardians at the service afterwards."""
-        listed = await self._arm(one, listed, epoch=epoch)
+        listed = await self._arm(wanted, listed, epoch=epoch)
         await self.retire(listed)
         return listed
 
-    async def _arm(self, one: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
-        body = one.request.body().decode()
-        row = self.journal.state.arm_of(one.name)
-        arm = row or Arm(one.name, self.new_serial(0), None, body)
+    async def _arm(self, wanted: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
+        body = wanted.request.body().decode()
+        row = self.journal.state.arm_of(wanted.name)
+        arm = row or Arm(wanted.name, self.new_serial(0), None, body)
         # If several equal guardians are armed, only the key tells which one a request without a reply has made.
         is_unanswered = row is not None and row.guardian_id is None and row.body == body
-        is_unclear = is_unanswered and sum(stands_for(one.request, guardian) for guardian in listed) > 1
+        is_unclear = is_unanswered and sum(stands_for(wanted.request, guardian) for guardian in listed) > 1
         # The config has changed; the old guardian goes after the new one is armed.
         if arm.body != body:
             self._set_aside(arm, epoch=epoch)
@@ -276,47 +278,47 @@ class Guardians:
         is_spent = False
         for _ in range(ARM_TRIES):
             known = arm.guardian_id if arm.body == body else None
-            standing = None if is_unclear else _standing(one.request, listed, known)
+            standing = None if is_unclear else _standing(wanted.request, listed, known)
             if standing is not None:
                 with self.journal.together():
                     self.journal.state.write_arm(arm._replace(guardian_id=standing.id, body=body))
-                    self._outdo(one, standing, listed)
-                self.ids[one.name] = standing.id
+                    self._outdo(wanted, standing, listed)
+                self.ids[wanted.name] = standing.id
                 return listed
             if is_spent or arm.guardian_id is not None or arm.body != body:
-                arm = Arm(one.name, self.new_serial(arm.serial), None, body)
+                arm = Arm(wanted.name, self.new_serial(arm.serial), None, body)
             self.journal.state.write_arm(arm)
             is_spent, is_unclear = True, False
             try:
-                armed = await self.port.arm(one.request, key=self._key(one, arm.serial, epoch))
+                armed = await self.port.arm(wanted.request, key=self._key(wanted, arm.serial, epoch))
             except ApiError as error:
                 if (error.code, (error.details or {}).get("reason")) != ("idempotency_conflict", "fingerprint"):
                     raise
                 continue
-            log.info("guardian.armed", name=one.name, guardian=armed.id, type=armed.type)
-            self.made.add(armed.id)
+            log.info("guardian.armed", name=wanted.name, guardian=armed.id, type=armed.type)
+            self.armed_here.add(armed.id)
             # If it is not in the list, the next try has the next serial.
             arm = arm._replace(guardian_id=armed.id)
             listed = await self.listed()
-        standing = _standing(one.request, listed, arm.guardian_id)
+        standing = _standing(wanted.request, listed, arm.guardian_id)
         if standing is None:
             raise Refused(
                 "trade_failed",
-                f"guardian {one.name} was accepted {ARM_TRIES} times and is not in the list of guardians",
+                f"guardian {wanted.name} was accepted {ARM_TRIES} times and is not in the list of guardians",
             )
         with self.journal.together():
             self.journal.state.write_arm(arm._replace(guardian_id=standing.id))
-            self._outdo(one, standing, listed)
-        self.ids[one.name] = standing.id
+            self._outdo(wanted, standing, listed)
+        self.ids[wanted.name] = standing.id
         return listed
 
-    def _outdo(self, one: WantedGuardian, ours: Guardian, listed: Sequence[Guardian]) -> None:
+    def _outdo(self, wanted: WantedGuardian, ours: Guardian, listed: Sequence[Guardian]) -> None:
         """Let `retire` disarm the equal dead-man switches of earlier runs, because nobody else would."""
-        if one.request.type != SWITCH or ours.id not in self.made:
+        if wanted.request.type != SWITCH or ours.id not in self.armed_here:
             return
         for other in listed:
             is_of_before = other.id in (self._stood or ()) and other.status == "armed"
-            if is_of_before and other.id != ours.id and stands_for(one.request, other):
+            if is_of_before and other.id != ours.id and stands_for(wanted.request, other):
                 self.take_over(other.id)
 
     def _set_aside(self, arm: Arm, *, epoch: int) -> None:
@@ -345,7 +347,7 @@ class Guardians:
         try:
             guardian = await self.port.arm(wanted.request, key=self._key(wanted, arm.serial, int(epoch)))
             asked = True
-            self.made.add(guardian.id)
+            self.armed_here.add(guardian.id)
             if guardian.id not in self.ids.values():
                 await self.port.disarm(guardian.id)
                 log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
@@ -357,13 +359,13 @@ class Guardians:
                 return
         self.journal.state.write_arm(arm._replace(body=""))
 
-    def _key(self, one: WantedGuardian, serial: int, epoch: int) -> str:
+    def _key(self, wanted: WantedGuardian, serial: int, epoch: int) -> str:
         return intent_key(
             address=self.journal.address,
             epoch=epoch,
             strategy="@guardians",
-            market=one.request.market or "",
-            trigger=f"arm:{one.name}",
+            market=wanted.request.market or "",
+            trigger=f"arm:{wanted.name}",
             ordinal=serial,
             leg="guardian",
         )

@@ -97,12 +97,12 @@ def note_run(
     journal.state.write_note(NOTE, json.dumps(kept, separators=(",", ":")))
 
 
-def note_source(journal: Journal, one: StrategySettings, sha256: str | None, *, at_ms: int, epoch: int) -> None:
+def note_source(journal: Journal, settings: StrategySettings, sha256: str | None, *, at_ms: int, epoch: int) -> None:
     """Keep a mark with one strategy's present source, and all else as before."""
     marks = marks_in(journal.state.note(NOTE))
     if marks:
         last = {name: value for name, value in marks[-1].items() if name != "balanceUsd"}
-        mark = {**last, "strategies": {**last["strategies"], one.name: _strategy(one, sha256)}}
+        mark = {**last, "strategies": {**last["strategies"], settings.name: _strategy(settings, sha256)}}
         note_run(journal, mark, at_ms=at_ms, epoch=epoch)
 
 
@@ -125,23 +125,23 @@ def config_of(marks: Sequence[Mark]) -> str | None:
     return next((str(mark["file"]) for mark in reversed(marks) if mark.get("file")), None)
 
 
-def _is_mark(found: Any) -> bool:
+def _is_mark(mark: Any) -> bool:
     """True if a mark has the fields that are read here; another version may add more."""
     return (
-        isinstance(found, dict)
-        and all(isinstance(found.get(name), int) for name in ("atMs", "epoch"))
-        and isinstance(found.get("version"), str)
-        and isinstance(found.get("config"), dict)
-        and isinstance(found.get("strategies"), dict)
-        and all(map(_is_strategy, found["strategies"].values()))
+        isinstance(mark, dict)
+        and all(isinstance(mark.get(name), int) for name in ("atMs", "epoch"))
+        and isinstance(mark.get("version"), str)
+        and isinstance(mark.get("config"), dict)
+        and isinstance(mark.get("strategies"), dict)
+        and all(map(_is_strategy, mark["strategies"].values()))
     )
 
 
-def _is_strategy(found: Any) -> bool:
+def _is_strategy(strategy: Any) -> bool:
     return (
-        isinstance(found, dict)
-        and "source" in found
-        and all(isinstance(found.get(name), dict) for name in ("limits", "params"))
+        isinstance(strategy, dict)
+        and "source" in strategy
+        and all(isinstance(strategy.get(name), dict) for name in ("limits", "params"))
     )
 
 
@@ -204,12 +204,12 @@ def sources_of(settings: Settings) -> dict[str, str | None]:
     return digests
 
 
-def _strategy(one: StrategySettings, sha256: str | None) -> dict[str, Any]:
-    plain = one.model_dump(mode="json", include=set(LIMITS))
+def _strategy(settings: StrategySettings, sha256: str | None) -> dict[str, Any]:
+    plain = settings.model_dump(mode="json", include=set(LIMITS))
     return {
         "source": (sha256 or "")[:16],
         "limits": {name: _digest(plain[name]) for name in LIMITS},
-        "params": {name: _digest(value) for name, value in one.params.items() if not is_secret_name(name)},
+        "params": {name: _digest(value) for name, value in settings.params.items() if not is_secret_name(name)},
     }
 
 

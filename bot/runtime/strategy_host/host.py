@@ -125,23 +125,23 @@ class StrategyHost:
         # The classes of events that some strategy gets.
         self.event_types: frozenset[type] = frozenset()
         self._started = False
-        self.set_instances([self.made(spec) for spec in specs])
+        self.set_instances([self.make_instance(spec) for spec in specs])
 
-    def made(self, one: StrategySpec, feed: BarFeed | None = None) -> StrategyInstance:
+    def make_instance(self, spec: StrategySpec, feed: BarFeed | None = None) -> StrategyInstance:
         """Make the instance of a strategy with its durable state. It is in quarantine if this version was."""
-        name = one.strategy.name
+        name = spec.strategy.name
         instance = StrategyInstance(
-            one.strategy,
-            interval=one.interval,
+            spec.strategy,
+            interval=spec.interval,
             account_state=self.account_state,
             feed=feed or self.feed,
             state=self.journal.state.of_strategy(name),
-            version=one.version,
-            attribution=self.attribution if one.limits.nets else None,
+            version=spec.version,
+            attribution=self.attribution if spec.limits.nets else None,
         )
         instance.source.asker = self.asker
         known = quarantine_of(self.journal, name)
-        if known is not None and known.version == one.version:
+        if known is not None and known.version == spec.version:
             instance.quarantine(known.why)
             log.warning(
                 "strategy.still_quarantined",

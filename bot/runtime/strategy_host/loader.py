@@ -90,7 +90,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedStrategy:
     """One row of `bot strategies`: a strategy with the first line of its docstring, or the `error` from loading it."""
 
     use: str
@@ -225,9 +225,9 @@ def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[Pa
     return problems
 
 
-def discover(folder: Path) -> list[Found]:
+def discover(folder: Path) -> list[ListedStrategy]:
     """Every strategy of the folder and of the installed entry points, by name; broken ones with their error."""
-    listed: list[Found] = []
+    listed: list[ListedStrategy] = []
     for path in sorted(folder.glob("*.py")):
         if path.name.startswith("_"):
             continue
@@ -235,11 +235,11 @@ def discover(folder: Path) -> list[Found]:
             module, _ = _run(path)
             names = [strategy.__name__ for strategy in _strategies_of(module)]
         except StrategyError as error:
-            listed.append(Found(path.stem, "file", path, "", {}, str(error)))
+            listed.append(ListedStrategy(path.stem, "file", path, "", {}, str(error)))
             continue
         uses = [path.stem] if len(names) < 2 else [f"{path.stem}:{name}" for name in names]
-        listed += [_found(use, folder, "file", path) for use in uses]
-    listed += [_found(name, folder, "entry point", None) for name in names_of(GROUP)]
+        listed += [_listing(use, folder, "file", path) for use in uses]
+    listed += [_listing(name, folder, "entry point", None) for name in names_of(GROUP)]
     return listed
 
 
@@ -472,17 +472,17 @@ def _check_hooks(target: type[Strategy], where: str) -> None:
                 ) from None
 
 
-def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:
+def _listing(use: str, folder: Path, origin: str, path: Path | None) -> ListedStrategy:
     try:
         loaded = load(use, folder)
     except (ConfigError, StrategyError) as error:
-        return Found(use, origin, path, "", {}, str(error))
+        return ListedStrategy(use, origin, path, "", {}, str(error))
     summary = (inspect.getdoc(loaded.strategy) or "").partition("\n")[0] if loaded.strategy.__doc__ else ""
-    return Found(use, loaded.origin, loaded.path, summary, _listed(loaded.strategy.Params), None)
+    return ListedStrategy(use, loaded.origin, loaded.path, summary, _listed(loaded.strategy.Params), None)
 
 
 def _listed(params: type[Params]) -> dict[str, Any]:
-    """The schema for `Found.params`.
+    """The schema for `ListedStrategy.params`.
 
     Optional params have a default, null if the schema has none. Without a schema: the names only.
     """

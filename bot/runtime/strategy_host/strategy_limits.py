@@ -10,26 +10,26 @@ from bot.runtime.strategy_host.loader import load_policy
 from bot.wire import INTERVAL_MS
 
 
-def limits_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
+def limits_of(settings: Settings, strategy: StrategySettings) -> StrategyLimits:
     return StrategyLimits(
-        strategy=one.name,
-        markets=frozenset(one.markets),
-        interval_ms=INTERVAL_MS[one.interval],
-        budget_usd=one.budget_usd,
-        max_leverage=one.max_leverage,
+        strategy=strategy.name,
+        markets=frozenset(strategy.markets),
+        interval_ms=INTERVAL_MS[strategy.interval],
+        budget_usd=strategy.budget_usd,
+        max_leverage=strategy.max_leverage,
         require_protection=settings.safety.require_protection,
         path=settings.orders.path,
-        daily_loss_usd=one.daily_loss_usd,
-        nets=one.netting == "allow",
-        approval=_approval_of(settings, one),
+        daily_loss_usd=strategy.daily_loss_usd,
+        nets=strategy.netting == "allow",
+        approval=_approval_of(settings, strategy),
     )
 
 
-def _approval_of(settings: Settings, one: StrategySettings) -> Approval | None:
-    if isinstance(one.approve, Mapping):
-        return Approval(above_usd=one.approve["above_usd"])
-    if one.approve == "never":
+def _approval_of(settings: Settings, strategy: StrategySettings) -> Approval | None:
+    if isinstance(strategy.approve, Mapping):
+        return Approval(above_usd=strategy.approve["above_usd"])
+    if strategy.approve == "never":
         return None
-    if one.approve == "always":
+    if strategy.approve == "always":
         return Approval()
-    return Approval(policy=load_policy(one.approve, settings.strategies_dir), policy_name=one.approve)
+    return Approval(policy=load_policy(strategy.approve, settings.strategies_dir), policy_name=strategy.approve)

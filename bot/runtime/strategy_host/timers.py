@@ -151,7 +151,7 @@ def next_after(spec: Spec, at_ms: int) -> int:
     if isinstance(spec, int):
         step = spec * SECOND_MS
         return at_ms // step * step + step
-    return _found(cron.next_run(cron.parse(spec), at_ms + 1))
+    return _or_never(cron.next_run(cron.parse(spec), at_ms + 1))
 
 
 def newest_until(spec: Spec, at_ms: int) -> int:
@@ -159,10 +159,10 @@ def newest_until(spec: Spec, at_ms: int) -> int:
     if isinstance(spec, int):
         step = spec * SECOND_MS
         return at_ms // step * step
-    return _found(cron.last_run(cron.parse(spec), at_ms))
+    return _or_never(cron.last_run(cron.parse(spec), at_ms))
 
 
-def _found(at_ms: int | None) -> int:
+def _or_never(at_ms: int | None) -> int:
     """An instant of a timer that `check_timers` has accepted, which always comes."""
     assert at_ms is not None
     return at_ms

@@ -61,7 +61,7 @@ def check_signals(target: type[Strategy], where: str) -> None:
             if not isinstance(method, types.FunctionType):
                 continue
             method = inspect.unwrap(method)
-            lost = _Lost(target, owner, method).found() if isinstance(method, types.FunctionType) else None
+            lost = _Lost(target, owner, method).first_loss() if isinstance(method, types.FunctionType) else None
             if lost is not None:
                 raise StrategyError(f"{where}: {target.__name__}.{name} {lost}")
 
@@ -91,7 +91,7 @@ class _Lost:
         self._helpers: dict[str, bool] = {}
         self._self = next(iter(method.__code__.co_varnames[: method.__code__.co_argcount]), "")
 
-    def found(self) -> str | None:
+    def first_loss(self) -> str | None:
         """What is thrown away, and the fix; None if nothing is."""
         if self._tree is None:
             return None

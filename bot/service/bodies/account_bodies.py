@@ -84,34 +84,34 @@ def positions(state: State, account: VenueAccount) -> list[Body]:
     return [position(state, account, account.positions[coin]) for coin in sorted(account.positions)]
 
 
-def trade(account: VenueAccount, made: VenueTrade) -> Body:
+def trade(account: VenueAccount, recorded: VenueTrade) -> Body:
     return {
-        "id": made.id,
-        "requestId": made.request_id,
-        "source": made.source,
-        "kind": made.kind,
-        "symbol": made.coin,
-        "side": side_name(made.side),
-        "intent": made.intent,
-        "reduceOnly": made.reduce_only,
-        "size": format_e8(made.size),
-        "avgPx": opt(made.avg_px()),
-        "feeUsd": format_e8(made.fee),
-        "realizedPnlUsd": opt(made.realized),
-        "fillStatus": made.fill_status(),
-        "status": made.status,
-        "venueOid": None if made.oid is None else oid_text(account, made.oid),
-        "idempotencyKey": made.idempotency_key,
-        "seq": made.seq,
-        "market": market_name(made.coin),
-        "filledSize": format_e8(made.filled),
-        "leverage": made.leverage,
-        "guardianId": made.guardian,
-        "reason": made.reason,
-        "ts": made.ts,
-        "updatedAt": made.updated_ms,
-        "marginLostUsd": format_e8(made.margin_lost),
-        "absorbedUsd": format_e8(made.absorbed),
+        "id": recorded.id,
+        "requestId": recorded.request_id,
+        "source": recorded.source,
+        "kind": recorded.kind,
+        "symbol": recorded.coin,
+        "side": side_name(recorded.side),
+        "intent": recorded.intent,
+        "reduceOnly": recorded.reduce_only,
+        "size": format_e8(recorded.size),
+        "avgPx": opt(recorded.avg_px()),
+        "feeUsd": format_e8(recorded.fee),
+        "realizedPnlUsd": opt(recorded.realized),
+        "fillStatus": recorded.fill_status(),
+        "status": recorded.status,
+        "venueOid": None if recorded.oid is None else oid_text(account, recorded.oid),
+        "idempotencyKey": recorded.idempotency_key,
+        "seq": recorded.seq,
+        "market": market_name(recorded.coin),
+        "filledSize": format_e8(recorded.filled),
+        "leverage": recorded.leverage,
+        "guardianId": recorded.guardian,
+        "reason": recorded.reason,
+        "ts": recorded.ts,
+        "updatedAt": recorded.updated_ms,
+        "marginLostUsd": format_e8(recorded.margin_lost),
+        "absorbedUsd": format_e8(recorded.absorbed),
     }
 
 
@@ -238,8 +238,8 @@ def guardians(account: VenueAccount) -> list[Body]:
 # ── Plans ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def warnings(found: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> list[Body]:
-    return [{"code": code, "message": message} for code, message in found]
+def warnings(noted: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> list[Body]:
+    return [{"code": code, "message": message} for code, message in noted]
 
 
 def plan(preview: OrderPreview) -> Body:
@@ -270,44 +270,44 @@ def plan(preview: OrderPreview) -> Body:
     }
 
 
-def suggestion(found: Suggestion) -> Body:
-    market = market_name(found.coin)
+def suggestion(suggested: Suggestion) -> Body:
+    market = market_name(suggested.coin)
     request: Body | None = None
-    if found.feasible and found.size is not None:
-        size = format_e8(found.size)
-        if found.intent == "close":
+    if suggested.feasible and suggested.size is not None:
+        size = format_e8(suggested.size)
+        if suggested.intent == "close":
             path = f"/v1/positions/{market}/close"
-            request = {"method": "POST", "path": path, "body": {"size": size, "slippageBps": found.bound_bps}}
+            request = {"method": "POST", "path": path, "body": {"size": size, "slippageBps": suggested.bound_bps}}
         else:
             body = {
                 "market": market,
-                "side": side_name(found.side),
+                "side": side_name(suggested.side),
                 "size": size,
-                "leverage": found.leverage,
-                "maxSlippageBps": found.bound_bps,
+                "leverage": suggested.leverage,
+                "maxSlippageBps": suggested.bound_bps,
             }
-            if found.changes_leverage:
+            if suggested.changes_leverage:
                 body["acknowledgeLeverageChange"] = True
             request = {"method": "POST", "path": "/v1/orders", "body": body}
     return {
-        "coin": found.coin,
+        "coin": suggested.coin,
         "market": market,
-        "intent": found.intent,
-        "side": side_name(found.side),
-        "feasible": found.feasible,
+        "intent": suggested.intent,
+        "side": side_name(suggested.side),
+        "feasible": suggested.feasible,
         "request": request,
-        "size": opt(found.size),
-        "notionalUsd": opt(found.notional),
-        "leverage": found.leverage,
-        "midPx": format_e8(found.mid),
-        "estPx": opt(found.est_px),
-        "slippageBps": num(found.slippage_bps),
-        "feeUsd": opt(found.fee),
-        "marginUsd": opt(found.margin),
-        "minSize": format_e8(found.min_size),
-        "minNotionalUsd": format_e8(found.min_notional),
-        "maxSize": format_e8(max(0, found.max_size)),
-        "warnings": warnings(found.warnings),
+        "size": opt(suggested.size),
+        "notionalUsd": opt(suggested.notional),
+        "leverage": suggested.leverage,
+        "midPx": format_e8(suggested.mid),
+        "estPx": opt(suggested.est_px),
+        "slippageBps": num(suggested.slippage_bps),
+        "feeUsd": opt(suggested.fee),
+        "marginUsd": opt(suggested.margin),
+        "minSize": format_e8(suggested.min_size),
+        "minNotionalUsd": format_e8(suggested.min_notional),
+        "maxSize": format_e8(max(0, suggested.max_size)),
+        "warnings": warnings(suggested.warnings),
     }
 
 

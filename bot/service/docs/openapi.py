@@ -400,12 +400,12 @@ class _Schemas:
     """Collects the schemas of the models that the description uses."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Json] = {}
+        self._schemas: dict[str, Json] = {}
 
     def ref(self, model: type[BaseModel]) -> Json:
         """A reference to a model's schema. Adds the schema to the components."""
         name = schema_name(model.__name__)
-        if name not in self._found:
+        if name not in self._schemas:
             self._take(name, self.inline(model))
         return {"$ref": REF.format(model=name)}
 
@@ -423,22 +423,22 @@ class _Schemas:
         return inlined
 
     def _take(self, name: str, schema: Json) -> None:
-        if name in self._found:
+        if name in self._schemas:
             return
-        self._found[name] = schema
+        self._schemas[name] = schema
         if name == "Event":
             data = list(dict.fromkeys(DATA_OF.values()))
             schema["properties"]["data"] = {"anyOf": [self.ref(model) for model in data]}
 
     def finished(self) -> dict[str, Json]:
         models = _models(Request) | _models(Resource)
-        for name, schema in self._found.items():
+        for name, schema in self._schemas.items():
             model = models.get(name)
             if model is not None and issubclass(model, Request):
                 _describe_request(model, schema)
             elif model is not None:
                 _describe_resource(model, schema)
-        return {name: _without_const(schema) for name, schema in sorted(self._found.items())}
+        return {name: _without_const(schema) for name, schema in sorted(self._schemas.items())}
 
 
 def _without_const(part: Any) -> Any:

@@ -34,27 +34,27 @@ class Documents:
     def __init__(self, rules: list[Operation[Any]], operations: Operations) -> None:
         self._rules = rules
         self._operations = operations
-        self._made: dict[str, Any] = {}
+        self._written: dict[str, Any] = {}
 
     def openapi(self) -> dict[str, Any]:
-        document = self._made.get("openapi")
+        document = self._written.get("openapi")
         if document is None:
-            document = self._made["openapi"] = description(self._rules, self._operations.base_url)
+            document = self._written["openapi"] = description(self._rules, self._operations.base_url)
         assert isinstance(document, dict)
         return document
 
     def openapi_bytes(self) -> bytes:
-        written = self._made.get("bytes")
+        written = self._written.get("bytes")
         if written is None:
-            written = self._made["bytes"] = dumps(self.openapi())
+            written = self._written["bytes"] = dumps(self.openapi())
         assert isinstance(written, bytes)
         return written
 
     def page(self, name: str) -> str:
-        written = self._made.get(name)
+        written = self._written.get(name)
         if written is None:
             write = {"docs": docs_page, "errors": errors_page, "models": models_page}[name]
-            written = self._made[name] = write(self.openapi())
+            written = self._written[name] = write(self.openapi())
         assert isinstance(written, str)
         return written
 

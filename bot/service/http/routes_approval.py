@@ -95,9 +95,9 @@ class ApprovalPage:
             name = http.cookies.get(COOKIE, "")
             visit = self._visit(name)
             form = await _form(http)
-            if not hmac.compare_digest(visit.csrf.encode(), _one(form, "csrf").encode()):
+            if not hmac.compare_digest(visit.csrf.encode(), _field(form, "csrf").encode()):
                 raise _Denied("This form has expired.")
-            step = self._steps.get(_one(form, "step"))
+            step = self._steps.get(_field(form, "step"))
             if step is None:
                 raise _Denied("This form has no such button.")
         except _Denied as denied:
@@ -131,7 +131,7 @@ class ApprovalPage:
 
     def _code(self, visit: Visit, form: Form, context: Context) -> str:
         visit.device, visit.phone, visit.owner = None, None, None
-        typed = _one(form, "userCode")
+        typed = _field(form, "userCode")
         grant = self._operations.find_device(typed, context.ip)
         letters = "".join(letter for letter in typed.upper() if letter.isalpha())
         visit.device, visit.user_code = grant.device, f"{letters[:4]}-{letters[4:8]}"
@@ -139,8 +139,8 @@ class ApprovalPage:
 
     def _phone(self, visit: Visit, form: Form, context: Context) -> str:
         self._waiting(visit)
-        body = {"phoneNumber": _one(form, "phoneNumber")}
-        if country := _one(form, "country").strip():
+        body = {"phoneNumber": _field(form, "phoneNumber")}
+        if country := _field(form, "country").strip():
             body["country"] = country
         request = OtpRequest.from_wire(body)
         code = self._operations.new_code(request, context)
@@ -151,7 +151,7 @@ class ApprovalPage:
         self._waiting(visit)
         if visit.phone is None:
             raise OperationRefused(invalid("phoneNumber", "must be given first"))
-        request = VerifyRequest.from_wire({"phoneNumber": visit.phone, "code": _one(form, "otp").strip()})
+        request = VerifyRequest.from_wire({"phoneNumber": visit.phone, "code": _field(form, "otp").strip()})
         signed = self._operations.judge_code(request, context, None)
         visit.owner = Principal(signed.account.id, None, frozenset(OWNER_SCOPES), owner=True)
         return self._decision(visit)
@@ -159,7 +159,7 @@ class ApprovalPage:
     def _key(self, visit: Visit, form: Form, context: Context) -> str:
         self._waiting(visit)
         machine = self._operations.machine
-        principal = authenticate(machine.state, f"Bearer {_one(form, 'apiKey').strip()}", machine.catch_up())
+        principal = authenticate(machine.state, f"Bearer {_field(form, 'apiKey').strip()}", machine.catch_up())
         if isinstance(principal, Refusal):
             raise OperationRefused(principal)
         if not principal.owner:
@@ -174,7 +174,7 @@ class ApprovalPage:
         scopes = tuple(scope for scope, _ in approval_page.SCOPES if scope in form.get("scope", []))
         if not scopes or len(scopes) != len(form.get("scope", [])):
             raise OperationRefused(invalid("scope", "must be one or more of the offered scopes"))
-        name = "".join(letter for letter in _one(form, "name").strip() if letter.isprintable())[:64] or NAME_DEFAULT
+        name = "".join(letter for letter in _field(form, "name").strip() if letter.isprintable())[:64] or NAME_DEFAULT
         self._operations.decide_device(owner, device, name, scopes, yes=True)
         visit.device = None
         return approval_page.done(
@@ -211,7 +211,7 @@ class ApprovalPage:
             user_code=visit.user_code,
             origin=grant.origin,
             agent=grant.agent,
-            name=NAME_DEFAULT if form is None else _one(form, "name")[:64],
+            name=NAME_DEFAULT if form is None else _field(form, "name")[:64],
             offered=[scope for scope, _ in approval_page.SCOPES if covers(tuple(owner.scopes), scope)],
             chosen=["read"] if form is None else form.get("scope", []),
             caps=caps,
@@ -221,10 +221,10 @@ class ApprovalPage:
     def _again(self, visit: Visit, problem: str, form: Form) -> str:
         """The same form again, with the reason for the refusal."""
         if visit.device is None:
-            return approval_page.enter_code(visit.csrf, _one(form, "userCode"), problem)
+            return approval_page.enter_code(visit.csrf, _field(form, "userCode"), problem)
         if visit.owner is not None:
             return self._decision(visit, problem, form)
-        if visit.phone is not None and _one(form, "step") == "otp":
+        if visit.phone is not None and _field(form, "step") == "otp":
             return approval_page.enter_otp(visit.csrf, visit.phone, None, problem)
         return approval_page.sign_in(visit.csrf, problem)
 
@@ -289,7 +289,7 @@ class ApprovalPage:
         return answer
 
 
-def _one(form: Form, name: str) -> str:
+def _field(form: Form, name: str) -> str:
     values = form.get(name, [])
     return values[0] if len(values) == 1 else ""
 

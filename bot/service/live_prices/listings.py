@@ -141,13 +141,13 @@ async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int
     return prices
 
 
-def _listing(one: MappedCoin, px: int) -> Listing:
+def _listing(mapped: MappedCoin, px: int) -> Listing:
     """The catalogue's market at the source's price, with the source's fees, grids, minimum and leverage."""
-    listing = listing_at(CATALOGUE[one.coin], px)
+    listing = listing_at(CATALOGUE[mapped.coin], px)
     # Openings are refused while the source is silent.
     spec = replace(listing.spec, strict_hours=True, hours=None)
-    if one.instrument is not None:
-        spec = _with_rules(spec, one.instrument)
+    if mapped.instrument is not None:
+        spec = _with_rules(spec, mapped.instrument)
     lot = spec.lot
     return replace(listing, spec=replace(spec, level_size=max(lot, spec.level_size // lot * lot)))
 

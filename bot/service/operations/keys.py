@@ -58,11 +58,11 @@ class KeyOperations(AccountOperations):
         if parent is not None:
             self.check_width(parent, key)
 
-        def answer_body(made: VenueKey, now: int) -> Any:
-            return {**account_bodies.key(made, None), "apiKey": minted.secret}
+        def answer_body(key: VenueKey, now: int) -> Any:
+            return {**account_bodies.key(key, None), "apiKey": minted.secret}
 
-        def replay(made: VenueKey, now: int) -> Any:
-            return {**account_bodies.key(made, None), "apiKey": None}
+        def replay(key: VenueKey, now: int) -> Any:
+            return {**account_bodies.key(key, None), "apiKey": None}
 
         def command(now: int) -> Command | Refusal:
             return expired(context, now) or refuse_past(key.expires_ms, now) or CreateKey(key)

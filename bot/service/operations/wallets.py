@@ -221,12 +221,12 @@ class WalletOperations(OperationExecutor):
         return known.total
 
 
-def public_trade(account: VenueAccount, made: VenueTrade) -> dict[str, Any]:
+def public_trade(account: VenueAccount, trade: VenueTrade) -> dict[str, Any]:
     """The public fields of a trade. A partly filled trade is shown as if its filled part were the whole."""
-    seen = account_bodies.trade(account, made) | HIDDEN_OF_TRADE
-    return (
-        seen if made.status != "open" else seen | {"size": seen["filledSize"], "fillStatus": "filled", "status": "done"}
-    )
+    seen = account_bodies.trade(account, trade) | HIDDEN_OF_TRADE
+    if trade.status == "open":
+        seen |= {"size": seen["filledSize"], "fillStatus": "filled", "status": "done"}
+    return seen
 
 
 def public_positions(state: State, account: VenueAccount | None) -> list[dict[str, Any]]:

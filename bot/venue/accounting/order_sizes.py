@@ -105,13 +105,13 @@ def bps_from_mid(market: VenueMarket, px: int, mid: int) -> int:
     return abs(px - mid) * BPS * E8 // (outcome.PAYOUT if market.spec.margin_mode == "full" else mid)
 
 
-def shallow_text(market: VenueMarket, buy: int, bps: int, found: int, wanted: int) -> str:
+def shallow_text(market: VenueMarket, buy: int, bps: int, available: int, wanted: int) -> str:
     """Why a taker found less than it wanted. A tick that is larger than the slippage is the cause if nothing was
     found.
     """
-    text = f"the book holds {text_of(found)} of {text_of(wanted)} within {bps} bps"
+    text = f"the book holds {text_of(available)} of {text_of(wanted)} within {bps} bps"
     tick, best = market.tick(market.mid), level_px(market, market.mid, buy, 0)
-    if found or market.spec.margin_mode == "full" or tick * BPS <= market.mid * bps:
+    if available or market.spec.margin_mode == "full" or tick * BPS <= market.mid * bps:
         return text
     share = tick * 10_000 // market.mid
     coarse = f"the tick of {text_of(tick)} is {share / 100:g} % of the price"

@@ -43,7 +43,7 @@ def liquidate(state: State, account: VenueAccount, position: VenuePosition, ref_
     """
     market = state.markets[position.coin]
     _cancel_resting(state, account, position)
-    _one(state, account, market, position, ref_px)
+    _liquidate(state, account, market, position, ref_px)
     while not position.isolated and (others := [p for p in account.positions.values() if not p.isolated]):
         equity, need = standing(state, account, others[0])
         if equity >= need or any(p.liquidation_cooldown_ms == state.now_ms + COOLDOWN_MS for p in others):
@@ -51,10 +51,10 @@ def liquidate(state: State, account: VenueAccount, position: VenuePosition, ref_
             return
         worst = max(others, key=lambda p: ledger.maintenance(m := state.markets[p.coin], m.mark * p.size // E8))
         market = state.markets[worst.coin]
-        _one(state, account, market, worst, market.mark)
+        _liquidate(state, account, market, worst, market.mark)
 
 
-def _one(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition, ref_px: int) -> None:
+def _liquidate(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition, ref_px: int) -> None:
     equity, need = standing(state, account, position)
     size = position.size
     notional = ref_px * size // E8
