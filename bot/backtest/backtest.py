@@ -23,6 +23,7 @@ from bot.backtest.engine.memory_journal import MemoryJournal, OrderFailure, Orde
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import Progress
 from bot.backtest.engine.simulated_exchange import ADDRESS, EVENTS_SHOWN, SimulatedExchange
+from bot.backtest.results.excursions import record_extremes
 from bot.backtest.results.layout import BY_GUARDIAN, COLUMNS
 from bot.backtest.results.package_versions import packages_of
 from bot.backtest.results.run_writer import Result, result_of
@@ -145,6 +146,7 @@ class Backtest:
             stats = session.run(spill)
             if memory is None:
                 self._read_failures(failures)
+                record_extremes(self.journal, session.timeline.readers, self.options.path)
             stats.orders = failures.refusals.total() + self._intents(memory)
             books = {} if session.kernel is None else session.kernel.account.attribution.rows
             return result_of(exchange, ledger, stats, session.timeline, self.options, failures, books, session.specs)

@@ -23,7 +23,7 @@ from bot.dashboard.documents import PageFiles
 from bot.dashboard.open_pages import CHART, PageUpdates
 from bot.dashboard.page_models import PAGES, Data, NoSuchPage, PageSources, PageSpec
 from bot.dashboard.pages import frame
-from bot.dashboard.pages.trades import CSV_COLUMNS, csv_rows
+from bot.dashboard.pages.trades import csv_rows
 from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
 from bot.dashboard.sign_in import COOKIE_S, DashboardSignIn
 from bot.dashboard.values.identity import Moved
@@ -31,6 +31,7 @@ from bot.dashboard.values.reading import Reading
 from bot.errors import BotError
 from bot.logs import log
 from bot.plain_text import csv_text
+from bot.runtime.journal.round_trips import COLUMNS
 
 REPORT_POLICY: Final = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -159,7 +160,7 @@ class Dashboard:
         if isinstance(values, NoSuchPage):
             return refused(404, str(values))
         headers = {"content-disposition": 'attachment; filename="trades.csv"'}
-        return Response(csv_text(csv_rows(values["csv_rows"]), CSV_COLUMNS), media_type="text/csv", headers=headers)
+        return Response(csv_text(csv_rows(values["csv_rows"]), COLUMNS), media_type="text/csv", headers=headers)
 
     async def _chart(self, page: PageSpec, request: Request) -> Response:
         values = await self._values(page, dict(request.query_params) | request.path_params)

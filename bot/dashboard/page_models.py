@@ -419,6 +419,7 @@ async def trades_values(sources: PageSources, query: Query) -> Data:
 
     def of_journal(db: sqlite3.Connection) -> list[trades.ClosedTrade]:
         trips = round_trips.trips(queries.all_events(db, round_trips.TYPES_WITH_STOPS))
+        trips = round_trips.with_extremes(trips, queries.trade_extremes(db))
         return trades.closed(trips, lambda keys: queries.strategies_of(db, keys))
 
     closed = await sources.daemon.journal(of_journal)

@@ -19,6 +19,7 @@ from bot.runtime.control_plane import reporting
 from bot.runtime.control_plane.alarm_watch import AlarmWatch
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.daemon_access import DaemonAccess
+from bot.runtime.control_plane.excursion_watch import ExcursionWatch
 from bot.runtime.control_plane.price_watch import PriceWatch
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal.failover import disk_hint
@@ -192,6 +193,8 @@ class Supervisor:
                     wakeup = listen(self.client, self._cursor, self.scheduler.wake, knows=self._is_known)
                     tasks.append(asyncio.create_task(wakeup, name="stream-wakeup"))
                     tasks.append(asyncio.create_task(self.prices.run(), name="price-watch"))
+                    excursions = ExcursionWatch(self.client, self.journal)
+                    tasks.append(asyncio.create_task(excursions.run(), name="excursion-watch"))
                 await self.passes.run(self._reload_after_hangup, self.access.mailbox.do_next)
         except TimeoutError:
             if not limit.expired():

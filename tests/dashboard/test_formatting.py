@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +47,20 @@ def test_a_value_is_shown_as(function: Any, value: Any, text: str) -> None:
 @pytest.mark.parametrize(("value", "word"), [(1, "up"), (-1, "down"), (0, "flat"), (None, "flat")])
 def test_a_figure_has_a_direction_beside_its_colour(value: Any, word: str) -> None:
     assert formatting.direction(value) == word
+
+
+# What has no better or worse: the side of a position, an order, a fill or a book, and a kind of event.
+NEUTRAL = ("long", "short", "bought", "sold", "asks", "bids", "buy", "sell", "trigger", "fill", "liquidation", "side")
+SHEETS = ("bot/dashboard/static/dashboard.css", "bot/backtest/report/charts.css", "bot/backtest/report/page.css")
+
+
+@pytest.mark.parametrize("sheet", [*SHEETS, "bot/service/docs/html.py", "bot/research/sweep_page.py"])
+def test_no_side_and_no_kind_has_the_colour_of_better_or_worse(sheet: str) -> None:
+    """Only the tone of a figure has one, and a level that the price has reached."""
+    text = (Path(__file__).parents[2] / sheet).read_text()
+    for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", text):
+        if re.search(r"var\(--(up|down)\)", body):
+            classes = set(re.findall(r"\.([a-z]+)", selectors))
+            assert classes.isdisjoint(
+                {*NEUTRAL} - ({"liquidation"} if "level" in classes or "tag" in classes else set())
+            )

@@ -16,7 +16,7 @@ import pytest
 from bot.dashboard.pages import overview, trades
 from bot.plain_text import csv_text
 from bot.runtime.journal import queries, round_trips
-from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, trips
+from bot.runtime.journal.round_trips import COLUMNS, TYPES_WITH_STOPS, trips
 from tests.dashboard.builders import Browser, Daemon, position, snapshot, status, strategy
 from tests.faulty_port import FaultyPort
 from tests.html_tables import tables_of
@@ -97,7 +97,23 @@ def test_each_figure_is_the_one_of_the_events() -> None:
 def test_r_is_over_the_first_stop_and_a_trade_without_one_has_none() -> None:
     assert [trade.trip.r_multiple for trade in closed()] == [r for *_, r in nets()]
     assert all(trip.stop_px is None for trip in trips(e for e in events() if e["type"] != "order"))
-    assert "order" not in round_trips.TYPES, "bot trades reads no orders"
+    assert "order" not in round_trips.TYPES, "the value curve reads no orders"
+
+
+def test_the_excursions_are_those_of_the_recorded_extremes() -> None:
+    events_, known = [event | {"id": f"evt_{n}"} for n, event in enumerate(events())], {}
+    for event in events_:
+        if event["subtype"] == "exit":
+            known[event["id"]] = ("30", "130")
+    shown = trades.closed(round_trips.with_extremes(trips(events_), known), lambda keys: keys[:1])
+    heads = [column.head for column in trades.TRADES]
+    for trade, (_, side, _, entry, _, _, _, _, stop, _, _) in zip(shown, ROUND_TRIPS, strict=True):
+        cells = [text for text, _ in trades.row(trade)["cells"]]
+        against, toward = (entry - 30, 130 - entry) if side == "long" else (130 - entry, entry - 30)
+        risk = None if stop is None else abs(entry - stop)
+        expected = ["–", "–"] if risk is None else [f"−{against / risk:.2f} R", f"+{toward / risk:.2f} R"]
+        assert [cells[heads.index("MAE")], cells[heads.index("MFE")]] == expected
+        assert {tone for text, tone in trades.row(trade)["cells"] if text in expected} == {"flat"}
 
 
 def test_the_calendar_has_each_day_under_its_weekday_and_the_sum_of_each_week() -> None:
@@ -133,10 +149,10 @@ def test_the_filters_leave_the_trades_that_the_csv_has() -> None:
     assert len(trades.chosen(every, blank | {"day": "2026-12-07"}, now_ms)) == 1
     with pytest.raises(ValueError, match="isoformat"):
         trades.chosen(every, blank | {"day": "soon"}, now_ms)
-    rows = list(csv.DictReader(io.StringIO(csv_text(trades.csv_rows(mine), trades.CSV_COLUMNS))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(trades.csv_rows(mine), COLUMNS))))
     assert [Decimal(row["net_usd"]) for row in rows] == [trade.net for trade in mine]
     assert [row["first_stop_px"] for row in rows] == ["98", ""]
-    evil = csv_text([dict.fromkeys(trades.CSV_COLUMNS, "=1+1")], trades.CSV_COLUMNS)
+    evil = csv_text([dict.fromkeys(COLUMNS, "=1+1")], COLUMNS)
     assert ",=1" not in evil
 
 
@@ -166,6 +182,10 @@ async def test_the_page_lists_the_trades_of_the_journal_with_their_sources(tmp_p
     rows = next(rows for rows in tables_of(page) if rows[0][0] == "Market" and "R" in rows[0])
     assert len(rows) == len(known) + 1
     assert {row[2] for row in rows[1:]} == {"trend"}
+    heads = rows[0]
+    for name in ("MAE", "MFE"):
+        assert {row[heads.index(name)] for row in rows[1:]} == {"not known"}, "nobody has recorded the extremes"
+    assert all(float(row[heads.index("First stop")].replace(",", "")) > 0 for row in rows[1:])
     sources = next(rows for rows in tables_of(page) if "Win rate" in rows[0])
     assert [row[1] for row in sources[1:]][:2] == ["trend", "BTC"]
     table = await browser.get("/data/trades.csv?strategy=trend")

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from bot.backtest.results.run_reader import StoredTrade
 from bot.backtest.results.statistics import exposure, mean
 from bot.clock import datetime_of
+from bot.runtime.model import excursions
+from bot.runtime.model.excursions import Excursion
 from bot.runtime.model.positions import unit_px
 
 HOURS: Final = tuple(f"{hour:02d}" for hour in range(24))
@@ -48,32 +50,16 @@ def return_pct(trade: StoredTrade) -> float | None:
     return 100 * trade.pnl_usd / notional if notional else None
 
 
-class Excursion(NamedTuple):
-    """How far the price went against a trade and for it, both zero or more: in percent of `entry_cost`, and in R."""
-
-    adverse_pct: float
-    favorable_pct: float
-    adverse_r: float | None
-    favorable_r: float | None
-
-
 def excursion(trade: StoredTrade) -> Excursion | None:
-    """Maximum adverse and maximum favorable excursion, MAE and MFE (Sweeney, Maximum Adverse Excursion, 1997).
-
-    For a long trade MAE = entry price - lowest price and MFE = highest price - entry price; for a short trade the other
-    way round. 1 R is the distance of the first stop from the average entry price. Costs are not part of it. None if the
-    run has not stored the extremes.
-    """
-    cost = entry_cost(trade)
-    if trade.low_px is None or trade.high_px is None or cost <= 0:
-        return None
-    down, up = max(0.0, trade.entry_px - trade.low_px), max(0.0, trade.high_px - trade.entry_px)
-    adverse, favorable = (down, up) if trade.side == "long" else (up, down)
-    risk = 0.0
-    if trade.stop_px is not None:
-        risk = trade.entry_px - trade.stop_px if trade.side == "long" else trade.stop_px - trade.entry_px
-    in_r = (adverse / risk, favorable / risk) if risk > 0 else (None, None)
-    return Excursion(100 * adverse / cost, 100 * favorable / cost, *in_r)
+    """MAE and MFE of a stored trade. None if the run has not stored the extremes."""
+    return excursions.excursion(
+        trade.market,
+        trade.side,
+        entry_px=trade.entry_px,
+        low_px=trade.low_px,
+        high_px=trade.high_px,
+        stop_px=trade.stop_px,
+    )
 
 
 class TradeGroup(NamedTuple):

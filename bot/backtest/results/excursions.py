@@ -1,6 +1,7 @@
 """The lowest and the highest price of a market while a trade was open, from the candles and their path.
 
-Computed after the run.
+Computed after the run. The rule is that of the daemon (`bot.runtime.model.excursions`); here the path within a bar is
+known too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bot.backtest.engine.candle_readers import CandleReader
 from bot.backtest.results.trade_ledger import RoundTrip
+from bot.runtime.journal.excursion_log import TradeExtremes, own_prices
+from bot.runtime.journal.journal import Journal
+from bot.runtime.model.excursions import extremes
 from bot.venue.model.numbers import E8
 
 
@@ -27,7 +31,22 @@ def extremes_of(readers: Sequence[CandleReader], trips: Iterable[RoundTrip], pat
         reader = by_coin[trip.coin]
         until_ms = trip.exit_ms or (reader.ts[reader.at - 1] + reader.step_ms if reader.at else 0)
         prices += _seen(reader, trip.entry_ms, until_ms, path)
-        yield min(prices), max(prices)
+        yield extremes(prices)
+
+
+def record_extremes(journal: Journal, readers: Sequence[CandleReader], path: str) -> None:
+    """Write the extremes of each closed trade into a journal on disk, as a daemon does."""
+    by_coin = {reader.coin: reader for reader in readers}
+    table = TradeExtremes(journal)
+    while closed_trips := table.unrecorded():
+        for closed in closed_trips:
+            trip = closed.trip
+            if trip is None or trip.opened_ms is None or trip.closed_ms is None:
+                table.done(closed)
+                continue
+            reader = by_coin[trip.market]
+            seen = (px / E8 for px in _seen(reader, trip.opened_ms, trip.closed_ms, path))
+            table.write(closed, *extremes([*own_prices(trip), *seen]), reader.step_ms)
 
 
 def _seen(reader: CandleReader, from_ms: int, until_ms: int, path: str) -> Iterator[int]:

@@ -14,7 +14,8 @@ from bot.cli.common.daemon_client import NotRunning, Silent, find, where
 from bot.cli.common.formatting import print_table
 from bot.cli.common.shared_options import json_option
 from bot.errors import Exit
-from bot.number_text import signed_usd
+from bot.figures import NOT_KNOWN
+from bot.number_text import MISSING, multiple, signed_usd
 from bot.words import did_you_mean, many, meant_market
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ COLUMNS: Final = (
     "size",
     "entry_px",
     "exit_px",
+    "first_stop",
+    "mae",
+    "mfe",
     "net_usd",
     "exit",
     "strategy",
@@ -40,6 +44,7 @@ Examples:
 
 \b
 A trade lasts from no position to no position in one market; open trades come last. net_usd is after fees and funding.
+mae and mfe: how far the price went against the trade and for it, in R of the first stop.
 All of them, exact, for other programs: bot export trades. The story of one trade: bot explain TRADE.
 """
 
@@ -64,7 +69,7 @@ def trades(
     if as_json:
         click.echo(json.dumps({"trades": shown, "of": len(rows)}))
         return int(Exit.DONE)
-    print_table([{**row, "exit": _ending(row)} for row in shown], COLUMNS, empty="no trade yet")
+    print_table([row | _texts(row) for row in shown], COLUMNS, empty="no trade yet")
     if rows:
         click.echo(_summary(rows, len(shown)))
     return int(Exit.DONE)
@@ -88,7 +93,7 @@ def trade_rows(place: Place) -> list[dict[str, Any]]:
     If the journal may lack trades, a line on standard error says why.
     """
     from bot.runtime.journal import queries
-    from bot.runtime.journal.round_trips import TYPES, trips
+    from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, trips, with_extremes
 
     try:
         fault = place.ask("GET", "/status").get("degraded", {}).get("journal")
@@ -97,7 +102,9 @@ def trade_rows(place: Place) -> list[dict[str, Any]]:
     except (NotRunning, Silent) as error:
         click.echo(f"{error}; what follows is from its journal", err=True)
     with queries.opened(place.folder) as db:
-        return [trip.row(lambda keys: queries.strategies_of(db, keys)) for trip in trips(queries.all_events(db, TYPES))]
+        events = queries.all_events(db, TYPES_WITH_STOPS)
+        known = with_extremes(trips(events), queries.trade_extremes(db))
+        return [trip.row(lambda keys: queries.strategies_of(db, keys)) for trip in known]
 
 
 def _only(rows: Sequence[dict[str, Any]], column: str, wanted: str, given: str) -> list[dict[str, Any]]:
@@ -109,6 +116,22 @@ def _only(rows: Sequence[dict[str, Any]], column: str, wanted: str, given: str) 
         hint = f"; did you mean {near}?" if near is not None else did_you_mean(given, known) or there_are
         raise click.UsageError(f"--{column} {given}: no trade of it{hint}")
     return [row for row in rows if wanted in (row[column] or "").split("+")]
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """What the table says in words: the first stop, the excursions in R, and the exit."""
+    stop, extreme = row["first_stop_px"], row["low_px"]
+    unknown = MISSING if row["status"] == "open" else NOT_KNOWN
+
+    def excursion(ratio: str | None) -> str:
+        return unknown if extreme is None else multiple(None if ratio is None else Decimal(ratio))
+
+    return {
+        "exit": _ending(row),
+        "first_stop": MISSING if stop is None else stop,
+        "mae": excursion(row["mae_r"]),
+        "mfe": excursion(row["mfe_r"]),
+    }
 
 
 def _ending(row: Mapping[str, str]) -> str:

@@ -85,7 +85,6 @@ class Listed:
     coin: str
     mark: str
     change: str
-    direction: str
     has_position: bool
     strategies: str
 
@@ -107,7 +106,6 @@ def listed(snapshot: DaemonSnapshot, markets: Sequence[Market]) -> TableRows[Lis
             coin,
             formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px),
             formatting.pct(change),
-            formatting.direction(change),
             coin in held,
             ", ".join(users.get(coin, ())),
         )

@@ -19,11 +19,10 @@ from bot.backtest.report.trade_statistics import R_WIDTH, bins, exit_text, sourc
 from bot.clock import DAY_MS, datetime_of
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import Drawing
-from bot.figures import Column, Figure
+from bot.figures import NOT_KNOWN, Column, Figure
 from bot.number_text import signed_usd
-from bot.runtime.journal.round_trips import COLUMNS, Owners, Trip
+from bot.runtime.journal.round_trips import Owners, Trip
 
-CSV_COLUMNS: Final = (*COLUMNS, "first_stop_px", "r_multiple")
 RANGES: Final = {"today": 0, "7d": 7, "30d": 30, "all": None}
 FILTERS: Final = ("strategy", "market", "side", "exit")
 # Lines of single strategies beside the sum of all, each with its class in the style sheet.
@@ -39,6 +38,9 @@ TRADES: Final = (
     Column("Entry", "px", phone="drop"),
     Column("Exit", "px", phone="drop"),
     Column("Exit by", "words"),
+    Column("First stop", "px", phone="drop"),
+    Column("MAE", "r"),
+    Column("MFE", "r"),
     Column("Costs", "cost", phone="drop"),
     Column("Result", "gain", "higher", "USD"),
     Column("R", "r", "higher"),
@@ -265,7 +267,7 @@ def multiples_chart(trades: Sequence[ClosedTrade]) -> Drawing:
 def row(trade: ClosedTrade) -> dict[str, Any]:
     """A row of the list: `cells` under TRADES, without the last, and the id of the chain."""
     trip = trade.trip
-    values = trip.row(lambda _keys: [])
+    values, far = trip.row(lambda _keys: []), trip.excursion
     held = None if trip.opened_ms is None else (trade.closed_ms - trip.opened_ms) / 1000
     cells = (
         trade.market,
@@ -278,22 +280,21 @@ def row(trade: ClosedTrade) -> dict[str, Any]:
         values["entry_px"],
         values["exit_px"],
         trade.exit,
+        trip.stop_px,
+        None if far is None or far.adverse_r is None else -far.adverse_r,
+        None if far is None else far.favorable_r,
         trip.fees_usd - trip.funding_usd,
         trade.net,
         trip.r_multiple,
     )
-    shown = [(column.shown(value), column.tone(value)) for column, value in zip(TRADES, cells, strict=False)]
+    known = {"MAE": far is not None, "MFE": far is not None}
+    shown = [
+        (column.shown(value) if known.get(column.head, True) else NOT_KNOWN, column.tone(value))
+        for column, value in zip(TRADES, cells, strict=False)
+    ]
     return {"cells": shown, "chain": trip.exit_trade_id or trip.entry_trade_id or ""}
 
 
 def csv_rows(trades: Iterable[ClosedTrade]) -> list[dict[str, Any]]:
-    """Raw values for a file: those of `bot trades`, the first stop and R."""
-    return [
-        trade.trip.row(lambda _keys: [])
-        | {
-            "strategy": trade.strategy,
-            "first_stop_px": trade.trip.stop_px,
-            "r_multiple": None if trade.r_multiple is None else f"{trade.r_multiple:.4f}",
-        }
-        for trade in trades
-    ]
+    """Raw values for a file: those of `bot export trades`."""
+    return [trade.trip.row(lambda _keys: []) | {"strategy": trade.strategy} for trade in trades]

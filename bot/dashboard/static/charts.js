@@ -68,7 +68,7 @@
       limit: { color: colour("accent"), lineStyle: lineStyle.LargeDashed },
     })[kind];
     const draw = (fresh) => {
-      markers.setMarkers(fresh.fills.map((one) => ({ time: one.time, position: one.side === "bought" ? "belowBar" : "aboveBar", shape: one.side === "bought" ? "arrowUp" : "arrowDown", color: colour(one.side === "bought" ? "up" : "down"), size: 1 })));
+      markers.setMarkers(fresh.fills.map((one) => ({ time: one.time, position: one.side === "bought" ? "belowBar" : "aboveBar", shape: one.side === "bought" ? "arrowUp" : "arrowDown", color: colour(one.side === "bought" ? "accent" : "violet"), size: 1 })));
       const wanted = new Map();
       for (const one of fresh.lines) wanted.set(wanted.has(one.kind) ? one.text : one.kind, one);
       for (const [name, line] of lines) if (!wanted.has(name)) { candles.removePriceLine(line); lines.delete(name); }

@@ -270,6 +270,13 @@ def all_events(db: sqlite3.Connection, types: Sequence[str]) -> Iterator[Row]:
         yield json.loads(row["payload"]) | {"epoch": row["epoch"]}
 
 
+def trade_extremes(db: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+    """The lowest and the highest price of closed trades, by the event that closed each; empty in an older journal."""
+    if not has_table(db, "trade_extremes"):
+        return {}
+    return {row["event_id"]: (row["low_px"], row["high_px"]) for row in rows(db, "SELECT * FROM trade_extremes")}
+
+
 def newest_events(db: sqlite3.Connection, *, epoch: int | None, limit: int) -> list[Row]:
     """The newest events of an epoch, oldest first."""
     sql = "SELECT payload FROM events WHERE epoch=? ORDER BY seq DESC LIMIT ?"

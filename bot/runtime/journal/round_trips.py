@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from bot.clock import iso
 from bot.money import format_decimal
+from bot.runtime.model.excursions import Excursion, excursion
 
 # The rounding of an average price. The sums are exact.
 PX_PLACES: Final = Decimal("0.00000001")
@@ -49,6 +50,12 @@ COLUMNS: Final = (
     "entry_trade_id",
     "exit_trade_id",
     "complete",
+    "first_stop_px",
+    "r_multiple",
+    "low_px",
+    "high_px",
+    "mae_r",
+    "mfe_r",
 )
 
 
@@ -82,6 +89,20 @@ class Trip:
     stop_px: Decimal | None = None
     stop_trade_id: str | None = None
     risk_usd: Decimal = Decimal(0)
+    # the event that closed the trade
+    closed_by: str | None = None
+    # The lowest and the highest price while the trade was open. None: the journal has not recorded them.
+    low_px: Decimal | None = None
+    high_px: Decimal | None = None
+
+    @property
+    def excursion(self) -> Excursion | None:
+        """MAE and MFE; None if the extremes are not known."""
+        entry_px = _average(self.entry_usd, self.size)
+        if entry_px is None:
+            return None
+        low, high, stop = (None if px is None else float(px) for px in (self.low_px, self.high_px, self.stop_px))
+        return excursion(self.market, self.side, entry_px=float(entry_px), low_px=low, high_px=high, stop_px=stop)
 
     @property
     def r_multiple(self) -> Decimal | None:
@@ -107,6 +128,7 @@ class Trip:
         """The columns; amounts are exact text."""
         open_size = Decimal(0) if self.closed_ms is not None else max(self.size - self.exited, Decimal(0))
         entry_px, exit_px = _average(self.entry_usd, self.size), _average(self.exit_usd, self.exited)
+        far = self.excursion
         return {
             "market": self.market,
             "side": self.side,
@@ -129,6 +151,12 @@ class Trip:
             "entry_trade_id": self.entry_trade_id,
             "exit_trade_id": self.exit_trade_id,
             "complete": self.complete,
+            "first_stop_px": None if self.stop_px is None else _text(self.stop_px),
+            "r_multiple": _ratio(self.r_multiple),
+            "low_px": None if self.low_px is None else _text(self.low_px),
+            "high_px": None if self.high_px is None else _text(self.high_px),
+            "mae_r": None if far is None or far.adverse_r is None else _ratio(-far.adverse_r),
+            "mfe_r": None if far is None else _ratio(far.favorable_r),
         }
 
 
@@ -199,7 +227,7 @@ def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) 
         trip.exit_trade_id = data["tradeId"]
     trip.fees_usd += fee
     if is_flat:
-        trip.closed_ms = event["ts"]
+        trip.closed_ms, trip.closed_by = event["ts"], event.get("id")
         yield open_now.pop(coin)
 
 
@@ -231,13 +259,23 @@ def _ended(open_now: dict[str, Trip], event: Event, filled: Mapping[str, Decimal
         trip.realized_usd += _borne(data)
         trip.fees_usd += Decimal(data.get("feeUsd") or 0)
     if event["subtype"] != "partial":
-        trip.closed_ms = event["ts"]
+        trip.closed_ms, trip.closed_by = event["ts"], event.get("id")
         yield open_now.pop(coin)
 
 
 def _borne(data: Mapping[str, Any]) -> Decimal:
     """What the account gained or lost by an exit: the realised PnL, less the part of a loss that the service paid."""
     return Decimal(data.get("realizedPnlUsd") or 0) + Decimal(data.get("absorbedUsd") or 0)
+
+
+def with_extremes(closed: Iterable[Trip], known: Mapping[str, tuple[str, str]]) -> Iterator[Trip]:
+    """The trips, each with the lowest and the highest price that the journal has of it by its closing event."""
+    for trip in closed:
+        prices = known.get(trip.closed_by or "")
+        if prices is not None:
+            low, high = prices
+            trip.low_px, trip.high_px = Decimal(low), Decimal(high)
+        yield trip
 
 
 def _wiped(open_now: dict[str, Trip]) -> Iterator[Trip]:
@@ -252,6 +290,11 @@ def _average(usd: Decimal, size: Decimal) -> str | None:
     if not size:
         return None
     return _text(EXACT.divide(usd, size).quantize(PX_PLACES, rounding=ROUND_HALF_EVEN, context=EXACT))
+
+
+def _ratio(value: Decimal | float | None) -> str | None:
+    """A ratio with four places, as in the files of a backtest."""
+    return None if value is None else f"{value:.4f}"
 
 
 def _text(value: Decimal) -> str:

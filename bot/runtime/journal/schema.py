@@ -146,3 +146,14 @@ key TEXT NOT NULL,
 outcomes TEXT NOT NULL,
         tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL, usd TEXT NOT NULL, took_ms INTEGER NOT NULL,
         UNIQUE (strategy, cause)) STRICT""")
+
+
+@migrations()
+def m008_trade_extremes(db: Database) -> None:
+    """The lowest and the highest price of each closed trade, by the event that closed it.
+
+    Trades that were closed before this migration have no row: their extremes are not known.
+    """
+    db.execute("""CREATE TABLE trade_extremes (
+        seq INTEGER PRIMARY KEY, event_id TEXT NOT NULL UNIQUE, low_px TEXT NOT NULL, high_px TEXT NOT NULL,
+        step_ms INTEGER NOT NULL) STRICT""")

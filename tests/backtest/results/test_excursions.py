@@ -8,20 +8,26 @@ import csv
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
+from bot.backtest.engine.options import SessionOptions
 from bot.backtest.results.excursions import extremes_of
 from bot.backtest.results.layout import COLUMNS, EXTREMES
 from bot.backtest.results.run_reader import _trades
 from bot.backtest.results.run_writer import write
 from bot.errors import BotError
+from bot.runtime.journal import queries
+from bot.runtime.journal.queries import FILE
+from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, trips, with_extremes
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.venue.model.numbers import E8
-from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, minutes, ran
+from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, busy, minutes, placing, ran, settings
 
 # The venue reaches the extreme nearer to the open first: in the second bar the low, in the third the high.
 BARS = [(100, 101, 99, 100), (100, 104, 98, 102), (102, 103, 90, 95), (97, 120, 80, 97), (97, 98, 96, 97)]
@@ -104,3 +110,20 @@ def test_trades_csv_has_the_extremes_and_an_older_file_is_read_without_them(tmp_
     path.write_text(path.read_text().replace("slippage_usd", "low_px"))
     with pytest.raises(BotError, match="the columns are not those of a run"):
         _trades(path)
+
+
+def test_a_journal_has_the_extremes_of_its_trades_as_the_files_of_the_run_have(tmp_path: Path) -> None:
+    candles = minutes(2_000, seed=4)
+    test = Backtest(settings(["BTC"]), [candles], SessionOptions(), place=placing(busy), journal_path=tmp_path / FILE)
+    result = test.run()
+    expected = list(extremes_of(result.timeline.readers, result.trade_ledger.trips, result.path))
+    by_exit = {(trip.coin, trip.exit_ms): pair for trip, pair in zip(result.trade_ledger.trips, expected, strict=True)}
+    with queries.opened(tmp_path) as db:
+        events = queries.all_events(db, TYPES_WITH_STOPS)
+        closed = [trip for trip in with_extremes(trips(events), queries.trade_extremes(db)) if trip.closed_ms]
+    assert len(closed) > 20
+    for trip in closed:
+        low, high = by_exit[trip.market, trip.closed_ms or 0]
+        # An average price is rounded to 1e-8 in one and cut in the other.
+        assert trip.low_px == pytest.approx(Decimal(low) / E8, abs=Decimal("2e-8"))
+        assert trip.high_px == pytest.approx(Decimal(high) / E8, abs=Decimal("2e-8"))

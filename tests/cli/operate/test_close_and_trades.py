@@ -106,10 +106,14 @@ def test_the_whole_position_is_closed_and_listed_as_a_trade(holder: Ran, ask: As
     code, _, err = ask("close", "BTC", *at)
     assert (code, err.strip()) == (1, "error: there is no position in BTC; there are none")
 
+    recorded = "SELECT 1 FROM trade_extremes WHERE event_id=(SELECT id FROM events WHERE type='fill' ORDER BY seq DESC)"
+    holder.until("the extremes of the trade", lambda: holder.query(recorded))
     code, out, _ = ask("trades", "--json", "--limit", "1", *at)
     told = json.loads(out)
     (newest,) = told["trades"]
     assert (newest["market"], newest["strategy"], newest["status"]) == ("BTC", "mine", "closed")
+    assert Decimal(newest["low_px"]) <= Decimal(newest["entry_px"]) <= Decimal(newest["high_px"])
+    assert Decimal(newest["mae_r"]) <= 0 <= Decimal(newest["mfe_r"])
     exported = json.loads(ask("export", "trades", "--json", *at)[1])["trades"]
     assert (exported[-1], len(exported)) == (newest, told["of"])
     code, out, _ = ask("trades", "--market", "btc", "--strategy", "mine", *at)
@@ -156,6 +160,7 @@ def test_without_a_daemon_the_way_out_is_named(ask: Ask) -> None:
         code, out, err = ask("trades", *at)
         assert (code, "not running" in err) == (0, True)
         assert " open " in out
+        assert "not known" not in out, "the extremes of an open trade are not unknown: there are none yet"
         # the way out works
         assert ask("kill", "--flatten", "--yes", *at)[0] == 0
 
