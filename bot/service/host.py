@@ -174,7 +174,7 @@ class Service:
                     gc.freeze()
                 if machine.clock.speed:
                     machine.save_clock()
-                machine.moved.clear()
+                machine.signals.moved.clear()
                 cold = cold and machine.feed.warm()
                 if cold:
                     await asyncio.sleep(WARM_PAUSE_SECONDS)
@@ -211,7 +211,7 @@ class Service:
             seconds = TICK_MAX_SECONDS if seconds is None else min(seconds, TICK_MAX_SECONDS)
         with contextlib.suppress(TimeoutError):
             # Yield to the event loop even if the next point is due now.
-            await asyncio.wait_for(machine.moved.wait(), None if seconds is None else max(seconds, 0.001))
+            await asyncio.wait_for(machine.signals.moved.wait(), None if seconds is None else max(seconds, 0.001))
 
     async def stop(self) -> None:
         """Stop the ticker and the dispatcher, save a snapshot, close the file."""

@@ -9,7 +9,7 @@ A folder imports only from those after it (the contract `venue-layers` in pyproj
 
     apply         one command in, events out
     triggers      what a new price or time sets off: fills, liquidations, settlements, guardians
-    exchange      accounts that follow an exchange: its reports are booked
+    exchange      accounts that follow an exchange: its reports are booked, and what it is asked for ends here
     orders        previews, plans, execution and fills
     protection    stops, targets and guardians of a position
     accounting    money, margin, sizes, limits, funding, net asset value

@@ -16,14 +16,15 @@ from bot import cron
 from bot.errors import Refusal
 from bot.model.events import AccountChanged, Event
 from bot.venue.accounting import drawdown_floors, funding, nav
-from bot.venue.exchange import adoption, fills, link_state, money, order_reports
+from bot.venue.exchange import action_reports, adoption, fills, link_state, money, order_reports
 from bot.venue.identity import sign_in, webhooks
 from bot.venue.model import commands as c
 from bot.venue.model import outcome, text_set
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, next_seq
 from bot.venue.model.state import HOUR_MS, KEYS_MAX, State, VenueAccount, VenueKey, VenueMarket, guardian_id
-from bot.venue.orders import open_orders, orders, plans
+from bot.venue.orders import exits, open_orders, orders, plans
+from bot.venue.orders.exchange_actions import ActionsSent
 from bot.venue.prices import index
 from bot.venue.protection import guardian_lifecycle
 from bot.venue.triggers import guardian_actions, guardian_commands, guardian_deadlines, matching, settlement
@@ -140,6 +141,8 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
             settlement.settle(state, state.markets[ref])
         elif kind == "day":
             guardian_actions.begin_day(state)
+        elif kind == "exit":
+            exits.ask_again(state, state.accounts[ref], number)
         else:
             account = state.accounts[ref]
             guardian_deadlines.fire_clock(state, account, account.guardians[number])
@@ -439,7 +442,7 @@ def _key(state: State, key_id: str | None) -> VenueKey | None:
 def _place_order(state: State, command: c.PlaceOrder) -> Any:
     account = state.accounts[command.account]
     if account.exchange is not None:
-        return link_state.cannot_send(account)
+        return link_state.refuse_growth(account, "a new order")
     placed = orders.place(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         matching.sweep(state, state.markets[command.order.coin])
@@ -453,7 +456,7 @@ def _store_plan(state: State, command: c.StorePlan) -> Any:
 def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
     account = state.accounts[command.account]
     if account.exchange is not None:
-        return link_state.cannot_send(account)
+        return link_state.refuse_growth(account, "a new order")
     placed = plans.confirm(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         matching.sweep(state, state.markets[placed.trade.coin])
@@ -462,29 +465,29 @@ def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
 
 def _close_position(state: State, command: c.ClosePosition) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None:
-        return link_state.cannot_send(account)
+    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
+        return refused
     return orders.close(state, account, _key(state, command.key), command)
 
 
 def _cancel_order(state: State, command: c.CancelOrder) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None:
-        return link_state.cannot_send(account)
+    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
+        return refused
     return open_orders.cancel(state, account, command.oid)
 
 
 def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None:
-        return link_state.cannot_send(account)
+    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
+        return refused
     return open_orders.cancel_coin(state, account, command.coin)
 
 
 def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None:
-        return link_state.cannot_send(account)
+    if account.exchange is not None and (refused := link_state.refuse_guardian(account, command.spec)) is not None:
+        return refused
     plan = None if command.plan is None else plans.shown(state, account, command.plan, command.spec.order)
     if isinstance(plan, Refusal):
         return plan
@@ -496,9 +499,14 @@ def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
 
 def _kill(state: State, command: c.Kill) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None:
-        return link_state.cannot_send(account)
-    return guardian_commands.kill(state, account, command)
+    if account.exchange is None:
+        return guardian_commands.kill(state, account, command)
+    if (refused := link_state.refuse_watched(account)) is not None:
+        return refused
+    first = account.exchange.action_nonce
+    killed = guardian_commands.kill(state, account, command)
+    nonces = tuple(nonce for nonce in account.exchange.actions if nonce > first)
+    return killed if isinstance(killed, Refusal) else ActionsSent(nonces, answer=killed)
 
 
 def _disarm_guardian(state: State, command: c.DisarmGuardian) -> Any:
@@ -558,7 +566,10 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.BookTransfer: money.transfer,
     c.BookTakeover: money.take_over,
     c.SeeReportedOrder: order_reports.see,
-    c.EndReportedOrder: order_reports.end,
+    c.EndReportedOrder: action_reports.end,
     c.SeeMargins: money.see_margins,
     c.SeeLink: link_state.see,
+    c.SeeAgent: action_reports.see_agent,
+    c.SeeAction: action_reports.see,
+    c.SettleActions: action_reports.settle,
 }

@@ -1012,7 +1012,7 @@ class World:
     async def _begin(self) -> None:
         one = service()
         machine = one.machine
-        machine.moved = asyncio.Event()
+        machine.signals.moved = asyncio.Event()
         one.dispatcher._wakeup = asyncio.Event()
 
         def empty() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from random import Random
 from typing import Any, get_args
 
 import pytest
@@ -131,6 +132,36 @@ def steps(tracked: TrackedAction, until_ms: int) -> list[tuple[int, Step]]:
         elif what == "give_up":
             tracked = life.given_up(tracked)
     return done
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_is_to_be_done_before_the_instant_that_is_named_for_it(seed: int) -> None:
+    random = Random(f"{seed}:timers")
+    ahead_ms, now_ms = random.randint(-2_000, 2_000), 0
+    tracked = action(is_entry=random.random() < 0.5)
+    while now_ms < OVER_MS + 4_000 and not life.may_be_told(tracked):
+        what = life.step(tracked, now_ms, now_ms + ahead_ms)
+        at_ms = life.next_step_ms(tracked, now_ms, now_ms + ahead_ms)
+        if what is None:
+            assert at_ms is not None and at_ms > now_ms
+            instants = [random.randint(now_ms, at_ms - 1) for _ in range(20)] + [at_ms - 1]
+            assert {life.step(tracked, earlier, earlier + ahead_ms) for earlier in instants} == {None}
+            now_ms = at_ms
+            continue
+        assert at_ms == now_ms
+        if what == "send":
+            tracked = life.sent(tracked, now_ms)
+            if random.random() < 0.1:
+                tracked = life.seen(tracked, "nonce_used", now_ms, now_ms + ahead_ms)
+        elif what == "void":
+            tracked = life.voided(tracked, now_ms)
+        elif what == "look":
+            tracked = life.looked(tracked, now_ms)
+            tracked = life.seen(tracked, "unknown", now_ms, now_ms + ahead_ms) if random.random() < 0.5 else tracked
+        else:
+            tracked = life.given_up(tracked)
+        now_ms += random.choice((0, 1, 700))
+    assert life.may_be_told(tracked) or now_ms >= OVER_MS + 4_000
 
 
 def test_an_entry_without_an_answer_is_sent_four_times_then_voided_then_looked_up() -> None:

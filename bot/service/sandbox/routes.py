@@ -87,7 +87,7 @@ class Control:
         self._machine.catch_up()
         self._machine.clock.set_speed(float(request.speed))
         self._machine.save_clock()
-        self._machine.moved.set()
+        self._machine.signals.moved.set()
         return ServiceAnswer.ok(self._clock())
 
     def advance(self, request: AdvanceRequest) -> ServiceAnswer:

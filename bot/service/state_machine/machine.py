@@ -47,7 +47,8 @@ from bot.venue.model.commands import (
     ShiftDeadlines,
     StorePlan,
 )
-from bot.venue.model.state import State
+from bot.venue.model.record import changed_actions
+from bot.venue.model.state import State, VenueAction
 from bot.venue.prices import index
 from bot.venue.storage import codec, pages
 
@@ -77,6 +78,17 @@ _TRADING: Final = frozenset(
 )
 
 
+class MachineSignals:
+    """What the machine tells its tasks. `moved`: set when the next due instant may have become earlier.
+
+    `acted`: called after a command that has made or changed an action at an exchange.
+    """
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+        self.acted: Callable[[], None] | None = None
+
+
 class Machine:
     """State that changes only through `run` and `catch_up`. `stored_seq`: the last command in the snapshot on disk."""
 
@@ -101,8 +113,7 @@ class Machine:
         self.events = events
         # set after a bug: the state can no longer be trusted
         self.fault: BaseException | None = None
-        # set when the next due instant may have become earlier
-        self.moved = asyncio.Event()
+        self.signals = MachineSignals()
         # the instant that the ticker sleeps until
         self.sleeps_until_ms: int | None = None
         # everything due until then is applied
@@ -311,12 +322,13 @@ class Machine:
         text = _text(command)
         try:
             applied = apply(self.state, command, at_ms)
-            if applied.events:
-                self.chain = chain_of(self.chain, applied.events)
+            actions = changed_actions(self.state)
+            if applied.events or actions:
+                self.chain = chain_of(self.chain, applied.events, actions=actions)
         except Exception as error:
             # The state may hold half a command that the log does not have. Only a new start is safe.
             self.fault = error
-            self.moved.set()
+            self.signals.moved.set()
             raise
         self._quiet.forget_bands()
         self.seq += 1
@@ -324,8 +336,10 @@ class Machine:
         self._fold(applied.events)
         also = self.publish(applied.events) if applied.events and self.publish is not None else ()
         self.log.append(LogRow(self.seq, at_ms, text, self.chain), also)
+        if actions and self.signals.acted is not None:
+            self.signals.acted()
         if type(command) not in _TRADING or self._is_nearer():
-            self.moved.set()
+            self.signals.moved.set()
         return applied
 
     def _fold(self, events: Sequence[Event]) -> None:
@@ -384,7 +398,7 @@ class Machine:
         self.snapshots = SnapshotSchedule(self.log, state, seq)
         self._ceiling_ms, self.caught_ms, self.down_since_ms, self.last_price_ms = 0, 0, None, None
         self._quiet, self.schedule = QuietMarks(), MarketSchedule()
-        self.moved.set()
+        self.signals.moved.set()
 
     def log_marks(self) -> None:
         """Log the marks of quiet markets."""
@@ -417,6 +431,13 @@ def _text(command: Command) -> str:
     return to_json(codec.encode(command)).decode()
 
 
-def chain_of(chain: bytes, events: Sequence[Event], encode: Callable[[Event], Any] = codec.encode) -> bytes:
-    """The running hash of all events, extended by the events of one command."""
-    return hashlib.sha256(chain + to_json([encode(event) for event in events])).digest()
+def chain_of(
+    chain: bytes,
+    events: Sequence[Event],
+    encode: Callable[[Event], Any] = codec.encode,
+    *,
+    actions: Sequence[VenueAction] = (),
+) -> bytes:
+    """The running hash of all events, extended by the events of one command, and by the actions that it has changed."""
+    happened = [*(encode(event) for event in events), *(codec.encode(action) for action in actions)]
+    return hashlib.sha256(chain + to_json(happened)).digest()

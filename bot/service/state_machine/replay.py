@@ -15,7 +15,8 @@ from bot.service.state_machine.rules_version import META, WAY_OUT, versions_text
 from bot.service.state_machine.snapshots import assembled, tracked
 from bot.venue.apply import apply
 from bot.venue.model.commands import ListMarket, PayFunding, PricePoint, RunOverdue, SetMarket, SetMarks
-from bot.venue.model.state import State
+from bot.venue.model.record import changed_actions
+from bot.venue.model.state import State, VenueAction
 from bot.venue.prices import index
 from bot.venue.storage import codec
 
@@ -65,8 +66,9 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             assert row.seq == replayed.seq + 1, f"{path}: row {row.seq} follows {replayed.seq}"
             command = codec.loads(row.command)
             events = apply(replayed.state, command, row.at_ms).events
-            if events:
-                replayed.chain = _chain_as_written(replayed.chain, events, row.chain)
+            actions = changed_actions(replayed.state)
+            if events or actions:
+                replayed.chain = _chain_as_written(replayed.chain, events, actions, row.chain)
                 replayed.events += len(events)
             replayed.seq = row.seq
             if replayed.chain != row.chain:
@@ -86,10 +88,10 @@ def replay(recovered: Recovered, path: str) -> Replayed:
     return replayed
 
 
-def _chain_as_written(before: bytes, events: Sequence[Event], written: bytes) -> bytes:
+def _chain_as_written(before: bytes, events: Sequence[Event], actions: Sequence[VenueAction], written: bytes) -> bytes:
     """The chain after these events: as this version hashes them, or as the version did that wrote the log."""
-    chain = chain_of(before, events)
-    older = (chain_of(before, events, encode) for encode in codec.ENCODERS_BEFORE)
+    chain = chain_of(before, events, actions=actions)
+    older = (chain_of(before, events, encode, actions=actions) for encode in codec.ENCODERS_BEFORE)
     return chain if chain == written else next((candidate for candidate in older if candidate == written), chain)
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from bot.venue.orders import exchange_actions
+
 # open: it may have been sent. voiding: it is not wanted any more, and whether it was performed must be known.
 # placed: it was performed. refused: nothing came of it. void: it was not performed and cannot be any more.
 ActionStatus = Literal["open", "voiding", "placed", "refused", "void"]
@@ -27,7 +29,7 @@ Seen = Literal[
 ]
 Step = Literal["send", "give_up", "void", "look"]
 
-EXPIRY_MS: Final = 15_000
+EXPIRY_MS: Final = exchange_actions.EXPIRY_MS
 RESEND_MS: Final = 1_500
 # An entry that is in doubt for so long is not wanted any more. Everything else is wanted until it expires.
 GIVE_UP_MS: Final = 6_000
@@ -192,6 +194,24 @@ def after_restart(action: TrackedAction) -> TrackedAction:
     return replace(
         action, copies=2, voids=0, used_ms=None, sent_ms=None, voided_ms=None, looked_ms=None, is_frozen=False
     )
+
+
+def next_step_ms(action: TrackedAction, now_ms: int, exchange_ms: int) -> int | None:
+    """The earliest instant of this machine's clock at which there may be something to do; None: never by time alone."""
+    if action.status == "placed" or action.is_final:
+        return None
+    if step(action, now_ms, exchange_ms) is not None:
+        return now_ms
+    ahead_ms = exchange_ms - now_ms
+    pause_ms = VOID_PAUSES_MS[min(action.voids, len(VOID_PAUSES_MS)) - 1]
+    instants = [
+        None if action.looked_ms is None else action.looked_ms + LOOK_EVERY_MS,
+        None if action.sent_ms is None else action.sent_ms + RESEND_MS,
+        None if action.voided_ms is None else action.voided_ms + pause_ms,
+        action.made_ms + GIVE_UP_MS if action.is_entry else None,
+        action.expires_ms + PATIENCE_MS + 1 - ahead_ms,
+    ]
+    return min(at_ms for at_ms in instants if at_ms is not None and at_ms > now_ms)
 
 
 # ── What may be told ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bot.model.events import Liquidated, Triggered
 from bot.venue.accounting import ledger
 from bot.venue.accounting.ledger import ReportedFill
-from bot.venue.exchange import order_reports
+from bot.venue.exchange import action_reports, order_reports
 from bot.venue.exchange.reports import FILL, followed, is_new
 from bot.venue.model.commands import BookExecution
 from bot.venue.model.record import emit, next_oid, next_seq, open_trade
@@ -48,6 +48,14 @@ def _fitting(account: VenueAccount, exchange: ExchangeAccount, coin: str) -> Rep
 
 def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: ReportedExecution) -> None:
     market = state.markets[fill.coin]
+    if (action := action_reports.of_fill(exchange, fill)) is not None:
+        order = account.orders[action.oid or 0]
+        trade = pages.trade_of(account, order.trade or "")
+        reported = ReportedFill(fill.fee, fill.at_ms)
+        ledger.fill(state, account, market, trade, order, fill.px, fill.size, maker=fill.maker, reported=reported)
+        action_reports.see_fill(state, account, action, fill)
+        order_reports.attach(account, fill.coin)
+        return
     is_watched = fill.order_id in exchange.orders
     order, trade = _watched(state, account, fill) if is_watched else _foreign(state, account, exchange, fill)
     order.size = trade.size = max(order.size, order.filled + fill.size)
@@ -58,6 +66,7 @@ def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: 
         trade.status = "done"
     elif order.filled >= order.size:
         order_reports.drop(state, account, fill.order_id, None, fill.at_ms)
+        action_reports.see_ended(state, account)
     if fill.kind == "liquidation":
         _liquidated(state, account, trade, fill, (trade.realized or 0) - realized_before)
     order_reports.attach(account, fill.coin)

@@ -10,10 +10,13 @@ from bot.venue.exchange import order_reports
 from bot.venue.exchange.reports import followed
 from bot.venue.model.commands import SeeLink
 from bot.venue.model.record import emit, next_seq
-from bot.venue.model.state import State, VenueAccount
+from bot.venue.model.state import GuardianSpec, State, VenueAccount
 
 IN_STEP: Final = "in_step"
 WATCHED_ONLY: Final = "watched_only"
+SHRINKS_ONLY: Final = "shrinks_only"
+# Guardians whose effect is a kill: the exchange's account shrinks.
+GUARDIANS: Final = ("dead_man_switch", "kill_switch")
 
 
 def see(state: State, command: SeeLink) -> None:
@@ -32,12 +35,40 @@ def see(state: State, command: SeeLink) -> None:
         order_reports.drop_filled(state, account)
 
 
-def cannot_send(account: VenueAccount) -> Refusal:
-    """The refusal of everything that would send something to the exchange."""
-    assert account.exchange is not None
-    name = f"{account.exchange.exchange}:{account.exchange.network}"
+def refuse_watched(account: VenueAccount) -> Refusal | None:
+    """The refusal of everything that would send something to the exchange, for want of an agent's key."""
+    exchange = account.exchange
+    assert exchange is not None
+    if exchange.signer is not None:
+        return None
+    name = f"{exchange.exchange}:{exchange.network}"
     text = (
-        f"this account is watched only: it follows {account.address} at {name}, and this version sends nothing there;"
-        " place, close and cancel on the exchange's own page"
+        f"this account is watched only: it follows {account.address} at {name} without an agent's key, so nothing is"
+        " sent there; place, close and cancel on the exchange's own page, or give `agent_key`"
     )
     return Refusal("service_unavailable", text, details={"reason": WATCHED_ONLY})
+
+
+def refuse_sending(account: VenueAccount) -> Refusal | None:
+    """The refusal of a close or a cancel that cannot reach the exchange. A kill is taken also while it is away."""
+    exchange = account.exchange
+    assert exchange is not None
+    if (refused := refuse_watched(account)) is not None or exchange.link != "away":
+        return refused
+    text = f"the exchange cannot be reached now: {exchange.link_reason}; nothing was sent, try again"
+    return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 5}, details={"reason": "away"})
+
+
+def refuse_growth(account: VenueAccount, what: str) -> Refusal:
+    """The refusal of what this version does not send to an exchange."""
+    text = (
+        f"this account can only shrink: {what} is not sent to an exchange by this version; close, cancel, kill and a"
+        " dead_man_switch are"
+    )
+    return refuse_watched(account) or Refusal("service_unavailable", text, details={"reason": SHRINKS_ONLY})
+
+
+def refuse_guardian(account: VenueAccount, spec: GuardianSpec) -> Refusal | None:
+    if spec.type in GUARDIANS:
+        return refuse_watched(account)
+    return refuse_growth(account, f"what a {spec.type} does")

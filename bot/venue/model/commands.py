@@ -530,6 +530,45 @@ class SeeLink:
     reason: str | None = None
 
 
+# ── Actions that an exchange is asked to perform ────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class SeeAgent:
+    """Which agent may act for the account now; None: nothing can be sent. The exchange's clock less ours."""
+
+    account: str
+    signer: str | None
+    clock_difference_ms: int
+
+
+@dataclass(slots=True)
+class SeeAction:
+    """What is known of an action now, by an answer, a lookup, a void or its expiry.
+
+    `status`, `is_final`: as `action_lifecycle` decides. `filled`: of a placed order, at once. `canceled`: orders that
+    the exchange says are canceled. `at_ms`: of the exchange's clock.
+    """
+
+    account: str
+    nonce: int
+    status: str
+    is_final: bool
+    at_ms: int
+    filled: int | None = None
+    canceled: tuple[str, ...] = ()
+    code: str | None = None
+    text: str | None = None
+
+
+@dataclass(slots=True)
+class SettleActions:
+    """All fills until `at_ms` of the exchange's clock are booked: the standing of the exchange equals the books."""
+
+    account: str
+    at_ms: int
+
+
 Command = (
     SetRules
     | ListMarket
@@ -579,4 +618,7 @@ Command = (
     | EndReportedOrder
     | SeeMargins
     | SeeLink
+    | SeeAgent
+    | SeeAction
+    | SettleActions
 )

@@ -1,9 +1,18 @@
-"""Numbers and stores events and trades. No other module does."""
+"""Numbers and stores events and trades, and notes changed actions. No other module does."""
 
 from __future__ import annotations
 
 from bot.model.events import Event, OrderChanged, order_changed
-from bot.venue.model.state import EVENTS_KEPT, State, VenueAccount, VenueOrder, VenueTrade, oid_text, trade_id
+from bot.venue.model.state import (
+    EVENTS_KEPT,
+    State,
+    VenueAccount,
+    VenueAction,
+    VenueOrder,
+    VenueTrade,
+    oid_text,
+    trade_id,
+)
 
 
 def next_seq(account: VenueAccount) -> int:
@@ -113,3 +122,17 @@ def open_trade(
         account.trade_by_key[order.idempotency_key] = trade.id
     order.trade = trade.id
     return trade
+
+
+def note_action(state: State, action: VenueAction) -> None:
+    """An action was made or has changed: it becomes part of the hash of its command, and who sends it is woken."""
+    state.changed_actions[action.nonce] = action
+
+
+def changed_actions(state: State) -> list[VenueAction]:
+    """Take the actions that were made or have changed since the last call."""
+    if not state.changed_actions:
+        return []
+    changed = list(state.changed_actions.values())
+    state.changed_actions.clear()
+    return changed

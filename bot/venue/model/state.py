@@ -676,6 +676,54 @@ class ExchangeMargin:
 
 
 @dataclass(slots=True)
+class VenueAction:
+    """One thing that the exchange is asked to do, made by the command that commits it.
+
+    The exchange performs it at most once under its nonce, and not after `expires_ms` of its own clock. Whether and how
+    often it was sent is not kept: after a restart it may have been sent. No signature stands here.
+    """
+
+    nonce: int
+    # place | cancel
+    kind: str
+    coin: str
+    # what goes first: 0 stops and kills, 1 exits, 2 cancels
+    rank: int
+    # the address of the agent that must sign it
+    signer: str
+    made_ms: int
+    expires_ms: int
+    # The same wish was asked so often before, each time under its own nonce and only after the end of the one before.
+    attempt: int = 0
+    # open | voiding | placed | refused | void
+    status: str = "open"
+    # an end without an order that may be told
+    is_final: bool = False
+    idempotency_key: str | None = None
+    # place: our id of the order at the exchange, its number and trade here, and how much of it is asked for
+    client_order_id: str | None = None
+    oid: int | None = None
+    trade: str | None = None
+    size: int = 0
+    # True: a copy of this wish under another nonce could take more than one wish, so it is given up early
+    is_part: bool = False
+    # what is booked of it, and what the exchange has filled of it at once; None: the exchange has not said it
+    filled: int = 0
+    owed: int | None = None
+    # cancel: the orders by their ids at the exchange
+    cancels: tuple[str, ...] = ()
+    # since when of the exchange's clock it is known to be performed
+    placed_ms: int = 0
+    # why the exchange or the link refuses it
+    code: str | None = None
+    text: str | None = None
+    # when everything that it did was booked, or its end without an order could be told
+    over_ms: int = 0
+    # when what is left of its exit is asked for anew; None: not any more
+    again_ms: int | None = None
+
+
+@dataclass(slots=True)
 class ExchangeAccount:
     """The account at an exchange that an account of the venue follows.
 
@@ -702,6 +750,16 @@ class ExchangeAccount:
     waiting: list[ReportedExecution] = field(default_factory=list)
     # sum of all transfers since the adoption
     transferred: int = 0
+    # the address of the agent that may act for it; None: it is watched only
+    signer: str | None = None
+    # the exchange's clock less ours
+    clock_difference_ms: int = 0
+    # the last nonce that was given
+    action_nonce: int = 0
+    # by nonce, oldest first: those that are not over, and those of the last day
+    actions: dict[int, VenueAction] = field(default_factory=dict)
+    # by our id of an order: the nonce of the action that asked for it
+    sent: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -830,6 +888,8 @@ class State:
     commands: int = 0
     deadlines: list[tuple[int, int, int, str, str]] = field(default_factory=list, repr=False, compare=False)
     fresh: list[Event] = field(default_factory=list, repr=False, compare=False)
+    # Actions that were made or changed and not yet taken with `record.changed_actions`.
+    changed_actions: dict[int, VenueAction] = field(default_factory=dict, repr=False, compare=False)
     # The preview of the last plan, for a confirm that comes next: (command, token, OrderPreview).
     preview: tuple[int, str, Any] | None = field(default=None, repr=False, compare=False)
 

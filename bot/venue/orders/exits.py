@@ -9,7 +9,8 @@ from bot.venue.accounting.order_sizes import TRIGGER_SLIPPAGE_BPS, bound_of
 from bot.venue.model.numbers import BPS
 from bot.venue.model.record import emit_order, next_oid, open_trade
 from bot.venue.model.state import State, VenueAccount, VenueMarket, VenueOrder, VenuePosition, VenueTrade
-from bot.venue.orders import order_fills
+from bot.venue.orders import exchange_actions, order_fills
+from bot.venue.orders.exchange_actions import STOP_RANK
 from bot.venue.prices.book import walk
 from bot.venue.storage import pages
 
@@ -85,12 +86,39 @@ def force_exit(
         guardian=guardian,
         reason=reason,
     )
+    if account.exchange is not None:
+        order.status = "working"
+        account.orders[order.number] = order
+        emit_order(state, account, order, "changed")
+        exchange_actions.place(state, account, order, size, STOP_RANK)
+        return trade
     if market.px_at(state.now_ms) is not None:
         order_fills.take(
             state, account, market, order, trade, walk(market, ref_px, order.buy, order.size, order.bound_px)
         )
     settle_exit(state, account, market, order, trade)
     return trade
+
+
+def ask_again(state: State, account: VenueAccount, nonce: int) -> None:
+    """Ask the exchange anew for what is left of an exit, at the present price."""
+    action = exchange_actions.known(account).actions[nonce]
+    action.again_ms = None
+    order = account.orders[action.oid or 0]
+    market, position = state.markets[order.coin], account.positions.get(order.coin)
+    assert action.over_ms
+    if position is None or position.side != order.side:
+        end_exit(state, account, order)
+        return
+    order.bound_px = bound_of_trigger(market, market.mid, order.buy)
+    size = min(order.size - order.filled, position.size)
+    exchange_actions.place(state, account, order, size, STOP_RANK, before=action)
+
+
+def end_exit(state: State, account: VenueAccount, order: VenueOrder) -> None:
+    """An exit at an exchange is complete, or there is nothing left that it could close."""
+    del account.orders[order.number]
+    order_fills.finish(state, pages.trade_of(account, order.trade or ""))
 
 
 def bound_of_trigger(market: VenueMarket, px: int, buy: int) -> int:

@@ -11,6 +11,8 @@ from bot.venue.model.numbers import div_up
 from bot.venue.model.record import emit_order
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import State, VenueAccount, VenueMarket, VenueOrder, oid_text
+from bot.venue.orders import exchange_actions
+from bot.venue.orders.exchange_actions import CANCEL_RANK, STOP_RANK, ActionsSent
 from bot.venue.prices import index
 from bot.venue.protection import protection
 from bot.venue.storage import pages
@@ -103,25 +105,40 @@ def unprotected(state: State, account: VenueAccount, coin: str) -> bool:
     return position is not None and not protection.is_protected(state, account, position)
 
 
-def cancel(state: State, account: VenueAccount, oid: str) -> OrderCanceled | Refusal:
+def cancel(state: State, account: VenueAccount, oid: str) -> OrderCanceled | ActionsSent | Refusal:
     number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
     order = account.orders.get(number)
     # "0123" is not an id: only the exact text is accepted.
     if order is None or oid != oid_text(account, number) or _is_exit_at_work(order):
         return Refusal("not_found", f"no open order {oid}")
+    if account.exchange is not None:
+        return _ask(state, account, order.coin, [order])
     drop(state, account, order, "user")
     return OrderCanceled(order.coin, (oid,), order.filled, unprotected(state, account, order.coin))
 
 
+def _ask(state: State, account: VenueAccount, coin: str, orders: list[VenueOrder]) -> ActionsSent | OrderCanceled:
+    """Ask the exchange to cancel orders. Without any there is nothing to wait for."""
+    if not orders:
+        return OrderCanceled(coin, (), 0, unprotected(state, account, coin))
+    exchange_actions.cancel(state, account, orders, CANCEL_RANK)
+    return ActionsSent(exchange_actions.nonces_of(account, orders), tuple(orders))
+
+
 def _is_exit_at_work(order: VenueOrder) -> bool:
-    """True for a guardian's working exit, which is not listed as an open order and cannot be canceled."""
-    return order.kind == "close" and order.status == "working"
+    """True for a guardian's working exit, which is not listed as an open order and cannot be canceled.
+
+    At an exchange also for a close that was sent there.
+    """
+    return order.kind == "close" and order.status in ("working", "sent")
 
 
-def cancel_coin(state: State, account: VenueAccount, coin: str) -> OrderCanceled | Refusal:
+def cancel_coin(state: State, account: VenueAccount, coin: str) -> OrderCanceled | ActionsSent | Refusal:
     if coin not in state.markets:
         return no_market(coin, state.markets)
     orders = [o for o in account.orders.values() if o.coin == coin and not _is_exit_at_work(o)]
+    if account.exchange is not None:
+        return _ask(state, account, coin, orders)
     for order in orders:
         drop(state, account, order, "user")
     return OrderCanceled(
@@ -134,7 +151,15 @@ def cancel_coin(state: State, account: VenueAccount, coin: str) -> OrderCanceled
 
 def entries(account: VenueAccount) -> list[VenueOrder]:
     """Resting orders that could open a position; reduce-only orders are left out."""
-    return [order for n in account.resting if not (order := account.orders[n]).reduce_only]
+    return [order for order in resting_limits(account) if not order.reduce_only]
+
+
+def resting_limits(account: VenueAccount) -> list[VenueOrder]:
+    """Orders that wait for a price and protect nothing, here or at the exchange."""
+    if account.exchange is None:
+        return [account.orders[number] for number in account.resting]
+    waiting = [account.orders[number] for number in account.exchange.orders.values()]
+    return [order for order in waiting if order.kind == "limit"]
 
 
 def cancel_resting(
@@ -153,6 +178,10 @@ def cancel_resting(
 
 
 def cancel_each(state: State, account: VenueAccount, canceled: list[VenueOrder], reason: str) -> tuple[str, ...]:
-    for order in canceled:
-        drop_entry(state, account, state.markets[order.coin], order, reason)
+    """Cancel resting orders. At an exchange they end when it says so."""
+    if account.exchange is not None:
+        exchange_actions.cancel(state, account, canceled, STOP_RANK)
+    else:
+        for order in canceled:
+            drop_entry(state, account, state.markets[order.coin], order, reason)
     return tuple(oid_text(account, o.number) for o in canceled)

@@ -24,7 +24,8 @@ from bot.venue.model.state import (
     VenuePosition,
     VenueTrade,
 )
-from bot.venue.orders import exits, open_orders, order_fills
+from bot.venue.orders import exchange_actions, exits, open_orders, order_fills
+from bot.venue.orders.exchange_actions import EXIT_RANK, ActionsSent
 from bot.venue.orders.preview import preview_order
 from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.prices.book import walk
@@ -54,7 +55,7 @@ def fenced(state: State, account: VenueAccount, command: PlaceOrder | ConfirmPla
                 fix={"action": "resync"},
                 details={"reason": "account_reset", "epoch": account.epoch},
             )
-        if (trade_id := pages.trade_of_key(account, key)) is not None:
+        if (trade_id := pages.trade_of_key(account, key)) is not None and not _is_released(account, key):
             return Refusal(
                 "idempotency_conflict",
                 "the response of the order with this key is no longer kept",
@@ -68,6 +69,12 @@ def fenced(state: State, account: VenueAccount, command: PlaceOrder | ConfirmPla
             details={"reason": "expired"},
         )
     return None
+
+
+def _is_released(account: VenueAccount, key: str) -> bool:
+    """True if an exchange has refused the order of this key for a reason that passes, so that the key asks anew."""
+    action = None if account.exchange is None else exchange_actions.of_key(account.exchange, key)
+    return action is not None and exchange_actions.is_released(action)
 
 
 def place(state: State, account: VenueAccount, key: VenueKey | None, command: PlaceOrder) -> OrderPlaced | Refusal:
@@ -170,9 +177,13 @@ def change_leverage(
     ledger.rewatch(state, account, position)
 
 
-def close(state: State, account: VenueAccount, key: VenueKey | None, command: ClosePosition) -> OrderPlaced | Refusal:
+def close(
+    state: State, account: VenueAccount, key: VenueKey | None, command: ClosePosition
+) -> OrderPlaced | ActionsSent | Refusal:
     """A caller's reduce-only exit of a part or of the whole position."""
     if refused := fenced(state, account, command):
+        return refused
+    if account.exchange is not None and (refused := exchange_actions.refuse_doubt(account, command.coin)):
         return refused
     market = state.markets.get(command.coin)
     if market is None:
@@ -189,7 +200,8 @@ def close(state: State, account: VenueAccount, key: VenueKey | None, command: Cl
         return size
     bps = command.slippage_bps if command.slippage_bps is not None else CLOSE_SLIPPAGE_BPS
     bound = bound_of(market, market.mid, -position.side, bps)
-    waits = state.rules.fill_at == "next"
+    is_sent = account.exchange is not None
+    waits = state.rules.fill_at == "next" or is_sent
     fills = [] if waits else walk(market, market.mid, -position.side, size, bound)
     if not waits and not fills:
         text = shallow_text(market, -position.side, bps, 0, size)
@@ -209,6 +221,8 @@ def close(state: State, account: VenueAccount, key: VenueKey | None, command: Cl
     )
     order.slippage_bps = command.slippage_bps
     trade = open_trade(state, account, order, kind="close", intent="close", side=position.side, size=size)
+    if is_sent:
+        return _send(state, account, order)
     if waits:
         open_orders.keep_until_next_point(state, account, market, order, 0)
         return OrderPlaced(trade)
@@ -218,6 +232,14 @@ def close(state: State, account: VenueAccount, key: VenueKey | None, command: Cl
     return OrderPlaced(
         trade, warnings=(("partial_depth", f"{text_of(order.size - order.filled)} stays open"),) if rest else ()
     )
+
+
+def _send(state: State, account: VenueAccount, order: VenueOrder) -> ActionsSent:
+    """Ask the exchange for a close. It is open until the exchange has decided it."""
+    order.status = "sent"
+    account.orders[order.number] = order
+    emit_order(state, account, order, "open")
+    return ActionsSent((exchange_actions.place(state, account, order, order.size, EXIT_RANK).nonce,))
 
 
 def _size_of_close(market: VenueMarket, position: VenuePosition, command: ClosePosition) -> int | Refusal:

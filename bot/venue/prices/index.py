@@ -18,6 +18,7 @@ from bot.venue.model.state import (
     HOUR_MS,
     State,
     VenueAccount,
+    VenueAction,
     VenueGuardian,
     VenueMarket,
     VenueOrder,
@@ -43,6 +44,7 @@ RANKS: Final = {
 EXPIRY_RANK: Final = -1
 FUNDING_RANK: Final = 0
 DAY_RANK: Final = 1
+EXIT_RANK: Final = 8
 CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
 
 
@@ -194,6 +196,12 @@ def schedule_guardian(state: State, account: VenueAccount, guardian: VenueGuardi
     )
 
 
+def schedule_exit(state: State, account: VenueAccount, action: VenueAction) -> None:
+    """What is left of an exit at an exchange is asked for anew."""
+    assert action.again_ms is not None
+    heappush(state.deadlines, (action.again_ms, EXIT_RANK, action.nonce, "exit", account.id))
+
+
 def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
     """Take the earliest deadline at or before now (before now if not `inclusive`) as (deadline, kind, reference,
     number).
@@ -232,6 +240,12 @@ def next_deadline_ms(state: State) -> int | None:
             heappop(heap)
             continue
         account = state.accounts.get(ref)
+        if kind == "exit":
+            asked = None if account is None or account.exchange is None else account.exchange.actions.get(number)
+            if asked is not None and asked.again_ms == at:
+                return at
+            heappop(heap)
+            continue
         guardian = account.guardians.get(number) if account else None
         if guardian is None or guardian.deadline_ms is None:
             heappop(heap)
@@ -250,6 +264,7 @@ def rebuild(state: State) -> None:
     """Make the level lists and the deadline heap again from the state."""
     state.deadlines.clear()
     state.fresh.clear()
+    state.changed_actions.clear()
     if state.next_day_ms:
         heappush(state.deadlines, (state.next_day_ms, DAY_RANK, 0, "day", ""))
     for market in state.markets.values():
@@ -265,6 +280,9 @@ def rebuild(state: State) -> None:
         for guardian in account.guardians.values():
             if guardian.deadline_ms is not None:
                 schedule_guardian(state, account, guardian)
+        for action in () if account.exchange is None else account.exchange.actions.values():
+            if action.again_ms is not None:
+                schedule_exit(state, account, action)
     for market in state.markets.values():
         market.falling.sort()
         market.rising.sort()

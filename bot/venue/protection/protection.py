@@ -267,7 +267,10 @@ def _follow_holds(state: State, account: VenueAccount, market: VenueMarket, posi
 
 
 def working_exits(account: VenueAccount, market: VenueMarket) -> list[VenueOrder]:
-    """Exits of this account that are tried again at each point."""
+    """Exits of this account that are tried again: at each point, or at an exchange after a pause."""
+    if account.exchange is not None:
+        coin = market.spec.coin
+        return [order for order in account.orders.values() if order.coin == coin and order.status == "working"]
     return [account.orders[number] for owner, number in market.working if owner == account.id]
 
 

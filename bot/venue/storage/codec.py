@@ -27,6 +27,7 @@ _STORED_NAMES: Final = {
     "FillEvent": "Fill",
     "RecordPage": "Page",
     "VenueAccount": "Account",
+    "VenueAction": "Action",
     "VenueBracket": "Bracket",
     "VenueGuardian": "Guardian",
     "VenueKey": "Key",
@@ -39,7 +40,7 @@ _STORED_NAMES: Final = {
 }
 _DERIVED: Final = {
     "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
-    "State": {"deadlines", "fresh", "preview"},
+    "State": {"deadlines", "fresh", "changed_actions", "preview"},
 }
 # types that JSON has too
 _PLAIN: Final = frozenset({"int", "str", "bool", "None"})
