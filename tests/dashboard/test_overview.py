@@ -73,8 +73,46 @@ def test_a_position_shows_its_way_from_the_stop_to_the_target() -> None:
     (row,) = overview.position_rows(snapshot(positions=[position()], orders=[order()]), wallet())
     assert (row.entry, row.mark, row.stop, row.stop_away) == ("100.00", "104.00", "98.00", "5.77 % away")
     # 4 above an entry with a stop 2 below it; the target is at 3 R
-    assert (row.r, row.r_part) == ("+2.00 R", 0.75)
+    assert row.r == "+2.00 R"
+    assert row.way is not None
+    assert (row.way.stop, row.way.entry, row.way.mark, row.way.targets) == (0.0, 0.25, 0.75, (1.0,))
+    assert row.way.text == "stop 98.00, entry 100.00, mark 104.00, target 106.00"
+    assert (row.at_stop.shown, row.at_stop.tone) == ("−1.00", "down"), "0.5 of 2 below the entry"
     assert (row.targets, row.liquidation, row.held) == (("106.00",), "51.50", "1 min")
+
+
+@pytest.mark.parametrize(
+    ("side", "entry", "mark", "stop", "targets", "expected"),
+    [
+        ("short", 100, 96, 102, [94], (0.0, 0.25, 0.75, (1.0,))),
+        ("long", 100, 99, 98, [], (0.0, 1 / 3, 1 / 6, ())),
+        # A stop beyond the entry, and a mark beyond the last target.
+        ("long", 100, 110, 105, [106, 108], (0.5, 0.0, 1.0, (0.6, 0.8))),
+        # The price has jumped over the stop.
+        ("long", 100, 96, 98, [104], (0.25, 0.5, 0.0, (1.0,))),
+        ("long", 100, 104, None, [106], None),
+        ("long", 100, None, 98, [106], None),
+        ("long", None, 104, 98, [106], None),
+        ("long", 100, 100, 100, [], None),
+    ],
+)
+def test_the_track_has_each_price_at_its_place(
+    side: str, entry: int | None, mark: int | None, stop: int | None, targets: list[int], expected: Any
+) -> None:
+    prices = [None if px is None else Decimal(px) for px in (entry, mark, stop)]
+    shown = overview.way(side, *prices, [Decimal(px) for px in targets])
+    if expected is None:
+        assert shown is None
+    else:
+        assert shown is not None
+        assert shown[:3] == pytest.approx(expected[:3])
+        assert shown.targets == pytest.approx(expected[3])
+
+
+def test_the_result_at_the_stop_is_not_known_without_a_fixed_stop() -> None:
+    trailing = position(stop_px=None, trailing_stops=[{"id": "1", "active": True}])
+    rows = overview.position_rows(snapshot(positions=[trailing, position(market="ETH", protected=False)]), None)
+    assert [row.at_stop.shown for row in rows] == ["not known", "not known"]
 
 
 @pytest.mark.parametrize(("mark", "r"), [(98.0, "+1.00 R"), (102.0, "−1.00 R"), (100.0, "0.00 R")])

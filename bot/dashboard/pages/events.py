@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bot.dashboard.pages.strategies import short_signal
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import account_of, order_stamp
+from bot.dashboard.values.signal_words import short_signal
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import TableRows
 from bot.runtime.journal.order_trace import TraceStep, event_step

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import number
@@ -32,6 +32,17 @@ RATE_WARNS: Final = 0.25
 RATE_BAD: Final = 0.05
 
 
+class Way(NamedTuple):
+    """The places of a position's prices on a track from 0, the worst of them, to 1, the best."""
+
+    stop: float
+    entry: float
+    mark: float
+    targets: tuple[float, ...]
+    # for a screen reader
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class PositionRow:
     market: str
@@ -42,11 +53,12 @@ class PositionRow:
     unrealized: str
     direction: str
     r: str
-    # the place of the mark between the stop (-1) and the target
-    r_part: float | None
+    way: Way | None
     stop: str
     stop_away: str
     targets: tuple[str, ...]
+    # the result of the trade, before costs, if its stop is hit
+    at_stop: Figure
     liquidation: str
     notional: str
     leverage: str
@@ -249,7 +261,7 @@ def _row(
         ),
         direction=formatting.direction(position["unrealized_usd"]),
         r=formatting.r(r_multiple(position["side"], entry, mark, first)),
-        r_part=_r_part(position["side"], entry, mark, first, targets),
+        way=way(position["side"], entry, mark, None if position["protected"] is False else stop, targets),
         stop=(
             formatting.NOT_KNOWN
             if position["protected"] is None
@@ -261,6 +273,7 @@ def _row(
         ),
         stop_away=_away(mark, stop),
         targets=tuple(map(formatting.px, targets)),
+        at_stop=_at_stop(position, entry, stop),
         liquidation=(
             formatting.NOT_KNOWN
             if theirs is None or position["market"] not in theirs
@@ -295,16 +308,30 @@ def targets_of(market: str, orders: Iterable[Data]) -> list[Decimal]:
     return sorted({price for price in prices if price is not None})
 
 
-def _r_part(
-    side: str, entry: Decimal | None, mark: Decimal | None, first: Decimal | None, targets: Sequence[Decimal]
-) -> float | None:
-    """The place of the mark between stop (0) and the last target or 2 R (1)."""
-    now = r_multiple(side, entry, mark, first)
-    if now is None:
+def way(
+    side: str, entry: Decimal | None, mark: Decimal | None, stop: Decimal | None, targets: Sequence[Decimal]
+) -> Way | None:
+    """The track of a position. Without a target it ends at 2 R. None without a stop, an entry or a mark."""
+    if entry is None or mark is None or stop is None:
         return None
-    far = max((r_multiple(side, entry, target, first) or Decimal(0) for target in targets), default=Decimal(0))
-    top = far if far > 0 else Decimal(2)
-    return float(min(max((now + 1) / (top + 1), Decimal(0)), Decimal(1)))
+    sign = 1 if side == "long" else -1
+    end = targets or [entry + 2 * abs(entry - stop) * sign]
+    prices = [sign * px for px in (stop, entry, mark, *end)]
+    low, room = min(prices), max(prices) - min(prices)
+    if not room:
+        return None
+    stop_at, entry_at, mark_at, *targets_at = (float((px - low) / room) for px in prices)
+    named = [("stop", stop), ("entry", entry), ("mark", mark), *(("target", px) for px in targets)]
+    text = ", ".join(f"{name} {formatting.px(px)}" for name, px in named)
+    return Way(stop_at, entry_at, mark_at, tuple(targets_at) if targets else (), text)
+
+
+def _at_stop(position: Data, entry: Decimal | None, stop: Decimal | None) -> Figure:
+    name, size = "At the stop", number(position.get("size"))
+    if position["protected"] is not True or entry is None or stop is None or size is None:
+        return Figure(name, form="gain", state="unknown")
+    lost = abs(size) * (stop - entry if position["side"] == "long" else entry - stop)
+    return Figure(name, lost, "gain", "higher")
 
 
 def _away(mark: Decimal | None, px: Decimal | None) -> str:

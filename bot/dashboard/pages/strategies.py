@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import number
 from bot.dashboard.values.identity import account_of, strategy_stamp
+from bot.dashboard.values.signal_words import signal_words
 from bot.dashboard.values.snapshot import DaemonSnapshot
 
 Data = Mapping[str, Any]
@@ -30,7 +30,6 @@ OUTCOMES: Final = {
 }
 # newest of each page
 DECISIONS_MAX: Final = 30
-_ABSENT: Final = re.compile(r"(?:, )?\b\w+=(?:None|\(\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[Decis
         decided.append(
             DecisionRow(
                 formatting.instant(intent["opened_ms"]),
-                intent["action"] if signal is None else short_signal(signal),
+                intent["action"] if signal is None else signal_words(signal),
                 intent["market"],
                 words,
                 tone,
@@ -156,11 +155,6 @@ def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[Decis
             )
         )
     return decided[::-1]
-
-
-def short_signal(text: str) -> str:
-    """A signal without the members that it leaves open: `Open(market='BTC', side='long', usd=200.0)`."""
-    return _ABSENT.sub("", text).replace("(, ", "(")
 
 
 def refusals(noted: Sequence[Data]) -> list[RefusalRow]:
