@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import urlencode
 
-from bot.clock import SystemClock
+from bot.clock import DAY_MS, SystemClock
 from bot.dashboard import server_chart
 from bot.dashboard.backtests import Backtests, Job, NoRun
 from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies, trades
@@ -52,6 +52,8 @@ PARTS: Final = (
     "waiting",
     "config",
 )
+# choices of the page Trades whose values are kept
+PAGES_KEPT: Final = 20
 # candles in an update: the running one, the one that just closed, and the one before
 UPDATED_CANDLES: Final = 3
 
@@ -417,13 +419,21 @@ async def trades_values(sources: PageSources, query: Query) -> Data:
     if given["range"] not in trades.RANGES:
         raise NoSuchPage(f"range is one of {', '.join(trades.RANGES)}")
 
-    def of_journal(db: sqlite3.Connection) -> list[trades.ClosedTrade]:
-        trips = round_trips.trips(queries.all_events(db, round_trips.TYPES_WITH_STOPS))
-        trips = round_trips.with_extremes(trips, queries.trade_extremes(db))
-        return trades.closed(trips, lambda keys: queries.strategies_of(db, keys))
-
-    closed = await sources.daemon.journal(of_journal)
+    closed = await sources.daemon.closed_trades()
     every, now_ms = closed.value or [], state.snapshot.service_ms or state.now_ms
+    state.values["known"]["journal"] = journal_known(state, closed)
+    # The newest trades, or none, are the same list until the journal has others.
+    about = (*given.values(), now_ms // DAY_MS)
+    page = sources.daemon.trades_pages.get(about)
+    if page is None or page[0] is not closed.value:
+        page = sources.daemon.trades_pages[about] = closed.value, _trades_page(every, given, now_ms)
+        while len(sources.daemon.trades_pages) > PAGES_KEPT:
+            sources.daemon.trades_pages.pop(next(iter(sources.daemon.trades_pages)))
+    return state.values | page[1]
+
+
+def _trades_page(every: Sequence[trades.ClosedTrade], given: dict[str, str], now_ms: int) -> Data:
+    """The figures, drawings and rows of one choice, all of the same trades. NoSuchPage if it names no day or month."""
     try:
         shown = trades.chosen(every, given, now_ms)
         months = trades.months_of(every)
@@ -431,9 +441,8 @@ async def trades_values(sources: PageSources, query: Query) -> Data:
         weeks = trades.calendar(trades.chosen(every, given | {"range": "all", "day": ""}, now_ms), month)
     except ValueError:
         raise NoSuchPage("day is a date like 2026-11-20, month is one like 2026-11") from None
-    state.values["known"]["journal"] = journal_known(state, closed)
     kept = {name: text for name, text in given.items() if text and name not in ("day", "month")}
-    return state.values | {
+    return {
         "figures": trades.figures(shown),
         "shown": TableRows(shown[::-1], trades.row),
         "csv_rows": shown,
@@ -499,7 +508,7 @@ PAGES: Final = {
             market_values,
             (ACCOUNT, "coin", "interval"),
         ),
-        PageSpec("trades", "Trades", "trades", (), trades_values),
+        PageSpec("trades", "Trades", "trades", ("closed",), trades_values),
         PageSpec("strategies", "Strategies", "strategies", ("strategies",), strategies_values),
         PageSpec("strategy", "Strategy", "strategy", ("strategies", "decisions", "refusals"), strategy_values),
         PageSpec("events", "Orders and events", "events", ("orders", "events"), events_values),

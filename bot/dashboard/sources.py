@@ -18,10 +18,11 @@ from typing import Any, Final, Protocol, TypeVar
 from bot.client import Client
 from bot.clock import SystemClock, monotonic_ns
 from bot.dashboard.journal_account import last_snapshot
+from bot.dashboard.pages import trades
 from bot.dashboard.values.reading import Reading, old, unknown
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.errors import ApiError, BotError, Exit
-from bot.runtime.journal import queries
+from bot.runtime.journal import queries, round_trips
 from bot.wire import Candle
 from bot.wire.market import BookResult
 from bot.wire.resources import Market
@@ -99,6 +100,9 @@ class DaemonSource:
         self._kept = AnswerCache()
         self._last = DaemonSnapshot(0, "the daemon has not been asked yet", is_running=False)
         self._of_journal: tuple[object, DaemonSnapshot] | None = None
+        self._trades: tuple[object, list[trades.ClosedTrade]] | None = None
+        # a choice of the page Trades -> the trades that it was made of, and its values
+        self.trades_pages: dict[object, tuple[list[trades.ClosedTrade] | None, Data]] = {}
         self._clock = SystemClock()
 
     async def snapshot(self) -> DaemonSnapshot:
@@ -194,6 +198,19 @@ class DaemonSource:
             return Reading(await asyncio.to_thread(work))
         except BotError as error:
             return Reading(None, unknown(f"{error}."))
+
+    async def closed_trades(self) -> Reading[list[trades.ClosedTrade] | None]:
+        """The closed trades of the journal. The same list until the journal has other events, intents or extremes."""
+
+        def of_journal(db: sqlite3.Connection) -> list[trades.ClosedTrade]:
+            stamp = queries.trades_stamp(db)
+            if self._trades is None or self._trades[0] != stamp:
+                trips = round_trips.trips(queries.all_events(db, round_trips.TYPES_WITH_STOPS))
+                trips = round_trips.with_extremes(trips, queries.trade_extremes(db))
+                self._trades = stamp, trades.closed(trips, lambda keys: queries.strategies_of(db, keys))
+            return self._trades[1]
+
+        return await self._kept.fresh("trades", DAEMON_S, lambda: self.journal(of_journal))
 
 
 class ServiceSource:

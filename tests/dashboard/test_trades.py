@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from datetime import date
 from decimal import Decimal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bot.dashboard.page_models import PAGES
 from bot.dashboard.pages import overview, trades
 from bot.plain_text import csv_text
 from bot.runtime.journal import queries, round_trips
@@ -211,3 +213,44 @@ def test_if_all_stops_hit_is_the_way_from_the_mark_to_each_stop() -> None:
     trailing = figure(long, position(market="ETH", stop_px=None, trailing_stops=[{"id": "1", "active": True}]))
     assert (trailing.shown, trailing.note) == ("not known", "1 of 2 without a fixed stop")
     assert figure(position(protected=False)).shown == "not known"
+
+
+async def test_an_open_page_of_trades_gets_each_new_trade_with_all_its_sums_at_once(tmp_path: Path) -> None:
+    """Figures, calendar, sources and list come in one fragment, made of one reading of the journal."""
+    from bot.strategy import Bracket, Close, Open
+
+    def decide(view: Any, _bar: Any) -> list[Any]:
+        if view.position("BTC") is not None:
+            return [Close("BTC")]
+        return [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))]
+
+    venue = FaultyPort()
+    kernel = make_kernel(venue, path=tmp_path / queries.FILE, strategies=[Scripted(decide, name="trend")])
+    await kernel.recover()
+    await minutes(kernel, venue, *["100", "101"] * 3)
+    kernel.journal.flush()
+    answers = {"/status": status(), "/strategies": {"strategies": [strategy()]}, "/positions": {"positions": []}}
+    browser = await Browser(Daemon(tmp_path, answers | {"/orders": {"orders": []}})).signed_in()
+    cookie = browser.http.cookies[browser.sign_in.cookie_name]
+    updates = browser.dashboard.updates(PAGES["trades"], {"account": "0xabc"}, cookie)
+    first = json.loads((await anext(updates))["data"])["fragments"]["closed"]
+    assert (await browser.sources.daemon.closed_trades()).value is (await browser.sources.daemon.closed_trades()).value
+    await minutes(kernel, venue, "100", "101")
+    kernel.journal.flush()
+    later: dict[str, str] = {}
+    while "closed" not in later:
+        later = json.loads((await anext(updates))["data"])["fragments"]
+    counts: list[int] = []
+    for shown in (first, later["closed"]):
+        rows = next(rows for rows in tables_of(shown) if rows[0][0] == "Market" and "R" in rows[0])
+        count = len(rows) - 1
+        counts.append(count)
+        text = unescape(re.sub(r"<[^>]+>", " ", shown))
+        assert f"{count} closed, {count} won, 0 lost" in text
+        results = [Decimal(row[rows[0].index("Result, USD")].lstrip("▲▼ ").replace("−", "-")) for row in rows[1:]]
+        assert f"{sum(results):+,.2f}" in text
+        sources = next(rows for rows in tables_of(shown) if "Win rate" in rows[0])
+        assert {row[2] for row in sources[1:]} == {str(count)}
+    assert counts[1] == counts[0] + 1
+    await updates.aclose()  # type: ignore[attr-defined]
+    kernel.journal.close()

@@ -249,7 +249,7 @@ def chart(
 def candle_heads(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Head and alignment of each column of `table_row`."""
     names = ("Open", "High", "Low", "Close", "Volume", *labels)
-    return [("Open time (UTC)", ""), *((name, "right") for name in names)]
+    return [("Open time", ""), *((name, "right") for name in names)]
 
 
 def table_row(candle: Candle, values: Sequence[float | None]) -> list[str]:

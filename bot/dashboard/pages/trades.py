@@ -289,10 +289,14 @@ def row(trade: ClosedTrade) -> dict[str, Any]:
     )
     known = {"MAE": far is not None, "MFE": far is not None}
     shown = [
-        (column.shown(value) if known.get(column.head, True) else NOT_KNOWN, column.tone(value))
+        (_shown(column, value) if known.get(column.head, True) else NOT_KNOWN, column.tone(value))
         for column, value in zip(TRADES, cells, strict=False)
     ]
     return {"cells": shown, "chain": trip.exit_trade_id or trip.entry_trade_id or ""}
+
+
+def _shown(column: Column, value: Any) -> str:
+    return formatting.instant(value) if column.form == "instant" else column.shown(value)
 
 
 def csv_rows(trades: Iterable[ClosedTrade]) -> list[dict[str, Any]]:

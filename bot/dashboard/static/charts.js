@@ -10,14 +10,19 @@
   const overlayColours = ["overlay-0", "overlay-1", "overlay-2", "overlay-3"];
   const lineStyle = library.LineStyle;
 
+  // An instant in seconds as a text in the zone that the person chose.
+  const whole = (time) => window.pageTime(time * 1000);
   const layout = () => ({
     autoSize: true,
     layout: { background: { type: "solid", color: "transparent" }, textColor: colour("muted"), attributionLogo: true, fontFamily: "system-ui, sans-serif",
       panes: { separatorColor: colour("line"), separatorHoverColor: colour("line") } },
     grid: { vertLines: { color: colour("grid") }, horzLines: { color: colour("grid") } },
     rightPriceScale: { borderColor: colour("line") },
-    timeScale: { borderColor: colour("line"), timeVisible: true, secondsVisible: false, rightOffset: 4 },
+    timeScale: { borderColor: colour("line"), timeVisible: true, secondsVisible: false, rightOffset: 4,
+      // Kinds of marks: year, month, day, time, time with seconds.
+      tickMarkFormatter: (time, kind) => [(text) => text.slice(7, 11), (text) => text.slice(3, 6), (text) => text.slice(0, 6), (text) => text.slice(12, 17), (text) => text.slice(12)][kind](whole(time)) },
     crosshair: { mode: library.CrosshairMode.Normal },
+    localization: { timeFormatter: (time) => whole(time).slice(0, -3) },
   });
   const decimals = (price) => Math.min(8, Math.max(2, 5 - Math.floor(Math.log10(Math.abs(price) || 1))));
 

@@ -9,6 +9,57 @@
     window.dispatchEvent(new Event("theme"));
   });
 
+  // Times are UTC, or of this machine if the person chose so.
+  const zone = document.getElementById("zone");
+  const showTimes = (place) => {
+    for (const one of place.querySelectorAll("time[datetime]")) {
+      one.textContent = window.pageTime(Date.parse(one.dateTime));
+      one.title = window.isLocal() ? `${one.dateTime}` : "";
+    }
+  };
+  const showZone = () => {
+    if (zone) zone.textContent = window.isLocal() ? "Local" : "UTC";
+    zone?.setAttribute("aria-pressed", String(window.isLocal()));
+    for (const one of document.querySelectorAll(".zone")) one.textContent = window.isLocal() ? "the time of this machine, on the clock" : "UTC";
+    showTimes(document);
+  };
+  zone?.addEventListener("click", () => {
+    localStorage.setItem("zone", window.isLocal() ? "utc" : "local");
+    showZone();
+    window.dispatchEvent(new Event("theme"));
+  });
+  showZone();
+
+  // Notices of the browser, only after a click, and only while a page is open: each new banner of the page, and a lost connection.
+  const notices = document.getElementById("notices");
+  const isOn = () => "Notification" in window && Notification.permission === "granted" && localStorage.getItem("notices") === "on";
+  const notify = (text) => { if (isOn()) new Notification(document.title, { body: text, tag: "bracketbot" }); };
+  const stopNotices = (why) => { localStorage.setItem("notices", "off"); notices.title = why; };
+  const showNotices = () => notices?.setAttribute("aria-pressed", String(isOn()));
+  if (notices && "Notification" in window && document.body.dataset.stream) {
+    notices.hidden = false;
+    notices.addEventListener("click", async () => {
+      const wanted = !isOn() && await Notification.requestPermission() === "granted";
+      stopNotices(Notification.permission === "denied" ? "The browser does not allow notices of this address" : "");
+      if (wanted) {
+        localStorage.setItem("notices", "on");
+        // Some browsers of phones give notices only to installed programs.
+        try { notify("Notices are on while this page is open."); } catch { stopNotices("This browser gives no notices to pages"); }
+      }
+      showNotices();
+    });
+    showNotices();
+  }
+  const banners = () => [...document.querySelectorAll("#live-notice .banner")].map((one) => one.textContent.trim()).join(" ");
+  // Numbers in a banner change all the time: its age is no news.
+  const news = (text) => text.replace(/[0-9][0-9.,: ]*/g, "#");
+  let known = banners();
+  const tell = () => {
+    const now = banners();
+    if (news(now) !== news(known)) notify(now || "The daemon runs without a fault again.");
+    known = now;
+  };
+
   // The dead-man clock counts down in real time; the server sends when it ends.
   const pad = (value) => String(value).padStart(2, "0");
   let ahead = 0; // of this browser's clock before the server's, in ms
@@ -37,6 +88,7 @@
     const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
     const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     place.innerHTML = html;
+    showTimes(place);
     place.querySelectorAll(".scroll").forEach((one, n) => { one.scrollLeft = scrolled[n] || 0; });
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   };
@@ -67,16 +119,20 @@
       for (const [name, html] of Object.entries(update.fragments)) replace(name, html);
       if (update.chart) window.dispatchEvent(new CustomEvent("chart", { detail: update.chart }));
       count();
+      tell();
       if (update.moved) return end(update.moved);
       show("The page is up to date with the dashboard", "good");
       root.dataset.updates = String(Number(root.dataset.updates || 0) + 1);
     };
-    source.onerror = () => show(source.readyState === EventSource.CLOSED ? "Not connected: reload the page" : "Connecting again", "bad");
+    source.onerror = () => {
+      if (connection?.classList.contains("good")) notify("The dashboard does not answer.");
+      show(source.readyState === EventSource.CLOSED ? "Not connected: reload the page" : "Connecting again", "bad");
+    };
   };
-  // A page that nobody sees asks for nothing.
+  // A page that nobody sees asks for nothing, unless it is to give notices.
   document.addEventListener("visibilitychange", () => {
     if (isOver) return;
-    if (document.hidden) source?.close();
+    if (document.hidden) { if (!isOn()) source?.close(); }
     else if (!source || source.readyState === EventSource.CLOSED) open();
   });
   window.addEventListener("pagehide", () => source?.close());

@@ -31,7 +31,6 @@ share = _on_page(number_text.share)
 r = _on_page(number_text.multiple)
 times = _on_page(number_text.times)
 duration = _on_page(number_text.duration)
-instant = _on_page(number_text.instant)
 clock = _on_page(number_text.clock)
 
 
@@ -42,6 +41,25 @@ def iso(ms: int) -> str:
 def direction(value: Any) -> str:
     """up, down or flat: the class and the arrow of a figure that is better the higher it is."""
     return better_or_worse("higher", value)
+
+
+class PageInstant(str):
+    """An instant in UTC. In a template it is an element whose text the browser changes to local time on request."""
+
+    __slots__ = ("at_ms",)
+    at_ms: int
+
+    def __html__(self) -> str:
+        return f'<time datetime="{iso(self.at_ms)}">{self}</time>'
+
+
+def instant(at_ms: int | None) -> str:
+    text = number_text.on_page(number_text.instant(at_ms))
+    if at_ms is None:
+        return text
+    shown = PageInstant(text)
+    shown.at_ms = at_ms
+    return shown
 
 
 class Drawing(str):

@@ -277,6 +277,14 @@ def trade_extremes(db: sqlite3.Connection) -> dict[str, tuple[str, str]]:
     return {row["event_id"]: (row["low_px"], row["high_px"]) for row in rows(db, "SELECT * FROM trade_extremes")}
 
 
+def trades_stamp(db: sqlite3.Connection) -> tuple[Any, ...]:
+    """A value that changes whenever the journal tells other trades: by an event, an answer, or recorded extremes."""
+    extremes = "(SELECT max(seq) FROM trade_extremes)" if has_table(db, "trade_extremes") else "0"
+    others = "(SELECT min(seq) FROM events), (SELECT max(seq) FROM events), (SELECT max(moved_ms) FROM intents)"
+    (row,) = rows(db, f"SELECT {others}, {extremes}")
+    return tuple(row.values())
+
+
 def newest_events(db: sqlite3.Connection, *, epoch: int | None, limit: int) -> list[Row]:
     """The newest events of an epoch, oldest first."""
     sql = "SELECT payload FROM events WHERE epoch=? ORDER BY seq DESC LIMIT ?"
