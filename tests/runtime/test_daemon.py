@@ -769,13 +769,12 @@ async def test_while_the_journal_cannot_be_written_nothing_is_opened_and_heartbe
         assert (status, told["steps"][0]["what"]) == (200, "guardian")
         assert (await asked(one, "GET", "/explain?id=grd_none"))[0] == 404
         other.rollback()
-    for _ in range(20):
+
+    async def is_open_again() -> bool:
         await one.minute()
-        if (await one.ask("GET", "/v1/trades"))["trades"]:
-            break
-        await asyncio.sleep(0.1)
-    else:
-        raise AssertionError("it never opened again")
+        return bool((await one.ask("GET", "/v1/trades"))["trades"])
+
+    await until("it opens again", is_open_again)
     assert (await one.end()).exit_code is Exit.DONE
     kinds = [kind for (kind,) in one.query("SELECT kind FROM outbox ORDER BY seq")]
     assert ("daemon.degraded" in kinds, "daemon.recovered" in kinds) == (True, True)
@@ -1509,11 +1508,8 @@ async def test_a_run_appears_in_prometheus_and_in_notices_to_people(place: MakeP
             assert (await http.get("/livez")).status_code == 200
             assert (await http.get("/nothing")).status_code == 404
             assert (await http.post("/metrics")).status_code == 405
-            async with asyncio.timeout(PATIENCE_S):
-                while not all(
-                    any(what in title for title in box.titles) for what in ("raises is quarantined", "BTC: long")
-                ):
-                    await asyncio.sleep(0.05)
+            for what in ("raises is quarantined", "BTC: long"):
+                await until(what, lambda what=what: any(what in title for title in box.titles))
             ready = await http.get("/readyz")
             text = (await http.get("/metrics")).text
         await one.end()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import certifi
@@ -22,7 +23,7 @@ from bot.errors import ConfigError
 from bot.runtime.liveness import heartbeat, heartbeat_process
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.heartbeat_process import LeaseFile
-from bot.runtime.liveness.heartbeat_rule import HEDGE_NS, SECOND, BeatTiming
+from bot.runtime.liveness.heartbeat_rule import BOOT_BEATS_MAX, HEDGE_NS, SECOND, BeatTiming
 from bot.runtime.liveness.progress_stamp import ProgressWriter
 from tests.certificates import certificate
 
@@ -94,10 +95,27 @@ def wait_for_silence(service: Service) -> None:
     wait_for(lambda: boot_ns() - service.beats[-1] > SECOND)
 
 
+def wait_for_a_beat_that_is_not_sent(brain: Brain, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Waits until the process has judged twice since its next heartbeat was due, and has sent none."""
+    with closing(LeaseFile(str(Path(brain.progress.path).with_name("belief")))) as lease:
+        notes: set[int] = set()
+
+        def is_judged_twice() -> bool:
+            meanwhile()
+            record = lease.read()
+            if record is not None and record.fence == brain.fence and record.written_ns > record.heart.next_ns:
+                notes.add(record.written_ns)
+            # A note is made before each judgment, so that the third one follows two of them.
+            return len(notes) >= 3
+
+        wait_for(is_judged_twice)
+
+
 class Brain:
     """The daemon's side of the heartbeat process."""
 
     def __init__(self, folder: Path, base_url: str, lengths: BeatTiming = SHORT, fence: int = 7) -> None:
+        self.fence = fence
         self.progress = ProgressWriter(str(folder / "progress"), fence=fence)
         self.heartbeat = HeartbeatProcess(
             base_url=base_url,
@@ -289,7 +307,8 @@ def test_heartbeats_stop_and_go_on_with_the_daemons_progress(tmp_path: Path, ser
     brain.live_until(lambda: len(service.beats) >= 3)
     brain.cycle()
     last_cycle = boot_ns()
-    time.sleep(3.5)
+    wait_for_silence(service)
+    assert boot_ns() > last_cycle + lengths.stale_ns
     # A heartbeat sent in time may arrive late.
     assert service.beats[-1] <= last_cycle + lengths.stale_ns + 2 * SECOND
     silent = len(service.beats)
@@ -307,10 +326,7 @@ def test_the_stamp_of_another_run_is_no_proof_of_progress(brain: Brain, service:
         return len(service.beats)
 
     wait_for(lambda: lives() >= 3)
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
-        lives()
-        time.sleep(0.05)
+    wait_for_a_beat_that_is_not_sent(brain, lives)
     other.close()
     # The heartbeats of the start.
     assert len(service.beats) == 3
@@ -324,7 +340,8 @@ def test_at_most_three_boot_heartbeats_across_restarts_until_a_pass_is_complete(
         crashing = Brain(tmp_path, url, fence=100 + run)
         crashing.heartbeat.start()
         wait_for(lambda crashing=crashing, spent=spent: crashing.heartbeat.lease().boot_beats >= spent)
-        time.sleep(0.4)
+        if spent == BOOT_BEATS_MAX:
+            wait_for_a_beat_that_is_not_sent(crashing)
         crashing.close()
     # A heartbeat in flight when its process ended did not arrive.
     assert 1 <= len(service.beats) <= 3
@@ -539,9 +556,8 @@ def test_a_suspended_process_lapses_without_any_event(tmp_path: Path, service: S
     one.live_until(lambda: one.heartbeat.lease().may_open)
     assert one.heartbeat.pid is not None
     os.kill(one.heartbeat.pid, signal.SIGSTOP)
-    time.sleep(2.3)
+    wait_for(lambda: one.heartbeat.lease().past)
     assert not one.heartbeat.lease().may_open
-    assert one.heartbeat.lease().past
     os.kill(one.heartbeat.pid, signal.SIGCONT)
     one.live_until(lambda: not one.heartbeat.lease().past)
     # The late heartbeat does not end the lapse.

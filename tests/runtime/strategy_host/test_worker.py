@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -93,10 +92,27 @@ async def test_a_call_that_takes_longer_than_a_second_is_logged_and_its_answer_c
 async def test_the_limit_of_a_call_does_not_count_its_wait_for_earlier_calls(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Together they take longer than the limit; each alone takes a fraction of it, also on a busy machine."""
-    monkeypatch.setattr(worker_module, "LIMIT_S", 2.0)
-    calls = (worker.call(lambda n=n: time.sleep(0.25) or n) for n in range(9))
-    assert await asyncio.gather(*calls) == list(range(9))
+    """Together they take longer than the limit, and each alone less, on a clock that the test moves."""
+    loop, moved_s = asyncio.get_running_loop(), 0.0
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + moved_s)
+    begun, let_go = [[threading.Event() for _ in range(3)] for _ in range(2)]
+
+    def slow(n: int) -> int:
+        begun[n].set()
+        assert let_go[n].wait(60)
+        return n
+
+    calls = [asyncio.create_task(worker.call(lambda n=n: slow(n))) for n in range(3)]
+    for n in range(3):
+        while not begun[n].is_set() and not calls[n].done():
+            await asyncio.sleep(0)
+        moved_s += worker_module.LIMIT_S / 2
+        # What is due on the moved clock happens.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        let_go[n].set()
+    assert await asyncio.gather(*calls) == [0, 1, 2]
 
 
 async def test_the_event_loop_runs_while_a_call_runs(worker: Worker) -> None:

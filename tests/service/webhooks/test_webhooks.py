@@ -69,6 +69,13 @@ async def the_hook(caller: Caller) -> Any:
     return hook
 
 
+async def at_rest(box: Box) -> None:
+    """Wait until the dispatcher has looked for due deliveries and none is in flight."""
+    dispatcher = box.service.dispatcher
+    dispatcher.wake()
+    await until(lambda: not dispatcher._wakeup.is_set() and not dispatcher._tasks)
+
+
 async def until(check: Callable[[], Any], seconds: float = 60) -> Any:
     async with asyncio.timeout(seconds):
         while not (found := check()):
@@ -241,7 +248,7 @@ async def test_only_the_asked_types_are_sent_and_only_of_the_own_account() -> No
         oid = (await caller.post("/v1/orders", resting))["trade"]["venueOid"]
         await caller.delete(f"/v1/orders/{oid}")
         await receiver.until(1)
-        await asyncio.sleep(0.1)
+        await at_rest(box)
         assert [(json.loads(got.body)["type"], json.loads(got.body)["subtype"]) for got in receiver.got] == [
             ("order", "canceled")
         ]
@@ -258,8 +265,7 @@ async def test_the_schedule_is_ten_attempts_in_75_hours_with_one_id_and_then_the
             await receiver.until(number)
             due = await until(dispatcher.next_due_ms)
             clock.set(due - 1)
-            dispatcher.wake()
-            await asyncio.sleep(0.02)
+            await at_rest(box)
             assert len(receiver.got) == number, "too early"
             clock.set(due)
             dispatcher.wake()
@@ -281,7 +287,7 @@ async def test_the_schedule_is_ten_attempts_in_75_hours_with_one_id_and_then_the
             500,
         )
         await order(caller)
-        await asyncio.sleep(0.1)
+        await at_rest(box)
         assert len(receiver.got) == 10
 
 
@@ -336,7 +342,7 @@ async def test_a_retry_never_comes_before_retry_after(code: int) -> None:
         assert due == REAL_MS + 600_000
         # The retry-after applies to the whole endpoint.
         await order(caller)
-        await asyncio.sleep(0.05)
+        await at_rest(box)
         assert len(receiver.got) == 1
 
 
@@ -382,7 +388,7 @@ async def test_410_disables_at_once_and_drops_the_pending_deliveries() -> None:
         seen = await the_hook(caller)
         assert (seen["status"], seen["disabledReason"], seen["lastStatus"]) == ("disabled", "gone", 410)
         await order(caller)
-        await asyncio.sleep(0.05)
+        await at_rest(box)
         assert len(receiver.got) == 1
         assert box.service.dispatcher.next_due_ms() is None
 
@@ -395,15 +401,13 @@ async def test_an_endpoint_gets_one_delivery_at_a_time_and_a_long_queue_causes_n
         for _ in range(30):
             await order(caller, 15)
         await receiver.until(dispatcher_module.REST_AFTER)
-        await asyncio.sleep(0.1)
+        await at_rest(box)
         assert len(receiver.got) == dispatcher_module.REST_AFTER, "from then on the endpoint waits"
         assert receiver.open_most == 1
         answers[0] = OK
         while (due := box.service.dispatcher.next_due_ms()) is not None:
             clock.set(max(due, clock.now_ms()))
-            box.service.dispatcher.wake()
-            await asyncio.sleep(0.01)
-            await until(lambda: not any(one.busy for one in box.service.outbox.endpoints.values()))
+            await at_rest(box)
         fills = {event["id"] for event in (await caller.get("/v1/events?types=fill&limit=200"))["events"]}
         assert {got.id for got in receiver.got} == fills
         assert len(fills) == 30
@@ -502,7 +506,7 @@ async def test_a_removed_webhook_gets_nothing_more() -> None:
         assert box.service.dispatcher.next_due_ms() is None
         clock.advance(3_600_000)
         await order(caller)
-        await asyncio.sleep(0.05)
+        await at_rest(box)
         assert len(receiver.got) == 1
 
 
