@@ -16,9 +16,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     SecretStr,
@@ -31,16 +29,19 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_snake
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from bot.config.protections import ProtectionSettings
 from bot.config.references import FORMS, NO_HOME, Referred
+from bot.config.section import Coin, Loc, Section
+from bot.config.section import no as _no
+from bot.config.section import refuse as _refuse
 from bot.config.state_folder import default_state_dir
 from bot.files import OutsideFolder, inside, is_file
 from bot.wire import bare_coin
 from bot.wire.addresses import ADDRESS_MAX, address_problem
 from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
-from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
+from bot.wire.vocabulary import INTERVAL_MS, GuardianAction, GuardianType, Interval
 
 # The strategies of one daemon. Each costs a thread and a part of every pass.
 STRATEGIES_MAX: Final = 300
@@ -52,21 +53,6 @@ GUARDIANS_MAX: Final = 50
 SPEED_MAX: Final = 3_600
 # real time for a heartbeat to arrive; with less, a short pause of the machine closes all positions
 BEAT_WINDOW_SECONDS_MIN: Final = 20
-
-Loc = tuple[str | int, ...]
-
-
-def _no(text: str) -> PydanticCustomError:
-    return PydanticCustomError("rule", "{problem}", {"problem": text})
-
-
-def _refuse(problems: list[tuple[Loc, str]]) -> None:
-    """Fail validation at each path: for rules between keys."""
-    if problems:
-        raise ValidationError.from_exception_data(
-            "config", [InitErrorDetails(type=_no(text), loc=loc, input=None) for loc, text in problems]
-        )
-
 
 INSTRUCTIONS_FILE: Final = "instructions_file"
 
@@ -110,16 +96,6 @@ Secret = Annotated[
 ]
 
 
-def _coin(value: Any) -> Any:
-    if isinstance(value, str):
-        if re.fullmatch(r"(?i)(perp:)?[a-z0-9][a-z0-9._-]{0,63}", value, re.ASCII):
-            return re.sub(r"(?i)^perp:", "", value).upper()
-        if re.fullmatch(r"(?i)event:[a-z0-9][a-z0-9._-]{0,63}", value, re.ASCII):
-            return f"event:{value[6:]}"
-    raise _no("must be a market: BTC, perp:BTC or event:SLUG")
-
-
-Coin = Annotated[str, BeforeValidator(_coin, json_schema_input_type=str)]
 Symbol = Annotated[str, StringConstraints(pattern=r"^[^\s,=]{1,60}$")]
 
 
@@ -156,13 +132,6 @@ Approve = Annotated[
         }
     ),
 ]
-
-
-class Section(BaseModel):
-    """A section of the config: unknown keys are errors; the values are frozen."""
-
-    # Only the schema of the whole config is built, with the sections in it; a section's own would double the time.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 NETWORK_PATTERN: Final = r"^(testnet|mainnet|[1-9][0-9]{0,4})$"
@@ -437,6 +406,9 @@ class StrategySettings(Section):
             " refused until the next day."
         ),
     )
+    protections: ProtectionSettings = Field(
+        default=ProtectionSettings(), description="Rules that refuse entries for a time, by the trades of the strategy."
+    )
     netting: Literal["refuse", "allow"] = Field(
         default="refuse",
         description=(
@@ -481,6 +453,7 @@ class StrategySettings(Section):
                 )
             elif bare_coin(coin) in map(bare_coin, self.informative[:index]):
                 problems.append((("informative", index), f"{coin} is in this list already"))
+        problems += self.protections.problems(self.markets, INTERVAL_MS[self.interval])
         _refuse(problems)
         return self
 
@@ -724,6 +697,10 @@ class Settings(Section):
     ] = Field(default_factory=DeadManSettings, description="off: no dead-man switch.")
     guardians: tuple[GuardianSettings, ...] = Field(default=(), max_length=GUARDIANS_MAX)
     safety: Safety = Safety()
+    protections: ProtectionSettings = Field(
+        default=ProtectionSettings(),
+        description="Rules that refuse entries for a time, by the trades of all strategies.",
+    )
     strategies: tuple[StrategySettings, ...] = Field(min_length=1, max_length=STRATEGIES_MAX)
     orders: OrdersSettings = OrdersSettings()
     reconcile_seconds: Annotated[int, Integer(10, 3_600)] = Field(
@@ -757,6 +734,8 @@ class Settings(Section):
             names.setdefault(strategy.name, index)
         problems += _shared_markets(self.strategies)
         problems += _reading_circles(self.strategies)
+        traded = dict.fromkeys(coin for strategy in self.strategies for coin in strategy.markets)
+        problems += self.protections.problems(traded, None)
         if not self.account.embedded and "embedded" in self.model_fields_set:
             problems.append((("embedded",), "needs `base_url: embedded`; set it or remove this section"))
         for name in ("prices", "exchange"):

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.errors import Refusal
 from bot.model.events import Event as ModelEvent
-from bot.model.events import FillEvent, OrderChanged
+from bot.model.events import FillEvent, GuardianMoved, OrderChanged
 from bot.money import decimal_of_e8
 from bot.runtime.journal.database import JournalDatabase
-from bot.runtime.journal.event_log import Cursor, EventLog, next_cursor
+from bot.runtime.journal.event_log import CAUSES_READ, Cursor, EventLog, next_cursor
 from bot.runtime.journal.intent_log import IntentLog, Outcome
 from bot.runtime.journal.journal import OF_THIS_PROCESS, Journal, Notice, TraceKind
 from bot.runtime.journal.opening import open_journal
@@ -34,7 +34,7 @@ from bot.wire.events import model_event
 
 if TYPE_CHECKING:
     from bot.runtime.account.attribution import Attribution
-    from bot.runtime.model.shares import AttributionChanges, Share, TotalsRow
+    from bot.runtime.model.shares import AttributionChanges, EntryRow, Share, TotalsRow, TradeRow
     from bot.strategy import AskRecord
     from bot.wire import Event
 
@@ -260,6 +260,11 @@ class MemoryEvents(EventLog):
                     return body
         return None
 
+    def guardian_trades(self) -> list[tuple[str, str]]:
+        events = list(self.taken.values())[-CAUSES_READ:]
+        fired = [event for event in events if isinstance(event, GuardianMoved) and event.subtype == "fired"]
+        return [(trade, event.guardian_type) for event in fired for trade in event.trades]
+
     def entry_keys(self, coin: str, *, epoch: int, since_ms: int) -> list[str]:
         return [
             event.idempotency_key
@@ -313,6 +318,9 @@ class MemoryState(StateStore):
         self._rows: dict[str, TotalsRow] = {}
         self._shares: dict[str, tuple[Share, ...]] = {}
         self._followed: Attribution | None = None
+        self._open_trades: dict[tuple[str, str], TradeRow] = {}
+        self._closed_trades: list[TradeRow] = []
+        self._entries: dict[str, EntryRow] = {}
 
     def bar_done(self, market: str, interval: str, at_ms: int) -> None:
         self.bars[market, interval] = at_ms
@@ -337,6 +345,9 @@ class MemoryState(StateStore):
     def put_attribution(self, changes: AttributionChanges) -> None:
         if changes.wiped:
             self._rows, self._shares = {}, {}
+            self._open_trades, self._closed_trades, self._entries = {}, [], {}
+        if changes.trades or changes.entries:
+            self._put_trades(changes)
         for row in changes.rows:
             self._rows[row.strategy] = row
         # The usual case: one market has filled an order.
@@ -345,6 +356,23 @@ class MemoryState(StateStore):
             return
         for market in changes.markets:
             self._shares[market] = tuple(share for share in changes.shares if share.market == market)
+
+    def _put_trades(self, changes: AttributionChanges) -> None:
+        for trade in changes.trades:
+            self._open_trades.pop((trade.strategy, trade.market), None)
+            if trade.closed_ms is not None:
+                self._closed_trades.append(trade)
+            elif trade.net is not None:
+                self._open_trades[trade.strategy, trade.market] = trade
+        self._entries |= {entry.key: entry for entry in changes.entries}
+
+    def trade_rows(self, epoch: int) -> list[TradeRow]:
+        self._take_changes()
+        return [*self._closed_trades, *self._open_trades.values()]
+
+    def entry_rows(self, epoch: int) -> list[EntryRow]:
+        self._take_changes()
+        return list(self._entries.values())
 
     def attribution_rows(self, epoch: int) -> list[tuple[Any, ...]]:
         self._take_changes()

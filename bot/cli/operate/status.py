@@ -401,6 +401,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
             " account's owner lifts it"
         )
     yield from _strategy_lines(told["strategies"])
+    yield from _protection_lines(told.get("protections") or {})
     for other in told.get("other_books", ()):
         whose = OTHERS.get(other["name"], "no longer in the config")
         yield f"  book        {other['name']} net {formatting.usd(other['book']['net_usd'], signed=True)} USD: {whose}"
@@ -423,6 +424,24 @@ def _strategy_lines(strategies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         gain = f", net {formatting.usd(book['net_usd'], signed=True)} USD" if book and "net_usd" in book else ""
         bars = f"{', '.join(strategy['markets'])}, {strategy['interval']}"
         yield f"  strategy    {strategy['name']} {strategy['state']} on {bars}{gain}{why}"
+
+
+def _protection_lines(protections: Mapping[str, Any]) -> Iterable[str]:
+    """What the protections of the config refuse now, and how often they have refused.
+
+    A daemon of an older version does not send them.
+    """
+    from bot.clock import iso
+
+    for wait in protections.get("waits", ()):
+        where = f" in {wait['market']}" if wait["market"] else ""
+        name = f"{wait['strategy'] or 'the account'} {wait['protection']}"
+        yield f"  protection  {name}: no entries{where} until {iso(wait['until_ms'])}: {wait['why']}"
+    refused: dict[str, list[str]] = {}
+    for row in protections.get("refused", ()):
+        refused.setdefault(row["strategy"], []).append(f"{row['protection']} {row['count']}")
+    for strategy, counts in refused.items():
+        yield f"  protection  entries of {strategy} refused so far: {', '.join(counts)}"
 
 
 def _dead_man_line(beat: Mapping[str, Any] | None) -> str:

@@ -77,10 +77,31 @@ class RefusalRow:
 
 def rows(snapshot: DaemonSnapshot) -> list[StrategyRow]:
     used = budgets_used(snapshot) if snapshot.knows_account else None
-    return [_row(strategy, used, account_of(snapshot)) for strategy in (snapshot.status or {}).get("strategies", ())]
+    status = snapshot.status or {}
+    return [
+        _row(strategy, used, account_of(snapshot), protection_texts(status, strategy["name"]))
+        for strategy in status.get("strategies", ())
+    ]
 
 
-def _row(strategy: Data, budgets: Mapping[str, Decimal] | None, account: str) -> StrategyRow:
+def protection_texts(status: Data, name: str) -> list[str]:
+    """What protections of the strategy and of the account refuse now, and how many entries they have refused."""
+    protections = status.get("protections") or {}
+    waits = [
+        f"{wait['protection']}: no entries{' in ' + wait['market'] if wait['market'] else ''} until"
+        f" {formatting.instant(wait['until_ms'])}: {wait['why']}"
+        for wait in protections.get("waits", ())
+        if wait["strategy"] in (None, name)
+    ]
+    refused = [
+        f"{row['protection']} {row['count']:,}" for row in protections.get("refused", ()) if row["strategy"] == name
+    ]
+    return waits + ([f"entries refused by protections: {', '.join(refused)}"] if refused else [])
+
+
+def _row(
+    strategy: Data, budgets: Mapping[str, Decimal] | None, account: str, protections: Sequence[str]
+) -> StrategyRow:
     book, budget = strategy.get("book") or {}, number(strategy.get("budget_usd"))
     used = None if budgets is None else budgets.get(strategy["name"], Decimal(0))
     total = book.get("net_usd", book.get("closed_usd"))
@@ -88,7 +109,7 @@ def _row(strategy: Data, budgets: Mapping[str, Decimal] | None, account: str) ->
         name=strategy["name"],
         state=strategy["state"],
         tone=TONES.get(strategy["state"], "bad"),
-        why=strategy["why"] or "",
+        why="; ".join(filter(None, (strategy["why"], *protections))),
         markets=", ".join(strategy["markets"]),
         interval=strategy["interval"],
         budget=_or_unknown(formatting.usd, budget),

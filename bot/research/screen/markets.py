@@ -68,6 +68,7 @@ def _why_not(settings: Settings, specs: Sequence[StrategySpec], options: Session
     given = {
         "guardians in the config": settings.guardians,
         "daily_loss_usd": spec.limits.daily_loss_usd is not None,
+        "protections": [*settings.protections.given(), *spec.limits.protections],
         "netting: allow": spec.limits.nets,
         "latency": options.latency_ms,
         "outages": options.outages,

@@ -27,6 +27,7 @@ from bot.runtime.account.entry_margin import entry_terms
 from bot.runtime.account.fold import filled, fold_event, order_changed, triggered
 from bot.runtime.account.foreign_activity import ForeignActivity
 from bot.runtime.account.ownership import OrderOwners, PositionOwners
+from bot.runtime.account.trade_log import TradeLog
 from bot.runtime.model.order_rules import OrderRules, order_rules, rules_of
 from bot.wire import bare_coin
 
@@ -80,6 +81,21 @@ class DaemonAccount:
             Settled: self._money_moved,
             AccountChanged: partial(fold_event, self.account_state),
         }
+        if journal.path is not None:
+            self.log_trades()
+
+    def log_trades(self) -> TradeLog:
+        """The trade log of this account. A journal on disk always has one, for protections that a reload may bring."""
+        log = self.position_owners.trade_log
+        if log is None:
+            log = TradeLog(self.attribution, self.journal)
+            self.attribution.trade_log = self.position_owners.trade_log = log
+            folds: dict[type, Any] = dict(self.folds)
+            for kind in (FillEvent, FundingPaid, Liquidated, Settled):
+                folds[kind] = log.watching(folds[kind])
+            folds[GuardianMoved] = log.guarding(folds[GuardianMoved])
+            self.folds = folds
+        return log
 
     def apply(self, event: Event) -> Mapping[str, Part]:
         """Fold one event into shares, state and owners. Returns the parts of the strategies in a fill."""

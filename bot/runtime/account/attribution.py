@@ -10,11 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bot.clock import DAY_MS, utc_day_start_ms
 from bot.money import E8, decimal_of_e16, e8_rounded, e16_of_decimal
-from bot.runtime.model.shares import NETTING, NOUGHT, UNIT, AttributionChanges, Share, StrategyTotals, TotalsRow
+from bot.runtime.model.shares import (
+    NETTING,
+    NOUGHT,
+    UNIT,
+    AttributionChanges,
+    EntryRow,
+    Share,
+    StrategyTotals,
+    TotalsRow,
+    TradeRow,
+)
 
 if TYPE_CHECKING:
     from bot.runtime.journal.journal import Journal
@@ -26,6 +36,16 @@ StepOf = Callable[[str], Decimal]
 Amount = str | int
 Marked = tuple[set[str], set[str], bool]
 Saved = tuple[dict[str, TotalsRow], dict[str, dict[str, Share]], dict[str, int], int, Sequence[tuple[Share, int]]]
+
+
+class TradeChanges(Protocol):
+    """What follows the attribution event by event (trade_log.py), and is written with it."""
+
+    @property
+    def has_changed(self) -> bool: ...
+    def begin_page(self) -> None: ...
+    def end_page(self, *, is_written: bool) -> None: ...
+    def changes(self) -> tuple[tuple[TradeRow, ...], tuple[EntryRow, ...]]: ...
 
 
 totals_row = partial(tuple.__new__, TotalsRow)
@@ -67,6 +87,8 @@ class Attribution:
         self.rows_changed: set[str] = set()
         self.markets_changed: set[str] = set()
         self.is_wiped = False
+        # None: nobody follows the trades
+        self.trade_log: TradeChanges | None = None
         # between `begin_page` and `end_page`
         self.is_in_page = False
         # the state at the start of the page, once the page has changed something
@@ -197,16 +219,22 @@ class Attribution:
         `end_page` undoes its changes if the page was not written, because its events come again.
         """
         self.is_in_page, self._before = True, None
+        if self.trade_log is not None:
+            self.trade_log.begin_page()
 
     def end_page(self, *, is_written: bool) -> None:
         if self._before is not None and not is_written:
             (self.rows, self.shares, self.netting, self.day_ms, self.day_start), marked = self._before
             self.rows_changed, self.markets_changed, self.is_wiped = marked
         self.is_in_page, self._before = False, None
+        if self.trade_log is not None:
+            self.trade_log.end_page(is_written=is_written)
 
     def changes(self) -> AttributionChanges | None:
         """What has changed since the last call; None if nothing has."""
-        if not self.rows_changed and not self.markets_changed and not self.is_wiped:
+        trades = self.trade_log
+        has_trades = trades is not None and trades.has_changed
+        if not (self.rows_changed or self.markets_changed or self.is_wiped or has_trades):
             return None
         if self.is_in_page:
             self.keep()
@@ -217,7 +245,8 @@ class Attribution:
             shares += self.shares.get(market, {}).values()
             if market in self.netting:
                 shares.append(Share(market, NETTING, "long", 0, self.netting[market]))
-        changes = AttributionChanges(self.epoch, rows, markets, tuple(shares), self.is_wiped)
+        logged = () if trades is None else trades.changes()
+        changes = AttributionChanges(self.epoch, rows, markets, tuple(shares), self.is_wiped, *logged)
         self.rows_changed, self.markets_changed, self.is_wiped = set(), set(), False
         return changes
 

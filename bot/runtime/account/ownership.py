@@ -12,6 +12,7 @@ from typing import Final
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.attribution_fold import align, give_back
+from bot.runtime.account.trade_log import TradeLog
 from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.model.intents import Intent, TradeOf
 
@@ -68,6 +69,8 @@ class PositionOwners:
         self._attribution = attribution
         self._orders = orders
         self._now_ms = now_ms
+        # None: nobody follows the trades
+        self.trade_log: TradeLog | None = None
 
     def own_positions(self, *, events_skipped: bool = False) -> None:
         """Find the owner of each position after a snapshot, and fit the shares to the positions.
@@ -105,6 +108,8 @@ class PositionOwners:
         FOREIGN.
         """
         align(self._attribution, self._account_state.positions, self._account_state.epoch, self._now_ms())
+        if self.trade_log is not None:
+            self.trade_log.fit(self._now_ms())
         self.write_attribution()
         for market in self._account_state.positions:
             self.pass_on(market)
@@ -113,6 +118,8 @@ class PositionOwners:
         """Leave a position to the hand that opened it."""
         self._account_state.adopt(market, None)
         give_back(self._attribution, market, self._now_ms())
+        if self.trade_log is not None:
+            self.trade_log.drop(market)
         self.write_attribution()
 
     def write_attribution(self, *notices: Notice) -> None:

@@ -39,7 +39,7 @@ WARM_S: Final = 5.0
 
 # Sections of the config that a running daemon takes over; all others need a restart.
 LIVE: Final = frozenset(
-    {"strategies", "guardians", "dead_man", "safety", "orders", "reconcile_seconds", "strategies_dir"}
+    {"strategies", "guardians", "dead_man", "safety", "protections", "orders", "reconcile_seconds", "strategies_dir"}
 )
 
 

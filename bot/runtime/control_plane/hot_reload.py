@@ -86,6 +86,7 @@ async def hot_reload(
     kernel.bars.feed.read_first(reads_of(specs))
     kernel.risk.limit({spec.strategy.name: spec.limits for spec in specs})
     kernel.conditions.losses.limits_changed()
+    kernel.follow_protections(kernel.run.settings)
     for spec in specs:
         name = spec.strategy.name
         if name not in fresh:

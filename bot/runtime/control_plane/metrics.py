@@ -18,6 +18,7 @@ from bot.runtime.alerts.alarms import ALARMS
 from bot.runtime.alerts.alarms import METRIC as ALARM_METRIC
 from bot.runtime.control_plane.status import WORDS
 from bot.runtime.model.intents import FINAL, IN_DOUBT
+from bot.runtime.model.protection_rules import PROTECTIONS
 from bot.runtime.strategy_host.asker import ThreadAsker
 
 if TYPE_CHECKING:
@@ -165,6 +166,16 @@ METRICS: Final[Mapping[str, MetricText]] = {
     "strategy_fills": MetricText("counter", "Fills.", ("strategy",)),
     "strategy_paused": MetricText(
         "gauge", "1 for a strategy that opens nothing, because a person paused it or for its daily loss.", ("strategy",)
+    ),
+    "protection_waits": MetricText(
+        "gauge",
+        "1 while a protection refuses entries. No strategy: of the account; no market: of all.",
+        ("strategy", "protection", "market"),
+    ),
+    "protection_refusals": MetricText(
+        "gauge",
+        "Entries that a protection has refused, in the newest refusals of the journal.",
+        ("strategy", "protection"),
     ),
     "strategy_quarantined": MetricText(
         "gauge", "1 for a strategy in quarantine, whose hooks are not called.", ("strategy",)
@@ -331,6 +342,12 @@ class Figures:
         yield _family("strategy_fills", [((strategy,), book.fills) for strategy, book in attribution.items()])
         now_ms, stopped = kernel.now_ms(), kernel.conditions.strategy_stopped
         yield _family("strategy_paused", [((name,), float(stopped(name, now_ms) is not None)) for name in names])
+        waits = [
+            ((wait.strategy or "", wait.protection, wait.market or ""), 1.0)
+            for wait in kernel.protections.active(now_ms)
+        ]
+        yield _family("protection_waits", waits)
+        yield _family("protection_refusals", kernel.journal.refusal_counts(PROTECTIONS).items())
         quarantined = [((instance.name,), float(instance.quarantined is not None)) for instance in instances]
         yield _family("strategy_quarantined", quarantined)
 

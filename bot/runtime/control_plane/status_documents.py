@@ -14,6 +14,7 @@ from bot.money import format_decimal
 from bot.runtime.alerts.health import ORDERS
 from bot.runtime.liveness import systemd
 from bot.runtime.model.intents import FINAL, IN_DOUBT
+from bot.runtime.model.protection_rules import PROTECTIONS
 from bot.strategy.base import declared as declared_indicators
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
             if guardian.blocks_opens
         ],
         "strategies": strategies(daemon, settings),
+        "protections": protections(kernel),
         "other_books": other_books(kernel, settings),
         "reload": newest_reload(daemon),
     }
@@ -159,6 +161,20 @@ def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
             | {"book": book(kernel, strategy.name), "resting": resting.get(strategy.name, [])}
         )
     return documents
+
+
+def protections(kernel: Kernel) -> Data:
+    """What the protections of the config refuse now, and how many entries they have refused.
+
+    A wait without a strategy is of the account; without a market it is of all markets of its protection.
+    """
+    counts = kernel.journal.refusal_counts(PROTECTIONS)
+    return {
+        "waits": [wait._asdict() for wait in kernel.protections.active(kernel.now_ms())],
+        "refused": [
+            {"strategy": strategy, "protection": code, "count": count} for (strategy, code), count in counts.items()
+        ],
+    }
 
 
 def _strategy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.logs import log
 from bot.runtime.journal.database import JournalDatabase
@@ -14,6 +14,9 @@ from bot.runtime.model.intents import Intent
 
 if TYPE_CHECKING:
     from bot.wire import Event
+
+# the newest events, in which the guardian of a fill that is read next is looked for
+CAUSES_READ: Final = 1_000
 
 
 class Cursor(NamedTuple):
@@ -122,6 +125,16 @@ class EventLog:
             (coin, type_, subtype, epoch, kind, kind),
         ).fetchone()
         return None if row is None else json.loads(row[0])
+
+    def guardian_trades(self) -> list[tuple[str, str]]:
+        """Trade id and type of guardian, for the trades that guardians have caused among the newest events."""
+        rows = self._database.read(
+            "SELECT trade.value, json_extract(payload, '$.data.guardianType') FROM events,"
+            " json_each(payload, '$.data.tradeIds') AS trade WHERE seq > (SELECT max(seq) FROM events) - ?"
+            " AND events.type='guardian' AND subtype='fired' ORDER BY seq",
+            (CAUSES_READ,),
+        )
+        return [(str(trade), str(kind)) for trade, kind in rows]
 
     def entry_keys(self, coin: str, *, epoch: int, since_ms: int) -> list[str]:
         """Idempotency keys of the fills that opened or grew a position since that instant, oldest first."""

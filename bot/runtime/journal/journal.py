@@ -8,6 +8,7 @@ nothing.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -189,6 +190,15 @@ class Journal:
         row = (at_ms, strategy, market, trigger, ordinal, refusal.code, refusal.message)
         self._pending.refusals.append(row)
 
+    def refusal_counts(self, codes: Iterable[str]) -> dict[tuple[str, str], int]:
+        """(strategy, code) -> how many refusals of these codes the journal has. It keeps the newest REFUSALS_KEPT."""
+        rows = self._read(
+            "SELECT strategy, code, count(*) FROM refusals WHERE code IN (SELECT value FROM json_each(?))"
+            " GROUP BY strategy, code ORDER BY strategy, code",
+            (json.dumps(list(codes)),),
+        )
+        return {(strategy, code): count for strategy, code, count in rows}
+
     def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
         """Keep the reason for an intent, as JSON, for people. It is written with the intent's own next write."""
         if self.keeps_traces:
@@ -255,7 +265,7 @@ class Journal:
         keys = held() if is_over else HeldKeys()
         with self.database.transaction():
             gone = trim_intents(self._read, self._execute, keys, kept, now_ms) if is_over else 0
-            trim_rest(self._execute, keys, kept)
+            trim_rest(self._execute, keys, kept, now_ms)
         self.database.free_pages()
         return gone
 

@@ -22,12 +22,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from bot.clock import DAY_MS
 from bot.runtime.model.intents import RUNTIME, TARGET_LEG
 from bot.runtime.model.limits import FRESH_INTERVALS
 from bot.wire import INTERVAL_MS
 
 # two days of the service's time
 KEYS_MS: Final = FRESH_INTERVALS * max(INTERVAL_MS.values())
+# A protection has a window of at most 90 days, and a wait of at most 90 days after it.
+TRADES_MS: Final = 180 * DAY_MS
+# closed trades, newer ones too: 500 a day
+TRADES: Final = 90_000
 # intents that one trim removes at most, so that none delays a pass; the next trim goes on
 ROWS_MAX: Final = 500
 # pages of 4 kB that stay free for new rows
@@ -81,9 +86,9 @@ def trim_intents(read: Read, execute: Execute, held: HeldKeys, kept: RowsKept, n
     return len(rows)
 
 
-def trim_rest(execute: Execute, held: HeldKeys, kept: RowsKept) -> None:
-    """Remove the oldest events (except those that name the owner of an open position), refusals and notices, and
-    guardians that are gone.
+def trim_rest(execute: Execute, held: HeldKeys, kept: RowsKept, now_ms: int) -> None:
+    """Remove the oldest events (except those that name the owner of an open position), refusals and notices, guardians
+    that are gone, and trades and entries that no protection counts any more.
     """
     execute(
         "DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?"
@@ -92,6 +97,9 @@ def trim_rest(execute: Execute, held: HeldKeys, kept: RowsKept) -> None:
     )
     execute("DELETE FROM refusals WHERE seq <= (SELECT max(seq) FROM refusals) - ?", (kept.refusals,))
     execute("DELETE FROM outbox WHERE seq <= (SELECT max(seq) FROM outbox) - ?", (kept.notices,))
+    execute("DELETE FROM trades WHERE closed_ms < ?", (now_ms - TRADES_MS,))
+    execute("DELETE FROM trades WHERE closed_ms IS NOT NULL AND seq <= (SELECT max(seq) FROM trades) - ?", (TRADES,))
+    execute("DELETE FROM entries WHERE at_ms < ?", (now_ms - KEYS_MS,))
     execute(
         "DELETE FROM arms WHERE (name GLOB 'old:*' AND guardian_id IS NULL) OR (name GLOB 'lost:*' AND body='')", ()
     )

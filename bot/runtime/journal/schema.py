@@ -157,3 +157,20 @@ def m008_trade_extremes(db: Database) -> None:
     db.execute("""CREATE TABLE trade_extremes (
         seq INTEGER PRIMARY KEY, event_id TEXT NOT NULL UNIQUE, low_px TEXT NOT NULL, high_px TEXT NOT NULL,
         step_ms INTEGER NOT NULL) STRICT""")
+
+
+@migrations()
+def m009_trades(db: Database) -> None:
+    """The trades of each strategy in each market, and its entries of the last days (trade_log.py).
+
+    They have tables of their own, because old events are removed. `closed_ms` NULL: the trade is open.
+    """
+    db.execute("""CREATE TABLE trades (
+        seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, strategy TEXT NOT NULL, market TEXT NOT NULL, \
+side TEXT NOT NULL,
+        opened_ms INTEGER NOT NULL, closed_ms INTEGER, net_usd TEXT NOT NULL, is_stop INTEGER NOT NULL) STRICT""")
+    db.execute("CREATE UNIQUE INDEX trades_open ON trades (strategy, market) WHERE closed_ms IS NULL")
+    db.execute("""CREATE TABLE entries (
+        seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, \
+market TEXT NOT NULL,
+        at_ms INTEGER NOT NULL) STRICT""")

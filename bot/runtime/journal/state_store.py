@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.logs import log
-from bot.money import format_e8, format_e16
+from bot.money import e16_of_decimal, format_e8, format_e16
 from bot.runtime.journal import halt_flags
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.failover import seal
 from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.pending_writes import PendingWrites
+from bot.runtime.model.shares import EntryRow, TradeRow
 
 if TYPE_CHECKING:
     from bot.runtime.model.shares import AttributionChanges
@@ -79,6 +81,8 @@ class StateStore:
         if changes.wiped:
             execute("DELETE FROM books")
             execute("DELETE FROM shares")
+            execute("DELETE FROM trades")
+            execute("DELETE FROM entries")
         for row in changes.rows:
             amounts = (row.fees, row.funding, row.realized, row.margin_lost, row.base)
             fees, funding, realized, lost, base = map(format_e16, amounts)
@@ -112,6 +116,46 @@ class StateStore:
                     format_e16(share.cost),
                 ),
             )
+
+        self._put_trades(changes)
+
+    def _put_trades(self, changes: AttributionChanges) -> None:
+        """Write the changed trades and the new entries of the trade log."""
+        execute = self._database.execute
+        for trade in changes.trades:
+            execute(
+                "DELETE FROM trades WHERE strategy=? AND market=? AND closed_ms IS NULL", (trade.strategy, trade.market)
+            )
+            if trade.net is not None:
+                execute(
+                    "INSERT INTO trades (epoch, strategy, market, side, opened_ms, closed_ms, net_usd, is_stop)"
+                    " VALUES (?,?,?,?,?,?,?,?)",
+                    (changes.epoch, *trade[:5], format_e16(trade.net), int(trade.is_stop)),
+                )
+        for entry in changes.entries:
+            execute(
+                "INSERT OR IGNORE INTO entries (epoch, key, strategy, market, at_ms) VALUES (?,?,?,?,?)",
+                (changes.epoch, *entry),
+            )
+
+    def trade_rows(self, epoch: int) -> list[TradeRow]:
+        """The trades that the journal keeps, those that closed first at the beginning."""
+        rows = self._database.read(
+            "SELECT strategy, market, side, opened_ms, closed_ms, net_usd, is_stop FROM trades WHERE epoch=?"
+            " ORDER BY seq",
+            (epoch,),
+        )
+        return [
+            TradeRow(strategy, market, side, opened_ms, closed_ms, e16_of_decimal(Decimal(net)), bool(is_stop))
+            for strategy, market, side, opened_ms, closed_ms, net, is_stop in rows
+        ]
+
+    def entry_rows(self, epoch: int) -> list[EntryRow]:
+        """The entries that the journal keeps, oldest first."""
+        rows = self._database.read(
+            "SELECT key, strategy, market, at_ms FROM entries WHERE epoch=? ORDER BY seq", (epoch,)
+        )
+        return [EntryRow(*row) for row in rows]
 
     def attribution_rows(self, epoch: int) -> list[tuple[Any, ...]]:
         """Rows for `shares.TotalsRow`."""

@@ -13,7 +13,7 @@ from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import Loaded, build, load
-from bot.runtime.strategy_host.strategy_limits import limits_of
+from bot.runtime.strategy_host.strategy_limits import limits_of, protection_rules
 from bot.wire import GuardianRequest
 
 
@@ -71,6 +71,7 @@ def kernel_settings(settings: Settings) -> KernelSettings:
         adopted_stop_pct=settings.safety.adopted_stop_pct,
         reconcile_ms=settings.reconcile_seconds * 1000,
         require_protection=settings.safety.require_protection,
+        protections=protection_rules(settings.protections),
     )
 
 

@@ -52,6 +52,7 @@ from bot.runtime.reconciliation.order_events import attach_events
 from bot.runtime.reconciliation.repair_actions import RepairActions
 from bot.runtime.reconciliation.schedule import ComparisonSchedule
 from bot.runtime.risk.loss_limits import LossLimits
+from bot.runtime.risk.protections import Protections
 from bot.runtime.risk.risk_engine import RiskEngine, VenueTerms
 from bot.runtime.strategy_host.asker import AGENT, Asker, ThreadAsker
 from bot.runtime.strategy_host.host import Decision, Run, StrategyHost, StrategySpec, run_inline
@@ -154,6 +155,8 @@ class Kernel:
             checks_plans=host.checks_plans,
             foreign_positions=settings.foreign_positions,
         )
+        self.risk.protections = Protections(account, intents.live)
+        self.follow_protections(settings)
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, intents, self.budget, now_ms)
         comparison = ComparisonSchedule(pacer, settings.reconcile_ms)
         run = DaemonRun(self.state, self.budget, self.health, comparison, settings, self.risk, host, now_ms)
@@ -187,6 +190,16 @@ class Kernel:
         self.run.settings = settings
         self.risk.foreign_positions = settings.foreign_positions
         self.run.comparison.every_ms = settings.reconcile_ms
+
+    @property
+    def protections(self) -> Protections:
+        """The protections of the config."""
+        assert self.risk.protections is not None
+        return self.risk.protections
+
+    def follow_protections(self, settings: KernelSettings) -> None:
+        """Follow the protections of these settings and of the present limits of the strategies."""
+        self.protections.configure(settings.protections, self.risk.strategy_limits.values())
 
     # -- the run
 

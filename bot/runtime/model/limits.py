@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 
 from bot.runtime.model.intents import Action, Path, Request
+from bot.runtime.model.protection_rules import ProtectionRule
 from bot.strategy import Intent as Signal
 from bot.strategy import Proposal
 
@@ -43,6 +44,8 @@ class StrategyLimits:
     approval: Approval | None = None
     # True: it may share a market, so it holds a share and not the whole position
     nets: bool = False
+    # the protections of the strategy's own section
+    protections: tuple[ProtectionRule, ...] = ()
 
 
 class RiskRequest(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from bot.money import decimal_of_e8, decimal_of_e16
 from bot.runtime.model.positions import is_no
+from bot.runtime.model.protection_rules import EndedTrade
 
 # placed by somebody else or by the service, or before this journal began
 FOREIGN: Final = "@foreign"
@@ -93,14 +94,48 @@ class Share(NamedTuple):
         return gain if self.side == "long" else -gain
 
 
+class TradeRow(NamedTuple):
+    """A trade of a strategy in a market, as the journal has it. `closed_ms` None: it is open.
+
+    `net` is its result so far, in 1e-16 USD. None: the trade is to be removed.
+    """
+
+    strategy: str
+    market: str
+    side: str
+    opened_ms: int
+    closed_ms: int | None
+    net: int | None
+    is_stop: bool
+
+    def closed(self) -> EndedTrade:
+        """The trade as the protections see it."""
+        assert self.closed_ms is not None, "the trade is open"
+        return EndedTrade(self.strategy, self.market, self.closed_ms, self.net or 0, self.is_stop)
+
+
+class EntryRow(NamedTuple):
+    """An order of a strategy that opened or grew a position: its key, and when its first fill came."""
+
+    key: str
+    strategy: str
+    market: str
+    at_ms: int
+
+
 class AttributionChanges(NamedTuple):
-    """What the journal must write: these rows, and all shares of these markets. `wiped`: delete everything first."""
+    """What the journal must write: these rows, and all shares of these markets. `wiped`: delete everything first.
+
+    `trades` and `entries` are those of the trade log, in their order.
+    """
 
     epoch: int
     rows: tuple[TotalsRow, ...] = ()
     markets: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()
     wiped: bool = False
+    trades: tuple[TradeRow, ...] = ()
+    entries: tuple[EntryRow, ...] = ()
 
 
 class Part(NamedTuple):

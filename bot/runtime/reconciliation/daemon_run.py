@@ -10,6 +10,7 @@ from decimal import Decimal
 
 from bot.runtime.alerts.health import DaemonHealth
 from bot.runtime.model.positions import AccountPosition
+from bot.runtime.model.protection_rules import ProtectionRule
 from bot.runtime.model.run_state import RunState
 from bot.runtime.passes.pass_budget import PassBudget
 from bot.runtime.reconciliation.guardians import WantedGuardian
@@ -30,6 +31,8 @@ class KernelSettings:
     reconcile_ms: int = RECONCILE_MS
     # For a position whose strategy no longer runs. The limits of the others say it too.
     require_protection: bool = True
+    # the protections that count the trades of all strategies
+    protections: tuple[ProtectionRule, ...] = ()
 
 
 @dataclass(slots=True)

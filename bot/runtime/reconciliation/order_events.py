@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 def attach_events(account: DaemonAccount, comparison: ComparisonSchedule, accepted: Intent) -> None:
     """Give the stored events of an order to its strategy. Runs in the transaction that accepts the intent."""
     events = account.journal.events.attach_key(accepted)
-    name_foreign_entries(account.attribution, map(_model_event_of_row, events), accepted.strategy)
+    attached = [_model_event_of_row(event) for event in events]
+    log = account.position_owners.trade_log
+    before = None if log is None else log.mark(accepted.market)
+    name_foreign_entries(account.attribution, attached, accepted.strategy)
+    if log is not None and before is not None:
+        log.attached(attached, accepted, before)
     account.position_owners.write_attribution()
     if events:
         account.foreign_activity.known_markets.discard(accepted.market)

@@ -35,6 +35,7 @@ from bot.runtime.risk.order_builder import (
     target_plan,
     targets_text,
 )
+from bot.runtime.risk.protections import AskedEntry, Protections
 from bot.strategy import Cancel, Close, Open, TrailingStop
 from bot.wire import CloseRequest, bare_coin, fields_of, message_of
 
@@ -101,6 +102,8 @@ class RiskEngine:
         self.intents = intents
         self.conditions = conditions
         self.attribution = attribution
+        # The protections of the config; None: there are none.
+        self.protections: Protections | None = None
         # true of a strategy that has a `confirm` of its own
         self.checks_plans = checks_plans
         self.judges_freshness = terms.judges_freshness
@@ -145,7 +148,11 @@ class RiskEngine:
         limits = self.strategy_limits.get(intent.strategy)
         if limits is not None and (no := self.over_leverage(limits, intent.market, intent.order().leverage)):
             return no
-        return self.conditions.strategy_stopped(intent.strategy, now_ms)
+        stopped = self.conditions.strategy_stopped(intent.strategy, now_ms)
+        if stopped is not None or self.protections is None or not self.protections.is_used:
+            return stopped
+        # A backtest's clock stands one millisecond before the bar.
+        return self.protections.refusal(AskedEntry(intent.strategy, intent.market, now_ms + 1, id=intent.id))
 
     def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
         """The part of its budget that a strategy uses: open positions without what is being closed, resting entries
@@ -395,6 +402,16 @@ def not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> R
     return conditions.entries_stopped(ask.now_ms) or conditions.strategy_stopped(limits.strategy, ask.now_ms)
 
 
+def not_waiting(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    """Refuse an entry that a protection of the config makes wait. The cause of the entry tells its instant, so that a
+    late decision is judged as in a backtest.
+    """
+    assert isinstance(ask.signal, Open)
+    if risk.protections is None or not risk.protections.is_used:
+        return None
+    return risk.protections.refusal(AskedEntry(limits.strategy, ask.signal.market, ask.at_ms, ask.closing))
+
+
 def not_in_doubt(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     market = ask.signal.market
     return _doubt(market) if market is not None and risk.intents.is_doubtful(market) else None
@@ -545,6 +562,7 @@ RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
         own_market,
         fresh,
         not_stopped,
+        not_waiting,
         not_in_doubt,
         not_anothers,
         not_against_others,

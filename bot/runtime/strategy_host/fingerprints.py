@@ -29,9 +29,20 @@ if TYPE_CHECKING:
 NOTE: Final = "runs"
 # starts and reloads; the first of an account stays, because a replay begins there
 MARKS_KEPT: Final = 100
+PROTECTIONS: Final = "protections"
 # sections of a config that influence decisions
-SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")
-LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting", "approve")
+SECTIONS: Final = ("orders", "safety", "dead_man", "guardians", PROTECTIONS)
+LIMITS: Final = (
+    "use",
+    "markets",
+    "interval",
+    "budget_usd",
+    "max_leverage",
+    "daily_loss_usd",
+    PROTECTIONS,
+    "netting",
+    "approve",
+)
 # Params that decide what the model of an agent is told, shown and asked. MODEL is a param of agents alone.
 MODEL: Final = "usd_per_million_in"
 AGENT_PARAMS: Final = frozenset(
@@ -63,7 +74,7 @@ def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, 
     plain = settings.model_dump(mode="json", include=set(SECTIONS))
     return {
         "version": __version__,
-        "config": {name: _digest(plain[name]) for name in SECTIONS},
+        "config": _digests(plain, SECTIONS),
         "strategies": {
             strategy.name: _strategy(strategy, sources.get(strategy.name)) for strategy in settings.strategies
         },
@@ -208,9 +219,14 @@ def _strategy(settings: StrategySettings, sha256: str | None) -> dict[str, Any]:
     plain = settings.model_dump(mode="json", include=set(LIMITS))
     return {
         "source": (sha256 or "")[:16],
-        "limits": {name: _digest(plain[name]) for name in LIMITS},
+        "limits": _digests(plain, LIMITS),
         "params": {name: _digest(value) for name, value in settings.params.items() if not is_secret_name(name)},
     }
+
+
+def _digests(plain: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """The digests of these keys; none for PROTECTIONS without a rule, as in a mark of an older version."""
+    return {name: _digest(plain[name]) for name in names if name != PROTECTIONS or any(plain[name].values())}
 
 
 def _digest(value: object) -> str:

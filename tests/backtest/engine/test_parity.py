@@ -158,15 +158,21 @@ def written(candles: Candles, folder: Path) -> Path:
     return path
 
 
-def made() -> Any:
-    return settings(dead_man={"heartbeat_seconds": 86_400, "on_miss": "flatten"}, guardians=GUARDIANS)
+def made(**more: Any) -> Any:
+    return settings(dead_man={"heartbeat_seconds": 86_400, "on_miss": "flatten"}, guardians=GUARDIANS, **more)
 
 
 def over_a_wire(
-    candles: Candles, *, base_url: str, transport: Any, wait: Any, script: Script = quiet_first
+    candles: Candles,
+    *,
+    base_url: str,
+    transport: Any,
+    wait: Any,
+    script: Script = quiet_first,
+    more: Mapping[str, Any] | None = None,
 ) -> tuple[list[dict[str, Any]], str]:
     """The session through the client; the events as the wire has them, and the account's address."""
-    config = made()
+    config = made(**more or {})
     killer = Killer(candles, script)
     place = placing(killer.script, counts=False)
     start_ms = candles.at_ms[HISTORY]
@@ -238,12 +244,17 @@ def served(service: Service, listening: socket.socket) -> Iterator[None]:
 
 
 def locally(
-    candles: Candles, address: str, *, script: Script = quiet_first, **options: Any
+    candles: Candles,
+    address: str,
+    *,
+    script: Script = quiet_first,
+    more: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> tuple[str, int, list[dict[str, Any]]]:
     """Digest, fills and events of the session in this process."""
     asked = SessionOptions(start_ms=candles.at_ms[HISTORY], path="adaptive", **options)
     killer = Killer(candles, script)
-    test = Backtest(made(), [candles], asked, place=placing(killer.script, counts=False), address=address)
+    test = Backtest(made(**more or {}), [candles], asked, place=placing(killer.script, counts=False), address=address)
     killer.kill = lambda: test.exchange.operations.kill(
         test.exchange.principal, KillRequest(flatten=True), Context("req_000000000000", idempotency_key="k")
     )
@@ -294,6 +305,22 @@ def test_a_backtest_with_targets_has_one_digest_in_process_and_through_the_clien
     assert digest_of(events) == digest
     exits = {event["data"]["kind"] for event in mine if event["subtype"] == "exit"}
     assert {"limit", "stop_loss", "guardian"} <= exits
+
+
+def test_protections_refuse_the_same_entries_over_a_socket_and_in_process(shared: Path, tmp_path: Path):
+    candles = minutes_of(shared, 360)
+    guard = {"stops": 2, "within": "2h", "rest": "30m"}
+    fall = {"usd": 0.5, "within": "3h", "rest": "20m"}
+    more = {"protections": {"cooldown": "5m", "stop_guard": guard, "max_entries": 12, "max_drawdown": fall}}
+    listening = free_port()
+    port = listening.getsockname()[1]
+    with listening, served(service_of(written(candles, tmp_path), port), listening), asyncio.Runner() as runner:
+        transport, url = httpx.AsyncHTTPTransport(), f"http://127.0.0.1:{port}"
+        events, address = over_a_wire(candles, base_url=url, transport=transport, wait=runner.run, more=more)
+    digest, fills, mine = locally(candles, address, skip=False, more=more)
+    assert [shown(event) for event in events] == mine
+    assert digest_of(events) == digest
+    assert 0 < fills < locally(candles, address, skip=False)[1], "the protections have refused entries"
 
 
 def test_the_same_backtest_over_a_socket_has_the_same_digest(shared: Path, tmp_path: Path):
