@@ -258,11 +258,9 @@ def sources(
     """
     places: list[tuple[str, Path, str | None]] = []
     for path in paths:
-        given = _GIVEN.fullmatch(str(path))
-        name = market
+        given, path = given_market(path)
+        name = given or market
         try:
-            if given is not None and not path.exists():
-                name, path = given[1], Path(given[2])
             if path.is_dir():
                 places += _inside(path, name, listed=listed, every=every, report=report)
             elif path.exists():
@@ -273,6 +271,12 @@ def sources(
         except OSError as error:
             raise ConfigError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from None
     return places
+
+
+def given_market(path: Path) -> tuple[str | None, Path]:
+    """The market and the path of an argument `MARKET=path`; None for a path alone."""
+    given = _GIVEN.fullmatch(str(path))
+    return (None, path) if given is None or path.exists() else (given[1], Path(given[2]))
 
 
 def _symbol_given(path: Path) -> str | None:

@@ -98,13 +98,19 @@ def has_rows(path: Path) -> bool:
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
     """Open a text file, gzipped or not. Lines end with LF. Errors of the file become a ConfigError with its name."""
+    with named_faults(path), path.open("rb") as raw:
+        binary: Any = file_formats.binary_stream(raw)
+        file_formats.judge_format(path, binary)
+        zipped = binary is not raw
+        with io.TextIOWrapper(io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig") as text:
+            yield text
+
+
+@contextmanager
+def named_faults(path: Path) -> Iterator[None]:
+    """Errors of a file become a ConfigError with its name."""
     try:
-        with path.open("rb") as raw:
-            binary: Any = file_formats.binary_stream(raw)
-            file_formats.judge_format(path, binary)
-            zipped = binary is not raw
-            with io.TextIOWrapper(io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig") as text:
-                yield text
+        yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ConfigError(f"{path}: is not a whole gzip file: {error}") from None
     except OSError as error:
@@ -318,16 +324,21 @@ def _take(text: bytes, width: int, wanted: Sequence[int], columns: tuple[array[A
 # ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def research() -> Any:
-    """The module polars, or a ConfigError that says how to install it. Only Parquet needs it."""
+def research(what: str = "Parquet") -> Any:
+    """The module polars, or a ConfigError that says how to install it. `what` needs it."""
     try:
         import polars as pl
     except ImportError:
-        raise ConfigError(
-            f"Parquet needs the research extra, which is not installed: {install('research')}. CSV (.csv, .csv.gz)"
-            " works without"
-        ) from None
+        raise needs_extra(what) from None
     return pl
+
+
+def needs_extra(what: str) -> ConfigError:
+    """The error for a kind of file that only the extra `data` reads."""
+    return ConfigError(
+        f"{what} needs the data extra, which is not installed: {install('data')}. CSV (.csv, .csv.gz) and JSON work"
+        " without"
+    )
 
 
 def has_research() -> bool:
@@ -335,15 +346,17 @@ def has_research() -> bool:
     return find_spec("polars") is not None and find_spec("numpy") is not None
 
 
-def scan_parquet(path: Path) -> Any:
-    """Open a Parquet file lazily: only the requested columns are read. ConfigError if it is not Parquet."""
-    pl = research()
+def scan_parquet(path: Path, kind: str = "parquet") -> Any:
+    """Open a Parquet or Feather file (`kind`) lazily: only the requested columns are read. ConfigError if it is
+    neither.
+    """
+    pl = research(kind.capitalize())
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{path}: Parquet is read only where its path is UTF-8; rename it") from None
+        raise ConfigError(f"{path}: {kind.capitalize()} is read only where its path is UTF-8; rename it") from None
     try:
-        frame = pl.scan_parquet(path, glob=False)
+        frame = pl.scan_parquet(path, glob=False) if kind == "parquet" else pl.scan_ipc(path)
         frame.collect_schema()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or str(error).splitlines()[0]}") from None
@@ -352,7 +365,7 @@ def scan_parquet(path: Path) -> Any:
             begins = raw.read(file_formats.BEGINS)
         if not begins.startswith(file_formats.PARQUET) and (what := file_formats.other_format(path, begins)):
             raise ConfigError(f"{path}: {what}") from None
-        raise ConfigError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"{path}: is no {kind.capitalize()} file: {str(error).splitlines()[0]}") from None
     return frame
 
 

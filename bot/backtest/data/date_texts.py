@@ -66,8 +66,6 @@ _SHORT: Final = {
 
 def way_of(text: str) -> str:
     """Which options read a time that is not in ISO form."""
-    if serial := _serial(text):
-        return serial
     zone = _ZONE.fullmatch(text)
     if zone is not None and zone[2].upper() not in _HALVES:
         literal = text[len(zone[1]) :]
@@ -88,11 +86,6 @@ def way_of_mixed_zones(unit: str, text: str, path: Path) -> str:
     names = f"{theirs[1]}|{mine[2]}"
     cut = f"sed -E 's/ ?({names})//' {quote(str(path))} > NEW.csv"
     return f"; names of zones differ: cut them out ({cut}), and say {_zones(theirs[1])}"
-
-
-def way_of_early(at_ms: int) -> str:
-    """What to do with a time that was read as one before 1973 or after 5138."""
-    return _serial(str(at_ms // 1_000)) or "cut other rows out, or say with --unit how the times are written"
 
 
 def written_together(text: str) -> str | None:
@@ -136,9 +129,19 @@ def _zones(name: str) -> str:
     return f"--tz {name}"
 
 
-def _serial(text: str) -> str:
-    number = re.fullmatch(r"([0-9]{5})(?:[.,][0-9]+)?", text)
-    if number is None or int(number[1]) not in SERIAL_DAYS:
-        return ""
-    way = "format the column as yyyy-mm-dd hh:mm:ss there and save it again"
-    return f"it looks like a day of a spreadsheet (45719.5): {way}"
+def is_serial(text: str) -> bool:
+    """True for a day of a spreadsheet: 45719.5 is noon of 3 March 2025."""
+    number = re.fullmatch(r"([0-9]{5})(?:[.,][0-9]+)?", text, re.ASCII)
+    return number is not None and int(number[1]) in SERIAL_DAYS
+
+
+def parted_zone(text: str) -> tuple[str, str, str | None]:
+    """A time without the name of its zone, the text of that name, and the zone: `... US/Eastern`. None without one,
+    and for letters like EST, which may mean several.
+    """
+    parts = _ZONE.fullmatch(text)
+    if parts is None or "/" not in parts[2]:
+        return text, "", None
+    with suppress(ZoneInfoNotFoundError, ValueError):
+        return parts[1], text[len(parts[1]) :], ZoneInfo(parts[2]).key
+    return text, "", None

@@ -1,5 +1,7 @@
 """Read candle files of other programs: their column names, delimiters, time zones and units, samples of a price, many
 markets in one file. An error names the row; nothing is repaired silently.
+
+forms.py has the forms that are known, table_reader.py opens the files, row_clocks.py and number_forms.py read cells.
 """
 
 from __future__ import annotations
@@ -8,19 +10,17 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime, timedelta
 from itertools import groupby, islice, pairwise
-from operator import lt, sub
+from operator import sub
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
-from zoneinfo import ZoneInfo
+from typing import Any, Final, NamedTuple
 
-from bot.backtest.data import column_files, date_texts
+from bot.backtest.data import column_files, table_reader
 from bot.backtest.data.candles import (
     COLUMNS,
     MS_MAX,
@@ -32,36 +32,41 @@ from bot.backtest.data.candles import (
     interval_of,
     late_ms,
     market_name,
-    unit_of,
+    market_of,
 )
+from bot.backtest.data.forms import Form, form_of
 from bot.backtest.data.gaps import CONTINUOUS, hours_of
-from bot.backtest.data.table_layout import ALIASES, judge_order, layout_of, market_place, one_of, other_time, places_of
+from bot.backtest.data.number_forms import NumberStyle
+from bot.backtest.data.row_clocks import RowTimes
+from bot.backtest.data.table_layout import (
+    ALIASES,
+    NO_COLUMN,
+    Layout,
+    TwoReadings,
+    judge_names,
+    judge_order,
+    layout_of,
+    market_place,
+    one_of,
+    other_time,
+    places_of,
+)
 from bot.backtest.data.table_layout import ColumnMap as ColumnMap
 from bot.backtest.data.table_layout import columns_of as columns_of
 from bot.clock import DAY_MS
 from bot.errors import ConfigError
+from bot.service.market_data.file_names import NamesNoMarket
 from bot.wire.vocabulary import INTERVAL_MS
 
 # markets in one file; a column with more different values is not a column of markets
 MARKETS_MAX: Final = 10_000
 # tolerated deviation of samples from their interval, as a share of it
 ABOUT: Final = 0.1
-# 2025-06-01
-DATE_CHARS: Final = 10
-# directives of strptime that give the hour
-HOURS: Final = ("%H", "%I", "%X", "%c")
-# offsets of time zones are multiples of a quarter of an hour
-QUARTER_MS: Final = 900_000
+# the share of a file's rows in two runs of one interval each, from which on the file is two files in one
+RUNS_SHARE: Final = 0.9
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, of whatever zone
-_PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 # the name that pandas gives to an index without a name in Parquet
 PANDAS_INDEX: Final = "__index_level_"
-_THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:[,.'\s][0-9]{3})+(?:[.,][0-9]+)?")
-_SHORT: Final = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)? ?[KMBkmb]")
-_COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
-_EXPONENT: Final = re.compile(r"[+-]?[0-9](?:\.[0-9]{1,30})?[eE]\+?[0-9]{1,2}", re.ASCII)
-_ZULU: Final = re.compile(r"(?<=[0-9]) ?(?:UTC|GMT)$")
-_STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -80,6 +85,7 @@ class _Table:
     is_behind: bool
     # some row was joined to a longer candle that ends after it
     is_moved: bool = False
+    form: str = ""
 
     def pick(self, indices: Sequence[int]) -> _Table:
         """The rows at `indices`."""
@@ -88,33 +94,70 @@ class _Table:
         return _Table(columns, array("q", [self.rows[index] for index in indices]), [], dates, self.is_behind)
 
 
+class TableRead(NamedTuple):
+    """The candles of one file: of each of its markets, in the file's order. `form` is what the file was read as."""
+
+    form: str
+    rows: int
+    candles: list[Candles]
+
+
+def read_table(
+    path: Path,
+    market: str | None,
+    mapped: ColumnMap,
+    report: Callable[[int], None] = lambda _rows: None,
+    *,
+    is_given: bool = False,
+) -> TableRead:
+    """Read the candles of a file; `market` is None if each row names its own.
+
+    With `is_given` the market was said, so that rows of several markets are an error. `report` is called with the
+    number of rows read. ConfigError with file and row for wrong data; TwoReadings with the options that decide.
+    """
+    kind = table_reader.arrow_kind(path)
+    table = _text(path, mapped, report) if kind is None else _arrow(path, kind, mapped)
+    form = table.form if kind is None else f"{kind.capitalize()}, {table.form}"
+    names = dict.fromkeys(table.markets)
+    if mapped.market is not None:
+        return TableRead(form, len(table.rows), _by_market(path, mapped, table, mapped.market))
+    if len(names) > 1 and is_given:
+        other = next(at for at, name in enumerate(table.markets) if name != table.markets[0])
+        raise ConfigError(
+            f"{path}: row {table.rows[other]}: is of {table.markets[other]!r}, and the rows before it of"
+            f" {table.markets[0]!r}: leave {market}= out, since each row names its market"
+        )
+    if names and (market is None or len(names) > 1):
+        return TableRead(form, len(table.rows), _by_market(path, mapped, table, None))
+    return TableRead(form, len(table.rows), [_candles(path, market or market_of(path, None), mapped, table)])
+
+
 def read_foreign(
     path: Path, market: str, mapped: ColumnMap, report: Callable[[int], None] = lambda _rows: None
 ) -> Candles:
-    """Read the candles of a file, in its order.
-
-    `report` is called with the number of rows read. ConfigError with file and row for wrong data.
-    """
-    return _candles(path, market, mapped, _read(path, mapped, report))
+    """Read the candles of a file of one market, in its order."""
+    return read_table(path, market, mapped, report).candles[0]
 
 
 def read_markets(path: Path, mapped: ColumnMap, report: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
     """Read the candles of every market in a file, by `mapped.market`. Each market keeps the file's order."""
-    assert mapped.market is not None
-    table = _read(path, mapped, report)
+    return read_table(path, None, mapped, report).candles
+
+
+def _by_market(path: Path, mapped: ColumnMap, table: _Table, pattern: str | None) -> list[Candles]:
+    """The candles of each market that the rows name: by a pattern like `event:{id}`, or by an exchange's symbol."""
     rows = table.rows
     indices: dict[str, list[int]] = {}
     for index, name in enumerate(table.markets):
         indices.setdefault(name, []).append(index)
         if len(indices) > MARKETS_MAX:
             raise ConfigError(
-                f"{path}: column {mapped.market_column!r} has more than {MARKETS_MAX:,} names; those are no markets"
+                f"{path}: the column of markets has more than {MARKETS_MAX:,} names; those are no markets"
             )
     by_market: dict[str, Candles] = {}
     for name, mine in indices.items():
-        said = re.sub(r"\{[^{}]*\}", lambda _: name, mapped.market)  # noqa: B023 - called at once
         try:
-            market = market_name(said, listed=False)
+            market = _market_of_symbol(name) if pattern is None else market_name(_filled(pattern, name), listed=False)
         except ConfigError as error:
             raise ConfigError(f"{path}: row {rows[mine[0]]}: {error}") from None
         if market in by_market:
@@ -127,8 +170,16 @@ def read_markets(path: Path, mapped: ColumnMap, report: Callable[[int], None] = 
     return list(by_market.values())
 
 
-def _read(path: Path, mapped: ColumnMap, report: Callable[[int], None]) -> _Table:
-    return _parquet(path, mapped) if column_files.is_parquet(path) else _text(path, mapped, report)
+def _filled(pattern: str, name: str) -> str:
+    return re.sub(r"\{[^{}]*\}", lambda _: name, pattern)
+
+
+def _market_of_symbol(name: str) -> str:
+    """The market of an exchange's symbol: BTC-USDT is BTC. A symbol that names no known market is a market itself."""
+    try:
+        return market_of(Path(name.replace("/", "-")), None)
+    except NamesNoMarket:
+        return market_name(name, listed=False)
 
 
 def _candles(path: Path, market: str, mapped: ColumnMap, table: _Table) -> Candles:
@@ -140,9 +191,10 @@ def _candles(path: Path, market: str, mapped: ColumnMap, table: _Table) -> Candl
         at, row = next((at, row) for at, row in zip(at_ms, rows, strict=True) if not MS_MIN <= at < MS_MAX)
         raise ConfigError(
             f"{path}: row {row}: its time is {_day(at)}, and candles are taken from 1973-03-04 to the year 5138 alone; "
-            + date_texts.way_of_early(at)
+            "cut other rows out, or say with --unit how the times are written"
         )
     interval = _interval(path, at_ms, mapped)
+    _judge_runs(path, at_ms, rows, mapped)
     _, opens, highs, lows, closes, volumes = table.columns
     parts = (CandlesPart(path, 0, rows[0], rows),)
     read = Candles(
@@ -250,6 +302,22 @@ def _interval(path: Path, at_ms: array[int], mapped: ColumnMap) -> str:
     return measured
 
 
+def _judge_runs(path: Path, at_ms: array[int], rows: Sequence[int], mapped: ColumnMap) -> None:
+    """ConfigError if a file begins with rows of one interval and ends with those of another: it is two files in one."""
+    apart = [abs(b - a) for a, b in pairwise(at_ms)]
+    if len(apart) < 4 or mapped.interval is not None or apart[0] == apart[-1]:
+        return
+    head = next((index for index, step in enumerate(apart) if step != apart[0]), len(apart))
+    tail = next((index for index, step in enumerate(reversed(apart)) if step != apart[-1]), len(apart))
+    first, last = NAMES.get(apart[0]), NAMES.get(apart[-1])
+    if first and last and min(head, tail) > 1 and head + tail >= RUNS_SHARE * len(apart):
+        raise ConfigError(
+            f"{path}: row {rows[len(apart) - tail]}: the rows from there on are {last} apart, and those before it"
+            f" {first}: put each interval into a file of its own; if some candles are missing, say --interval"
+            f" {min(first, last, key=INTERVAL_MS.__getitem__)}"
+        )
+
+
 def _about(at_ms: array[int]) -> str | None:
     """The interval of rows that are only about regular; None if there is none."""
     stamps = sorted(set(at_ms))
@@ -266,50 +334,93 @@ def _text(path: Path, mapped: ColumnMap, report: Callable[[int], None]) -> _Tabl
     at_ms, rows = array("q"), array("q")
     markets: list[str] = []
     layout = layout_of(path, mapped)
-    header = layout.header
+    header, mapped = layout.header, _by_form(mapped, layout.form)
     places = places_of(path, header, layout.width, mapped)
-    market_at = market_place(path, mapped, header, layout.width)
+    market_at = market_place(path, mapped, header, layout.width, layout.form)
     others = other_time(header, mapped)
     read = {name: [array("d") for _ in places[name]] for name in COLUMNS[1:]}
-    wanted = sorted({index for indices in places.values() for index in indices} | {*market_at, *others})
+    figures = sorted({index for name in COLUMNS[1:] for index in places[name]})
+    wanted = sorted({*figures, *places["ts"], *market_at, *others})
     title = "" if header is None else " ".join(header[index] for index in places["ts"])
-    stamps = _Stamps(path, mapped, title)
+    stamps = RowTimes(path, mapped, title, lambda: _times(path, layout, places["ts"]))
+    style = NumberStyle(path, mapped)
+    _judge_clock(path, layout, places["ts"], mapped)
 
     def take(block: column_files.Block) -> None:
         by_index = dict(zip(wanted, block.columns, strict=True))
-        times = [by_index[index] for index in places["ts"]]
-        texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
+        texts = _joined_cells([by_index[index] for index in places["ts"]])
         names = [name.strip() for index in market_at for name in by_index[index]]
         at_ms.extend(stamps.read(texts, block.rows, names))
         if not rows and header is not None and others:
             _judge_times(path, mapped, {header[index]: by_index[index][0] for index in (*places["ts"], *others)})
+        if layout.delimiter != "," or not block.plain:
+            style.look([by_index[index] for index in figures], block.rows)
         for name in COLUMNS[1:]:
             for values, index in zip(read[name], places[name], strict=True):
-                values.extend(_floats(by_index[index], block.rows, path, name, mapped, is_plain=block.plain))
+                values.extend(style.values(by_index[index], block.rows, name, is_plain=block.plain))
         markets.extend(names)
         rows.extend(block.rows)
 
-    with column_files.opened(path) as stream:
-        for _ in range(layout.first_row - 1):
-            stream.readline(column_files.LINE_CHARS_MAX)
-        for block in column_files.blocks(
-            stream, path, width=layout.width, wanted=wanted, delimiter=layout.delimiter, row=layout.first_row
-        ):
-            try:
-                take(block)
-            # The error is from one column; another column may have an error in an earlier row.
-            except ConfigError:
-                for at, row in enumerate(block.rows):
-                    take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
-                raise
-            report(len(rows))
+    for block in _blocks(path, layout, wanted):
+        try:
+            take(block)
+        except TwoReadings:
+            raise
+        # The error is from one column; another column may have an error in an earlier row.
+        except ConfigError:
+            for at, row in enumerate(block.rows):
+                take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
+            raise
+        report(len(rows))
     columns: list[array[Any]] = [at_ms]
     for name, values in read.items():
         names = ["" if header is None else header[index] for index in places[name]]
         columns.append(one_of(path, name, names, values) if values else array("d", bytes(8 * len(rows))))
-    if header is None and not mapped.columns:
-        judge_order(path, layout.first_row, layout.width, columns)
-    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
+    numbers = ["+".join(str(index + 1) for index in places[name]) or NO_COLUMN for name in COLUMNS]
+    if header is None and mapped.columns == layout.form.columns:
+        judge_order(path, layout.first_row, layout.width, columns, numbers)
+    elif header is not None and len(set(markets)) < 2 and not mapped.is_of_samples and not mapped.names_prices:
+        judge_names(path, columns, [header[indices[0]] if indices else NO_COLUMN for indices in places.values()])
+    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind, form=layout.form.name)
+
+
+def _by_form(mapped: ColumnMap, form: Form) -> ColumnMap:
+    """What a form knows of its files, beside what the options say."""
+    columns = mapped.columns if mapped.is_of_samples else {**form.columns, **mapped.columns}
+    return replace(mapped, columns=columns, may_be_fixed=form.may_be_fixed)
+
+
+def _joined_cells(columns: Sequence[Sequence[str]]) -> Sequence[str]:
+    return columns[0] if len(columns) == 1 else list(map(" ".join, zip(*columns, strict=True)))
+
+
+def _blocks(path: Path, layout: Layout, wanted: Sequence[int]) -> Iterator[column_files.Block]:
+    """The columns `wanted` of a text table, in blocks."""
+    with table_reader.opened_table(path) as stream:
+        for _ in range(layout.first_row - 1):
+            stream.readline(column_files.LINE_CHARS_MAX)
+        yield from column_files.blocks(
+            stream, path, width=layout.width, wanted=wanted, delimiter=layout.delimiter, row=layout.first_row
+        )
+
+
+def _times(path: Path, layout: Layout, places: Sequence[int]) -> Iterator[Sequence[str]]:
+    """The times of the whole file as text, in blocks."""
+    for block in _blocks(path, layout, list(places)):
+        yield _joined_cells(block.columns)
+
+
+def _judge_clock(path: Path, layout: Layout, places: Sequence[int], mapped: ColumnMap) -> None:
+    """TwoReadings if a form writes the hours of a clock that the file does not name, and no option does."""
+    clock = layout.form.clock
+    texts = [layout.cells[index] for index in places if index < len(layout.cells)]
+    if clock is None or mapped.tz != "UTC" or len(texts) < 2 or not texts[1].strip("0:"):
+        return
+    raise TwoReadings(
+        f"{path}: row {layout.first_row}: the hours of {layout.form.name} are those of a clock that the file does not"
+        f" name; say it with --tz {clock}, the clock of its site, or --tz Etc/UTC",
+        {f"--tz {zone}": {"tz": zone} for zone in (clock, "Etc/UTC")},
+    )
 
 
 def _judge_times(path: Path, mapped: ColumnMap, texts: Mapping[str, str]) -> None:
@@ -318,293 +429,52 @@ def _judge_times(path: Path, mapped: ColumnMap, texts: Mapping[str, str]) -> Non
     instants: dict[str, int] = {}
     for name, text in texts.items():
         with suppress(ConfigError):
-            stamps = _Stamps(path, mapped)
+            stamps = RowTimes(path, mapped)
             at = stamps.read([text], [1])[0]
             if not stamps.is_date(text.strip()):
                 instants[name] = at
     for (first, at), (other, then) in pairwise(instants.items()):
         if at != then:
-            raise ConfigError(
+            raise TwoReadings(
                 f"{path}: row 1: {first!r} and {other!r} may both be the time, and they differ; say which with "
-                f"--columns ts={first} "
-                f"or --columns ts={other}"
+                f"--columns ts={first} or --columns ts={other}",
+                {f"--columns ts={name}": {"columns": {"ts": name}} for name in (first, other)},
             )
 
 
-def _floats(
-    texts: Sequence[str], rows: Sequence[int], path: Path, name: str, mapped: ColumnMap, *, is_plain: bool = False
-) -> array[float]:
-    """A column of numbers. The error for another notation says which option to use."""
-    cells = list(texts)
-    if mapped.decimal == ",":
-        cells = [text.replace(".", " ").replace(",", ".") for text in texts]
-    try:
-        return column_files.floats(column_files.Block([cells], rows, is_plain), 0, path, name)
-    except ConfigError:
-        for cell, text, row in zip(cells, texts, rows, strict=True):
-            if not column_files.is_number(cell):
-                what = f"{path}: row {row}: {name} {text.strip()[:40]!r} is not a number{_way(text.strip(), mapped)}"
-                raise ConfigError(what) from None
-        raise
+# ── Parquet and Feather ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _way(text: str, mapped: ColumnMap) -> str:
-    if _SHORT.fullmatch(text):
-        return "; write it in full, like 45200 for 45.2K, or leave it out if it is the volume: --columns volume=none"
-    if not text or text.lower() in ("null", "none", "n/a", "na", "-", "--"):
-        return "; cut the rows out that have no price"
-    if re.fullmatch(r"[$€£¥] ?[0-9.,]+", text):
-        return f"; take the sign {text[0]} out"
-    is_comma = mapped.decimal == "." and _COMMA.fullmatch(text) is not None
-    if _THOUSANDS.fullmatch(text):
-        return "; take the signs between thousands out" + (
-            ", or say --decimal , when the comma is its decimal point" if is_comma else ""
-        )
-    return "; when the comma is its decimal point, say --decimal ," if is_comma else ""
-
-
-class _Stamps:
-    """Convert the times of rows to milliseconds UTC. A file has one unit: a row with another unit is an error."""
-
-    def __init__(self, path: Path, mapped: ColumnMap, title: str = "") -> None:
-        """`title` is the header of the time column, to recognize a repeated header among the rows."""
-        self._path = path
-        self._unit = mapped.unit
-        self._title = title.lower()
-        self._zone = _Zone(path, mapped.tz)
-        self._has_dates: bool | None = None
-        # None: some time is not a midnight of its own clock
-        self.dates_ms: array[int] | None = array("q")
-        # True: some midnight was that of a zone behind UTC
-        self.is_behind = False
-
-    def read(self, texts: Sequence[str], rows: Sequence[int], markets: Sequence[str] = ()) -> array[int]:
-        """Convert times. `markets` has the market of each row if the file has several."""
-        if (self._unit == "auto" or self._unit in _PER_MS) and _EXPONENT.fullmatch(texts[0].strip()):
-            texts = [self._in_full(text.strip(), row) for text, row in zip(texts, rows, strict=True)]
-        if self._unit == "auto":
-            text = texts[0].strip()
-            if _STAMP.fullmatch(text) and not re.fullmatch(r"(19|20)[0-9]{6}", text):
-                self._refuse_two_readings(text, rows[0])
-                self._unit = unit_of(int(float(text)))
-            else:
-                self._unit = "iso" if not re.fullmatch(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}.*", text) else "dotted"
-        if self._unit in _PER_MS:
-            return self._dated(instants := self._numbers(texts, rows), instants)
-        parse = self._parser()
-        moments: list[datetime] = []
-        for text, row in zip(texts, rows, strict=True):
-            try:
-                moments.append(parse(text.strip()))
-            except ValueError:
-                self._refuse_title(text, row)
-                raise ConfigError(
-                    f"{self._path}: row {row}: {text.strip()[:40]!r} is no time {self._wish(text.strip())}"
-                ) from None
-        names = markets or [""] * len(moments)
-        walls = [(moment.replace(tzinfo=None) - _EPOCH) // timedelta(milliseconds=1) for moment in moments]
-        self._zone.look(walls, names)
-        instants = array("q")
-        for text, row, moment, wall_ms, name in zip(texts, rows, moments, walls, names, strict=True):
-            offset = moment.utcoffset()
-            if not self._zone.is_utc and offset is None:
-                self._judge_form(text.strip(), row)
-            if offset is not None:
-                instants.append(wall_ms - offset // timedelta(milliseconds=1))
-            elif self.is_date(text.strip()):
-                # A date is a UTC day, because the service's daily candles are.
-                instants.append(wall_ms)
-            else:
-                instants.append(self._zone.utc(wall_ms, row, name))
-        return self._dated(walls, instants)
-
-    def _judge_form(self, text: str, row: int) -> None:
-        """ConfigError if some rows have a date alone, which is a day of UTC, and others an hour of a local clock."""
-        is_date = self.is_date(text)
-        if self._has_dates not in (None, is_date):
-            raise ConfigError(
-                f"{self._path}: row {row}: time {text[:40]!r} has {'no' if is_date else 'an'} hour, unlike the rows "
-                "before it; write the hour of midnight out, as in 2025-06-01 00:00:00"
-            )
-        self._has_dates = is_date
-
-    def of_clock(
-        self, walls: array[int], instants: array[int] | None, rows: Sequence[int], markets: Sequence[str]
-    ) -> array[int]:
-        """The instants of times that are read already: `instants`, or those of a local clock in the file's zone."""
-        names = markets or [""] * len(walls)
-        if instants is None:
-            self._zone.look(walls, names)
-            instants = array("q", map(self._zone.utc, walls, rows, names))
-        return self._dated(walls, instants)
-
-    def _dated(self, walls: Sequence[int], instants: array[int]) -> array[int]:
-        """Return `instants`, and remember the local times `walls` that they were read from."""
-        self.is_behind = self.is_behind or any(map(lt, walls, instants))
-        if self.dates_ms is not None:
-            if any(wall_ms % DAY_MS for wall_ms in walls):
-                self.dates_ms = None
-            else:
-                self.dates_ms.extend(walls)
-        return instants
-
-    def is_date(self, text: str) -> bool:
-        """True for a date without an hour."""
-        if self._unit in _PER_MS:
-            return False
-        return not any(name in self._unit for name in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
-
-    def _in_full(self, text: str, row: int) -> str:
-        """1.750032000000e+12 as 1750032000000.
-
-        ConfigError for a time that a spreadsheet has rounded, like 1.75003E+12.
-        """
-        if not _EXPONENT.fullmatch(text):
-            return text
-        stamp = Decimal(text)
-        if int(stamp.as_tuple().exponent) > 0:
-            raise ConfigError(
-                f"{self._path}: row {row}: time {text[:40]} has lost its last digits; write the times out in full"
-            )
-        return format(stamp, "f")
-
-    def _refuse_two_readings(self, text: str, row: int) -> None:
-        """ConfigError for digits that may be a date and an hour written together, like 20250303093000."""
-        unit = unit_of(int(float(text)))
-        if (form := date_texts.written_together(text)) is not None:
-            raise ConfigError(
-                f"{self._path}: row {row}: time {text[:40]} may be a date written without signs, or "
-                f"{_UNIT_NAMES[unit]} from 1970; "
-                f"say which with --unit '{form}' or --unit {unit}"
-            )
-
-    def _refuse_title(self, text: str, row: int) -> None:
-        if self._title and text.strip().lower() == self._title:
-            raise ConfigError(f"{self._path}: row {row}: is the header again; cut it out") from None
-
-    def _parser(self) -> Callable[[str], datetime]:
-        if self._unit == "iso":
-            return lambda text: datetime.fromisoformat(_ZULU.sub("Z", text))
-        if self._unit == "dotted":
-            return lambda text: datetime.fromisoformat(text[:10].replace(".", "-") + _ZULU.sub("Z", text[10:]))
-        form = self._unit
-        return lambda text: datetime.strptime(text, form)  # noqa: DTZ007 - its zone is the file's
-
-    def _wish(self, text: str) -> str:
-        if self._unit in ("iso", "dotted"):
-            return f"like 2025-06-01T00:00:00Z; {date_texts.way_of(text)}"
-        return f"of the form {self._unit!r}{date_texts.way_of_mixed_zones(self._unit, text, self._path)}"
-
-    def _numbers(self, texts: Sequence[str], rows: Sequence[int]) -> array[int]:
-        if not self._zone.is_utc:
-            raise ConfigError(f"{self._path}: its times are numbers, which count from 1970 UTC; leave --tz out")
-        times, parts = _PER_MS[self._unit]
-        instants = array("q")
-        for text, row in zip(texts, rows, strict=True):
-            stamp = text.strip()
-            if not _STAMP.fullmatch(stamp):
-                self._refuse_title(text, row)
-                raise ConfigError(
-                    f"{self._path}: row {row}: time {stamp[:40]!r} is no number of {_UNIT_NAMES[self._unit]}"
-                )
-            whole, _, fraction = stamp.partition(".")
-            unit = unit_of(int(whole))
-            if unit != self._unit:
-                raise ConfigError(
-                    f"{self._path}: row {row}: time {stamp[:40]} looks like {_UNIT_NAMES[unit]}, not"
-                    f" {_UNIT_NAMES[self._unit]} as the rows before or --unit say; a file has one unit"
-                )
-            at = int(whole) * times // parts
-            if fraction.strip("0"):
-                at += int(float("0." + fraction) * times / parts + 0.5)
-            instants.append(at)
-        return instants
-
-
-_UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-
-
-class _Zone:
-    """Converts local times of a time zone to UTC. In the hour that is repeated in autumn, the order of each market's
-    rows decides; an hour that is skipped in spring is an error.
-    """
-
-    def __init__(self, path: Path, tz: str) -> None:
-        self._path = path
-        self._tz = tz
-        self._zone = ZoneInfo(tz)
-        self.is_utc = tz in ("UTC", "Etc/UTC", "Z", "GMT", "Zulu")
-        self._known: dict[int, tuple[int, int]] = {}
-        # market -> the instant of the row before
-        self._last: dict[str, int] = {}
-        # True: newest first; None: not known yet
-        self._falls: bool | None = None
-
-    def look(self, walls_ms: Sequence[int], markets: Sequence[str]) -> None:
-        """Find out if the rows are newest first, from the first two different times of one market."""
-        if self.is_utc or self._falls is not None:
-            return
-        first: dict[str, int] = {}
-        for wall_ms, market in zip(walls_ms, markets, strict=True):
-            before_ms = first.setdefault(market, wall_ms)
-            if wall_ms != before_ms:
-                self._falls = wall_ms < before_ms
-                return
-
-    def utc(self, wall_ms: int, row: int, market: str) -> int:
-        """The UTC instant of a local time. Called once for each row, in order."""
-        if self.is_utc:
-            return wall_ms
-        quarter = wall_ms // QUARTER_MS
-        known = self._known.get(quarter)
-        if known is None:
-            known = self._known[quarter] = self._offsets(wall_ms, row)
-        at, later = (wall_ms - offset for offset in known)
-        if at != later:
-            last = self._last.get(market)
-            is_second = (last is None or later < last) if self._falls else (last is not None and at <= last)
-            at = later if is_second else at
-        self._last[market] = at
-        return at
-
-    def _offsets(self, wall_ms: int, row: int) -> tuple[int, int]:
-        wall = _EPOCH + timedelta(milliseconds=wall_ms)
-        aware = wall.replace(tzinfo=self._zone)
-        first, second = (aware.replace(fold=fold).utcoffset() for fold in (0, 1))
-        assert first is not None
-        assert second is not None
-        if aware.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != wall:
-            raise ConfigError(
-                f"{self._path}: row {row}: {wall} does not exist in {self._tz}: the clocks go forward there; is it the"
-                " right --tz?"
-            )
-        return first // timedelta(milliseconds=1), second // timedelta(milliseconds=1)
-
-
-# ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _parquet(path: Path, mapped: ColumnMap) -> _Table:
-    frame = column_files.scan_parquet(path)
+def _arrow(path: Path, kind: str, mapped: ColumnMap) -> _Table:
+    frame = column_files.scan_parquet(path, kind)
     schema = frame.collect_schema()
     header = list(schema.names())
+    form = form_of(path.name, header, ())
+    mapped = _by_form(mapped, form)
     places = places_of(path, _with_index(schema, mapped), len(header), mapped)
     if len(places["ts"]) != 1:
-        raise ConfigError(f"{path}: a Parquet file's time is one column")
-    table = column_files.collected(frame, path)
+        raise ConfigError(f"{path}: a {kind.capitalize()} file's time is one column")
+    at = market_place(path, mapped, header, len(header), form)
+    wanted = sorted({*at, *(index for indices in places.values() for index in indices)})
+    table = column_files.collected(frame.select([header[index] for index in wanted]), path)
     if not len(table):
         raise ConfigError(f"{path}: has no candles")
     rows = array("q", range(1, len(table) + 1))
-    at = market_place(path, mapped, header, len(header))
     markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
     times = table.get_column(header[places["ts"][0]])
-    stamps = _Stamps(path, mapped)
-    columns: list[array[Any]] = [_parquet_times(path, times, stamps, rows, markets)]
-    for name in COLUMNS[1:]:
-        names = [header[index] for index in places[name]]
-        values = [_parquet_numbers(path, name, table.get_column(each), mapped, rows) for each in names]
+    stamps = RowTimes(path, mapped, column=lambda: [[str(value) for value in times]])
+    style = NumberStyle(path, mapped)
+    numbers = {name: [table.get_column(header[index]) for index in places[name]] for name in COLUMNS[1:]}
+    texts = [_texts(series) for each in numbers.values() for series in each if _is_text(series)]
+    style.look(texts, rows)
+    columns: list[array[Any]] = [_arrow_clocks(path, times, stamps, rows, markets)]
+    for name, each in numbers.items():
+        values = [_arrow_numbers(path, name, series, style, rows) for series in each]
+        names = [series.name for series in each]
         columns.append(one_of(path, name, names, values) if values else array("d", bytes(8 * len(table))))
-    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
+    if len(set(markets)) < 2 and not mapped.is_of_samples and not mapped.names_prices:
+        judge_names(path, columns, [header[indices[0]] if indices else NO_COLUMN for indices in places.values()])
+    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind, form=form.name)
 
 
 def _with_index(schema: Any, mapped: ColumnMap) -> list[str]:
@@ -618,14 +488,18 @@ def _with_index(schema: Any, mapped: ColumnMap) -> list[str]:
     return ["ts" if name.startswith(PANDAS_INDEX) and schema[name].is_temporal() else name for name in names]
 
 
-def _parquet_numbers(path: Path, name: str, series: Any, mapped: ColumnMap, rows: Sequence[int]) -> array[float]:
+def _arrow_numbers(path: Path, name: str, series: Any, style: NumberStyle, rows: Sequence[int]) -> array[float]:
     pl = column_files.research()
     if series.dtype.is_numeric():
         return column_files.column_of(pl.DataFrame({name: series}), name, "d")
     if _is_text(series):
-        return _floats([text or "" for text in series.cast(pl.String)], rows, path, name, mapped)
+        return style.values(_texts(series), rows, name)
     none = "; say --columns volume=none when there is none" if name == "volume" else ""
     raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, not numbers{none}")
+
+
+def _texts(series: Any) -> list[str]:
+    return [text or "" for text in series.cast(column_files.research().String)]
 
 
 def _is_text(series: Any) -> bool:
@@ -633,7 +507,7 @@ def _is_text(series: Any) -> bool:
     return series.dtype in (pl.String, pl.Categorical, pl.Enum)
 
 
-def _parquet_times(path: Path, series: Any, stamps: _Stamps, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
+def _arrow_clocks(path: Path, series: Any, stamps: RowTimes, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
     pl = column_files.research()
     if series.dtype.is_float():
         series = series.fill_nan(None)

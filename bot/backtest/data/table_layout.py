@@ -4,6 +4,7 @@ both and the option that decides."""
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,9 @@ from shlex import quote
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from bot.backtest.data import column_files
+from bot.backtest.data import column_files, table_reader
 from bot.backtest.data.candles import COLUMNS
+from bot.backtest.data.forms import YFINANCE, Form, form_of
 from bot.errors import ConfigError
 from bot.service.market_data import file_formats
 from bot.words import many
@@ -45,6 +47,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "close": ("close", "c", "close_price", "last"),
     "volume": ("volume", "vol", "v", "base_volume", *TICK_VOLUMES),
 }
+DECIMALS: Final = ("auto", ".", ",")
 UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
 STAMPS: Final = ("open", "close")
 # as in volume=none
@@ -55,10 +58,23 @@ SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
 # a smaller ratio of both sums says that open and close are exchanged; chance gives about 1
 SWAPPED: Final = 0.9
+# The same for a file that names its columns.
+NAMES_SWAPPED: Final = 0.25
+NAMED_MIN: Final = 20
+# rows that decide which column is which
+JUDGED_MAX: Final = 100_000
 # further lines of a header
 LEVELS_MAX: Final = 2
 # relative difference: the ratio of adjusted close and close is steady but for rounding and dividends
 STEADY: Final = 1e-4
+
+
+class TwoReadings(ConfigError):
+    """A file can be read in two ways. `ways`: each option that decides, and what it changes of a ColumnMap."""
+
+    def __init__(self, text: str, ways: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__(text)
+        self.ways = ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +90,14 @@ class ColumnMap:
     unit: str = "auto"
     # whether a row's time is the open or the close of its candle
     stamp: str = "open"
-    decimal: str = "."
+    # one of DECIMALS
+    decimal: str = "auto"
     interval: str | None = None
     # lines before the header
     skip: int = 0
     market: str | None = None
+    # Prices without a point are whole numbers of 1e-9, as Databento has them.
+    may_be_fixed: bool = False
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS and "%" not in self.unit:
@@ -89,7 +108,7 @@ class ColumnMap:
             raise ConfigError(f"--stamp is open or close, not {self.stamp!r}")
         if self.market is not None and self.market_column is None:
             raise ConfigError(f"--market {self.market!r} names no column; write it like event:{{id}}")
-        if self.decimal not in (".", ","):
+        if self.decimal not in DECIMALS:
             raise ConfigError(f"--decimal is a point or a comma, not {self.decimal!r}")
         if "%Z" in self.unit:
             raise ConfigError(
@@ -104,6 +123,10 @@ class ColumnMap:
     @property
     def is_of_samples(self) -> bool:
         return "open" in self.columns and len({self.columns.get(name) for name in _PRICES}) == 1
+
+    @property
+    def names_prices(self) -> bool:
+        return "open" in self.columns or "close" in self.columns
 
     @property
     def market_column(self) -> str | None:
@@ -141,18 +164,21 @@ _PRICES: Final = ("open", "high", "low", "close")
 
 
 class Layout(NamedTuple):
-    """The shape of a text table. `header` is None if the first row has values; `first_row` is the number of the "
-    "first row with values."""
+    """The shape of a text table. `header` is None if the first row has values; `first_row` is the number of the first
+    row with values, and `cells` are its cells.
+    """
 
     delimiter: str
     header: list[str] | None
     width: int
     first_row: int
+    cells: list[str]
+    form: Form
 
 
 def layout_of(path: Path, mapped: ColumnMap) -> Layout:
     """Detect the delimiter, the header and where the rows begin."""
-    with column_files.opened(path) as stream:
+    with table_reader.opened_table(path) as stream:
         read = stream.read(SAMPLE_CHARS).splitlines()
     ahead = next((number for number, line in enumerate(read) if number >= mapped.skip and line.strip()), mapped.skip)
     lines = [line for line in read[ahead:][:SAMPLE_LINES] if line.strip()]
@@ -183,7 +209,7 @@ def layout_of(path: Path, mapped: ColumnMap) -> Layout:
     names = _names(cells)
     is_header = sum(1 for name in names if _is_name(name)) >= min(4, len(names))
     if not is_header:
-        return Layout(delimiter, None, len(cells), ahead + 1)
+        return Layout(delimiter, None, len(cells), ahead + 1, cells, form_of(path.name, None, cells))
     levels = [names]
     for line in lines[1 : 1 + LEVELS_MAX]:
         more = _names(column_files.split_line(line, delimiter))
@@ -196,14 +222,19 @@ def layout_of(path: Path, mapped: ColumnMap) -> Layout:
             break
         levels.append(more)
     header = names if len(levels) == 1 else _joined_header(path, levels, mapped)
-    return Layout(delimiter, header, len(cells), ahead + 1 + len(levels))
+    form = YFINANCE if len(levels) > 1 else form_of(path.name, header, ())
+    below = [column_files.split_line(line, delimiter) for line in lines[len(levels) : len(levels) + 1]]
+    return Layout(delimiter, header, len(cells), ahead + 1 + len(levels), below[0] if below else [], form)
 
 
 def _delimiter(lines: Sequence[str], mapped: ColumnMap) -> str:
     """The delimiter that every line has most often. Of two, the one that is no decimal comma."""
     apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
     usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
-    delimiter = max(usable, key=lambda sign: (apart[sign], sign != ","))
+    # Commas between digits may be more than the separators of a row.
+    delimiter = max(
+        usable, key=lambda sign: (sign != "," and apart[sign] >= column_files.COLUMNS_MIN - 1, apart[sign], sign != ",")
+    )
     # With decimal commas in quotes the delimiter may be a comma too.
     return delimiter if apart[delimiter] else ","
 
@@ -303,9 +334,9 @@ def _says_close(column: str) -> bool:
     )
 
 
-def market_place(path: Path, mapped: ColumnMap, header: list[str] | None, width: int) -> list[int]:
-    """The position of the market column; empty if the file has one market."""
-    column = mapped.market_column
+def market_place(path: Path, mapped: ColumnMap, header: list[str] | None, width: int, form: Form) -> list[int]:
+    """The position of the column with each row's market, by --market or by the form; empty if there is none."""
+    column = mapped.market_column or (form.market if form.market in lower(header) else None)
     return [] if column is None else [_place(path, column, lower(header), width)]
 
 
@@ -327,9 +358,10 @@ def one_of(path: Path, column: str, names: Sequence[str], values: Sequence[array
     chosen = real[0]
     other = next((index for index in real[1:] if values[index] != values[chosen]), None)
     if other is not None:
-        raise ConfigError(
+        raise TwoReadings(
             f"{path}: row 1: {names[chosen]!r} and {names[other]!r} may both be the {column}; say which with "
-            f"--columns {column}={names[chosen]} or --columns {column}={names[other]}"
+            f"--columns {column}={names[chosen]} or --columns {column}={names[other]}",
+            {f"--columns {column}={names[at]}": {"columns": {column: names[at]}} for at in (chosen, other)},
         )
     return values[chosen]
 
@@ -343,43 +375,81 @@ def _is_price(values: array[float], rows: Sequence[tuple[float, ...]]) -> bool:
     return 2 * inside > len(rows) or (2 * steady > len(rows) and 4 * quiet < len(rows))
 
 
-def judge_order(path: Path, row: int, width: int, columns: Sequence[array[Any]]) -> None:
-    """ConfigError if the columns of a file without a header are probably not time, open, high, low, close, volume."""
-    # columns by their number in --columns
-    prices = dict(zip(range(2, 6), columns[1:5], strict=True))
+def judge_order(path: Path, row: int, width: int, columns: Sequence[array[Any]], numbers: Sequence[str]) -> None:
+    """ConfigError if the columns of a file without a header are probably not time, open, high, low, close, volume.
+    `numbers` are their numbers, as --columns has them.
+    """
+    columns = [column[:JUDGED_MAX] for column in columns]
+    prices = columns[1:5]
     count = len(columns[0])
-    rows = list(zip(*prices.values(), strict=True))
-    if width > len(COLUMNS) and _is_price(columns[5], rows):
+    rows = list(zip(*prices, strict=True))
+    volume = numbers[5]
+    if volume.isdigit() and width > int(volume) and _is_price(columns[5], rows):
         raise ConfigError(
-            f"{path}: row {row}: there is no header, and column 6 is probably a price (an average or adjusted one) and "
-            "not the volume; say which column is, like --columns ts=1,open=2,high=3,low=4,close=5,volume=7, or "
-            "volume=none"
+            f"{path}: row {row}: there is no header, and column {volume} is probably a price (an average or adjusted"
+            f" one) and not the volume; say which column is, like {_columns_option(numbers[:5], str(int(volume) + 1))},"
+            " or volume=none"
         )
     usual = sum(px[1] >= max(px) and px[2] <= min(px) for px in rows)
     if 2 * usual < count:
-        high = max(prices, key=lambda number: sum(px[number - 2] >= max(px) for px in rows))
-        low = max(
-            prices, key=lambda number: sum(px[number - 2] <= min(px) for px in rows) - 2 * count * (number == high)
-        )
-        first, last = sorted(set(prices) - {high, low})
-        what = f"column {high} is mostly the highest and column {low} the lowest"
+        high = max(range(4), key=lambda at: sum(px[at] >= max(px) for px in rows))
+        low = max(range(4), key=lambda at: sum(px[at] <= min(px) for px in rows) - 2 * count * (at == high))
+        first, last = sorted(set(range(4)) - {high, low})
+        what = f"column {numbers[high + 1]} is mostly the highest and column {numbers[low + 1]} the lowest"
     else:
-        first, high, low, last = 2, 3, 4, 5
-        order = sorted(range(count), key=columns[0].__getitem__)
-        opens, closes = prices[first], prices[last]
-        follows = sum(abs(opens[b] - closes[a]) for a, b in pairwise(order))
-        backward = sum(abs(closes[b] - opens[a]) for a, b in pairwise(order))
-        if backward >= follows * SWAPPED:
+        first, high, low, last = range(4)
+        if _continuity(columns) >= SWAPPED:
             return
-        what = f"column {first} goes on from column {last} of the row before less well than the other way round"
-    ways = (
-        f"--columns ts=1,open={a},high={high},low={low},close={b},volume=6" for a, b in ((first, last), (last, first))
-    )
-    raise ConfigError(
+        what = (
+            f"column {numbers[1]} goes on from column {numbers[4]} of the row before less well than the other way round"
+        )
+    orders = [(a, high, low, b) for a, b in ((first, last), (last, first))]
+    ways = [
+        ",".join(
+            [f"ts={numbers[0]}"]
+            + [f"{name}={numbers[at + 1]}" for name, at in zip(COLUMNS[1:5], order, strict=True)]
+            + [f"volume={volume}"]
+        )
+        for order in orders
+    ]
+    raise TwoReadings(
         f"{path}: row {row}: there is no header, and the columns are probably not time, open, high, low, close, "
-        f"volume: {what}; "
-        f"say which is which: {' or '.join(ways)}"
+        f"volume: {what}; say which is which: --columns {ways[0]} or --columns {ways[1]}",
+        {f"--columns {way}": {"columns": columns_of(way)} for way in ways},
     )
+
+
+def _columns_option(numbers: Sequence[str], volume: str) -> str:
+    pairs = zip(COLUMNS, (*numbers, volume), strict=True)
+    return f"--columns {','.join(f'{name}={number}' for name, number in pairs)}"
+
+
+def judge_names(path: Path, columns: Sequence[array[Any]], names: Sequence[str]) -> None:
+    """ConfigError if the names of open and close are probably exchanged. `names` are those of time, open, high, low,
+    close and volume in the file.
+    """
+    columns = [column[:JUDGED_MAX] for column in columns]
+    if len(columns[0]) < NAMED_MIN or _continuity(columns) >= NAMES_SWAPPED:
+        return
+    pairs = f"open={names[4]},close={names[1]}"
+    raise TwoReadings(
+        f"{path}: row 1: {names[1]!r} and {names[4]!r} are probably exchanged: each row begins where the row before has"
+        f" its {names[1]!r}; say --columns {pairs}, or --columns open={names[1]},close={names[4]} if the names are"
+        " right",
+        {
+            f"--columns {pairs}": {"columns": columns_of(pairs)},
+            f"--columns open={names[1]},close={names[4]}": {"columns": {"open": names[1], "close": names[4]}},
+        },
+    )
+
+
+def _continuity(columns: Sequence[array[Any]]) -> float:
+    """How far the next row begins from a close, if open and close are exchanged, over the same as they are."""
+    at_ms, opens, _, _, closes, *_ = columns
+    order = sorted(range(len(at_ms)), key=at_ms.__getitem__)
+    follows = sum(abs(opens[b] - closes[a]) for a, b in pairwise(order))
+    backward = sum(abs(closes[b] - opens[a]) for a, b in pairwise(order))
+    return 1.0 if follows == backward == 0 else math.inf if follows == 0 else backward / follows
 
 
 def lower(header: list[str] | None) -> list[str]:

@@ -6,7 +6,6 @@ Parses options and prints results; `bot.backtest.data` does the work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +17,9 @@ from bot.cli.common.param_types import Group, Instant
 from bot.cli.common.shared_options import INTERVAL, json_option
 from bot.cli.data.accept_flags import accepted, accepting
 from bot.cli.data.candle_source import _newest_or_why, client_of
+from bot.cli.data.file_reading import read_files, show_table
 from bot.cli.data.history import PullOptions, pull_history, update
-from bot.cli.data.output import day_text, print_json, progress, show_rows, written_data, written_line
+from bot.cli.data.output import day_text, print_json, progress, written_data, written_line
 from bot.number_text import duration_ms
 from bot.words import many
 
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     from bot.backtest.data.history import PullTarget
     from bot.backtest.data.origins import Origin
     from bot.backtest.data.store import Store, Written
-    from bot.backtest.data.table_layout import ColumnMap
     from bot.errors import BotError, ConfigError
 
 STORE: Final = Path("data")
-# stands for the market when each row names its own
-MARKET_OF_EACH_ROW: Final = "EACH"
 # Faults that do not stop an import. `bot backtest` decides about them.
 LEFT_TO_SESSIONS: Final = ("gaps", "jumps", "zero-volume")
 
@@ -56,13 +53,16 @@ The candles are the same either way. `bot backtest CONFIG --data data` reads it.
 IMPORT = """\b
 Examples:
   bot data import binance_BTCUSDT_1m_2025.csv.gz
+  bot data import user_data/data/binance
   bot data import SPY=spy.txt --columns ts=Date+Time,open=O,high=H,low=L,close=C,volume=Vol --tz America/New_York
   bot data import eur.csv --market QQQ --unit '%d/%m/%Y %H:%M' --decimal , --stamp close
   bot data import frames/*.parquet --columns ts=open_time --store candles
   bot data import daily_60markets.csv.gz --market 'event:{id}' --columns price=yes --interval 1d --accept-off-grid
 
 \b
-Delimiter and header are detected. A file without a header has the columns time, open, high, low, close, volume, or
+Delimiter and header are detected, and so are the forms of known programs: docs/data.md has the table. A table says what
+each file was read as. Where a file can be read in two ways, a person at a terminal is asked; elsewhere the import ends
+with the option that decides. A file without a header has the columns time, open, high, low, close, volume, or
 --columns by number (ts=1).
 The first row decides whether times are ms, s, us, ns or ISO text; a file has one unit. A date without a time is a day
 of UTC.
@@ -167,7 +167,7 @@ def data() -> None:
 
 
 @data.command("import", epilog=IMPORT)
-@click.argument("files", nargs=-1, required=True, metavar="[MARKET=]FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="[MARKET=]FILE|FOLDER...")
 @click.option(
     "--market",
     metavar="MARKET",
@@ -203,7 +203,7 @@ def data() -> None:
         " on it."
     ),
 )
-@click.option("--decimal", default=".", show_default=True, metavar="CHAR", help="The decimal point.")
+@click.option("--decimal", default="auto", show_default=True, metavar="CHAR", help="The decimal point (. or ,).")
 @click.option("--skip-rows", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header.")
 @_HOURS
 @_STORE
@@ -226,7 +226,9 @@ def import_(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Import FILES of candles (CSV, gzip, Parquet) from any source into the store: all of them, or none."""
+    """Import FILES of candles from any source into the store, all of them or none: CSV, JSON, Excel, Feather, Parquet,
+    also by gzip or in a zip archive, and folders of these.
+    """
     from bot.backtest.data.quality import checked
     from bot.backtest.data.store import Store
     from bot.backtest.data.table_layout import ColumnMap, columns_of
@@ -246,18 +248,20 @@ def import_(
         skip=skip_rows,
         market=market if market is not None and "{" in market else None,
     )
-    candles = _read_files([Path(file) for file in files], mapped, market, show_progress=not as_json)
+    candles, shown = read_files([Path(file) for file in files], mapped, market, show_progress=not as_json)
     mended, reports = checked(candles, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
     written = Store(store).write_all(mended, replacing=replacing)
     if as_json:
         print_json(
             {
                 "store": str(store),
+                "files": [file.data() for file in shown],
                 "written": [written_data(market_candles, w) for market_candles, w in zip(mended, written, strict=True)],
                 "audit": [report.data() for report in reports],
             }
         )
         return int(Exit.DONE)
+    show_table(shown)
     for market_candles, done, report in zip(mended, written, reports, strict=True):
         click.echo(written_line(market_candles, done))
         if report.findings:
@@ -265,46 +269,6 @@ def import_(
     _say_unlisted([series.market for series in mended])
     click.echo(f"Next: bot backtest CONFIG --data {_source(store, mended, written)}")
     return int(Exit.DONE)
-
-
-def _read_files(files: Sequence[Path], mapped: ColumnMap, market: str | None, *, show_progress: bool) -> list[Candles]:
-    """The closed candles of all files, one item for each market and interval. ConfigError if there are none."""
-    from bot.backtest.data.candles import join, sources
-    from bot.backtest.data.importers import closed, ordered, read_foreign, read_markets
-    from bot.clock import SystemClock
-    from bot.errors import ConfigError
-
-    now_ms = SystemClock().now_ms()
-    parts: dict[tuple[str, str], list[Candles]] = {}
-    market_of_files = market if mapped.market is None else MARKET_OF_EACH_ROW
-    with progress(is_shown=show_progress) as show:
-        for name, path, _ in sources(files, market=market_of_files, listed=False, report=say_left_out):
-            if market_of_files == MARKET_OF_EACH_ROW != name:
-                raise ConfigError(
-                    f"{path}: {name}= names its market, and --market {market} says that each row names it; leave"
-                    " one out"
-                )
-            show_count = partial(show_rows, show, path.name)
-            if mapped.market is None:
-                reads = [read_foreign(path, name, mapped, show_count)]
-            else:
-                reads = read_markets(path, mapped, show_count)
-            unclosed = 0
-            for read in map(ordered, reads):
-                whole = closed(read, now_ms)
-                unclosed += len(read) - len(whole)
-                if len(whole):
-                    parts.setdefault((read.market, read.interval), []).append(whole)
-            if unclosed:
-                are = "is" if unclosed == 1 else "are"
-                click.echo(
-                    f"{path}: {many(unclosed, 'candle')} left out, which by this machine's clock {are} not closed yet",
-                    err=True,
-                )
-    if not parts:
-        names = ", ".join(map(str, files))
-        raise ConfigError(f"{names}: no candles {'' if market is None else f'of {market} '}here")
-    return [join(part) for part in parts.values()]
 
 
 def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]) -> str:

@@ -25,7 +25,7 @@ OTHERS: Final = {
     PARQUET: "is Parquet: its name must end with .parquet",
     b"\xff\xfe": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
     b"\xfe\xff": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
-    FEATHER: "is Feather (Arrow): convert it to Parquet with polars, which the extra `research` brings: {command}",
+    FEATHER: "is Feather (Arrow): `bot data import` reads it",
     b"FEA1": "is Feather of the old version 1: write it as CSV with the program that made it",
     b"\x89HDF": "is HDF5: write the table of one market as CSV or Parquet with the program that made it",
     b"\xd0\xcf\x11\xe0": "is an old spreadsheet (.xls): save it as CSV",
@@ -45,14 +45,9 @@ BINARY: Final = "is not text: write it as CSV or Parquet with the program that m
 TAR_AT: Final = 257
 # bytes that tell the format of a file
 BEGINS: Final = 512
-# JSON by the beginning of its text, and the command that makes CSV of it.
-_JSON: Final = (
-    (r"\s*\[\s*\[", "a list of rows", "w = csv.writer(sys.stdout); w.writerows(rows)"),
-    (r"\s*\[\s*\{", "a list of objects", "w = csv.DictWriter(sys.stdout, rows[0]); w.writeheader(); w.writerows(rows)"),
-)
 # What the service says of files that a backtest reads, or converts to such: the service reads CSV alone.
 OF_SERVICE: Final = {
-    FEATHER: "is Feather (Arrow): write it as CSV with polars, which the extra `research` brings: {command}",
+    FEATHER: "is Feather (Arrow): write it as CSV with polars, which the extra `data` brings: {command}",
     PARQUET: "is Parquet, and a service reads CSV: write it as CSV with polars: {command}",
 }
 
@@ -85,9 +80,7 @@ def other_format(path: Path, begins: bytes, *, of_service: bool = False) -> str 
         return None
     if of_service and mark in OF_SERVICE:
         return OF_SERVICE[mark].replace("{command}", _to_csv(path, "read_ipc" if mark == FEATHER else "read_parquet"))
-    parquet = f"{_stem(path)}.parquet"
-    script = f"import polars as pl; pl.read_ipc({str(path)!r}).write_parquet({parquet!r})"
-    return way.replace("{command}", _python(script))
+    return way
 
 
 def _to_csv(path: Path, read: str) -> str:
@@ -112,12 +105,8 @@ def judge_text(path: Path, lines: Sequence[str], *, of_service: bool = False) ->
         )
     if not re.match(r"\s*[\[{]", text):
         return
-    for begins, what, command in () if of_service else _JSON:
-        if re.match(begins, text):
-            read = "gzip.open" if _is_zipped(path) else "open"
-            script = f"import csv, gzip, json, sys; rows = json.load({read}({str(path)!r}, 'rb')); {command}"
-            csv_file = quote(f"{_stem(path)}.csv")
-            raise ConfigError(f"{path}: is JSON, {what}: convert it to CSV: {_python(script)} > {csv_file}")
+    if not of_service and re.match(r"\s*\[\s*[\[{]", text):
+        raise ConfigError(f"{path}: is JSON: `bot data import {quote(str(path))}` reads it")
     time = "ts (ms UTC)" if of_service else "time"
     raise ConfigError(
         f"{path}: is JSON: write its candles as CSV with the columns {time}, open, high, low, close, volume"
@@ -136,8 +125,3 @@ def _stem(path: Path) -> str:
         name = name.removesuffix(ending) or name
     # The file itself stays as it is, whatever its name says.
     return f"{name}.new" if path.name.endswith((".csv", ".parquet")) else name
-
-
-def _is_zipped(path: Path) -> bool:
-    with path.open("rb") as raw:
-        return raw.read(len(GZIP)) == GZIP

@@ -159,6 +159,9 @@ def _not_dollars(coin: str, name: str) -> str | None:
 
 def _parted(word: str, known: tuple[str, ...]) -> tuple[str | None, str | None]:
     """The market in a word and what it is quoted in: BTCUSDT -> BTC, USDT. None, None if the word names no market."""
+    for other, same in SAME.items():
+        if word.startswith(other) and same in known:
+            word = same + word.removeprefix(other)
     for coin in sorted(known, key=len, reverse=True):
         rest = word.removeprefix(coin)
         if word == coin:

@@ -76,7 +76,7 @@ def test_rows_that_cannot_be_played_are_refused_with_file_row_and_reason(
         ("BTC_1m.csv", "time,open,high,low,close,volume\n", "row 1: the columns are 'time,open,high,low,close,volume'"),
         ("BTC_1m.csv", "", "the file is empty; it must start with ts,open"),
         ("BTC_1m.csv", "\ufeff\x00\x01", "is not text"),
-        ("BTC_1m.csv", "[[1748736000000, 1, 1, 1, 1, 1]]", "is JSON, a list of rows: convert it to CSV: python -c"),
+        ("BTC_1m.csv", "[[1748736000000, 1, 1, 1, 1, 1]]", "is JSON: `bot data import "),
         ("ETH_BTC-1m.csv", None, "the name may mean a pair, ETH and BTC"),
         ("BTC_5m.csv", None, "its name says 5m candles, but most of its rows are 1m apart"),
         ("prices.csv", None, "the name speaks of no known market; write MARKET="),

@@ -172,19 +172,19 @@ def test_times_with_an_exponent_are_read_when_no_digit_is_lost(tmp_path: Path) -
             "row 2: open '1,5' is not a number; when the comma is its decimal point, say --decimal ,",
         ),
         (
-            ['1750032000000,"1,100",2,1,2,1'],
+            ['1750032000000,"1,100,5",2,1,2,1'],
             ".",
-            "row 2: open '1,100' is not a number; take the signs between thousands out, or say --decimal ,",
+            "row 2: open '1,100,5' is not a number; take the signs between thousands out",
         ),
         (
             ['1750032000000,"1,100.5",2,1,2,1'],
-            ".",
-            "row 2: open '1,100.5' is not a number; take the signs between thousands out",
+            ",",
+            "row 2: open '1,100.5' is not a number; take the signs between thousands out, or say --decimal .",
         ),
         (
             ['1750032000000,"1.100,5",2,1,2,1'],
-            ",",
-            "row 2: open '1.100,5' is not a number; take the signs between thousands out",
+            ".",
+            "row 2: open '1.100,5' is not a number; when the comma is its decimal point, say --decimal ,",
         ),
         (["1750032000000,1,2,1,2,n/a"], ".", "row 2: volume 'n/a' is not a number"),
         (["ts,open,high,low,close,volume", "1750032000000,1,2,1,2,1"], ".", "row 2: is the header again; cut it out"),
@@ -329,7 +329,13 @@ def test_a_time_with_an_hour_is_not_read_as_a_date(tmp_path: Path) -> None:
             "row 3: its time is 1973-03-02, and candles are taken from 1973-03-04 to the year 5138 alone",
         ),
         ("ts,open,high,low,close,volume", ["1960-01-04", "1960-01-05"], ColumnMap(), "row 2: its time is 1960-01-04"),
-        ("ts,open,high,low,close,volume", ["45717", "45718"], ColumnMap(), "row 2: its time is 1970-01-01, and"),
+        ("ts,open,high,low,close,volume", ["15717", "15718"], ColumnMap(), "row 2: its time is 1970-01-01, and"),
+        (
+            "ts,open,high,low,close,volume",
+            ["45717", "2025-03-02"],
+            ColumnMap(),
+            "row 3: time '2025-03-02' is no day of a spreadsheet like 45719.5, as the rows before it",
+        ),
         ("ts,open,high,low,close,volume", [str(MS)], ColumnMap(tz="Europe/Rome"), "leave --tz out"),
         (
             "ts,open,high,low,close,volume",
@@ -581,8 +587,9 @@ def test_prices_of_parquet_may_be_text_decimals_or_whole_numbers(tmp_path: Path)
     with pytest.raises(
         ConfigError, match=r"x\.parquet: row 1: open '1,5' is not a number; when the comma is its decimal point"
     ):
-        read_foreign(tmp_path / "x.parquet", "BTC", ColumnMap())
-    assert read_foreign(tmp_path / "x.parquet", "BTC", ColumnMap(decimal=",")).close[0] == 1.5
+        read_foreign(tmp_path / "x.parquet", "BTC", ColumnMap(decimal="."))
+    for mapped in (ColumnMap(), ColumnMap(decimal=",")):
+        assert read_foreign(tmp_path / "x.parquet", "BTC", mapped).close[0] == 1.5
 
 
 @research
