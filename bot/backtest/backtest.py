@@ -25,7 +25,6 @@ from bot.backtest.engine.progress import Progress
 from bot.backtest.engine.simulated_exchange import ADDRESS, EVENTS_SHOWN, SimulatedExchange
 from bot.backtest.results.excursions import record_extremes
 from bot.backtest.results.layout import BY_GUARDIAN, COLUMNS
-from bot.backtest.results.package_versions import packages_of
 from bot.backtest.results.run_writer import Result, result_of
 from bot.backtest.results.slippage import PriceHistory, SlippageMeter
 from bot.backtest.results.trade_ledger import RoundTrip, TradeLedger
@@ -36,6 +35,7 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.intents import RUNTIME
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load
+from bot.runtime.strategy_host.package_versions import packages_of
 from bot.strategy import Strategy
 from bot.venue.model.numbers import E8
 

@@ -119,6 +119,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "replay",
             "Repeat a recorded run of a daemon or backtest, and explain differences.",
         ),
+        "proof": Entry(
+            "bot.cli.backtest.proof", "proof", "Prove that a day of a daemon was what the test does; show the trend."
+        ),
     },
     "Data": {
         "data": Entry("bot.cli.data.data", "data", "Import, audit, generate, list and pull candles for backtests."),

@@ -19,7 +19,7 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.inputs import Inputs
-from bot.backtest.results.run_writer import Result, code_sha256
+from bot.backtest.results.run_writer import Result
 from bot.backtest.results.statistics import daily_returns
 from bot.config import Settings
 from bot.errors import BotError, ConfigError
@@ -27,6 +27,7 @@ from bot.logs import quiet_log
 from bot.research.space import Params
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host import loader
+from bot.runtime.strategy_host.package_versions import code_sha256
 
 if TYPE_CHECKING:
     from bot.research.screen.screen import Screened

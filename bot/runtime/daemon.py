@@ -37,6 +37,7 @@ from bot.runtime.startup import until_up
 from bot.runtime.strategy_host import fingerprints
 from bot.runtime.strategy_host.crash_evidence import quarantine_asked
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.package_versions import versions_in
 from bot.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _note_start(
     quarantine_asked(request.settings.state_dir, journal, specs, now_ms=now_ms)
     fingerprints.note_run(
         journal,
-        fingerprints.mark_of(request.settings, source_digests(specs)),
+        fingerprints.mark_of(request.settings, source_digests(specs), versions_in(spec.source for spec in specs)),
         at_ms=now_ms,
         epoch=snapshot.epoch,
         balance_usd=snapshot.balance_usd,

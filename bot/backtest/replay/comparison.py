@@ -17,71 +17,43 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from bot.backtest.backtest import Backtest, Rates
 from bot.backtest.data.candles import Candles
-from bot.backtest.data.resampling import drivers, resample
+from bot.backtest.data.resampling import drivers
 from bot.backtest.engine.options import Outage, SessionOptions, Settlement
 from bot.backtest.engine.simulated_exchange import ADDRESS
-from bot.backtest.replay.records import Decided, DecisionKey, FillKey, ReplayedFill, RunRecord, of_events, of_journal
+from bot.backtest.replay.bar_comparison import BarComparison, ClosedBars
+from bot.backtest.replay.differences import CAUSES, Cause, Difference
+from bot.backtest.replay.records import (
+    Decided,
+    DecisionKey,
+    FillKey,
+    FlatPoint,
+    Paid,
+    RefusedSignal,
+    ReplayedFill,
+    RunRecord,
+    of_events,
+    of_journal,
+)
 from bot.backtest.results.layout import BY_GUARDIAN
 from bot.clock import iso
 from bot.config import Settings
 from bot.errors import ConfigError
+from bot.runtime.account.foreign_activity import BY_REQUEST
 from bot.runtime.journal import queries
+from bot.runtime.model.intents import FIRST_LEG, RUNTIME
 from bot.runtime.strategy_host import fingerprints
-from bot.wire import INTERVAL_MS
 from bot.words import many
 
-Cause = Literal[
-    "data", "code", "agent", "config", "timing", "price", "fee", "guardian", "refused", "down", "follows", "unknown"
-]
-CAUSES: Final[Mapping[Cause, str]] = {
-    "data": "the data have another bar than the recorded decision",
-    "code": "the source of the strategy or of bot has changed",
-    "agent": "the model of an agent, or what it is told or shown, has changed",
-    "config": "a param, a limit or a section of the config has changed",
-    "timing": "filled at another time; the replay fills at the open unless --latency is given",
-    "price": "the same instant at another price: spread, depth, tick, or the path inside a bar",
-    "fee": "another fee rate, or maker instead of taker",
-    "guardian": "a guardian fired on one side only, or at another time",
-    "refused": "the risk check or the service refused it on one side",
-    "down": "the recorded daemon was not running then",
-    "follows": "an earlier difference led to another position or balance",
-    "unknown": "the record shows no reason: the strategy uses time, chance or the network, or code without a digest",
-}
+# the cause of an operator's close, as bot/runtime/control_plane/order_commands.py writes it
+OPERATOR: Final = "operator:"
 # USD; fees are rounded to 1e-6, so smaller differences do not count
 FEE_STEP: Final = Decimal("0.000002")
-# relative difference; smaller ones come from the conversion of text to float
-PX_SAME: Final = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One difference. `recorded` and `replayed` show each side; None: this side has nothing."""
-
-    what: Literal["bar", "decision", "fill", "guardian"]
-    cause: Cause
-    at_ms: int
-    market: str
-    strategy: str
-    recorded: str | None
-    replayed: str | None
-    why: str
-
-    def plain(self) -> dict[str, Any]:
-        return {
-            "what": self.what,
-            "cause": self.cause,
-            "atMs": self.at_ms,
-            "at": iso(self.at_ms),
-            "market": self.market,
-            "strategy": self.strategy,
-            "recorded": self.recorded,
-            "replayed": self.replayed,
-            "why": self.why,
-        }
+# USD; a payment of funding is rounded to 1e-8, and a size may differ by a rounding
+FUNDING_STEP: Final = Decimal("0.00001")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +69,10 @@ class ReplayResult:
     notes: tuple[str, ...]
     # delay of each recorded market fill against the replay's fill
     late_ms: tuple[int, ...]
+    # each fill that both sides have: of the record, of the replay
+    pairs: tuple[tuple[ReplayedFill, ReplayedFill], ...] = ()
+    # what each side has of everything that is compared, by name: instants
+    compared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def is_equal(self) -> bool:
@@ -126,10 +102,12 @@ def replay_journal(
     options: SessionOptions,
     *,
     rates: Rates | None = None,
+    begins: FlatPoint | None = None,
 ) -> ReplayResult:
     """Replay a journal from its first start to its last bar.
 
-    `options` may give another range, or the balance if the record has none.
+    `options` may give another range, or the balance if the record has none. `begins`: what strategies knew at the
+    start, and which bars were decided by then.
     """
     start_ms = recorded.start_ms if options.start_ms is None else options.start_ms
     last_ms = recorded.end_ms if options.end_ms is None else min(recorded.end_ms, options.end_ms - 1)
@@ -155,8 +133,8 @@ def replay_journal(
         if market in recorded.settled and recorded.settled[market][0] <= max(series.end_ms for series in used)
     }
     options = replace(options, start_ms=start_ms, end_ms=_whole(last_ms, used), settlements=settled)
-    again = _run(settings, candles, options, address=recorded.address or ADDRESS, rates=rates)
-    now = fingerprints.mark_of(settings, fingerprints.sources_of(settings))
+    again = _run(settings, candles, options, address=recorded.address or ADDRESS, rates=rates, begins=begins)
+    now = fingerprints.mark_of(settings, fingerprints.sources_of(settings), fingerprints.packages_of(settings))
     changes = fingerprints.changes_since(recorded.marks, now, known_ms=recorded.marked_ms)
     return _Comparison(recorded, again, candles, changes, start_ms=start_ms, last_ms=last_ms).result(notes)
 
@@ -211,7 +189,13 @@ def _whole(last_ms: int, used: Sequence[Candles], outages: Sequence[Outage] = ()
 
 
 def _run(
-    settings: Settings, candles: Sequence[Candles], options: SessionOptions, *, address: str, rates: Rates | None
+    settings: Settings,
+    candles: Sequence[Candles],
+    options: SessionOptions,
+    *,
+    address: str,
+    rates: Rates | None,
+    begins: FlatPoint | None = None,
 ) -> RunRecord:
     """Run the backtest with a journal on disk, and read that journal."""
     folder = Path(tempfile.mkdtemp(prefix="bot-replay-"))
@@ -221,6 +205,8 @@ def _run(
         )
         # The file is deleted afterwards, so it need not survive a power cut.
         repeated.journal.db.execute("PRAGMA synchronous=OFF")
+        if begins is not None:
+            repeated.journal.decided((), states=begins.states, bars=begins.bars)
         repeated.run(events=io.StringIO())
         with queries.opened(folder) as db:
             record = of_journal(db, name="replay")
@@ -254,32 +240,6 @@ def _notes(recorded: RunRecord, start_ms: int, last_ms: int) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Bars:
-    """The closed bars of one series, found by the instant of their close."""
-
-    candles: Candles
-
-    def at(self, close_ms: int) -> dict[str, float] | None:
-        c = self.candles
-        row = bisect_left(c.at_ms, close_ms - c.step_ms)
-        if row >= len(c) or c.at_ms[row] != close_ms - c.step_ms:
-            return None
-        return {
-            "open": c.open[row],
-            "high": c.high[row],
-            "low": c.low[row],
-            "close": c.close[row],
-            "volume": c.volume[row],
-        }
-
-    def over(self, at_ms: int) -> dict[str, float] | None:
-        """The bar in which an instant lies."""
-        c = self.candles
-        row = bisect_right(c.at_ms, at_ms) - 1
-        return None if row < 0 or at_ms >= c.at_ms[row] + c.step_ms else self.at(c.at_ms[row] + c.step_ms)
-
-
-@dataclass(slots=True)
 class _Comparison:
     """Compares two records.
 
@@ -295,18 +255,18 @@ class _Comparison:
     last_ms: int
     differences: list[Difference] = field(default_factory=list)
     late_ms: list[int] = field(default_factory=list)
-    _bars: dict[tuple[str, str], _Bars | None] = field(default_factory=dict)
-    # close times of bars that differ, by market
-    _changed_bars: dict[str, list[int]] = field(default_factory=dict)
+    pairs: list[tuple[ReplayedFill, ReplayedFill]] = field(default_factory=list)
+    compared: dict[str, list[int]] = field(default_factory=dict)
     # instant of the first difference that is not a bar
     _first: int | None = None
-    _driving: dict[str, Candles] = field(default_factory=dict)
+    _bars: BarComparison = field(init=False)
 
     def result(self, notes: Sequence[str]) -> ReplayResult:
-        self._driving = {series.market: series for series in drivers(self.candles)}
-        self._judge_bars()
+        self._bars = BarComparison(self.recorded, self.candles, self.start_ms, self.last_ms)
+        self.differences += self._bars.compare(self._within(self.recorded.decisions).values())
         for _, _, judge, args in sorted(self._due(), key=lambda due: due[:2]):
             judge(*args)
+        self._judge_money()
         self.differences.sort(key=lambda difference: (difference.at_ms, difference.what != "bar"))
         mine, theirs = self._within(self.recorded.decisions), self._within(self.replayed.decisions)
         if not self.recorded.is_whole:
@@ -336,6 +296,8 @@ class _Comparison:
             self._changed(),
             tuple(notes),
             tuple(self.late_ms),
+            tuple(self.pairs),
+            {what: tuple(instants) for what, instants in self.compared.items()},
         )
 
     # -- what has changed
@@ -376,17 +338,46 @@ class _Comparison:
                 continue
             at = key.bar_ms or min(side.at_ms for side in pair if side is not None)
             due.append((at, 1, self._judge_decision, (key, *pair)))
+            self.compared.setdefault("decisions", []).append(at)
+        due += self._refusals_due()
         for fill in {**self.recorded.fills, **self.replayed.fills}:
             fills = self.recorded.fills.get(fill), self.replayed.fills.get(fill)
             instants = [fill.ts for fill in fills if fill is not None and self._in_range(fill)]
             if instants:
                 due.append((min(instants), 2, self._judge_fill, (fill, *fills)))
+                self.compared.setdefault("fills", []).append(min(instants))
         for fired in {**self.recorded.fired, **self.replayed.fired}:
             acts = self.recorded.fired.get(fired), self.replayed.fired.get(fired)
             at = min(act[0] for act in acts if act is not None)
             if self.start_ms <= at <= self.last_ms:
                 due.append((at, 0, self._judge_fired, (fired, *acts)))
         return due
+
+    def _refusals_due(self) -> list[tuple[int, int, Any, tuple[Any, ...]]]:
+        """What the risk check refused, where neither side has a decision in its place."""
+        if not self.recorded.is_whole:
+            return []
+        decided = {
+            (key.strategy, key.cause, key.ordinal)
+            for record in (self.recorded, self.replayed)
+            for key in record.decisions
+        }
+        due: list[tuple[int, int, Any, tuple[Any, ...]]] = []
+        for name in {**self.recorded.refusals, **self.replayed.refusals}:
+            pair = self.recorded.refusals.get(name), self.replayed.refusals.get(name)
+            there = pair[0] or pair[1]
+            assert there is not None
+            key = DecisionKey(name[0], there.market, name[1], name[2], "order")
+            at = key.bar_ms or there.at_ms
+            if name not in decided and self.start_ms <= at and self._is_decided(there.market, at):
+                due.append((at, 1, self._judge_refusal, (key, *pair)))
+                self.compared.setdefault("refusals", []).append(at)
+        return due
+
+    def _is_decided(self, market: str, at_ms: int) -> bool:
+        """True if the record has decided the bars of this market up to that instant."""
+        ends = [done for (of_market, _), done in self.recorded.done.items() if of_market == market]
+        return at_ms <= min(self.last_ms, max(ends, default=self.last_ms))
 
     def _within(self, decisions: Mapping[DecisionKey, Decided]) -> dict[DecisionKey, Decided]:
         """The decisions in the range: not before its start, and not on a bar after the last one that the record has
@@ -398,8 +389,7 @@ class _Comparison:
                 # The daemon's own repairs show in the fills and guardians.
                 continue
             at = key.bar_ms or decision.at_ms
-            ends = [done for (market, _), done in self.recorded.done.items() if market == key.market]
-            if self.start_ms <= max(at, decision.at_ms) and at <= min(self.last_ms, max(ends, default=self.last_ms)):
+            if self.start_ms <= max(at, decision.at_ms) and self._is_decided(key.market, at):
                 within[key] = decision
         return within
 
@@ -408,51 +398,6 @@ class _Comparison:
 
     def _became_order(self, decision: Decided) -> bool:
         return decision.state == "accepted" and decision.action != "cancel"
-
-    # -- bars
-
-    def _judge_bars(self) -> None:
-        seen: set[tuple[str, str, int]] = set()
-        for decision in self._within(self.recorded.decisions).values():
-            bar = decision.bar
-            if bar is None or (bar["market"], bar["interval"], bar["at_ms"]) in seen:
-                continue
-            seen.add((bar["market"], bar["interval"], bar["at_ms"]))
-            mine = self._series(bar["market"], bar["interval"])
-            if mine is None:
-                continue
-            data = mine.at(bar["at_ms"])
-            text = _bar_text(bar)
-            if data is None:
-                self._add_bar(bar, text, None, "the data have no such candle")
-                continue
-            differing = [
-                name for name, value in data.items() if abs(value - bar[name]) > PX_SAME * max(1.0, abs(value))
-            ]
-            if differing:
-                self._add_bar(bar, text, _bar_text(data), f"other values: {', '.join(differing)}")
-        for past in self._changed_bars.values():
-            past.sort()
-
-    def _add_bar(self, bar: Mapping[str, Any], recorded: str, replayed: str | None, why: str) -> None:
-        self._changed_bars.setdefault(bar["market"], []).append(bar["at_ms"])
-        why = f"{bar['interval']} bar: {why}"
-        self.differences.append(Difference("bar", "data", bar["at_ms"], bar["market"], "", recorded, replayed, why))
-
-    def _series(self, market: str, interval: str) -> _Bars | None:
-        if (market, interval) not in self._bars:
-            driving = self._driving.get(market)
-            is_there = driving is not None and INTERVAL_MS[interval] >= driving.step_ms
-            known_ms = max(series.at_ms[-1] + series.step_ms for series in self._driving.values()) if is_there else 0
-            self._bars[market, interval] = (
-                _Bars(resample(driving, interval, known_ms=known_ms)) if is_there and driving is not None else None
-            )
-        return self._bars[market, interval]
-
-    def _bar_differs(self, market: str, at_ms: int) -> bool:
-        past = self._changed_bars.get(market, [])
-        row = bisect_left(past, at_ms)
-        return row < len(past) and past[row] == at_ms
 
     # -- decisions
 
@@ -467,10 +412,43 @@ class _Comparison:
                 cause, why = self._why_state(key, recorded, replayed)
             else:
                 cause, why = self._why(key, recorded)
+            code = recorded.code if recorded.state != "accepted" else None
         else:
             cause, why = self._why_alone(key, there, is_recorded=recorded is not None)
-        at = key.bar_ms or there.at_ms
-        self._add("decision", cause, at, key.market, key.strategy, _text_of(recorded), _text_of(replayed), why)
+            no = self.recorded.refusals.get((key.strategy, key.cause, key.ordinal))
+            code = None if no is None else no.code
+        sides = _text_of(recorded), _text_of(replayed)
+        self._add(
+            Difference("decision", cause, key.bar_ms or there.at_ms, key.market, key.strategy, *sides, why, key, code)
+        )
+
+    def _judge_refusal(self, key: DecisionKey, recorded: RefusedSignal | None, replayed: RefusedSignal | None) -> None:
+        there = recorded or replayed
+        assert there is not None
+        if recorded is not None and replayed is not None and recorded.code == replayed.code:
+            return
+        cause: Cause = "refused"
+        if recorded is not None and replayed is not None:
+            why = f"refused for another reason: {recorded.message}"
+        else:
+            decided = Decided(key, there.at_ms, "refused", {}, "refused", there.code, there.message, None)
+            cause, why = self._why_alone(key, decided, is_recorded=recorded is not None)
+        sides = [None if no is None else f"refused ({no.code}): {no.message}" for no in (recorded, replayed)]
+        at_ms = key.bar_ms or there.at_ms
+        self._add(
+            Difference(
+                "refusal",
+                cause,
+                at_ms,
+                key.market,
+                key.strategy,
+                sides[0],
+                sides[1],
+                why,
+                key,
+                None if recorded is None else recorded.code,
+            )
+        )
 
     def _why_state(self, key: DecisionKey, recorded: Decided, replayed: Decided) -> tuple[Cause, str]:
         for side, it in (("recorded", recorded), ("replayed", replayed)):
@@ -481,16 +459,19 @@ class _Comparison:
 
     def _why_alone(self, key: DecisionKey, there: Decided, *, is_recorded: bool) -> tuple[Cause, str]:
         at = key.bar_ms or there.at_ms
-        if self._bar_differs(key.market, at):
+        if self._bars.differs(key.market, at):
             return "data", "the data have another bar at this decision"
         absent, side = (self.replayed, "replayed") if is_recorded else (self.recorded, "recorded")
         no = absent.refusals.get((key.strategy, key.cause, key.ordinal))
         if no is not None:
             kind: Cause = "guardian" if "guardian" in no[0] or no[0].startswith("dead_man") else "refused"
             return kind, f"{side}: the risk check refused it ({no[0]}): {no[1]}"
+        if key.leg not in FIRST_LEG.values() and any(
+            record.decisions.get(key._replace(leg="order")) is not None for record in (self.recorded, self.replayed)
+        ):
+            return "timing", "it was planned again, because its plan had run out"
         if not is_recorded:
-            starts = (int(mark["atMs"]) for mark in self.recorded.marks if fingerprints.is_start(mark))
-            later = next((start for start in starts if start > at), None)
+            later = next((start for start in self._bars.starts if start > at), None)
             if later is not None and not self._was_up(at, later):
                 return "down", f"nothing was decided until the daemon was started again at {iso(later)}"
         return self._why(key, there)
@@ -501,20 +482,17 @@ class _Comparison:
     def _why(self, key: DecisionKey, there: Decided) -> tuple[Cause, str]:
         """Why a strategy decided differently: its bars, its code and params, its position or the balance."""
         at_ms = key.bar_ms or there.at_ms
-        if self._bar_differs(key.market, at_ms):
+        if self._bars.differs(key.market, at_ms):
             return "data", "the data have another bar at this decision"
         # A reload may lie between a bar and the decision on it.
-        changes = self._changes_at(max(at_ms, there.at_ms))
-        # A run's folder does not name the strategy of an order that the replay does not have.
-        for whose in (key.strategy, "") if key.strategy else changes:
-            for kind, text in changes.get(whose, ()):
-                causes: dict[str, Cause] = {"code": "code", "data": "data", "agent": "agent"}
-                return causes.get(kind, "config"), text
+        change = self._change_at(key.strategy, max(at_ms, there.at_ms))
+        if change is not None:
+            return change
         held = self.recorded.position(key.market, at_ms), self.replayed.position(key.market, at_ms)
         if held[0] != held[1]:
             since = "" if self._first is None else f", since the difference at {iso(self._first)}"
             return "follows", f"the position was {_held(held[0])} then, {_held(held[1])} in the replay{since}"
-        past = self._changed_bars.get(key.market, [])
+        past = self._bars.past.get(key.market, [])
         before = bisect_left(past, at_ms)
         if before:
             return "data", f"the data have another bar at {iso(past[before - 1])}, before this decision"
@@ -529,16 +507,20 @@ class _Comparison:
         strategy = "" if key.owner is None else key.owner.strategy
         there = recorded or replayed
         assert there is not None
+        shown = _text_of(recorded), _text_of(replayed)
+        cash = (recorded.cash if recorded else Decimal(0)) - (replayed.cash if replayed else Decimal(0))
+        size = (recorded.signed if recorded else Decimal(0)) - (replayed.signed if replayed else Decimal(0))
+        at = there.ts, key.market, strategy
         if recorded is None or replayed is None:
             cause, why = self._why_unfilled(key, there, is_recorded=recorded is not None)
-            self._add("fill", cause, there.ts, key.market, strategy, _text_of(recorded), _text_of(replayed), why)
+            self._add(_fill_difference(at, cause, shown, why, key.owner, there.kind, cash, size))
             return
+        self.pairs.append((recorded, replayed))
         if key.is_own and recorded.kind == "market":
             self.late_ms.append(recorded.ts - replayed.ts)
-        shown = recorded.text, replayed.text
         moved = self._why_moved(key, recorded, replayed)
         if moved is not None:
-            self._add("fill", moved[0], recorded.ts, key.market, strategy, *shown, moved[1])
+            self._add(_fill_difference(at, moved[0], shown, moved[1], key.owner, recorded.kind, cash, size))
         rates = [it.fee / it.notional if it.notional else Decimal(0) for it in (recorded, replayed)]
         if abs(rates[0] - rates[1]) * min(recorded.notional, replayed.notional) > FEE_STEP:
             how = (
@@ -547,23 +529,23 @@ class _Comparison:
                 else f" ({recorded.liquidity} then, {replayed.liquidity} in the replay)"
             )
             why = f"fee {rates[0] * 100:.4f} % then, {rates[1] * 100:.4f} % in the replay{how}"
-            self._add(
-                "fill",
-                "fee",
-                recorded.ts,
-                key.market,
-                strategy,
-                f"{shown[0]}, fee {recorded.fee:f}",
-                f"{shown[1]}, fee {replayed.fee:f}",
-                why,
-            )
+            paid = f"{shown[0]}, fee {recorded.fee:f}", f"{shown[1]}, fee {replayed.fee:f}"
+            # A fill that also moved has its cash there.
+            cost = cash if moved is None else Decimal(0)
+            self._add(_fill_difference(at, "fee", paid, why, key.owner, recorded.kind, cost, Decimal(0)))
 
     def _why_unfilled(self, key: FillKey, there: ReplayedFill, *, is_recorded: bool) -> tuple[Cause, str]:
         absent = self.replayed if is_recorded else self.recorded
         if key.owner is None:
             if there.kind in BY_GUARDIAN:
                 return "guardian", "a guardian closed it on one side only"
-            return "unknown", "no decision of this daemon: someone else traded on the account"
+            return "foreign", "no decision of this daemon: someone else traded on the account"
+        if key.is_own and key.owner.strategy == RUNTIME and key.owner.cause.startswith(OPERATOR):
+            return "operator", "a person closed it through the daemon"
+        if key.is_own and key.owner.strategy == RUNTIME:
+            return "follows", f"the daemon closed it by itself ({key.owner.cause.partition(':')[0]})"
+        if not key.is_own and there.kind in BY_REQUEST:
+            return "foreign", "no decision of this daemon: someone else traded in its position"
         if key.is_own:
             decided = absent.decisions.get(key.owner)
             if decided is None:
@@ -579,9 +561,9 @@ class _Comparison:
         otherwise = self._why_otherwise(key.owner, there.ts)
         if otherwise is not None:
             return otherwise
-        if not absent.position(key.market, there.ts + 1):
+        if not absent.position(key.market, there.ts + 1) or absent.was_flat(key.market, key.owner, there.ts):
             return "follows", "the position was closed in another way there"
-        driving = self._driving.get(key.market)
+        driving = self._bars.driving.get(key.market)
         if driving is not None and self._data_changed(key.market, there.ts, there.ts, driving.step_ms):
             return "data", "the candles around it differ"
         where = "in the replay" if is_recorded else "then"
@@ -592,7 +574,7 @@ class _Comparison:
 
     def _why_moved(self, key: FillKey, recorded: ReplayedFill, replayed: ReplayedFill) -> tuple[Cause, str] | None:
         """Why size, price, kind or bar of a fill differ; None if they are the same."""
-        driving = self._driving.get(key.market)
+        driving = self._bars.driving.get(key.market)
         step_ms = 1 if driving is None else driving.step_ms
         is_same_bar = recorded.ts // step_ms == replayed.ts // step_ms
         same = (
@@ -606,6 +588,8 @@ class _Comparison:
         owner = key.owner
         if owner is not None and key.is_own and self._decision_differs(owner):
             return "follows", "its decision was different"
+        if not key.is_own and recorded.kind in BY_REQUEST and replayed.kind not in BY_REQUEST:
+            return "foreign", f"no decision of this daemon: someone else closed it before the {replayed.kind}"
         if recorded.kind != replayed.kind and not BY_GUARDIAN.isdisjoint((recorded.kind, replayed.kind)):
             return "guardian", f"closed by {recorded.kind} then, by {replayed.kind} in the replay"
         otherwise = None if owner is None or key.is_own else self._why_otherwise(owner, min(recorded.ts, replayed.ts))
@@ -613,7 +597,7 @@ class _Comparison:
             return otherwise
         if self._data_changed(key.market, recorded.ts, replayed.ts, step_ms):
             return "data", "the candles around it differ"
-        bar = _Bars(driving).over(replayed.ts) if driving is not None else None
+        bar = ClosedBars(driving).over(replayed.ts) if driving is not None else None
         late_ms = recorded.ts - replayed.ts
         if recorded.px == replayed.px and recorded.size != replayed.size:
             held = self.recorded.position(key.market, recorded.ts), self.replayed.position(key.market, replayed.ts)
@@ -687,7 +671,7 @@ class _Comparison:
         For a run's folder only the digest of all candles is known.
         """
         near = {at for ts in (one_ms, other_ms) for at in (ts - ts % step_ms, ts - ts % step_ms + step_ms)}
-        if any(self._bar_differs(market, at) for at in near):
+        if any(self._bars.differs(market, at) for at in near):
             return True
         of_all = self._changes_at(one_ms).get("", ())
         return any(kind == "data" and text.startswith(f"{market} ") for kind, text in of_all)
@@ -695,7 +679,7 @@ class _Comparison:
     # -- guardians
 
     def _judge_fired(self, key: Any, recorded: tuple[int, str] | None, replayed: tuple[int, str] | None) -> None:
-        driving = self._driving.get(key.market)
+        driving = self._bars.driving.get(key.market)
         step_ms = 60_000 if driving is None else driving.step_ms
         if (
             recorded is not None
@@ -716,22 +700,63 @@ class _Comparison:
         else:
             why = "it fired at another time, or did something else"
         at = min(act[0] for act in (recorded, replayed) if act is not None)
-        self._add("guardian", "guardian", at, key.market, "", texts[0], texts[1], why)
+        self._add(Difference("guardian", "guardian", at, key.market, "", texts[0], texts[1], why, code=key.kind))
 
-    def _add(
-        self,
-        what: Any,
-        cause: Cause,
-        at_ms: int,
-        market: str,
-        strategy: str,
-        recorded: str | None,
-        replayed: str | None,
-        why: str,
-    ) -> None:
+    # -- funding
+
+    def _judge_money(self) -> None:
+        """The payments of funding, after the fills that say who held what."""
+        theirs = self.replayed.fundings
+        for (market, hour), paid in {**theirs, **self.recorded.fundings}.items():
+            # A position from before the start is not in the replay.
+            if not self.start_ms <= paid.ts <= self.last_ms or self.recorded.position(market, self.start_ms):
+                continue
+            self.compared.setdefault("fundings", []).append(paid.ts)
+            pair = self.recorded.fundings.get((market, hour)), theirs.get((market, hour))
+            usd = [Decimal(0) if it is None else it.usd for it in pair]
+            if abs(usd[0] - usd[1]) <= FUNDING_STEP:
+                continue
+            sides = zip((self.recorded, self.replayed), pair, strict=True)
+            sizes = [side.position(market, paid.ts) if it is None else it.size for side, it in sides]
+            cause: Cause = "funding" if sizes[0] == sizes[1] else "follows"
+            why = "another rate or price" if cause == "funding" else f"{_held(sizes[0])} then, {_held(sizes[1])} here"
+            texts = [None if it is None else _paid_text(it) for it in pair]
+            self._add(
+                Difference("funding", cause, paid.ts, market, "", texts[0], texts[1], why, cash_usd=usd[0] - usd[1])
+            )
+
+    def _add(self, difference: Difference) -> None:
         if self._first is None:
-            self._first = at_ms
-        self.differences.append(Difference(what, cause, at_ms, market, strategy, recorded, replayed, why))
+            self._first = difference.at_ms
+        change = self._change_at(difference.strategy, difference.at_ms)
+        self.differences.append(difference if change is None else replace(difference, changed=change[0]))
+
+    def _change_at(self, strategy: str, at_ms: int) -> tuple[Cause, str] | None:
+        """The first thing that has changed for a strategy since that instant."""
+        changes = self._changes_at(at_ms)
+        # A run's folder does not name the strategy of an order that the replay does not have.
+        for whose in (strategy, "") if strategy else changes:
+            for kind, text in changes.get(whose, ()):
+                causes: dict[str, Cause] = {"code": "code", "data": "data", "agent": "agent"}
+                return causes.get(kind, "config"), text
+        return None
+
+
+def _fill_difference(
+    at: tuple[int, str, str],
+    cause: Cause,
+    sides: tuple[str | None, str | None],
+    why: str,
+    owner: DecisionKey | None,
+    kind: str,
+    cash: Decimal,
+    size: Decimal,
+) -> Difference:
+    return Difference("fill", cause, *at, *sides, why, owner, kind, cash_usd=cash, size=size)
+
+
+def _paid_text(paid: Paid) -> str:
+    return f"{_held(paid.size)} at {paid.rate:f}: {paid.usd:f} USD"
 
 
 def _text_of(recorded: Decided | ReplayedFill | None) -> str | None:
@@ -741,13 +766,6 @@ def _text_of(recorded: Decided | ReplayedFill | None) -> str | None:
 def _meant(body: Mapping[str, Any]) -> dict[str, Any]:
     """A request without the fields that say nothing about the decision."""
     return {name: value for name, value in body.items() if name != "source"}
-
-
-def _bar_text(bar: Mapping[str, Any]) -> str:
-    return (
-        f"open {bar['open']:.10g} high {bar['high']:.10g} low {bar['low']:.10g} close {bar['close']:.10g} volume"
-        f" {bar['volume']:.10g}"
-    )
 
 
 def _held(size: Decimal) -> str:

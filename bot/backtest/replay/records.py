@@ -18,8 +18,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bot.clock import HOUR_MS
 from bot.errors import BotError
 from bot.runtime.journal import queries
+from bot.runtime.journal.bars_seen import read_seen
 from bot.runtime.model.intents import intent_key
 from bot.runtime.strategy_host.fingerprints import NOTE, known_since, marks_in
 
@@ -93,14 +95,52 @@ class ReplayedFill:
     # signed, after it
     position: Decimal
     balance: Decimal
+    # True: it bought
+    is_buy: bool
 
     @property
     def notional(self) -> Decimal:
         return self.px * self.size
 
     @property
+    def cash(self) -> Decimal:
+        """USD that it brought, fee included; negative for a buy."""
+        return (-self.notional if self.is_buy else self.notional) - self.fee
+
+    @property
+    def signed(self) -> Decimal:
+        """Its size; negative for a sale."""
+        return self.size if self.is_buy else -self.size
+
+    @property
     def text(self) -> str:
         return f"{self.subtype} {self.kind} {self.side} {self.size:f} @ {self.px:f}"
+
+
+class RefusedSignal(NamedTuple):
+    """What the risk check refused."""
+
+    code: str
+    message: str
+    at_ms: int
+    market: str
+
+
+class Paid(NamedTuple):
+    """A payment of funding: signed size, rate an hour, USD (negative: the account paid), and the event's instant."""
+
+    size: Decimal
+    rate: Decimal
+    usd: Decimal
+    ts: int
+
+
+class EntryAnswer(NamedTuple):
+    """The answer to an entry that waited for a person or a policy."""
+
+    state: str
+    decider: str | None
+    waited_ms: int
 
 
 class Fired(NamedTuple):
@@ -132,7 +172,13 @@ class RunRecord:
     fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)
     # Event markets that were settled with an open position: instant, and the payout of a Yes.
     settled: dict[str, tuple[int, Decimal]] = field(default_factory=dict)
-    refusals: dict[tuple[str, str, int], tuple[str, str]] = field(default_factory=dict)
+    refusals: dict[tuple[str, str, int], RefusedSignal] = field(default_factory=dict)
+    # by market and full hour
+    fundings: dict[tuple[str, int], Paid] = field(default_factory=dict)
+    # the entries that waited for an answer
+    answers: dict[DecisionKey, EntryAnswer] = field(default_factory=dict)
+    # (market, interval) -> close of each decided bar -> checksum of its values; empty if the record keeps none
+    seen: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
     marks: list[dict[str, Any]] = field(default_factory=list)
     # the instant since which each start, reload and resume has left a mark
@@ -152,6 +198,13 @@ class RunRecord:
         """The signed position right before an instant."""
         fill = _last_before(self._index.by_market.get(market, []), before_ms)
         return Decimal(0) if fill is None else fill.position
+
+    def was_flat(self, market: str, opener: DecisionKey, before_ms: int) -> bool:
+        """True if the position that a decision opened was closed before an instant."""
+        opened = self.fills_of(opener)
+        fills = self._index.by_market.get(market, [])
+        first, last = bisect_left(fills, opened[0].ts, key=_ts) if opened else 0, bisect_left(fills, before_ms, key=_ts)
+        return any(not fill.position for fill in fills[first:last])
 
     def balance(self, before_ms: int) -> Decimal | None:
         """The account's balance right before an instant; None if it is not known."""
@@ -230,8 +283,12 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> RunRe
             row["message"],
             bar,
         )
-    for row in queries.rows(db, "SELECT strategy, cause, ordinal, code, message FROM refusals"):
-        record.refusals[row["strategy"], _cause(row["cause"], names), row["ordinal"]] = row["code"], row["message"]
+    for row in queries.rows(db, "SELECT at_ms, market, strategy, cause, ordinal, code, message FROM refusals"):
+        record.refusals[row["strategy"], _cause(row["cause"], names), row["ordinal"]] = RefusedSignal(
+            row["code"], row["message"], row["at_ms"], row["market"]
+        )
+    _read_answers(record, db)
+    _read_seen(record, db)
     for row in queries.rows(db, "SELECT market, interval, at_ms FROM progress"):
         record.done[row["market"], row["interval"]] = row["at_ms"]
     _fold(record, events, since_ms)
@@ -249,6 +306,70 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> RunRe
     ):
         record.start_usd = Decimal(record.marks[0]["balanceUsd"])
     return record
+
+
+def _read_answers(record: RunRecord, db: sqlite3.Connection) -> None:
+    if not queries.has_table(db, "approvals"):
+        return
+    for row in queries.rows(db, "SELECT intent_id, state, decider, asked_ms, decided_ms FROM approvals"):
+        key = record.keys.get(row["intent_id"])
+        if key is not None:
+            waited_ms = 0 if row["decided_ms"] is None else row["decided_ms"] - row["asked_ms"]
+            record.answers[key] = EntryAnswer(row["state"], row["decider"], waited_ms)
+
+
+def _read_seen(record: RunRecord, db: sqlite3.Connection) -> None:
+    if queries.has_table(db, "bars_seen"):
+        for row in queries.rows(db, "SELECT hour_ms, market, interval, seen FROM bars_seen ORDER BY hour_ms"):
+            series = record.seen.setdefault((row["market"], row["interval"]), {})
+            series.update(read_seen(row["hour_ms"], row["seen"]))
+
+
+class FlatPoint(NamedTuple):
+    """An instant without positions and orders, with the balance, what strategies knew, and the bars decided by then."""
+
+    at_ms: int
+    balance_usd: Decimal
+    states: Mapping[str, str]
+    bars: tuple[tuple[str, str, int], ...]
+
+    @property
+    def next_ms(self) -> int:
+        """The first instant after it: what happened at its own instant came before it."""
+        return self.at_ms + 1
+
+
+def flat_points(db: sqlite3.Connection, *, epoch: int) -> list[FlatPoint]:
+    """The flat points of an epoch, oldest first."""
+    if not queries.has_table(db, "flat_points"):
+        return []
+    sql = "SELECT at_ms, balance_usd, states, bars FROM flat_points WHERE epoch=? ORDER BY at_ms"
+    return [
+        FlatPoint(
+            row["at_ms"],
+            Decimal(row["balance_usd"]),
+            json.loads(row["states"]),
+            tuple((market, interval, at_ms) for market, interval, at_ms in json.loads(row["bars"])),
+        )
+        for row in queries.rows(db, sql, (epoch,))
+    ]
+
+
+def whole_since(db: sqlite3.Connection) -> int:
+    """The instant since which the journal has every event, intent and refusal; 0 if nothing was removed.
+
+    Rows are numbered without gaps, so the newest gap is where a row was removed last.
+    """
+    since_ms = 0
+    for table, instant in (("events", "ts"), ("intents", "opened_ms"), ("refusals", "at_ms")):
+        # Constants only.
+        sql = (
+            f"SELECT {instant} AS at_ms FROM {table} AS mine WHERE seq > 1 AND NOT EXISTS"  # noqa: S608
+            f" (SELECT 1 FROM {table} AS before WHERE before.seq = mine.seq - 1) ORDER BY seq DESC LIMIT 1"
+        )
+        rows = queries.rows(db, sql)
+        since_ms = max(since_ms, rows[0]["at_ms"] if rows else 0)
+    return since_ms
 
 
 def of_events(path: Path, *, again: RunRecord, start_usd: Decimal) -> RunRecord:
@@ -314,6 +435,14 @@ def _fold(record: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int)
             # A backtest settles one millisecond earlier.
             at_ms = event["ts"]
             record.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
+        if kind == "funding":
+            size = Decimal(data["size"])
+            record.fundings[market, event["ts"] // HOUR_MS] = Paid(
+                size if data["side"] == "long" else -size,
+                Decimal(data["rate"]),
+                Decimal(data["amountUsd"]),
+                event["ts"],
+            )
         opened_by = owners.get(market)
         if kind == "order" and event["subtype"] == "armed" and opened_by is not None:
             record.levels.setdefault(opened_by, []).append((event["ts"], data["kind"], str(data.get("triggerPx"))))
@@ -344,6 +473,7 @@ def _fold(record: RunRecord, events: Iterable[Mapping[str, Any]], since_ms: int)
             str(data.get("liquidity")),
             after if data["side"] == "long" else -after,
             Decimal(data["balanceUsd"]),
+            (data["side"] == "long") == (event["subtype"] == "entry"),
         )
     record.begins_open = tuple(begun)
 

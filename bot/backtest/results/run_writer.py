@@ -45,7 +45,6 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from operator import add
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +67,7 @@ from bot.errors import BotError
 from bot.money import format_e8, format_e16
 from bot.runtime.model.shares import TotalsRow
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.package_versions import code_sha256
 from bot.venue.accounting import ledger
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import order_as_event
@@ -336,16 +336,6 @@ def manifest_of(
         "besides": list(besides),
         "assumptions": list(assumptions),
     }
-
-
-@cache
-def code_sha256() -> str:
-    """SHA-256 over every source file of the package, sorted by name, as they were at the first call in this process."""
-    sha256 = hashlib.sha256()
-    package = Path(__file__).resolve().parents[2]
-    for path in sorted(package.rglob("*.py")):
-        sha256.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return sha256.hexdigest()
 
 
 # ── The folder ──────────────────────────────────────────────────────────────────────────────────────────────────────

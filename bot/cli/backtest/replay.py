@@ -20,7 +20,8 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles
     from bot.backtest.data.funding_rates import FundingRates
-    from bot.backtest.replay.comparison import Difference, ReplayResult
+    from bot.backtest.replay.comparison import ReplayResult
+    from bot.backtest.replay.differences import Difference
     from bot.backtest.replay.records import RunRecord
     from bot.client import Client
     from bot.config import Settings
@@ -40,6 +41,8 @@ difference has one of these causes:
     code      the source has changed       price     spread, depth, tick, or the path inside a bar
     config    a param or limit changed     fee       another rate
     guardian  it fired on one side only    refused   the risk check or the service refused it
+  operator  a person closed a position   foreign   someone else traded on the account
+  funding   another rate or price
     down      the daemon was not running   follows   from an earlier difference
     unknown   the record does not show the cause
   Without --data the candles come from the service of the config. If an embedded service has ended, \
@@ -123,15 +126,15 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     from bot.errors import BotError
     from bot.runtime.journal import queries
 
-    folder, own = _folder_of(what)
+    folder, own = folder_and_config(what)
     recorded = read_journal(folder, since_ms=given["start_ms"] or 0)
-    file = config or own or _noted(recorded, folder)
+    file = config or own or noted_config(recorded, folder)
     settings, _ = checked_without_secrets(file)
     begins_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
     balance = given["balance"] or recorded.balance(begins_ms)
     if balance is None or balance <= 0:
         raise BotError(f"the journal in {folder} does not contain the account's first balance: give it with --balance")
-    candles = _candles(given, settings, recorded, file)
+    candles = candles_for(given, settings, recorded, file)
     fundings = _fundings(given, settings)
     ends_ms = recorded.end_ms if given["end_ms"] is None else given["end_ms"]
     for funding in fundings.values():
@@ -209,7 +212,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     )
 
 
-def _folder_of(what: Path) -> tuple[Path, Path | None]:
+def folder_and_config(what: Path) -> tuple[Path, Path | None]:
     """The state directory that WHAT names, and the config if WHAT is a config."""
     from bot.backtest.results.run_reader import newest_run
     from bot.cli.common.daemon_client import folder_of
@@ -236,7 +239,7 @@ def _folder_of(what: Path) -> tuple[Path, Path | None]:
     raise click.UsageError(f"{what}: is not a config (.yaml), state directory, journal.db or folder of a backtest")
 
 
-def _noted(recorded: RunRecord, folder: Path) -> Path:
+def noted_config(recorded: RunRecord, folder: Path) -> Path:
     """The path of the config of the last start."""
     from bot.runtime.strategy_host.fingerprints import config_of
 
@@ -268,7 +271,7 @@ def _is_of(config: Path, folder: Path) -> bool:
 # ── Candles ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _candles(given: Mapping[str, Any], settings: Settings, recorded: RunRecord, config: Path) -> list[Candles]:
+def candles_for(given: Mapping[str, Any], settings: Settings, recorded: RunRecord, config: Path) -> list[Candles]:
     from bot.client.names import run_unheld
 
     if given["data"]:
@@ -372,10 +375,10 @@ def _changed(
     manifest: Mapping[str, Any], settings: Settings, candles: Sequence[Candles], funding: Mapping[str, str]
 ) -> dict[str, list[tuple[str, str]]]:
     from bot.backtest.backtest import strategies_of
-    from bot.backtest.results.run_writer import code_sha256
     from bot.checks.config_check import checked_text
     from bot.errors import BotError
     from bot.runtime.strategy_host import fingerprints
+    from bot.runtime.strategy_host.package_versions import code_sha256
 
     strategies = strategies_of(settings)
     sources = {strategy["name"]: strategy["sha256"] for strategy in strategies}

@@ -26,6 +26,7 @@ from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
 from bot.runtime.risk.pauses import keep_quarantine
 from bot.runtime.strategy_host import fingerprints
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.strategy_host.package_versions import versions_in
 from bot.runtime.strategy_host.worker import LIMIT_S, Worker
 
 if TYPE_CHECKING:
@@ -290,7 +291,8 @@ class Commands:
         if beats:
             run.heartbeats.replace()
         kernel.take_settings(kernel_settings(new))
-        mark = fingerprints.mark_of(new, source_digests(plan.specs))
+        packages = versions_in(spec.source for spec in plan.specs)
+        mark = fingerprints.mark_of(new, source_digests(plan.specs), packages)
         fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.account.account_state.epoch)
         await self._hot_reload(plan.specs, warm, plan.gone)
         instances = {instance.name: instance for instance in kernel.strategy_host.instances}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from bot.encryption import Cipher
 from bot.errors import JournalDamaged, Refusal
 from bot.runtime.journal import approval_log, halt_flags
+from bot.runtime.journal.bars_seen import Values, trim_seen
 from bot.runtime.journal.database import WAY_OUT, JournalDatabase
 from bot.runtime.journal.database_library import Database
 from bot.runtime.journal.event_log import Cursor, EventLog
@@ -204,6 +205,10 @@ class Journal:
         if self.keeps_traces:
             self._pending.traces.append((intent_id, kind, at_ms, payload))
 
+    def saw(self, market: str, interval: str, close_ms: int, values: Values) -> None:
+        """Keep that a bar with these values was decided, for the proof of its day."""
+        self._pending.seen.append((market, interval, close_ms, values))
+
     def keep_ask(self, strategy: str, record: AskRecord) -> None:
         """Keep a question to a model with what came of it.
 
@@ -266,6 +271,7 @@ class Journal:
         with self.database.transaction():
             gone = trim_intents(self._read, self._execute, keys, kept, now_ms) if is_over else 0
             trim_rest(self._execute, keys, kept, now_ms)
+            trim_seen(self._execute, now_ms)
         self.database.free_pages()
         return gone
 

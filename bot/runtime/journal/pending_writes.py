@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bot.runtime.journal.bars_seen import Values, write_seen
 from bot.runtime.journal.database import Execute
 from bot.runtime.journal.failover import seal
 from bot.strategy import AskRecord
@@ -22,6 +23,7 @@ class PendingWrites:
         self.refusals: list[tuple[Any, ...]] = []
         self.traces: list[tuple[str, str, int, str]] = []
         self.asks: list[tuple[str, AskRecord]] = []
+        self.seen: list[tuple[str, str, int, Values]] = []
 
     def add(self, states: Mapping[str, str], bars: Iterable[tuple[str, str, int]]) -> None:
         self.states.update(states)
@@ -29,7 +31,7 @@ class PendingWrites:
             self.bars[market, interval] = at_ms
 
     def is_empty(self) -> bool:
-        return not (self.bars or self.states or self.refusals or self.traces or self.asks)
+        return not (self.bars or self.states or self.refusals or self.traces or self.asks or self.seen)
 
     def clear(self) -> None:
         self.bars.clear()
@@ -37,6 +39,7 @@ class PendingWrites:
         self.refusals.clear()
         self.traces.clear()
         self.asks.clear()
+        self.seen.clear()
 
     def write(self, execute: Execute) -> None:
         for (market, interval), at_ms in self.bars.items():
@@ -56,6 +59,8 @@ class PendingWrites:
 
         for strategy, record in self.asks:
             _write_ask(execute, strategy, record)
+        for market, interval, close_ms, values in self.seen:
+            write_seen(execute, market, interval, close_ms, values)
 
     def write_states(self, execute: Execute, states: Mapping[str, str]) -> None:
         """Write these states now; they replace pending ones, which are older."""

@@ -174,3 +174,18 @@ side TEXT NOT NULL,
         seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, strategy TEXT NOT NULL, \
 market TEXT NOT NULL,
         at_ms INTEGER NOT NULL) STRICT""")
+
+
+@migrations()
+def m010_proof(db: Database) -> None:
+    """What the proof of a day needs besides: the bars that were decided, and instants without a position or an order.
+
+    `seen` has six bytes a bar (`bars_seen.py`). A flat point has the strategies' states and the decided bars as JSON,
+    so that a replay can begin there.
+    """
+    db.execute("""CREATE TABLE bars_seen (
+        seq INTEGER PRIMARY KEY, hour_ms INTEGER NOT NULL, market TEXT NOT NULL, interval TEXT NOT NULL,
+        seen BLOB NOT NULL, UNIQUE (hour_ms, market, interval)) STRICT""")
+    db.execute("""CREATE TABLE flat_points (
+        day_ms INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, epoch INTEGER NOT NULL, balance_usd TEXT NOT NULL,
+        states TEXT NOT NULL, bars TEXT NOT NULL) STRICT""")

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bot.clock import utc_day_start_ms
 from bot.logs import log
-from bot.money import e16_of_decimal, format_e8, format_e16
+from bot.money import e16_of_decimal, format_decimal, format_e8, format_e16
 from bot.runtime.journal import halt_flags
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.failover import seal
@@ -72,6 +73,19 @@ class StateStore:
             text = "{}" if row is None else row[0]
         state: dict[str, Any] = json.loads(text)
         return state
+
+    def put_flat_point(self, at_ms: int, *, epoch: int, balance_usd: Decimal) -> None:
+        """Keep that the account had neither position nor order at this instant, with what strategies knew then.
+
+        Of each UTC day the newest one is kept. Pending rows must be written before (`Journal.flush`).
+        """
+        with self._database.transaction():
+            self._database.execute(
+                "INSERT OR REPLACE INTO flat_points (day_ms, at_ms, epoch, balance_usd, states, bars) VALUES (?,?,?,?,"
+                " (SELECT json_group_object(strategy, state) FROM strategy_state),"
+                " (SELECT json_group_array(json_array(market, interval, at_ms)) FROM progress))",
+                (utc_day_start_ms(at_ms), at_ms, epoch, format_decimal(balance_usd)),
+            )
 
     # -- attribution: profit, loss and shares by strategy
 

@@ -44,7 +44,12 @@ def place(settings: Settings, section: StrategySettings, *, anew: bool = False) 
     )
     log.info("strategy.loaded", strategy=section.name, use=section.use, sha256=(loaded.sha256 or "")[:12] or None)
     return StrategySpec(
-        strategy, section.interval, limits_of(settings, section), version_of(section, loaded), loaded.sha256
+        strategy,
+        section.interval,
+        limits_of(settings, section),
+        version_of(section, loaded),
+        loaded.sha256,
+        loaded.path,
     )
 
 

@@ -423,6 +423,8 @@ class Kernel:
             log.info(
                 "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
             )
+            if self.journal.keeps_traces:
+                self.journal.saw(closed.market, closed.interval, closed.at_ms, closed.bar[-5:])
             # A session's clock stands in the millisecond before the close.
             decision = await self.strategy_host.decide(closed, now_ms=max(self.now_ms(), closed.at_ms))
             decided.append((decision, closed))

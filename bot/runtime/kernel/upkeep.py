@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TRIM_MS: Final = MINUTE_MS
 # newest entry keys of an open position; one is enough to say whose it is
 ENTRIES_HELD: Final = 200
+# Service time between two flat points, so that a daemon at rest seldom writes.
+FLAT_MS: Final = 15 * MINUTE_MS
 # Real time between two tries to write the journal's file again.
 RETRY_MS: Final = 5_000
 
@@ -33,6 +35,10 @@ class Upkeep:
         self.rewrite_at_ms = 0
         # real time
         self._trim_at_ms = 0
+        # service time of the newest flat point
+        self._flat_ms = 0
+        # a backtest proves nothing
+        self._notes_flat = account.journal.path is not None and account.journal.keeps_traces
 
     def run(self) -> None:
         """Call it at the end of each pass."""
@@ -47,6 +53,7 @@ class Upkeep:
         self._account.order_owners.forget_oldest()
         self._actions.intents.forget_states()
         self._actions.guardians.forget(self._account.account_state.positions)
+        self._note_flat()
 
     def held(self) -> HeldKeys:
         """The positions and orders of the account, which the journal must keep."""
@@ -58,6 +65,17 @@ class Upkeep:
             entries = self._account.journal.events.entry_keys(market, epoch=account_state.epoch, since_ms=opened_ms)
             keys.update(entries[-ENTRIES_HELD:])
         return HeldKeys(frozenset(keys), positions)
+
+    def _note_flat(self) -> None:
+        """Note an instant without positions and orders, at which the replay of a day can begin."""
+        account_state, journal, now_ms = self._account.account_state, self._account.journal, self._run.now_ms()
+        if not self._notes_flat or account_state.positions or account_state.orders or self._actions.intents.live:
+            return
+        if 0 <= now_ms - self._flat_ms < FLAT_MS:
+            return
+        self._flat_ms = now_ms
+        journal.flush()
+        journal.state.put_flat_point(now_ms, epoch=account_state.epoch, balance_usd=account_state.balance_usd)
 
     def _check_journal(self) -> None:
         self._account.journal.check_file(now_ms=self._run.now_ms())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from bot.errors import ConfigError, StrategyError
 from bot.logs import is_secret_name, log
 from bot.money import format_decimal
 from bot.runtime.strategy_host.loader import load
+from bot.runtime.strategy_host.package_versions import code_sha256, versions_in
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -62,18 +64,25 @@ AGENT_PARAMS: Final = frozenset(
     }
 )
 
+_DIGEST: Final = re.compile(r"[0-9a-f]{16}")
+
 Mark = Mapping[str, Any]
 Changes = Mapping[str, list[tuple[str, str]]]
 
 
-def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, Any]:
+def mark_of(
+    settings: Settings, sources: Mapping[str, str | None], packages: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The digests of a config and of its strategies' sources;
 
-    `sources` are theirs by name, as they were loaded (StrategySpec.sha256).
+    `sources` are theirs by name, as they were loaded (StrategySpec.sha256). `packages`: the versions of what the
+    sources import; None if they are not known.
     """
     plain = settings.model_dump(mode="json", include=set(SECTIONS))
     return {
         "version": __version__,
+        "bot": code_sha256()[:16],
+        **({} if packages is None else {"packages": dict(packages)}),
         "config": _digests(plain, SECTIONS),
         "strategies": {
             strategy.name: _strategy(strategy, sources.get(strategy.name)) for strategy in settings.strategies
@@ -142,10 +151,16 @@ def _is_mark(mark: Any) -> bool:
         isinstance(mark, dict)
         and all(isinstance(mark.get(name), int) for name in ("atMs", "epoch"))
         and isinstance(mark.get("version"), str)
+        and _is_digest(mark.get("bot", ""))
+        and isinstance(mark.get("packages", {}), dict)
         and isinstance(mark.get("config"), dict)
         and isinstance(mark.get("strategies"), dict)
         and all(map(_is_strategy, mark["strategies"].values()))
     )
+
+
+def _is_digest(digest: Any) -> bool:
+    return isinstance(digest, str) and (not digest or _DIGEST.fullmatch(digest) is not None)
 
 
 def _is_strategy(strategy: Any) -> bool:
@@ -182,6 +197,14 @@ def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
             sentences.setdefault("", []).append(("config", f"the config's {name} has changed"))
     if then["version"] != now["version"]:
         sentences.setdefault("", []).append(("code", f"bot was version {then['version']}, this is {now['version']}"))
+    elif then.get("bot", now.get("bot")) != now.get("bot"):
+        sentences.setdefault("", []).append(("code", "the source of bot has changed"))
+    if "packages" in then and "packages" in now:
+        for name in sorted({*then["packages"], *now["packages"]}):
+            versions = [mark["packages"].get(name, "not imported") for mark in (then, now)]
+            if versions[0] != versions[1]:
+                text = f"package {name}: {versions[0]} then, {versions[1]} now"
+                sentences.setdefault("", []).append(("code", text))
     for name in sorted({*then["strategies"], *now["strategies"]}):
         old, new = then["strategies"].get(name), now["strategies"].get(name)
         if old is None or new is None:
@@ -213,6 +236,15 @@ def sources_of(settings: Settings) -> dict[str, str | None]:
         with contextlib.suppress(ConfigError, StrategyError):
             digests[strategy.name] = load(strategy.use, settings.strategies_dir).sha256
     return digests
+
+
+def packages_of(settings: Settings) -> dict[str, str]:
+    """The present versions of what the strategies' sources import. This runs the strategies' code."""
+    paths = []
+    for strategy in settings.strategies:
+        with contextlib.suppress(ConfigError, StrategyError):
+            paths.append(load(strategy.use, settings.strategies_dir).path)
+    return versions_in(paths)
 
 
 def _strategy(settings: StrategySettings, sha256: str | None) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from bot.strategy import Intent as Signal
 from bot.strategy import Reply, Strategy, Timer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bot.model.events import Event as ModelEvent
     from bot.wire import Event, Plan
 
@@ -49,6 +51,8 @@ class StrategySpec(NamedTuple):
     version: str = ""
     # The hash of the source text that runs.
     sha256: str | None = None
+    # the file of that source
+    source: Path | None = None
 
     @property
     def series(self) -> list[BarSeries]:

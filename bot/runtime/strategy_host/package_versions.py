@@ -2,6 +2,7 @@
 lists them.
 
 The imports are read from the source text; nothing is imported. Packages that are imported by packages are not listed.
+The digest of bot's own source stands here too.
 """
 
 from __future__ import annotations
@@ -10,18 +11,35 @@ import ast
 import hashlib
 import json
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bot.runtime.strategy_host.loader import Loaded
 
 OURS: Final = {"bot", "__future__", "__main__"}
+
+
+@cache
+def code_sha256() -> str:
+    """SHA-256 over every source file of bot, sorted by name, as they were at the first call in this process."""
+    sha256 = hashlib.sha256()
+    package = Path(__file__).resolve().parents[2]
+    for path in sorted(package.rglob("*.py")):
+        sha256.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return sha256.hexdigest()
+
+
+def versions_in(sources: Iterable[Path | None]) -> dict[str, str]:
+    """Package -> version, of all packages that these files import, as in `packages_of`."""
+    names = {name for source in sources for name in _imported(source)} - OURS - sys.stdlib_module_names
+    owners = _distributions(tuple(sys.path)) if names else {}
+    return {name: version for top in sorted(names) for name, version in _versions(top, owners.get(top, []))}
 
 
 def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
