@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypedDict, Unpack
 
 # None: the answer did not say
 OrderSubmitted = Literal["unknown"] | bool | None
@@ -131,6 +131,17 @@ class Declined(BotError):
     exit_code = Exit.REFUSED
 
 
+class ErrorFields(TypedDict, total=False):
+    """What an answer may say of an error beside its code and its message. None: the answer does not say it."""
+
+    request_id: str | None
+    order_submitted: OrderSubmitted
+    retryable: bool | None
+    details: Mapping[str, Any] | None
+    fix: Mapping[str, Any] | None
+    status: int | None
+
+
 class ApiError(BotError):
     """The service did not execute a request.
 
@@ -162,41 +173,24 @@ class ApiError(BotError):
 
     @staticmethod
     def of(
-        code: str,
-        message: str,
-        *,
-        request_id: str | None = None,
-        order_submitted: OrderSubmitted = None,
-        retryable: bool | None = None,
-        details: Mapping[str, Any] | None = None,
-        fix: Mapping[str, Any] | None = None,
-        status: int | None = None,
-        after_ms: int | None = None,
-        reads: bool = False,
+        code: str, message: str, *, after_ms: int | None = None, reads: bool = False, **answer: Unpack[ErrorFields]
     ) -> ApiError:
         """The exception for an error object.
 
         The answer's own fields override the usual meaning of its code. `reads`: the request could change nothing, so
         its outcome is never in doubt. An unknown code is in doubt, unless its status is clear.
         """
-        row = CODES.get(code)
+        row, status, retryable = CODES.get(code), answer.get("status"), answer.get("retryable")
+        order_submitted = answer.get("order_submitted")
         if retryable is None:
             retryable = row.retryable if row is not None else _passes(status, reads=reads)
         move = _move(row, order_submitted=order_submitted, retryable=retryable, status=status, reads=reads)
         status = status if status is not None or row is None else row.status
+        request_id, details, fix = answer.get("request_id"), answer.get("details"), answer.get("fix")
+        fields = (code, message, request_id, order_submitted, retryable, details, fix, status)
         if move is TryLater:
-            return TryLater(
-                code,
-                message,
-                request_id,
-                order_submitted,
-                retryable,
-                details,
-                fix,
-                status,
-                after_ms=RETRY_AFTER_MS if after_ms is None else after_ms,
-            )
-        return move(code, message, request_id, order_submitted, retryable, details, fix, status)
+            return TryLater(*fields, after_ms=RETRY_AFTER_MS if after_ms is None else after_ms)
+        return move(*fields)
 
 
 class Refused(ApiError):

@@ -1,6 +1,4 @@
-"""Nothing in bot/ is too large to read: attributes and methods of a class, parameters of a constructor, lines of a
-function.
-"""
+"""Nothing in bot/ is too large to read: attributes and methods of a class, parameters and lines of a function."""
 
 from __future__ import annotations
 
@@ -12,8 +10,10 @@ from pathlib import Path
 ATTRIBUTES_MAX = 20
 # properties included
 METHODS_MAX = 30
-# parameters of __init__, without self
+# without self; a call with more has an object that nobody named
 PARAMETERS_MAX = 8
+# Functions that users call by keyword: each parameter is documented, and a script or a notebook names it.
+CALLED_BY_USERS = frozenset({"bot/backtest/python_api.py::run", "bot/testing/backtests.py::backtest"})
 LINES_MAX = 70
 RECORD_METHODS_MAX = 10
 
@@ -43,9 +43,10 @@ def is_record(class_: ast.ClassDef) -> bool:
     return annotated and "__init__" not in names and len(names) <= RECORD_METHODS_MAX
 
 
-def parameters_of(function: Function) -> int:
+def parameters_of(function: Function | ast.Lambda) -> int:
     given = function.args
-    return len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+    named = (*given.posonlyargs, *given.args, *given.kwonlyargs)
+    return sum(parameter.arg not in ("self", "cls") for parameter in named)
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, source: list[str]) -> int:
@@ -65,10 +66,12 @@ def too_large(tree: ast.Module, source: list[str]) -> Iterator[tuple[str, str]]:
                 yield node.name, f"{len(attributes)} attributes"
             if len(methods) > METHODS_MAX:
                 yield node.name, f"{len(methods)} methods"
-            for method in methods:
-                if method.name == "__init__" and parameters_of(method) > PARAMETERS_MAX:
-                    yield node.name, f"{parameters_of(method)} parameters"
+        elif isinstance(node, ast.Lambda):
+            if parameters_of(node) > PARAMETERS_MAX:
+                yield "lambda", f"{parameters_of(node)} parameters"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if parameters_of(node) > PARAMETERS_MAX:
+                yield node.name, f"{parameters_of(node)} parameters"
             lines = code_lines(node, source)
             if lines > LINES_MAX:
                 yield node.name, f"{lines} lines"
@@ -80,7 +83,10 @@ def test_no_class_and_no_function_is_too_large(repository: Path) -> None:
         for file in sorted((repository / "bot").rglob("*.py"))
         for name, size in too_large(ast.parse(file.read_text()), file.read_text().splitlines())
     ]
-    assert large == [], "split it by what its parts own"
+    wide = [place for place in large if place.endswith(" parameters")]
+    users = [place for place in wide if place.rpartition(": ")[0] in CALLED_BY_USERS]
+    assert len(users) == len(CALLED_BY_USERS), "remove what is gone, or small enough, from CALLED_BY_USERS"
+    assert [place for place in large if place not in users] == [], "split it by what its parts own"
 
 
 def test_a_class_or_function_beyond_a_bound_is_found() -> None:
@@ -93,6 +99,12 @@ def test_a_class_or_function_beyond_a_bound_is_found() -> None:
         (f"class A:\n    def f(self):\n{stored}", "21 attributes"),
         (f"class A:\n{methods}", "31 methods"),
         (f"class A:\n    def __init__(self, {many}): ...", "9 parameters"),
+        (f"class A:\n    def __init__(self, {many[4:]}): ...", None),
+        (f"class A:\n    @classmethod\n    def make(cls, {many}): ...", "9 parameters"),
+        (f"def f({many}): ...", "9 parameters"),
+        (f"async def f(p0, /, p1, *, {many[8:]}): ...", "9 parameters"),
+        (f"def f():\n    def g(*, {many}): ...", "9 parameters"),
+        (f"f = lambda {many}: 0", "9 parameters"),
         (f"def f():\n{lines}", "71 lines"),
         (f"class Record:\n{fields}", None),
         (f"class NoRecord:\n{fields}\n    def __init__(self): ...", "25 attributes"),

@@ -177,8 +177,7 @@ class Inputs:
             funding={market: funding.sha256 for market, funding in self.recorded.items()},
             options=self.options,
             accepted=self.accepted,
-            assumptions=assumptions,
-            besides=besides,
+            notes={"besides": besides, "assumptions": assumptions},
         )
 
     def run_into(

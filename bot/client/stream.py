@@ -102,9 +102,7 @@ async def follow(
     failure: Callable[[HttpReply], ApiError],
     query: Mapping[str, str],
     since: str | None,
-    silence: float = SILENCE_SECONDS,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    backoff: Backoff = BACKOFF,
     chance: Random | None = None,
 ) -> AsyncGenerator[Event, None]:
     """Events after `since`, without end.
@@ -122,7 +120,7 @@ async def follow(
             # Continue after the last event. The header has priority over the query.
             extra = {} if last is None else {LAST_EVENT_ID: last}
             sent = {**headers, "Accept": "text/event-stream", **extra}
-            async with exchange.listen(PATH, query=asked, headers=sent, silence=silence) as answer:
+            async with exchange.listen(PATH, query=asked, headers=sent, silence=SILENCE_SECONDS) as answer:
                 if answer.status != 200:
                     raise failure(await _whole(answer))
                 async with aclosing(_messages(answer, parser)) as messages:
@@ -137,7 +135,7 @@ async def follow(
         except (TryLater, OutcomeUnknown) as error:
             after_ms = error.after_ms if isinstance(error, TryLater) else 0
         attempt += 1
-        await sleep(backoff.wait_ms(attempt, draw.random(), max(after_ms, parser.retry_ms or 0)) / 1000)
+        await sleep(BACKOFF.wait_ms(attempt, draw.random(), max(after_ms, parser.retry_ms or 0)) / 1000)
 
 
 async def _messages(answer: Listening, parser: Parser) -> AsyncGenerator[StreamMessage, None]:

@@ -202,7 +202,7 @@ def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
             if (bar.path or default) == "sl_first" and step < 3:
                 rest = paths[number][step + 1 :] if step else (bar.low, bar.high)
                 ahead = (min(rest), max(rest))
-            matching.point(state, market, px, step=step, bar_ms=at_ms, volume=bar.volume, ahead=ahead, close=bar.close)
+            matching.point(state, market, px, step=step, bar=(at_ms, bar.volume, bar.close), ahead=ahead)
         if not waiting or waiting[0][0] > last_ms:
             for bar, market in walks:
                 is_over = is_over and matching.is_calm(state, market, bar.low, bar.high)
@@ -228,9 +228,7 @@ def _pass_points(state: State, command: c.PassPoints) -> None:
             funding.pay_due(
                 state, {point[1]: point[2] for point in points[number:] if (point[0], point[3]) == (at_ms, 0)}
             )
-        matching.point(
-            state, state.markets[coin], px, step=step, bar_ms=bar_ms, volume=volume, ahead=ahead, close=close
-        )
+        matching.point(state, state.markets[coin], px, step=step, bar=(bar_ms, volume, close), ahead=ahead)
     run_due(state, command.until_ms, inclusive=True)
     state.now_ms = max(state.now_ms, command.until_ms)
 

@@ -14,7 +14,7 @@ from bot.money import format_e8
 from bot.venue.accounting import ledger
 from bot.venue.model import commands as c
 from bot.venue.model.state import MarketSpec
-from bot.venue.orders.suggestion import Suggestion, suggest
+from bot.venue.orders.suggestion import SizeQuestion, Suggestion, suggest
 from bot.venue.prices.book import book
 from bot.venue.storage import codec
 from tests.builders import HOUR_MS, T0, VenueDriver, code_of, e8, market, order, trail
@@ -291,7 +291,7 @@ def test_a_suggestion_against_held_shares_can_be_sent(px: str, held: int, side: 
     venue = venue_at(px, taker_rate=0)
     venue.place(order(COIN, held, size="1000"))
     amounts = {name: e8(amount) for name, amount in asked.items()}
-    got = suggest(venue.state, venue.account, None, coin=COIN, side=side, **amounts)
+    got = suggest(venue.state, venue.account, None, SizeQuestion(coin=COIN, side=side, **amounts))
     assert isinstance(got, Suggestion) and got.feasible
     assert got.size is not None and got.min_size <= got.size
     assert code_of(venue.place(order(COIN, side, size=got.size))) == ""

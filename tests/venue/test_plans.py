@@ -9,7 +9,7 @@ from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import DAY_MS, PLAN_KEPT_MS, OrderSpec
 from bot.venue.orders import plans
-from bot.venue.orders.suggestion import suggest
+from bot.venue.orders.suggestion import SizeQuestion, suggest
 from bot.venue.prices import index
 from bot.venue.storage import codec
 from tests.builders import VenueDriver, code_of, e8, market, order
@@ -69,7 +69,7 @@ def test_a_plan_and_a_suggestion_show_the_fee_of_the_fills(held: str, mode: str,
     if held != "0":
         assert code_of(venue.place(OrderSpec("BTC", -1 if held < "0" else 1, size=abs(e8(held)) * scale))) == ""
     for size in (e8(text) * scale for text in ("1.11", "2.9", "4.13", "7.77", "11.1")):
-        told = suggest(venue.state, venue.account, None, coin="BTC", size=size)
+        told = suggest(venue.state, venue.account, None, SizeQuestion(coin="BTC", size=size))
         for over in ({}, {"type": "limit", "limit_px": e8(limit_px)}):
             token = f"{size} {over}"
             plan = venue.do(c.StorePlan("a", OrderSpec("BTC", 1, size=size, **over), token, LIFE_MS)).answer

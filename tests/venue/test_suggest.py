@@ -11,12 +11,12 @@ from bot.errors import Refusal
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
 from bot.venue.model.state import OPEN_ORDERS_MAX, OrderSpec
-from bot.venue.orders.suggestion import Suggestion, suggest
+from bot.venue.orders.suggestion import SizeQuestion, Suggestion, suggest
 from tests.builders import VenueDriver, code_of, dead_man, e8, market, order
 
 
 def suggested(venue: VenueDriver, **asked: Any) -> Suggestion:
-    answer = suggest(venue.state, venue.account, None, coin="BTC", **asked)
+    answer = suggest(venue.state, venue.account, None, SizeQuestion(coin="BTC", **asked))
     assert isinstance(answer, Suggestion)
     return answer
 
@@ -58,7 +58,7 @@ def test_nothing_is_feasible_at_the_limit_of_open_orders():
 
 def test_a_suggested_close_is_of_the_whole_position_and_needs_one():
     venue = VenueDriver((market(), "100"))
-    refused = suggest(venue.state, venue.account, None, coin="BTC", intent="close")
+    refused = suggest(venue.state, venue.account, None, SizeQuestion(coin="BTC", intent="close"))
     assert isinstance(refused, Refusal) and refused.code == "not_found"
     venue.place(order(size="5"))
     assert suggested(venue, intent="close").size == e8("5")

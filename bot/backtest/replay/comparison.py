@@ -39,6 +39,7 @@ from bot.backtest.replay.records import (
     of_journal,
 )
 from bot.backtest.results.layout import BY_GUARDIAN
+from bot.backtest.results.run_reader import StoredRun
 from bot.clock import iso
 from bot.config import Settings
 from bot.errors import ConfigError
@@ -140,21 +141,19 @@ def replay_journal(
 
 
 def replay_run(
-    folder: Path,
-    manifest: Mapping[str, Any],
+    run: StoredRun,
     settings: Settings,
     candles: Sequence[Candles],
     options: SessionOptions,
     *,
     rates: Rates | None = None,
     changed: fingerprints.Changes,
-    ended_ms: int,
-    is_stopped: bool = False,
 ) -> ReplayResult:
-    """Replay a backtest's folder up to `ended_ms`, its last close, or to an earlier end in `options`.
+    """Replay a backtest up to its last close, or to an earlier end in `options`.
 
-    Its journal is compared if it has one, otherwise its events.
+    Its journal is compared if its folder has one, otherwise its events.
     """
+    folder, ended_ms = run.folder, run.summary["course"]["toMs"]
     cut_ms = None
     if options.end_ms is not None and options.end_ms < ended_ms:
         cut_ms = options.end_ms
@@ -165,13 +164,13 @@ def replay_run(
             recorded = of_journal(db, name=str(folder), since_ms=again.start_ms)
     else:
         recorded = of_events(
-            folder / "events.jsonl", again=again, start_usd=Decimal(manifest["options"]["balance_usd"])
+            folder / "events.jsonl", again=again, start_usd=Decimal(run.manifest["options"]["balance_usd"])
         )
     recorded.name = str(folder)
     last_ms, notes = max(recorded.end_ms, again.end_ms), []
     if cut_ms is not None:
         last_ms = cut_ms - 1
-    elif is_stopped and ended_ms < last_ms:
+    elif run.summary["course"]["isPartial"] and ended_ms < last_ms:
         # Orders decided on the last close were not filled.
         last_ms = ended_ms - 1
         notes.append(f"the run was stopped at {iso(ended_ms)}: later decisions and fills are not compared")

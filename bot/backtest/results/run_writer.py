@@ -309,10 +309,9 @@ def manifest_of(
     funding: Mapping[str, str],
     options: SessionOptions,
     accepted: Sequence[str],
-    assumptions: Sequence[str],
-    besides: Sequence[str] = (),
+    notes: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """The content of manifest.json: everything that determines the result."""
+    """The content of manifest.json: everything that determines the result, and `notes`, lists of sentences."""
     return {
         "format": FORMAT,
         "code": {"version": __version__, "sha256": code_sha256()},
@@ -333,8 +332,7 @@ def manifest_of(
         "funding": dict(funding),
         "options": options.plain(),
         "accepted": sorted(accepted),
-        "besides": list(besides),
-        "assumptions": list(assumptions),
+        **{heading: list(sentences) for heading, sentences in notes.items()},
     }
 
 

@@ -163,7 +163,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     from bot.errors import BotError, ConfigError
 
     run = read_run(what)
-    manifest, stats = run.manifest, run.summary["course"]
+    manifest = run.manifest
     if config is not None:
         settings = checked_without_secrets(config)[0]
     else:
@@ -199,17 +199,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     )
     options = within(options, candles)
     changed = _changed(manifest, settings, candles, funding)
-    return replay_run(
-        what,
-        manifest,
-        settings,
-        candles,
-        options,
-        rates=rates,
-        changed=changed,
-        ended_ms=stats["toMs"],
-        is_stopped=stats["isPartial"],
-    )
+    return replay_run(run, settings, candles, options, rates=rates, changed=changed)
 
 
 def folder_and_config(what: Path) -> tuple[Path, Path | None]:

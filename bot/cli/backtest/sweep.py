@@ -178,16 +178,10 @@ def run(
     config: Path,
     *,
     space: Path | None,
-    method: str,
-    trials: int,
-    prune: bool,
-    workers: int,
-    address: str | None,
     name: str | None,
     storage: str,
     windows: str | None,
     holdout_length: str | None,
-    is_screened: bool,
     top: int,
     as_json: bool,
     **given: Any,
@@ -204,13 +198,13 @@ def run(
     from bot.research.sweep import Sweep, SweepPlan, first_part_ms, identity_of, range_of
     from bot.research.walk_forward import WalkForward, folds_of, read_windows
 
-    _refuse_together(prune=prune, windows=windows, is_screened=is_screened, agents=given["agents"])
+    plan = SweepPlan(given["method"], given["trials"], given["seed"], given["prune"], given["is_screened"])
+    _refuse_together(plan, windows=windows, agents=given["agents"])
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):
         whole = inputs_of(config, given)
         inputs, holdout = cut_off(whole, holdout_length)
         wanted = read_space(space, inputs.settings)
-        plan = SweepPlan(method, trials, given["seed"], prune, is_screened)
         _check_space(wanted, plan, inputs)
         folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
         study_name, bundle = name or inputs.settings.name, trials_.bundle_of(inputs)
@@ -222,9 +216,11 @@ def run(
             its_name, span = study_name, {}
             if fold is not None:
                 its_name, span = f"{study_name}/{number}", {"span": list(fold.train)}
-            return open_study(storage, its_name, identity | span, method=method, seed=plan.seed, objectives=directions)
+            known = identity | span
+            return open_study(storage, its_name, known, method=plan.method, seed=plan.seed, objectives=directions)
 
-        runner = runners.Cluster(bundle, address) if address is not None else runners.Processes(bundle, workers)
+        address: str | None = given["address"]
+        runner = runners.Processes(bundle, given["workers"]) if address is None else runners.Cluster(bundle, address)
         walked: list[Walked] = []
         study: Study | None = None
         with closing(runner), one_sweep(storage, study_name), _shown(quiet=as_json) as show:
@@ -235,7 +231,7 @@ def run(
                     study = opened()
                     study.keep(WORDS, click.get_current_context().meta[WORDS])
                     Sweep(study, wanted, plan, runner, first_part_ms(inputs)).run(show)
-                    if is_screened:
+                    if plan.is_screened:
                         run_again(study, runner, top)
             except KeyboardInterrupt:
                 click.echo("stopped: the trials so far are stored; the same command goes on", err=True)
@@ -255,11 +251,11 @@ def _exit_code(study: Study | None, walked: Sequence[Walked]) -> int:
     return int(Exit.DONE if any(states) or any(fold.outcome is not None for fold in walked) else Exit.ERROR)
 
 
-def _refuse_together(*, prune: bool, windows: str | None, is_screened: bool, agents: str) -> None:
+def _refuse_together(plan: SweepPlan, *, windows: str | None, agents: str) -> None:
     """UsageError for options that do not go together."""
-    if prune and windows is not None:
+    if plan.is_pruned and windows is not None:
         raise click.UsageError("--prune does not go with --walk-forward; leave one out")
-    if is_screened and (prune or windows is not None):
+    if plan.is_screened and (plan.is_pruned or windows is not None):
         raise click.UsageError("--screen goes with neither --prune nor --walk-forward; leave one out")
     if agents == "live":
         raise click.UsageError("a sweep asks no model: record the answers with `bot backtest --agents live` first")

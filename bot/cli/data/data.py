@@ -204,7 +204,9 @@ def data() -> None:
     ),
 )
 @click.option("--decimal", default="auto", show_default=True, metavar="CHAR", help="The decimal point (. or ,).")
-@click.option("--skip-rows", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header.")
+@click.option(
+    "--skip-rows", "skip", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header."
+)
 @_HOURS
 @_STORE
 @_REPLACE
@@ -215,16 +217,11 @@ def import_(
     market: str | None,
     interval: str | None,
     columns: str,
-    tz: str,
-    unit: str,
-    stamp: str,
-    decimal: str,
-    skip_rows: int,
     hours: str | None,
     store: Path,
     replacing: bool,
     as_json: bool,
-    **flags: Any,
+    **given: Any,
 ) -> int:
     """Import FILES of candles from any source into the store, all of them or none: CSV, JSON, Excel, Feather, Parquet,
     also by gzip or in a zip archive, and folders of these.
@@ -235,19 +232,12 @@ def import_(
     from bot.errors import ConfigError, Exit
     from bot.wire import INTERVAL_MS
 
-    accept = accepted(flags)
+    accept = accepted(given)
     if interval is not None and interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
-    mapped = ColumnMap(
-        columns_of(columns),
-        tz=tz,
-        unit=unit,
-        stamp=stamp,
-        decimal=decimal,
-        interval=interval,
-        skip=skip_rows,
-        market=market if market is not None and "{" in market else None,
-    )
+    pattern = market if market is not None and "{" in market else None
+    # All other options have the names of the fields of ColumnMap.
+    mapped = ColumnMap(columns_of(columns), interval=interval, market=pattern, **given)
     candles, shown = read_files([Path(file) for file in files], mapped, market, show_progress=not as_json)
     mended, reports = checked(candles, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
     written = Store(store).write_all(mended, replacing=replacing)
@@ -431,18 +421,14 @@ def _store_here() -> Path:
 @_JSON
 def gen(
     market: str,
-    interval: str,
-    start_ms: int,
-    days: int,
+    *,
     seed: int,
     asset_class: str | None,
-    regimes: str,
-    gaps: int,
-    hours: str,
     store: Path,
     out: Path | None,
     replacing: bool,
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Generate candles of MARKET from a seed, with market regimes, busy and quiet hours, fat tails and an exchange's
     closing hours.
@@ -458,9 +444,10 @@ def gen(
         if asset_class is not None:
             raise
         raise ConfigError(f"{error} (for an unlisted market, give its class with --class)") from None
-    wanted = SyntheticOptions(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
+    # All other options have the names of the fields of SyntheticOptions.
+    wanted = SyntheticOptions(name, seed=seed, asset_class=asset_class, **given)
     with progress(is_shown=not as_json) as show:
-        candles = generate(wanted, lambda day: show(f"{day:,} of {many(days, 'day')}"))
+        candles = generate(wanted, lambda day: show(f"{day:,} of {many(wanted.days, 'day')}"))
     done = (
         _put_file(out, candles, replacing=replacing)
         if out is not None
@@ -605,13 +592,10 @@ def pull(
     config_file: Path | None,
     base_url: str | None,
     source: str | None,
-    since_ms: int | None,
-    until_ms: int | None,
-    has_funding: bool,
     store: Path,
     replacing: bool,
     as_json: bool,
-    **flags: Any,
+    **given: Any,
 ) -> int:
     """Fetch closed candles of MARKETS into the store: the newest of a running service, or the history of a source
     (--from).
@@ -623,7 +607,7 @@ def pull(
     from bot.errors import BotError, ConfigError, Exit
     from bot.wire import INTERVAL_MS
 
-    accept = accepted(flags)
+    accept = accepted(given)
     if config_file is not None and base_url is not None:
         raise click.UsageError("--config and --base-url both name the service; give one of them")
     if interval not in INTERVAL_MS:
@@ -631,10 +615,10 @@ def pull(
     if source is not None:
         if config_file is not None or base_url is not None:
             raise click.UsageError("--from names a source, --config and --base-url a service; give one of them")
-        request = PullOptions(source, markets, interval, since_ms, until_ms, has_funding)
+        request = PullOptions(source, markets, interval, **given)
         pull_history(request, _target(store, accept, replacing=replacing), as_json=as_json)
         return int(Exit.DONE)
-    if since_ms is not None or until_ms is not None or has_funding:
+    if given["since_ms"] is not None or given["until_ms"] is not None or given["has_funding"]:
         raise click.UsageError("--since, --until and --funding need --from: a service gives its newest candles only")
     names = list(dict.fromkeys(market_name(market, listed=False) for market in markets))
     pulled = run_unheld(_pull(names, interval, config_file, base_url))

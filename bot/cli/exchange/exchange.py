@@ -5,6 +5,7 @@ changed.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -76,17 +77,16 @@ exchange.add_command(watch)
 @click.option("--list-switches", is_flag=True, help="List the switches and end.")
 @json_option("Print the address as one JSON object.")
 def local(
+    *,
     port: int,
     host: str,
     network: str,
     clock: str,
     db: str,
-    seed: int,
-    prices: str,
     chosen: tuple[str, ...],
-    block_ms: int,
     list_switches: bool,
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Run an exchange in Hyperliquid's wire form, offline. Ctrl-C stops it; with --db the next start continues."""
     import json
@@ -112,7 +112,8 @@ def local(
 
     logs.configure()
     path = None if db == MEMORY else Path(db)
-    options = ExchangeServiceOptions(network, speed_of(clock), path, seed, prices, None, switches, block_ms)
+    # All other options have the names of the fields of ExchangeServiceOptions.
+    options = ExchangeServiceOptions(network, speed_of(clock), path, switches=switches, **given)
 
     def say(address: str) -> None:
         if as_json:

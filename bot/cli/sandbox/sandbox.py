@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -59,6 +59,7 @@ Then, from anywhere on this machine:
 )
 @click.option(
     "--prices",
+    "live",
     multiple=True,
     metavar="ccxt:EXCHANGE[:BTC,ETH=SYMBOL]",
     help=(
@@ -100,11 +101,14 @@ Then, from anywhere on this machine:
 )
 @click.option(
     "--private-webhooks/--no-private-webhooks",
+    "webhooks_private",
     default=None,
     help="Deliver webhooks to private addresses (the default on loopback; refused elsewhere).",
 )
 @json_option("Print the address as one JSON object on standard output.")
-@click.option("--start", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms.")
+@click.option(
+    "--start", "start_ms", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms."
+)
 @click.option(
     "--ready-fd",
     type=click.IntRange(3),
@@ -127,25 +131,16 @@ Then, from anywhere on this machine:
     help="File that standard output and error go to; made anew if it is moved.",
 )
 def sandbox(
-    port: int,
-    host: str,
+    *,
     db: str,
     clock: str,
-    seed: int | None,
     data: tuple[CandlesFile, ...],
-    prices: tuple[str, ...],
     markets: str,
     followed: tuple[str, str, str] | None,
-    control_socket: Path | None,
     no_rate_limits: bool,
-    origins: tuple[str, ...],
     invite_codes: Path | None,
-    private_webhooks: bool | None,
     as_json: bool,
-    start: int | None,
-    ready_fd: int | None,
-    ready_file: Path | None,
-    log_file: Path | None,
+    **given: Any,
 ) -> int:
     """Run the trading service on play money, offline unless --prices is given.
 
@@ -156,33 +151,25 @@ def sandbox(
     from bot import logs
     from bot.service.host import MEMORY, HostOptions, read_invite_codes, serve
 
-    if prices and (clock != "real" or data or start is not None):
+    if given["live"] and (clock != "real" or data or given["start_ms"] is not None):
         raise click.UsageError("--prices needs the real clock and no --data; remove --clock, --data and --start")
-    logs.configure(file=log_file)
+    logs.configure(file=given.pop("log_file"))
+    # All other options have the names of the fields of HostOptions.
     options = HostOptions(
-        host=host,
-        port=port,
         db=MEMORY if db == MEMORY else Path(db),
         clock=clock,
-        seed=seed,
         data=recordings(data, otherwise=None),
         markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),
-        start_ms=start,
-        live=prices,
-        control_socket=control_socket,
         rate_limits=not no_rate_limits,
-        origins=origins,
         invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
-        webhooks_private=private_webhooks,
-        ready_fd=ready_fd,
-        ready_file=ready_file,
         followed=_followed(followed),
+        **given,
     )
 
     def say(base_url: str) -> None:
         if as_json:
             click.echo(json.dumps({"baseUrl": base_url, "db": db, "clock": clock}))
-        elif ready_fd is None:
+        elif options.ready_fd is None:
             click.echo(f"The service listens on {base_url} (Ctrl-C stops it). Create an account to trade with:")
             click.echo(
                 f"  curl -X POST {base_url}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{\"name\":"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bot.local_exchange.engine import candles, fees, lifecycle, margins
-from bot.local_exchange.engine.records import ExchangeFill, ExchangeOrder, ExchangeTrade, Report
+from bot.local_exchange.engine.records import ExchangeFill, ExchangeOrder, ExchangeTrade, Execution, Report
 from bot.local_exchange.engine.state import (
     MAKER,
     Coin,
@@ -113,11 +113,12 @@ def trade(
     coin.book.last_px = px
     candles.count(exchange, coin, px, size)
     exchange.reports.append(Report("trade", "", row))
+    execution = Execution(px, size, tid, liquidation)
     for order, crossed in ((taker, True), (resting, False)):
         if order is not None and order.user == MAKER:
             order.sz -= size
         elif order is not None:
-            _settle(exchange, coin, order, px, size, tid, liquidation, crossed=crossed)
+            _settle(exchange, coin, order, execution, crossed=crossed)
     for order in (taker, resting):
         if order is None or order.user == MAKER:
             continue
@@ -126,19 +127,9 @@ def trade(
         lifecycle.keep_reducing(exchange, exchange.users[order.user], coin.name)
 
 
-def _settle(
-    exchange: Exchange,
-    coin: Coin,
-    order: ExchangeOrder,
-    px: int,
-    size: int,
-    tid: int,
-    liquidation: Liquidation | None,
-    *,
-    crossed: bool,
-) -> None:
+def _settle(exchange: Exchange, coin: Coin, order: ExchangeOrder, execution: Execution, *, crossed: bool) -> None:
     """Book one side of a trade."""
-    user = exchange.users[order.user]
+    user, px, size = exchange.users[order.user], execution.px, execution.sz
     notional = notional_of(px, size)
     fee = fees.fee(exchange, user, coin, notional, maker=not crossed)
     builder = fees.builder_fee(notional, order.builder[1]) if order.builder is not None else 0
@@ -148,20 +139,8 @@ def _settle(
     order.filled_notional += notional
     assert order.sz >= 0, order
     fees.count_volume(exchange, user, coin, notional, maker=not crossed)
-    fill = fill_of(
-        exchange,
-        order,
-        px,
-        size,
-        start,
-        realized,
-        tid,
-        label=_direction(start, size, buy=order.buy),
-        liquidation=liquidation,
-        crossed=crossed,
-        fee=fee + builder,
-        builder_fee=builder,
-    )
+    label, paid = _direction(start, size, buy=order.buy), (fee + builder, builder)
+    fill = fill_of(exchange, order, execution, start, realized, label, crossed=crossed, fees_paid=paid)
     user.fills.append(fill)
     exchange.reports.append(Report("fill", user.address, fill))
 
@@ -182,7 +161,7 @@ def execute_apart(
     order.sz -= size
     order.filled_notional += notional_of(px, size)
     tid = trade_id(order.oid, other_oid) if order.buy else trade_id(other_oid, order.oid)
-    fill = fill_of(exchange, order, px, size, start, realized, tid, label=label, liquidation=liquidation)
+    fill = fill_of(exchange, order, Execution(px, size, tid, liquidation), start, realized, label)
     user.fills.append(fill)
     exchange.reports.append(Report("fill", user.address, fill))
     lifecycle.end(exchange, order, "filled")
@@ -200,24 +179,21 @@ def close_apart(exchange: Exchange, user: User, coin: Coin, px: int, label: str,
 def fill_of(
     exchange: Exchange,
     order: ExchangeOrder,
-    px: int,
-    size: int,
+    execution: Execution,
     start: int,
     realized: int,
-    tid: int,
-    *,
     label: str,
-    liquidation: Liquidation | None,
+    *,
     crossed: bool = True,
-    fee: int = 0,
-    builder_fee: int = 0,
+    fees_paid: tuple[int, int] = (0, 0),
 ) -> ExchangeFill:
-    """The row of one execution."""
+    """The row of one side of a trade. `fees_paid`: the whole fee, and the part of it that the builder gets."""
+    fee, builder_fee = fees_paid
     return ExchangeFill(
         user=order.user,
         coin=order.coin,
-        px=px,
-        sz=size,
+        px=execution.px,
+        sz=execution.sz,
         buy=order.buy,
         time=exchange.now_ms,
         start_position=start,
@@ -227,10 +203,10 @@ def fill_of(
         oid=order.oid,
         crossed=crossed,
         fee=fee,
-        tid=tid,
+        tid=execution.tid,
         cloid=order.cloid,
         builder_fee=builder_fee,
-        liquidation=liquidation,
+        liquidation=execution.liquidation,
     )
 
 
@@ -252,18 +228,8 @@ def book_fill(exchange: Exchange, user: User, coin: Coin, *, buy: bool, px: int,
     else:
         fee_left = fee
     if rest:
-        cross, leverage = leverage_of(exchange, user, coin.name)
-        open_part(
-            exchange.venue,
-            account,
-            coin.market,
-            buy=side,
-            size=rest,
-            px=px,
-            fee=fee_left,
-            leverage=leverage,
-            isolated=not cross,
-        )
+        mode = leverage_of(exchange, user, coin.name)
+        open_part(exchange.venue, account, coin.market, buy=side, size=rest, px=px, fee=fee_left, mode=mode)
     raw.fill(coin.name, buy=buy, px=px, size=size, fee=fee)
     if account.absorbed != absorbed:
         raw.add("absorbed", account.absorbed - absorbed)

@@ -97,6 +97,15 @@ class ExchangeOrder:
         return self.orig_sz - self.sz
 
 
+class Execution(NamedTuple):
+    """What both sides of a trade share. `liquidation`: (liquidated address, mark price, method)."""
+
+    px: int
+    sz: int
+    tid: int
+    liquidation: tuple[str, int, str] | None
+
+
 class ExchangeFill(NamedTuple):
     """One side of a trade, as userFills shows it. `liquidation`: (liquidated address, mark price, method)."""
 

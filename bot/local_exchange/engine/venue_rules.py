@@ -70,17 +70,17 @@ def open_part(
     size: int,
     px: int,
     fee: int,
-    leverage: int,
-    isolated: bool,
+    mode: tuple[bool, int],
 ) -> None:
-    """Open or grow a position.
+    """Open or grow a position. `mode`: (is cross, leverage) of a new one.
 
     Isolated margin is the notional over the leverage, rounded up to 1e-6 USD; the fee is taken out of it.
     """
     coin = market.spec.coin
     position = account.positions.get(coin)
     if position is None:
-        position = VenuePosition(account.id, coin, buy, 0, 0, leverage, isolated, state.now_ms)
+        cross, leverage = mode
+        position = VenuePosition(account.id, coin, buy, 0, 0, leverage, not cross, state.now_ms)
         account.positions[coin] = position
         market.holders[account.id] = None
     assert position.side == buy, position

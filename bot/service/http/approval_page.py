@@ -137,20 +137,15 @@ def enter_otp(csrf: str, phone: str, sandbox_code: str | None, problem: str | No
 
 def decide(
     csrf: str,
+    facts: Sequence[tuple[str, str]],
     *,
-    owner: str,
-    user_code: str,
-    origin: str,
-    agent: str,
     name: str,
     offered: Sequence[str],
     chosen: Sequence[str],
-    caps: Sequence[tuple[str, str]],
     problem: str | None = None,
 ) -> str:
-    """The decision form: what the device asks for, and which scopes it gets."""
-    rows = [("Account", owner), ("Code", user_code), ("Asked from", origin), ("Program", agent or "unknown"), *caps]
-    facts = "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(detail)}</dd>" for term, detail in rows) + "</dl>"
+    """The decision form: the facts of the request, and which scopes the device gets."""
+    rows = "".join(f"<dt>{escape(term)}</dt><dd>{escape(detail)}</dd>" for term, detail in facts)
     boxes = "".join(
         '<label class="scope"><input type="checkbox" name="scope"'
         f' value="{scope}"{" checked" if scope in chosen else ""}><b>{scope}</b><span>{escape(words)}</span></label>'
@@ -165,7 +160,7 @@ def decide(
     )
     # The Enter key presses the first button of a form. A disabled first button keeps Enter from deciding.
     nothing = "<button disabled hidden></button>"
-    return _page("A device asks for a key", facts + _form(csrf, nothing + fields), problem)
+    return _page("A device asks for a key", f"<dl>{rows}</dl>" + _form(csrf, nothing + fields), problem)
 
 
 def done(title: str, words: str) -> str:

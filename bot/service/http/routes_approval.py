@@ -205,16 +205,19 @@ class ApprovalPage:
                 )
                 if isinstance(value, str)
             ]
+        facts = [
+            ("Account", f"{account.name or 'account'} · {account.address}"),
+            ("Code", visit.user_code),
+            ("Asked from", grant.origin),
+            ("Program", grant.agent or "unknown"),
+            *caps,
+        ]
         return approval_page.decide(
             visit.csrf,
-            owner=f"{account.name or 'account'} · {account.address}",
-            user_code=visit.user_code,
-            origin=grant.origin,
-            agent=grant.agent,
+            facts,
             name=NAME_DEFAULT if form is None else _field(form, "name")[:64],
             offered=[scope for scope, _ in approval_page.SCOPES if covers(tuple(owner.scopes), scope)],
             chosen=["read"] if form is None else form.get("scope", []),
-            caps=caps,
             problem=problem,
         )
 

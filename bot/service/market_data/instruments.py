@@ -138,33 +138,33 @@ def _crypto(
 
 # ── Stocks, indices, bonds ──────────────────────────────────────────────────────────────────────────────────────────
 
-# coin, name, price, szDecimals, max leverage, daily volatility, daily turnover in millions, calendar, class,
-# multiple of the base fee
+# coin, name, price, szDecimals, max leverage, daily volatility, daily turnover in millions, (calendar, class,
+# multiple of the base fee)
 _SHARES: Final = (
-    ("AAPL", "Apple", "211.25", 3, 10, 0.016, 40, "equity", "stocks", 2),
-    ("TSLA", "Tesla", "342.8", 3, 20, 0.032, 65, "equity", "stocks", 2),
-    ("NVDA", "NVIDIA", "135.4", 3, 20, 0.028, 80, "equity", "stocks", 2),
-    ("MSFT", "Microsoft", "454.3", 3, 10, 0.014, 25, "equity", "stocks", 2),
-    ("GOOGL", "Alphabet", "166.2", 3, 10, 0.018, 22, "equity", "stocks", 2),
-    ("AMZN", "Amazon", "205.6", 3, 10, 0.019, 20, "equity", "stocks", 2),
-    ("META", "Meta Platforms", "640.3", 3, 10, 0.02, 18, "equity", "stocks", 2),
-    ("AMD", "Advanced Micro Devices", "117.2", 3, 10, 0.031, 9, "equity", "stocks", 2),
-    ("COIN", "Coinbase", "266.5", 3, 10, 0.042, 12, "equity", "stocks", 2),
-    ("HOOD", "Robinhood", "61.4", 3, 10, 0.042, 6, "equity", "stocks", 2),
-    ("PLTR", "Palantir", "129.5", 3, 10, 0.038, 8, "equity", "stocks", 2),
-    ("MSTR", "Strategy", "399.8", 3, 10, 0.048, 14, "equity", "stocks", 2),
-    ("NFLX", "Netflix", "1191.5", 3, 10, 0.019, 3, "equity", "stocks", 2),
-    ("GME", "GameStop", "28.35", 2, 5, 0.045, 0.6, "equity", "stocks", 2),
-    ("RIVN", "Rivian", "15.62", 2, 5, 0.04, 0.06, "equity", "stocks", 2),
-    ("SPY", "S&P 500 ETF", "594.2", 3, 50, 0.009, 40, "equity", "stocks", 2),
-    ("SP500", "S&P 500 Index", "5958.4", 3, 50, 0.009, 120, "index", "stocks", 0.2),
-    ("XYZ100", "US 100 Index", "21427", 4, 30, 0.013, 150, "index", "stocks", 0.2),
-    ("SMALL2000", "US Small Companies Index", "2113.3", 3, 20, 0.013, 4, "index", "stocks", 2),
-    ("TLT", "20+ Year Treasury Bond ETF", "86.55", 2, 20, 0.008, 15, "equity", "bonds", 2),
-    ("IEF", "7-10 Year Treasury Bond ETF", "94.4", 2, 20, 0.0045, 2, "equity", "bonds", 2),
-    ("SHY", "1-3 Year Treasury Bond ETF", "82.6", 2, 20, 0.0012, 0.5, "equity", "bonds", 2),
-    ("HYG", "High Yield Corporate Bond ETF", "79.3", 2, 10, 0.0042, 0.8, "equity", "bonds", 2),
-    ("USBOND", "US 30-Year Bond", "112.5", 2, 10, 0.007, 1.5, "index", "bonds", 0.2),
+    ("AAPL", "Apple", "211.25", 3, 10, 0.016, 40, ("equity", "stocks", 2)),
+    ("TSLA", "Tesla", "342.8", 3, 20, 0.032, 65, ("equity", "stocks", 2)),
+    ("NVDA", "NVIDIA", "135.4", 3, 20, 0.028, 80, ("equity", "stocks", 2)),
+    ("MSFT", "Microsoft", "454.3", 3, 10, 0.014, 25, ("equity", "stocks", 2)),
+    ("GOOGL", "Alphabet", "166.2", 3, 10, 0.018, 22, ("equity", "stocks", 2)),
+    ("AMZN", "Amazon", "205.6", 3, 10, 0.019, 20, ("equity", "stocks", 2)),
+    ("META", "Meta Platforms", "640.3", 3, 10, 0.02, 18, ("equity", "stocks", 2)),
+    ("AMD", "Advanced Micro Devices", "117.2", 3, 10, 0.031, 9, ("equity", "stocks", 2)),
+    ("COIN", "Coinbase", "266.5", 3, 10, 0.042, 12, ("equity", "stocks", 2)),
+    ("HOOD", "Robinhood", "61.4", 3, 10, 0.042, 6, ("equity", "stocks", 2)),
+    ("PLTR", "Palantir", "129.5", 3, 10, 0.038, 8, ("equity", "stocks", 2)),
+    ("MSTR", "Strategy", "399.8", 3, 10, 0.048, 14, ("equity", "stocks", 2)),
+    ("NFLX", "Netflix", "1191.5", 3, 10, 0.019, 3, ("equity", "stocks", 2)),
+    ("GME", "GameStop", "28.35", 2, 5, 0.045, 0.6, ("equity", "stocks", 2)),
+    ("RIVN", "Rivian", "15.62", 2, 5, 0.04, 0.06, ("equity", "stocks", 2)),
+    ("SPY", "S&P 500 ETF", "594.2", 3, 50, 0.009, 40, ("equity", "stocks", 2)),
+    ("SP500", "S&P 500 Index", "5958.4", 3, 50, 0.009, 120, ("index", "stocks", 0.2)),
+    ("XYZ100", "US 100 Index", "21427", 4, 30, 0.013, 150, ("index", "stocks", 0.2)),
+    ("SMALL2000", "US Small Companies Index", "2113.3", 3, 20, 0.013, 4, ("index", "stocks", 2)),
+    ("TLT", "20+ Year Treasury Bond ETF", "86.55", 2, 20, 0.008, 15, ("equity", "bonds", 2)),
+    ("IEF", "7-10 Year Treasury Bond ETF", "94.4", 2, 20, 0.0045, 2, ("equity", "bonds", 2)),
+    ("SHY", "1-3 Year Treasury Bond ETF", "82.6", 2, 20, 0.0012, 0.5, ("equity", "bonds", 2)),
+    ("HYG", "High Yield Corporate Bond ETF", "79.3", 2, 10, 0.0042, 0.8, ("equity", "bonds", 2)),
+    ("USBOND", "US 30-Year Bond", "112.5", 2, 10, 0.007, 1.5, ("index", "bonds", 0.2)),
 )  # fmt: skip
 
 # opens no position while its outside price is closed
@@ -179,13 +179,12 @@ def _share(
     leverage: int,
     vol: float,
     day_millions: float,
-    hours: str,
-    asset_class: str,
-    fees: float,
+    terms: tuple[str, str, float],
 ) -> Listing:
     """A perpetual on an outside price: isolated margin, a multiple of the fee, half the funding, wider default
     slippage.
     """
+    hours, asset_class, fees = terms
     px, day_usd = _px(text), round(day_millions * 1_000_000)
     spec = replace(
         _spec(coin, name, px, sz, leverage, _depth(STOCK_DEPTHS, day_usd)),

@@ -50,7 +50,7 @@ from bot.venue.model.state import (
 from bot.venue.orders.open_orders import OrderCanceled, unprotected
 from bot.venue.orders.orders import OrderPlaced
 from bot.venue.orders.preview_draft import OrderPreview
-from bot.venue.orders.suggestion import Suggestion, suggest
+from bot.venue.orders.suggestion import SizeQuestion, Suggestion, suggest
 from bot.venue.protection.brackets import refuse_r
 from bot.wire.base import aliases, encode
 from bot.wire.errors import FIELDS_SHOWN_MAX, clean, fields_of, message_of, unknown
@@ -217,10 +217,7 @@ class OrderOperations(OperationExecutor):
     def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> ServiceAnswer:
         """POST /v1/orders/suggest. Reads only."""
         self.refresh()
-        suggestion = suggest(
-            self.machine.state,
-            self.account(principal),
-            self.key(principal),
+        question = SizeQuestion(
             coin=bare_coin(request.coin),
             intent=request.intent,
             side=1 if request.side == "long" else -1,
@@ -229,6 +226,7 @@ class OrderOperations(OperationExecutor):
             leverage=request.leverage,
             slippage_bps=request.slippage_bps,
         )
+        suggestion = suggest(self.machine.state, self.account(principal), self.key(principal), question)
         if isinstance(suggestion, Refusal):
             return self.refusal(suggestion, context)
         assert isinstance(suggestion, Suggestion)

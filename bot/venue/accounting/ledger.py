@@ -244,6 +244,12 @@ class ReportedFill(NamedTuple):
     venue_ts: int
 
 
+# One execution of an order: price, size, whether it rested in the book, and what an exchange reports of it.
+Execution = tuple[int, int, bool, ReportedFill | None]
+# What an execution did: its fee, its realised PnL (None for an entry), and the part of a loss that is absorbed.
+Amounts = tuple[int, int | None, int]
+
+
 # ── Fills ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -267,33 +273,26 @@ def roll_key_day(key: VenueKey, now_ms: int) -> None:
 
 
 def fill(
-    state: State,
-    account: VenueAccount,
-    market: VenueMarket,
-    trade: VenueTrade,
-    order: VenueOrder,
-    px: int,
-    size: int,
-    *,
-    maker: bool,
-    reported: ReportedFill | None = None,
+    state: State, account: VenueAccount, market: VenueMarket, trade: VenueTrade, order: VenueOrder, execution: Execution
 ) -> None:
-    """Book one execution of `size` at `px`.
+    """Book one execution.
 
     The part against the position closes it, the rest opens; each part is one Fill event. The fee of a reported fill is
     divided by size.
     """
     position = account.positions.get(market.spec.coin)
-    if position is not None and position.side != order.buy:
-        part = size if size < position.size else position.size
-        closing = reported
-        if reported is not None and part < size:
+    if position is None or position.side == order.buy:
+        _fill_open(state, account, market, position, trade, order, execution)
+    elif execution[1] <= position.size:
+        _fill_close(state, account, market, position, trade, order, execution)
+    else:
+        px, size, maker, reported = execution
+        closing, part = reported, position.size
+        if reported is not None:
             closing = reported._replace(fee=reported.fee * part // size)
             reported = reported._replace(fee=reported.fee - closing.fee)
-        _fill_close(state, account, market, position, trade, order, px, part, maker=maker, reported=closing)
-        size -= part
-    if size:
-        _fill_open(state, account, market, trade, order, px, size, maker=maker, reported=reported)
+        _fill_close(state, account, market, position, trade, order, (px, part, maker, closing))
+        _fill_open(state, account, market, None, trade, order, (px, size - part, maker, reported))
 
 
 def _new_position(state: State, account: VenueAccount, market: VenueMarket, order: VenueOrder) -> VenuePosition:
@@ -327,18 +326,17 @@ def _fill_open(
     state: State,
     account: VenueAccount,
     market: VenueMarket,
+    position: VenuePosition | None,
     trade: VenueTrade,
     order: VenueOrder,
-    px: int,
-    size: int,
-    *,
-    maker: bool,
-    reported: ReportedFill | None,
+    execution: Execution,
 ) -> None:
     spec = market.spec
+    px, size, maker, reported = execution
     notional = px * size // E8
     fee = fee_on(spec, px, size, maker=maker) if reported is None else reported.fee
-    position = account.positions.get(spec.coin) or _new_position(state, account, market, order)
+    if position is None:
+        position = _new_position(state, account, market, order)
     position.size += size
     position.entry_notional += notional
     if spec.margin_mode == "full":
@@ -361,7 +359,7 @@ def _fill_open(
         key.day_notional += notional
     if order.opens is not None:
         order.opens -= size
-    _book(state, account, position, trade, order, px, size, fee, None, 0, reported, maker=maker)
+    _book(state, account, position, trade, order, execution, (fee, None, 0))
 
 
 def _fill_close(
@@ -371,13 +369,10 @@ def _fill_close(
     position: VenuePosition,
     trade: VenueTrade,
     order: VenueOrder,
-    px: int,
-    size: int,
-    *,
-    maker: bool,
-    reported: ReportedFill | None,
+    execution: Execution,
 ) -> None:
     spec = market.spec
+    px, size, maker, reported = execution
     notional = px * size // E8
     fee = fee_on(spec, px, size, maker=maker) if reported is None else reported.fee
     part = position.entry_notional if size == position.size else position.entry_notional * size // position.size
@@ -390,7 +385,7 @@ def _fill_close(
     absorbed = account.absorbed - absorbed_before
     trade.absorbed += absorbed
     realize_today(account, state.now_ms, realized + absorbed)
-    _book(state, account, position, trade, order, px, size, fee, realized, absorbed, reported, maker=maker)
+    _book(state, account, position, trade, order, execution, (fee, realized, absorbed))
 
 
 def _book(
@@ -399,16 +394,12 @@ def _book(
     position: VenuePosition,
     trade: VenueTrade,
     order: VenueOrder,
-    px: int,
-    size: int,
-    fee: int,
-    realized: int | None,
-    absorbed: int,
-    reported: ReportedFill | None,
-    *,
-    maker: bool,
+    execution: Execution,
+    amounts: Amounts,
 ) -> None:
-    """Book one execution in its trade and its order, and emit its event. `realized` is None for an entry."""
+    """Book one execution in its trade and its order, and emit its event."""
+    px, size, maker, reported = execution
+    fee, realized, absorbed = amounts
     now_ms, is_entry = state.now_ms, realized is None
     trade.filled += size
     trade.filled_notional += px * size // E8

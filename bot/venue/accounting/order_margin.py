@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bot.errors import Refusal
 from bot.venue.accounting import ledger
@@ -115,22 +115,29 @@ def largest_order(
     return {"field": "size", "value": text_of(most)}
 
 
+class MarginNeed(NamedTuple):
+    """USD of margin and fee that an order needs, the part of it that it needs at any size, and the free margin."""
+
+    needed: int
+    besides: int
+    free: int
+
+
 def refuse_margin(
     market: VenueMarket,
-    buy: int,
-    reduce: int,
-    needed: int,
-    besides: int,
-    free: int,
-    leverage: int,
     order: OrderSpec,
+    need: MarginNeed,
+    *,
+    reduce: int,
+    leverage: int,
     unit_cost: int,
     sizing_px: int,
 ) -> Refusal:
     """The refusal, with the largest order that surely passes: the closing part costs its fee, the rest costs margin and
-    fee at the highest price. `besides`: margin needed at any size.
+    fee at the highest price.
     """
-    spec = market.spec
+    spec, buy = market.spec, order.side
+    needed, besides, free = need
     fee_closing = 0 if spec.margin_mode == "isolated" else fee_of(unit_cost * reduce // E8, spec.taker_rate)
     spendable = free - besides - fee_closing - MARGIN_SLACK
     unit = div_up(unit_cost, leverage) + div_up(unit_cost * spec.taker_rate, E8)

@@ -48,11 +48,11 @@ def _fitting(account: VenueAccount, exchange: ExchangeAccount, coin: str) -> Rep
 
 def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: ReportedExecution) -> None:
     market = state.markets[fill.coin]
+    execution = (fill.px, fill.size, fill.maker, ReportedFill(fill.fee, fill.at_ms))
     if (action := action_reports.of_fill(exchange, fill)) is not None:
         order = account.orders[action.oid or 0]
         trade = pages.trade_of(account, order.trade or "")
-        reported = ReportedFill(fill.fee, fill.at_ms)
-        ledger.fill(state, account, market, trade, order, fill.px, fill.size, maker=fill.maker, reported=reported)
+        ledger.fill(state, account, market, trade, order, execution)
         action_reports.see_fill(state, account, action, fill)
         order_reports.attach(account, fill.coin)
         return
@@ -60,8 +60,7 @@ def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: 
     order, trade = _watched(state, account, fill) if is_watched else _foreign(state, account, exchange, fill)
     order.size = trade.size = max(order.size, order.filled + fill.size)
     realized_before = trade.realized or 0
-    reported = ReportedFill(fill.fee, fill.at_ms)
-    ledger.fill(state, account, market, trade, order, fill.px, fill.size, maker=fill.maker, reported=reported)
+    ledger.fill(state, account, market, trade, order, execution)
     if not is_watched:
         trade.status = "done"
     elif order.filled >= order.size:
@@ -81,7 +80,7 @@ def _watched(state: State, account: VenueAccount, fill: ReportedExecution) -> tu
     position = account.positions.get(fill.coin)
     size = max(fill.size, order.size if position is None else min(order.size or position.size, position.size))
     order.size = size
-    trade = open_trade(state, account, order, kind=order.kind, intent="close", side=order.side, size=size)
+    trade = open_trade(state, account, order, kind=order.kind, intent="close")
     market = state.markets[fill.coin]
     fired = Triggered(
         account.id,
@@ -125,8 +124,6 @@ def _foreign(
         order,
         kind="market" if fill.kind == "fill" else fill.kind,
         intent="close" if closes else "open",
-        side=order.side,
-        size=fill.size,
         reason="liquidated" if fill.kind == "liquidation" else None,
     )
     return order, trade

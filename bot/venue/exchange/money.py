@@ -233,13 +233,4 @@ def _takeover_trade(state: State, account: VenueAccount, position: VenuePosition
         created_ms=state.now_ms,
         leverage=position.leverage,
     )
-    return open_trade(
-        state,
-        account,
-        order,
-        kind="liquidation",
-        intent="close",
-        side=position.side,
-        size=position.size,
-        reason="liquidated",
-    )
+    return open_trade(state, account, order, kind="liquidation", intent="close", reason="liquidated")

@@ -66,7 +66,7 @@ def _open(state: State, account: VenueAccount, exchange: ExchangeAccount, told: 
     exchange.orders[told.order_id] = order.number
     if is_limit:
         intent = "close" if closes else "open"
-        open_trade(state, account, order, kind="limit", intent=intent, side=order.side, size=order.size)
+        open_trade(state, account, order, kind="limit", intent=intent)
     emit_order(state, account, order, "open" if is_limit else "armed")
 
 

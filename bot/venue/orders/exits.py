@@ -23,13 +23,9 @@ def exit_order(
     *,
     size: int,
     bound_px: int,
-    source: str | None = None,
-    request_id: str | None = None,
-    idempotency_key: str | None = None,
     reason: str | None = None,
-    key: str | None = None,
 ) -> VenueOrder:
-    """A reduce-only order against the position, not yet part of the account."""
+    """A reduce-only order of the venue against the position, not yet part of the account."""
     return VenueOrder(
         number=next_oid(account),
         account=account.id,
@@ -42,12 +38,8 @@ def exit_order(
         reduce_only=True,
         leverage=position.leverage,
         bound_px=bound_px,
-        source=source,
-        request_id=request_id,
-        idempotency_key=idempotency_key,
         reason=reason,
         born=market.point,
-        key=key,
     )
 
 
@@ -59,33 +51,15 @@ def force_exit(
     *,
     size: int,
     kind: str,
-    reason: str,
     ref_px: int,
     guardian: str | None = None,
 ) -> VenueTrade:
     """Close `size` of the position now, at most ten per cent away from `ref_px`. The unfilled part is tried again at
-    each price point. A market without a price has no book.
+    each price point. A market without a price has no book. `kind` is also the reason.
     """
-    order = exit_order(
-        state,
-        account,
-        market,
-        position,
-        size=size,
-        bound_px=bound_of_trigger(market, ref_px, -position.side),
-        reason=reason,
-    )
-    trade = open_trade(
-        state,
-        account,
-        order,
-        kind=kind,
-        intent="close",
-        side=position.side,
-        size=size,
-        guardian=guardian,
-        reason=reason,
-    )
+    bound_px = bound_of_trigger(market, ref_px, -position.side)
+    order = exit_order(state, account, market, position, size=size, bound_px=bound_px, reason=kind)
+    trade = open_trade(state, account, order, kind=kind, intent="close", guardian=guardian, reason=kind)
     if account.exchange is not None:
         order.status = "working"
         account.orders[order.number] = order

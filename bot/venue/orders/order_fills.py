@@ -30,7 +30,7 @@ def take(
         return ()
     before = account.positions.get(market.spec.coin)
     for px, size in fills:
-        ledger.fill(state, account, market, trade, order, px, size, maker=maker)
+        ledger.fill(state, account, market, trade, order, (px, size, maker, None))
     position = account.positions.get(market.spec.coin)
     armed: tuple[int, ...] = ()
     protection.follow(state, account, market, before)

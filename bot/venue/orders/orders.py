@@ -130,9 +130,7 @@ def execute(
         born=market.point,
         opens=preview.size - preview.reduce if preview.reduce else None,
     )
-    trade = open_trade(
-        state, account, order, kind=spec.type, intent=preview.intent, side=preview.side, size=preview.size
-    )
+    trade = open_trade(state, account, order, kind=spec.type, intent=preview.intent)
     if state.rules.fill_at == "next" and (spec.type == "market" or preview.fills):
         if spec.type == "market" and not preview.reduce:
             order.usd = spec.usd
@@ -206,21 +204,10 @@ def close(
     if not waits and not fills:
         text = shallow_text(market, -position.side, bps, 0, size)
         return Refusal("insufficient_depth", text, fix={"action": "wait"})
-    order = exits.exit_order(
-        state,
-        account,
-        market,
-        position,
-        size=size,
-        bound_px=bound,
-        source=command.source,
-        request_id=command.request_id,
-        idempotency_key=command.idempotency_key,
-        reason=None,
-        key=key.id if key else None,
-    )
-    order.slippage_bps = command.slippage_bps
-    trade = open_trade(state, account, order, kind="close", intent="close", side=position.side, size=size)
+    order = exits.exit_order(state, account, market, position, size=size, bound_px=bound)
+    order.source, order.request_id, order.idempotency_key = command.source, command.request_id, command.idempotency_key
+    order.key, order.slippage_bps = key.id if key else None, command.slippage_bps
+    trade = open_trade(state, account, order, kind="close", intent="close")
     if is_sent:
         return _send(state, account, order)
     if waits:

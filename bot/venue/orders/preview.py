@@ -11,6 +11,7 @@ from typing import Final
 from bot.errors import Refusal
 from bot.venue.accounting import ledger, limits
 from bot.venue.accounting.order_margin import (
+    MarginNeed,
     freed_by_closing,
     highest_unit_cost,
     largest_order,
@@ -262,7 +263,8 @@ def _refuse_limits(draft: OrderPreview) -> Refusal | None:
     first_px = sizing_px(market, market.mid, order.side, draft.bound_px, limit=draft.limit)
     unit_cost = highest_unit_cost(market, order.side, fills, last_px)
     own = margin + (0 if market.spec.margin_mode == "isolated" else fee)
-    return refuse_margin(market, order.side, reduce, needed, needed - own, free, leverage, order, unit_cost, first_px)
+    need = MarginNeed(needed, needed - own, free)
+    return refuse_margin(market, order, need, reduce=reduce, leverage=leverage, unit_cost=unit_cost, sizing_px=first_px)
 
 
 def _set_liquidation(draft: OrderPreview) -> None:

@@ -17,6 +17,19 @@ from bot.venue.prices.book import book, walk
 Warning_ = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeQuestion:
+    """What a caller asks for: a new order, or a reduce-only exit. None: the service chooses."""
+
+    coin: str
+    intent: str = "open"
+    side: int = 1
+    notional: int | None = None
+    size: int | None = None
+    leverage: int | None = None
+    slippage_bps: int | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Suggestion:
     """An order that would pass. `feasible` false (`size` None): no order passes."""
@@ -53,30 +66,21 @@ def _refused(state: State, account: VenueAccount, coin: str, *, closing: bool) -
     return None
 
 
-def suggest(
-    state: State,
-    account: VenueAccount,
-    key: VenueKey | None,
-    *,
-    coin: str,
-    intent: str = "open",
-    side: int = 1,
-    notional: int | None = None,
-    size: int | None = None,
-    leverage: int | None = None,
-    slippage_bps: int | None = None,
-) -> Suggestion | Refusal:
+def suggest(state: State, account: VenueAccount, key: VenueKey | None, question: SizeQuestion) -> Suggestion | Refusal:
     """The size of an order (or a reduce-only exit) that would pass now: within depth, slippage, margin and caps, and
     not below the minimum.
     """
-    closing = intent == "close"
+    coin, side, size, notional = question.coin, question.side, question.size, question.notional
+    closing = question.intent == "close"
     if (refused := _refused(state, account, coin, closing=closing)) is not None:
         return refused
     market, position = state.markets[coin], account.positions.get(coin)
     if closing and position is not None:
         side = position.side
     buy = -side if closing else side
-    bps = slippage_bps if slippage_bps is not None else CLOSE_SLIPPAGE_BPS if closing else market.spec.slippage_bps
+    bps = CLOSE_SLIPPAGE_BPS if closing else market.spec.slippage_bps
+    if question.slippage_bps is not None:
+        bps = question.slippage_bps
     bound = bound_of(market, market.mid, buy, bps)
     deep = sum(s for _, s in book(market)[1 if buy > 0 else 0])
     depth = sum(s for _, s in walk(market, market.mid, buy, deep, bound))
@@ -87,7 +91,7 @@ def suggest(
     if closing and position is not None:
         most, low = min(depth, position.size), min(low, position.size)
     else:
-        used, most = _most_opened(state, account, key, market, buy, leverage, warnings)
+        used, most = _most_opened(state, account, key, market, buy, question.leverage, warnings)
         most = min(depth, most)
     if limits.refuse_coin(market, key) is not None:
         most = 0
@@ -111,7 +115,7 @@ def suggest(
         warnings.append(("partial_depth" if depth < (size or 0) else "rounded", f"the size is cut to {text_of(want)}"))
     suggestion = Suggestion(
         coin=coin,
-        intent=intent,
+        intent=question.intent,
         side=side,
         feasible=0 < low <= want <= most,
         leverage=None if closing else used,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from bot.model.events import GuardianMoved
 from bot.venue.accounting import ledger
 from bot.venue.accounting.order_margin import liquidation_of_fills
@@ -72,14 +74,12 @@ def arm_bracket(
     if stop_px is not None:
         position.r_px = abs(entry_px - stop_px)
         assert entry.stop_leg is not None
-        position.stop_oid = _arm(
-            state, account, market, position, entry, "stop_loss", stop_px, entry.stop_leg, by_limit=by_limit
-        )
+        leg = (stop_px, entry.stop_leg.pct, entry.stop_leg.r)
+        position.stop_oid = _arm(state, account, market, position, entry, "stop_loss", leg, by_limit=by_limit)
     if target_px is not None:
         assert entry.target_leg is not None
-        position.target_oid = _arm(
-            state, account, market, position, entry, "take_profit", target_px, entry.target_leg, by_limit=by_limit
-        )
+        leg = (target_px, entry.target_leg.pct, entry.target_leg.r)
+        position.target_oid = _arm(state, account, market, position, entry, "take_profit", leg, by_limit=by_limit)
 
 
 def _arm(
@@ -89,11 +89,12 @@ def _arm(
     position: VenuePosition,
     entry: VenueOrder,
     kind: str,
-    px: int,
-    leg: LegSpec,
+    leg: tuple[int, int | None, int | None],
     *,
     by_limit: bool,
 ) -> int:
+    """Arm one level of a bracket. `leg`: its price, and the percent or the R that the price comes from."""
+    px = leg[0]
     child = VenueOrder(
         number=next_oid(account),
         account=account.id,
@@ -108,7 +109,7 @@ def _arm(
         reduce_only=True,
         leverage=position.leverage,
         born=market.point,
-        leg=new_leg((px, leg.pct, leg.r)),
+        leg=new_leg(leg),
         trade=entry.trade,
     )
     falls = index.order_falls(child)
@@ -164,6 +165,18 @@ def arm_trail(
     return guardian
 
 
+class GuardianEffects(NamedTuple):
+    """What a guardian did: its action, the orders that it canceled and the trades that it made, or why it did not."""
+
+    action: str | None = None
+    canceled: tuple[str, ...] = ()
+    trades: tuple[str, ...] = ()
+    code: str | None = None
+
+
+NO_EFFECTS: Final = GuardianEffects()
+
+
 def emit_guardian(
     state: State,
     account: VenueAccount,
@@ -173,10 +186,7 @@ def emit_guardian(
     reason: str | None = None,
     mark: int | None = None,
     value: int | None = None,
-    canceled: tuple[str, ...] = (),
-    trades: tuple[str, ...] = (),
-    action: str | None = None,
-    code: str | None = None,
+    effects: GuardianEffects = NO_EFFECTS,
 ) -> None:
     spec = guardian.spec
     assert spec.scope is not None
@@ -193,14 +203,14 @@ def emit_guardian(
             spec.type,
             spec.scope,
             guardian.blocks_opens,
-            action,
+            effects.action,
             reason,
             guardian.deadline_ms,
             mark,
             value,
-            canceled,
-            trades,
-            code,
+            effects.canceled,
+            effects.trades,
+            effects.code,
         ),
     )
 

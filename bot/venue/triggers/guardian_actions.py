@@ -21,7 +21,7 @@ from bot.venue.model.state import (
 from bot.venue.orders import exits, open_orders
 from bot.venue.prices import index
 from bot.venue.protection import guardians, protection
-from bot.venue.protection.protection import emit_guardian
+from bot.venue.protection.protection import GuardianEffects, emit_guardian
 
 BLOCKING: Final = ("flatten", "block_opens")
 
@@ -56,30 +56,14 @@ def act(
     gone = tuple(oid_text(account, order.number) for order in entries)
     leaving = _staying(state, account, guardian) if action == "flatten" else []
     trades = tuple(trade_id(account, account.trade_seq + n) for n in range(1, len(leaving) + 1))
-    emit_guardian(
-        state,
-        account,
-        guardian,
-        "fired",
-        reason=reason,
-        action=action,
-        value=ledger.account_value(state, account),
-        canceled=gone,
-        trades=trades,
-    )
+    value, effects = ledger.account_value(state, account), GuardianEffects(action, gone, trades)
+    emit_guardian(state, account, guardian, "fired", reason=reason, value=value, effects=effects)
     open_orders.cancel_each(state, account, entries, kind)
     for (position, size), trade in zip(leaving, trades, strict=True):
         market = state.markets[position.coin]
+        by = guardian_id(account, guardian.number)
         exit_trade = exits.force_exit(
-            state,
-            account,
-            market,
-            position,
-            size=size,
-            kind=kind,
-            reason=kind,
-            ref_px=market.mid,
-            guardian=guardian_id(account, guardian.number),
+            state, account, market, position, size=size, kind=kind, ref_px=market.mid, guardian=by
         )
         assert exit_trade.id == trade
     return gone, trades
@@ -118,33 +102,15 @@ def close_position(
         ]
     )
     trades = (trade_id(account, account.trade_seq + 1),) if left else ()
-    emit_guardian(
-        state,
-        account,
-        guardian,
-        "fired",
-        reason=reason,
-        mark=market.mark,
-        action="close",
-        canceled=tuple(oid_text(account, o.number) for o in children),
-        trades=trades,
-    )
+    effects = GuardianEffects("close", tuple(oid_text(account, o.number) for o in children), trades)
+    emit_guardian(state, account, guardian, "fired", reason=reason, mark=market.mark, effects=effects)
     # A working exit already closes all of it.
     if not left:
         return
     for child in children:
         protection.drop_child(state, account, market, position, child, "guardian")
-    exits.force_exit(
-        state,
-        account,
-        market,
-        position,
-        size=left,
-        kind="guardian",
-        reason="guardian",
-        ref_px=ref_px,
-        guardian=guardian_id(account, guardian.number),
-    )
+    by = guardian_id(account, guardian.number)
+    exits.force_exit(state, account, market, position, size=left, kind="guardian", ref_px=ref_px, guardian=by)
 
 
 def fire_trail(state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, ref_px: int) -> None:

@@ -13,7 +13,7 @@ from bot.venue.model.state import OrderSpec, State, VenueAccount, VenueGuardian,
 from bot.venue.orders import orders
 from bot.venue.orders.preview import preview_order
 from bot.venue.prices import index
-from bot.venue.protection.protection import emit_guardian
+from bot.venue.protection.protection import GuardianEffects, emit_guardian
 from bot.venue.triggers import guardian_actions, matching
 
 
@@ -72,7 +72,7 @@ def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian)
     if spec.order is None:
         assert spec.action is not None
         if spec.bounded and (ended := _end_of(state, key)) is not None:
-            emit_guardian(state, account, guardian, "fired", reason="skipped", code=ended.code)
+            emit_guardian(state, account, guardian, "fired", reason="skipped", effects=GuardianEffects(code=ended.code))
             return
         if spec.action in guardian_actions.BLOCKING:
             guardian.status, guardian.blocks_opens = "latched", True
@@ -81,11 +81,13 @@ def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian)
         return
     preview = _refuse_caller(state, spec.order, key) or preview_order(state, account, spec.order, key)
     if isinstance(preview, Refusal):
-        emit_guardian(state, account, guardian, "fired", reason="skipped", code=preview.code)
+        emit_guardian(state, account, guardian, "fired", reason="skipped", effects=GuardianEffects(code=preview.code))
         return
     trade = trade_id(account, account.trade_seq + 1)
     value = ledger.account_value(state, account)
-    emit_guardian(state, account, guardian, "fired", reason="schedule", value=value, trades=(trade,))
+    emit_guardian(
+        state, account, guardian, "fired", reason="schedule", value=value, effects=GuardianEffects(trades=(trade,))
+    )
     placed = orders.execute(state, account, spec.order, preview, key, None, None)
     assert placed.trade.id == trade
     placed.trade.guardian = guardian_id(account, guardian.number)

@@ -72,9 +72,7 @@ def _liquidate(state: State, account: VenueAccount, market: VenueMarket, positio
     if whole:
         _drop_protection(state, account, market, position)
     order = exits.exit_order(state, account, market, position, size=size, bound_px=0, reason="liquidated")
-    trade = open_trade(
-        state, account, order, kind="liquidation", intent="close", side=position.side, size=size, reason="liquidated"
-    )
+    trade = open_trade(state, account, order, kind="liquidation", intent="close", reason="liquidated")
     order_fills.take(state, account, market, order, trade, fills)
     order_fills.finish(state, trade)
     _emit(state, account, market, trade, "full" if whole else "partial", px=trade.avg_px() or ref_px)
@@ -93,9 +91,7 @@ def _backstop(state: State, account: VenueAccount, position: VenuePosition) -> N
         size, mark = p.size, market.mark
         realized = p.pnl(mark)
         order = exits.exit_order(state, account, market, p, size=size, bound_px=0, reason="liquidated")
-        trade = open_trade(
-            state, account, order, kind="liquidation", intent="close", side=p.side, size=size, reason="liquidated"
-        )
+        trade = open_trade(state, account, order, kind="liquidation", intent="close", reason="liquidated")
         trade.filled, trade.filled_notional, trade.realized = size, mark * size // E8, realized
         left = 0
         if p.isolated:

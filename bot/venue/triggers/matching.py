@@ -37,6 +37,10 @@ from bot.venue.triggers import guardian_actions, liquidation
 
 # lowest and highest of the points still to come in this bar
 Ahead = tuple[int, int]
+# Start, volume (None: not known) and close of the bar that a point belongs to.
+BarOfPoint = tuple[int, int | None, int]
+# The bar of a point that a command moves the market to.
+NO_BAR: Final[BarOfPoint] = (0, None, 0)
 
 
 # ── Points ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -48,12 +52,10 @@ def point(
     px: int,
     *,
     step: int = 0,
-    bar_ms: int = 0,
-    volume: int | None = None,
+    bar: BarOfPoint = NO_BAR,
     oracle: int | None = None,
     mid: int | None = None,
     ahead: Ahead | None = None,
-    close: int = 0,
 ) -> None:
     """Move the market to `px`.
 
@@ -65,6 +67,7 @@ def point(
     market.point += 1
     market.is_quoted = False
     if step == 0:
+        bar_ms, volume, close = bar
         market.bar_ms = bar_ms
         market.begin_bar(bar_ms, px, close)
         market.volume_left = -1 if volume is None else volume * market.spec.participation // E8
@@ -320,7 +323,7 @@ def fire_trigger(
     assert trigger is not None
     index.unwatch_order(market, order)
     order.size, order.status = position.size, "fired"
-    trade = open_trade(state, account, order, kind=order.kind, intent="close", side=position.side, size=position.size)
+    trade = open_trade(state, account, order, kind=order.kind, intent="close")
     emit(
         state,
         account,
@@ -610,8 +613,7 @@ def price_point(state: State, command: PricePoint) -> None:
         market,
         command.px,
         step=command.step,
-        bar_ms=command.bar_ms,
-        volume=command.volume,
+        bar=(command.bar_ms, command.volume, 0),
         oracle=command.oracle,
         mid=command.mid,
     )

@@ -40,7 +40,7 @@ def _pay(state: State, account: VenueAccount, market: VenueMarket, position: Ven
     payout = outcome.worth(market.spec, side, market.outcome_px, size)
     realized = side * (market.outcome_px * size // E8 - position.entry_notional)
     order = exits.exit_order(state, account, market, position, size=size, bound_px=0, reason="settled")
-    trade = open_trade(state, account, order, kind="settlement", intent="close", side=side, size=size, reason="settled")
+    trade = open_trade(state, account, order, kind="settlement", intent="close", reason="settled")
     trade.filled, trade.filled_notional, trade.realized = size, market.outcome_px * size // E8, realized
     absorbed_before = account.absorbed
     ledger.take(account, position, size=size, entry_part=position.entry_notional, realized=realized, fee=0, full=True)

@@ -87,7 +87,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         funding={},
         options=options,
         accepted=(),
-        assumptions=assumptions,
+        notes={"besides": (), "assumptions": assumptions},
     )
     results.write(folder, found, manifest)
     return folder
