@@ -81,7 +81,7 @@ def place(
         assert earlier.over_ms and is_released(earlier), "one nonce of a key at a time"
         before = earlier
     attempt = 0 if before is None else before.attempt + 1
-    action = _made(state, account, "place", order.coin, rank, attempt)
+    action = _new_action(state, account, "place", order.coin, rank, attempt)
     action.idempotency_key = key
     action.oid, action.trade, action.size = order.number, order.trade, size
     action.client_order_id = _client_order_id(account, key or f"trade:{order.trade}", attempt)
@@ -108,7 +108,7 @@ def cancel(state: State, account: VenueAccount, orders: Sequence[VenueOrder], ra
     for coin in dict.fromkeys(order.coin for order in orders):
         wanted = [ids[order.number] for order in orders if order.coin == coin and ids[order.number] not in asked]
         for first in range(0, len(wanted), CANCELS_MAX):
-            action = _made(state, account, "cancel", coin, rank, 0)
+            action = _new_action(state, account, "cancel", coin, rank, 0)
             action.cancels = tuple(wanted[first : first + CANCELS_MAX])
             actions.append(action)
     return actions
@@ -127,7 +127,7 @@ def again_after(action: VenueAction) -> int:
     return AGAIN_MS if action.filled else min(AGAIN_MAX_MS, AGAIN_MS << min(action.attempt, 4))
 
 
-def _made(state: State, account: VenueAccount, kind: str, coin: str, rank: int, attempt: int) -> VenueAction:
+def _new_action(state: State, account: VenueAccount, kind: str, coin: str, rank: int, attempt: int) -> VenueAction:
     exchange = known(account)
     _forget(exchange, state.now_ms)
     nonce = exchange.action_nonce = max(exchange.action_nonce + 1, state.now_ms)
