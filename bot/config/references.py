@@ -18,6 +18,10 @@ SECRET_BYTES_MAX: Final = 65_536
 FORMS: Final = "${credential:NAME} (systemd), ${file:PATH} (readable by you alone) or ${env:NAME}"
 NO_HOME: Final = "the folder that ~ means is not known here; write the whole path"
 
+# The key in the config whose file is read by the exchange link alone.
+KEY_FILE: Final = "agent_key"
+KEY_FORM: Final = "${file:PATH} (readable by you alone)"
+
 _REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
 # what fits into an HTTP header
 _API_KEY: Final = re.compile(r"[!-~]+", re.ASCII)
@@ -44,6 +48,8 @@ class References:
 
         `key` is its key in the config: a secret must stand under a secret's name.
         """
+        if key == KEY_FILE:
+            return Referred(self._key_file(text))
         secret = is_secret_name(key)
         if secret and not _REFERENCE.fullmatch(text):
             raise Rejected(f"a secret must be one reference and nothing else: {FORMS}")
@@ -54,6 +60,26 @@ class References:
                 " mark"
             )
         return Referred(replaced)
+
+    def _key_file(self, text: str) -> str:
+        """The whole path of a file with a key. The file is not opened: another process reads it."""
+        match = _REFERENCE.fullmatch(text)
+        kind, _, name = ("", "", "") if match is None else match.group(1).partition(":")
+        if kind != "file" or not name:
+            raise Rejected(f"must be {KEY_FORM}: the key is read by another process, which gets the path alone")
+        what, file = f"the file {name}", self._file(name)
+        try:
+            status = file.stat()
+        except (OSError, ValueError) as error:
+            raise Rejected(f"{what} cannot be read: {getattr(error, 'strerror', error)}") from None
+        _check_private(status, what, private=True)
+        return str(file.absolute())
+
+    def _file(self, name: str) -> Path:
+        try:
+            return self._folder / Path(name).expanduser()
+        except RuntimeError:
+            raise Rejected(f"the file {name}: {NO_HOME}") from None
 
     def _resolved(self, reference: str, *, secret: bool) -> str:
         kind, colon, name = reference.partition(":")
@@ -74,11 +100,7 @@ class References:
             value = self._credential(name)
         else:
             what = f"the file {name}"
-            try:
-                file = self._folder / Path(name).expanduser()
-            except RuntimeError:
-                raise Rejected(f"{what}: {NO_HOME}") from None
-            value = _read(file, what, private=True)
+            value = _read(self._file(name), what, private=True)
         if secret:
             if not value:
                 raise Rejected(f"{what} is empty")
@@ -107,11 +129,7 @@ def _read(file: Path, what: str, *, private: bool) -> str:
         raise Rejected(f"{what} cannot be read: {error.strerror}") from None
     try:
         # The status of the opened file, also if the path was replaced since.
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Rejected(f"{what} is not a file")
-        if private and status.st_mode & 0o077:
-            raise Rejected(f"{what} is readable by other users (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 it")
+        _check_private(os.fstat(descriptor), what, private=private)
         raw = os.read(descriptor, SECRET_BYTES_MAX + 1)
     finally:
         os.close(descriptor)
@@ -121,6 +139,13 @@ def _read(file: Path, what: str, *, private: bool) -> str:
         return raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise Rejected(f"{what} is not UTF-8 text") from None
+
+
+def _check_private(status: os.stat_result, what: str, *, private: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise Rejected(f"{what} is not a file")
+    if private and status.st_mode & 0o077:
+        raise Rejected(f"{what} is readable by other users (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 it")
 
 
 class Outside:
@@ -136,7 +161,8 @@ class Outside:
         self.handed_over: dict[str, str] = {}
 
     def __call__(self, text: str, key: str) -> str:
-        match = _REFERENCE.fullmatch(text) if is_secret_name(key) and not self._is_unit else None
+        is_value = is_secret_name(key) and key != KEY_FILE
+        match = _REFERENCE.fullmatch(text) if is_value and not self._is_unit else None
         kind, _, name = match.group(1).partition(":") if match is not None else ("", "", "")
         if kind != "credential" or not _NAME.fullmatch(name):
             return self._look(text, key)

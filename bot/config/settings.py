@@ -31,7 +31,7 @@ from pydantic import (
 from pydantic.alias_generators import to_snake
 
 from bot.config.protections import ProtectionSettings
-from bot.config.references import FORMS, NO_HOME, Referred
+from bot.config.references import FORMS, KEY_FORM, NO_HOME, Referred
 from bot.config.section import Coin, Loc, Section
 from bot.config.section import no as _no
 from bot.config.section import refuse as _refuse
@@ -95,6 +95,16 @@ Secret = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^\$\{(credential|file|env):[^{}]+\}$"}),
 ]
 
+
+def _key_file(value: Any) -> Any:
+    if value is None or isinstance(value, Referred | Path):
+        return value
+    raise _no(f"a secret must not be in the file; write {KEY_FORM}")
+
+
+KeyFile = Annotated[
+    Path, BeforeValidator(_key_file), WithJsonSchema({"type": "string", "pattern": r"^\$\{file:[^{}]+\}$"})
+]
 
 Symbol = Annotated[str, StringConstraints(pattern=r"^[^\s,=]{1,60}$")]
 
@@ -193,7 +203,7 @@ class AccountSettings(Section):
         description="Live prices of an exchange, or a list of several, for the embedded service. None: simulated.",
     )
     exchange: Literal["hyperliquid"] | None = Field(
-        default=None, description="The embedded service follows an account at this exchange and sends nothing there."
+        default=None, description="The embedded service follows an account at this exchange."
     )
     network: str | None = Field(
         default=None,
@@ -202,6 +212,10 @@ class AccountSettings(Section):
     )
     address: str | None = Field(
         default=None, pattern=r"^0x[0-9a-fA-F]{40}$", description="For an exchange: the address of the account."
+    )
+    agent_key: KeyFile | None = Field(
+        default=None,
+        description="For an exchange: `${file:PATH}` of the key of an agent. None: nothing is sent to the exchange.",
     )
 
     @model_validator(mode="before")
@@ -220,6 +234,12 @@ class AccountSettings(Section):
         return f"{self.exchange}:{self.network}:{self.address.lower()}"
 
     @property
+    def effect(self) -> str:
+        """What the embedded service does with an account at an exchange."""
+        what = "sends nothing there" if self.agent_key is None else "can only shrink it"
+        return f"follows {self.followed} and {what}"
+
+    @property
     def embedded(self) -> bool:
         return self.base_url == "embedded"
 
@@ -235,10 +255,10 @@ class AccountSettings(Section):
 
     @model_validator(mode="after")
     def _whole_exchange(self) -> Self:
-        for name in ("network", "address"):
+        for name in ("network", "address", "agent_key"):
             if self.exchange is None and getattr(self, name) is not None:
                 _refuse([((name,), "belongs to `exchange`; name one or remove this key")])
-            if self.exchange is not None and getattr(self, name) is None:
+            if self.exchange is not None and getattr(self, name) is None and name != "agent_key":
                 _refuse([((name,), "is required with `exchange`")])
         if self.exchange is not None and not self.embedded:
             _refuse([(("exchange",), "needs `base_url: embedded`; remove `base_url`")])
@@ -745,14 +765,8 @@ class Settings(Section):
                     (("account", name), "needs embedded.clock real and no embedded.data; remove these keys")
                 )
         if self.account.exchange is not None:
-            # A guardian acts by orders, and none is sent there.
-            if self.dead_man is not None:
-                problems.append(
-                    (("dead_man",), "cannot act on an account that is only followed; write `dead_man: off`")
-                )
-            if self.guardians:
-                problems.append((("guardians",), "cannot act on an account that is only followed; remove this section"))
-        elif self.account.embedded and self.dead_man is not None:
+            problems += _guardians_of_exchange(self)
+        if self.account.embedded and self.dead_man is not None and not problems:
             least = heartbeat_seconds_min(self.embedded.speed)
             if self.dead_man.heartbeat_seconds < least:
                 problems.append(
@@ -766,3 +780,17 @@ class Settings(Section):
                 )
         _refuse(problems)
         return self
+
+
+def _guardians_of_exchange(settings: Settings) -> list[tuple[Loc, str]]:
+    """What guardians cannot do on an account at an exchange: they act by orders."""
+    if settings.account.agent_key is not None:
+        text = "cannot act at an exchange yet, dead_man alone can: remove this section"
+        return [(("guardians",), text)] if settings.guardians else []
+    problems: list[tuple[Loc, str]] = []
+    if settings.dead_man is not None:
+        text = "cannot act on an account that is only followed; write `dead_man: off`, or give account.agent_key"
+        problems.append((("dead_man",), text))
+    if settings.guardians:
+        problems.append((("guardians",), "cannot act on an account that is only followed; remove this section"))
+    return problems

@@ -1,4 +1,4 @@
-"""Accounts and prices of exchanges, and the link process that can send actions. No command or service sends one yet.
+"""Accounts and prices of exchanges, and the link process that sends the actions of the service.
 
 `protocol` has the values that every exchange is translated to, and `link` the process that talks with an exchange. A
 folder for each exchange holds its wire form and everything else that only that exchange knows. Start with

@@ -86,19 +86,24 @@ class ExchangeAction:
 
 @dataclass(frozen=True, slots=True)
 class OrderAnswer:
-    """What became of one order or cancel. `filled_size`: of one that filled at once."""
+    """What became of one order or cancel. `filled_size`: of one that filled at once.
+
+    `text`: the exchange's own words for a refusal, and `code` what they mean, as an error code of the interface.
+    """
 
     outcome: OrderOutcome
     order_id: str | None = None
     filled_size: int = 0
     text: str | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ActionAnswer:
-    """The answer to an action. `text`: the exchange's own words for one that is not done."""
+    """The answer to an action. `text` and `code`: as of an order, for one that is not done."""
 
     action_nonce: int
     outcome: ActionOutcome
     orders: tuple[OrderAnswer, ...] = ()
     text: str | None = None
+    code: str | None = None

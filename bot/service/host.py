@@ -56,6 +56,7 @@ from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
 if TYPE_CHECKING:
     from bot.service.exchange_accounts.account_options import FollowedAccount
+    from bot.service.exchange_accounts.action_dispatcher import ActionDispatcher
     from bot.service.exchange_accounts.follower import ExchangeFollower
     from bot.service.live_prices.price_sources import PriceSources
 
@@ -128,7 +129,9 @@ class Service:
     freezes: bool = False
     live: PriceSources | None = None
     follower: ExchangeFollower | None = None
+    actions: ActionDispatcher | None = None
     _follower: asyncio.Task[None] | None = field(default=None, repr=False)
+    _actions: asyncio.Task[None] | None = field(default=None, repr=False)
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
     _prices: asyncio.Task[None] | None = field(default=None, repr=False)
     _sender: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -157,6 +160,8 @@ class Service:
         if self.follower is not None:
             self.follower.begin()
             self._follower = asyncio.create_task(self._work(self.follower.run), name="service-exchange")
+        if self.actions is not None:
+            self._actions = asyncio.create_task(self._work(self.actions.run), name="service-actions")
         await self.machine.settle()
         self._ticker = asyncio.create_task(self._tick(), name="service-ticker")
         self._sender = asyncio.create_task(self._work(self.dispatcher.run), name="service-webhooks")
@@ -218,13 +223,13 @@ class Service:
         self.streams.close()
         await self.forks.stop()
         await self.mcp_route.close()
-        for task in (self._follower, self._prices, self._sender, self._ticker):
+        for task in (self._actions, self._follower, self._prices, self._sender, self._ticker):
             if task is not None:
                 task.cancel()
                 # The error of the task is in the log and in `fault`.
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
-        self._follower = self._prices = self._sender = self._ticker = None
+        self._actions = self._follower = self._prices = self._sender = self._ticker = None
         machine = self.machine
         if machine.fault is None:
             machine.catch_up()
@@ -291,8 +296,19 @@ def build(
         command_log.close()
         raise
     if service.follower is not None:
-        operations.exchange_body = service.follower.body
+        _add_actions(service, service.follower)
     return service
+
+
+def _add_actions(service: Service, follower: ExchangeFollower) -> None:
+    """Send the actions of the account, and let requests wait for them."""
+    # As below.
+    from bot.service.exchange_accounts.action_dispatcher import ActionDispatcher
+
+    service.actions = ActionDispatcher(service.machine, follower)
+    service.machine.signals.acted = follower.link_changed = service.actions.wake
+    service.operations.exchange_body = follower.body
+    service.operations.decided = service.actions.decided
 
 
 def _follower(machine: Machine, options: HostOptions) -> ExchangeFollower | None:

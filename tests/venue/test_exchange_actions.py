@@ -206,7 +206,7 @@ def test_one_order_of_a_market_is_undecided_at_a_time() -> None:
     assert action.is_part
     (other,) = follower.take(replace(CLOSE, idempotency_key="k2"))
     assert isinstance(other.answer, Refusal)
-    assert (other.answer.code, other.answer.details) == ("service_unavailable", {"reason": "doubt"})
+    assert (other.answer.code, other.answer.details) == ("service_unavailable", {"reason": "undecided"})
     follower.take(fill(follower, action, E8 // 4))
     assert sent(follower, replace(CLOSE, idempotency_key="k2")).size == 3 * E8 // 4
 

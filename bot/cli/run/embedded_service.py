@@ -113,6 +113,8 @@ class Embedded:
     port: int = 0
     # the account at an exchange that the service follows, as --exchange-account takes it
     followed: str | None = None
+    # the file with the key of its agent, which the exchange link alone reads
+    agent_key_file: Path | None = None
     # why the service does not run, while `keep_alive` cannot start it
     trouble: str | None = None
     _is_given_up: bool = field(default=False, repr=False)
@@ -320,6 +322,8 @@ class Embedded:
             given += ["--prices", source]
         if self.followed is not None:
             given += ["--exchange-account", self.followed]
+        if self.agent_key_file is not None:
+            given += ["--agent-key-file", str(self.agent_key_file)]
         for coin, path in self.data:
             given += ["--data", f"{coin}={path.resolve()}"]
         if self.speed > UNLIMITED_FROM_SPEED:
@@ -336,6 +340,7 @@ class Embedded:
             "data": [[coin, str(path.resolve())] for coin, path in self.data],
             "prices": list(self.prices),
             **({} if self.followed is None else {"followed": self.followed}),
+            **({} if self.agent_key_file is None else {"agentKeyFile": str(self.agent_key_file)}),
         }
 
     def _stored_options(self) -> Any:

@@ -158,7 +158,7 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
     account, dead_man = settings.account, settings.dead_man
     service = f"embedded, play money, clock {settings.embedded.clock}" if account.embedded else account.base_url
     if account.followed is not None:
-        service = f"embedded, follows {account.followed} and sends nothing there"
+        service = f"embedded, {account.effect}"
     for line in (
         f"service     {service}",
         *strategy_lines(settings),
@@ -242,6 +242,7 @@ def _service_of(settings: Settings) -> Embedded:
         data=tuple((data_file.market, data_file.file) for data_file in section.data),
         prices=service_prices(settings),
         followed=settings.account.followed,
+        agent_key_file=settings.account.agent_key,
         port=section.port,
     )
 

@@ -79,7 +79,14 @@ Then, from anywhere on this machine:
     type=ExchangeAccountParam(),
     default=None,
     metavar="hyperliquid:testnet:0x...",
-    help="Follow this account at an exchange: its fills, funding and transfers become events. Nothing is sent there.",
+    help="Follow this account at an exchange: its fills, funding and transfers become events.",
+)
+@click.option(
+    "--agent-key-file",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="PATH",
+    help="The key of the account's agent: close, cancel and kill are then sent to the exchange.",
 )
 @click.option(
     "--control-socket",
@@ -137,6 +144,7 @@ def sandbox(
     data: tuple[CandlesFile, ...],
     markets: str,
     followed: tuple[str, str, str] | None,
+    agent_key_file: Path | None,
     no_rate_limits: bool,
     invite_codes: Path | None,
     as_json: bool,
@@ -162,7 +170,7 @@ def sandbox(
         markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),
         rate_limits=not no_rate_limits,
         invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
-        followed=_followed(followed),
+        followed=_followed(followed, agent_key_file),
         **given,
     )
 
@@ -179,13 +187,15 @@ def sandbox(
     return serve(options, on_ready=say)
 
 
-def _followed(given: tuple[str, str, str] | None) -> FollowedAccount | None:
+def _followed(given: tuple[str, str, str] | None, agent_key_file: Path | None) -> FollowedAccount | None:
     if given is None:
+        if agent_key_file is not None:
+            raise click.UsageError("--agent-key-file needs --exchange-account; name the account of the agent")
         return None
     # Only a service with such an account loads this.
     from bot.service.exchange_accounts.account_options import FollowedAccount
 
-    return FollowedAccount(*given)
+    return FollowedAccount(*given, agent_key_file)
 
 
 def _market(text: str) -> str:

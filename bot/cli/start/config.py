@@ -117,7 +117,7 @@ def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed
 def _service(settings: Settings) -> str:
     account = settings.account
     if account.followed is not None:
-        return f"the embedded service, follows {account.followed} and sends nothing there"
+        return f"the embedded service, {account.effect}"
     return "the embedded service, play money" if account.embedded else account.base_url
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -23,16 +23,22 @@ CONFLICTS: Final[dict[str, tuple[int, bool]]] = {
     "expired": (409, False),
 }
 
+# details.reason of an answer to a request that an exchange has not decided in time
+DOUBT: Final = "doubt"
 # Amounts that are JSON numbers in a body, not text.
 NUMBERS: Final = frozenset({"usdAmount", "fraction", "maxExposureUsd", "maxDailyNotionalUsd"})
 
 
 class ServiceAnswer(NamedTuple):
-    """A response. `body` is bytes, so that a replay is identical."""
+    """A response. `body` is bytes, so that a replay is identical.
+
+    `later`: an exchange decides the request, and the answer that is sent is what this returns.
+    """
 
     status: int
     body: bytes
     headers: Mapping[str, str] = MappingProxyType({})
+    later: Callable[[], Awaitable[ServiceAnswer]] | None = None
 
     @staticmethod
     def ok(body: Any) -> ServiceAnswer:
@@ -98,7 +104,7 @@ def _as_sent(fix: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def submitted_by(refusal: Refusal) -> bool | str:
     """Whether the refused request submitted an order."""
-    if refusal.code == "internal_error":
+    if refusal.code == "internal_error" or (refusal.details or {}).get("reason") == DOUBT:
         return "unknown"
     if refusal.code == "idempotency_conflict":
         details = refusal.details or {}

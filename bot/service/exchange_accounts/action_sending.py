@@ -1,23 +1,20 @@
-"""Sends one action through the link until its end is known: each copy, its void, and lookups of its orders.
+"""One call of the link for an action: a copy of it, its void, or a lookup of its order, and what the answer means.
 
-`bot/venue/exchange/action_lifecycle.py` decides what is done and what an answer means; this module does the I/O. A link
-that ends is a missing answer. The caller gives the link that lives now, and keeps the action if the service ends.
+`bot/venue/exchange/action_lifecycle.py` decides which call is due. A link that ends is a missing answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from bot.clock import SECOND_MS, Clock
+from bot.clock import SECOND_MS
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
 from bot.exchanges.protocol import ORDER_ENDS, NoExchangeAnswer, OrderUpdate, UnknownForm
 from bot.venue.exchange import action_lifecycle as life
-from bot.venue.exchange.action_lifecycle import Seen, TrackedAction
+from bot.venue.exchange.action_lifecycle import Seen, Step
 
-POLL_SECONDS: Final = 0.05
 # An answer that has not come when the next copy is due counts as lost.
 ANSWER_SECONDS: Final = life.RESEND_MS / SECOND_MS
 
@@ -60,57 +57,40 @@ def seen_of_order(action: ExchangeAction, update: OrderUpdate | None) -> Seen:
     return "known_refused" if update.state == "refused" else "placed"
 
 
-class ActionSending:
-    """The actions of one account. `link` gives the link that lives now, `exchange_ms` the exchange's clock."""
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one call has said about the nonce of an action. `answer`: of the action itself, if it has come."""
 
-    def __init__(
-        self, link: Callable[[], ActionLink], address: str, clock: Clock, exchange_ms: Callable[[], int]
-    ) -> None:
-        self._link = link
-        self._address = address
-        self._clock = clock
-        self._exchange_ms = exchange_ms
+    what: Seen
+    answer: ActionAnswer | None = None
 
-    async def settle(self, action: ExchangeAction, tracked: TrackedAction) -> TrackedAction:
-        """Do what is due until the end of the action may be told. Returns the action with its end."""
-        while not life.may_be_told(tracked):
-            now_ms, exchange_ms = self._clock.now_ms(), self._exchange_ms()
-            step = life.step(tracked, now_ms, exchange_ms)
-            if step == "give_up":
-                tracked = life.given_up(tracked)
-            elif step == "send":
-                tracked = await self._act(action, life.sent(tracked, now_ms))
-            elif step == "void":
-                tracked = await self._act(_void_of(action), life.voided(tracked, now_ms))
-            elif step == "look":
-                tracked = await self._look(action, life.looked(tracked, now_ms), now_ms, exchange_ms)
-            else:
-                await asyncio.sleep(POLL_SECONDS)
-        return tracked
 
-    async def _act(self, action: ExchangeAction, tracked: TrackedAction) -> TrackedAction:
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                what = seen_of_answer(action, await self._link().act(action))
-        except (NoExchangeAnswer, TimeoutError):
-            return tracked
-        except UnknownForm:
-            # The exchange has read another signer out of the signature, or answers in a form that says nothing.
-            what = "wrong_signer"
-        return tracked if what is None else life.seen(tracked, what, self._clock.now_ms(), self._exchange_ms())
+async def perform(link: ActionLink, address: str, action: ExchangeAction, step: Step) -> Heard | None:
+    """Send the action, its void, or a lookup of its order. None: no answer came, or it says nothing."""
+    if step == "look":
+        return await _look(link, address, action)
+    sent = _void_of(action) if step == "void" else action
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            answer = await link.act(sent)
+    except (NoExchangeAnswer, TimeoutError):
+        return None
+    except UnknownForm:
+        # The exchange has read another signer out of the signature, or answers in a form that says nothing.
+        return Heard("wrong_signer")
+    what = seen_of_answer(sent, answer)
+    return None if what is None else Heard(what, answer if step == "send" else None)
 
-    async def _look(
-        self, action: ExchangeAction, tracked: TrackedAction, asked_ms: int, exchange_ms: int
-    ) -> TrackedAction:
-        name = looked_up_name(action)
-        if name is None:
-            return life.seen(tracked, "unknown", asked_ms, exchange_ms)
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                update = await self._link().look(self._address, name)
-        except (NoExchangeAnswer, TimeoutError):
-            return tracked
-        return life.seen(tracked, seen_of_order(action, update), asked_ms, exchange_ms)
+
+async def _look(link: ActionLink, address: str, action: ExchangeAction) -> Heard | None:
+    name = looked_up_name(action)
+    if name is None:
+        return Heard("unknown")
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return Heard(seen_of_order(action, await link.look(address, name)))
+    except (NoExchangeAnswer, UnknownForm, TimeoutError):
+        return None
 
 
 def _void_of(action: ExchangeAction) -> ExchangeAction:

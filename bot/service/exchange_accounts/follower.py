@@ -26,6 +26,7 @@ from bot.service.exchange_accounts.account_options import FollowedAccount, excha
 from bot.service.exchange_accounts.report_commands import MarketNames, commands_of, position
 from bot.service.state_machine.machine import Machine
 from bot.venue.accounting import nav
+from bot.venue.exchange import action_reports
 from bot.venue.exchange import reports as venue_reports
 from bot.venue.exchange.order_reports import VENUE
 from bot.venue.model import commands as c
@@ -37,6 +38,8 @@ WAIT_MAX_SECONDS: Final = 60.0
 GOOD_SESSION_MS: Final = 60 * SECOND_MS
 # Standings come every 5 s.
 HEALTH_EVERY_MS: Final = 15 * SECOND_MS
+# A change of the clocks' difference that actions need.
+DIFFERENCE_MIN_MS: Final = 250
 # What a liquidation took is compared with standings that are so much newer.
 TAKEOVER_WAIT_MS: Final = 5 * SECOND_MS
 # The link looks an absent order up and reports its end; one that is absent for so long has no such report.
@@ -58,6 +61,9 @@ class ExchangeFollower:
         self.health: LinkHealth | None = None
         # what the books have otherwise than the exchange
         self.differences: tuple[str, ...] = ()
+        # the link that lives now, for actions, and who is told that it has come or gone
+        self.link: ExchangeLink | None = None
+        self.link_changed: Callable[[], None] | None = None
         self._machine = machine
         self._sleep = sleep
         self._names = MarketNames(_coins_by_symbol(machine, followed), machine.state.markets)
@@ -68,7 +74,11 @@ class ExchangeFollower:
         return exchange_account(self._machine)
 
     def begin(self) -> None:
-        """Nothing is known of the account until the link has told it."""
+        """Nothing is known of the account until the link has told it. Without a key nothing can be sent."""
+        account = self.account
+        known = None if account is None else account.exchange
+        if account is not None and known is not None and known.signer and self.followed.agent_key_file is None:
+            self._machine.run(c.SeeAgent(account.id, None, known.clock_difference_ms))
         self._see_away("the service has started and the link has told nothing yet")
 
     async def run(self) -> None:
@@ -95,13 +105,42 @@ class ExchangeFollower:
         followed = self.followed
         link = ExchangeLink(followed.exchange, followed.network, agent_key_file=followed.agent_key_file)
         async with link:
-            async for batch in link.account(followed.address, self.cursor()):
-                self.take(batch)
-                now_ms = self._machine.clock.now_ms()
-                if now_ms - asked_ms > HEALTH_EVERY_MS:
-                    asked_ms = now_ms
-                    self.health = await link.health()
+            self.health = await link.health()
+            try:
+                self._set_link(link)
+                async for batch in link.account(followed.address, self.cursor()):
+                    self.take(batch)
+                    now_ms = self._machine.clock.now_ms()
+                    if now_ms - asked_ms > HEALTH_EVERY_MS:
+                        asked_ms = now_ms
+                        self.health = await link.health()
+                        self._see_agent()
+            finally:
+                self._set_link(None)
         raise NoExchangeAnswer("the link has ended the reports of the account")
+
+    def _set_link(self, link: ExchangeLink | None) -> None:
+        self.link = link
+        if link is not None:
+            self._see_agent()
+        if self.link_changed is not None:
+            self.link_changed()
+
+    def _see_agent(self) -> None:
+        """Note which agent may act, and how far the exchange's clock is from ours."""
+        account, health = self.account, self.health
+        if account is None or account.exchange is None or health is None:
+            return
+        known, told = account.exchange, health.clock_difference_ms
+        difference_ms = known.clock_difference_ms if told is None else told
+        is_moved = abs(difference_ms - known.clock_difference_ms) > DIFFERENCE_MIN_MS
+        if is_moved or known.signer != health.signer:
+            self._machine.catch_up()
+            self._machine.run(c.SeeAgent(account.id, health.signer, difference_ms))
+
+    def symbol(self, coin: str) -> str:
+        """The name that the exchange has for a coin of this service."""
+        return next((symbol for symbol, known in self._names.symbols.items() if known == coin), coin)
 
     def cursor(self) -> FillCursor | None:
         """From where a new link reads; None until there is an account."""
@@ -157,6 +196,7 @@ class ExchangeFollower:
             positions=positions,
         )
         self._machine.run(command)
+        self._see_agent()
         early, session.early = session.early, []
         # The last state is the present one.
         return [report for report in early if not isinstance(report, LinkState)] + [LinkState("in_step", 0)]
@@ -205,9 +245,17 @@ class ExchangeFollower:
         session.differing = session.differing + 1 if differences else 0
         if not differences:
             self.differences = ()
+            self._settle(account)
         elif session.differing >= DIFFERENCES_MIN and self.differences != differences:
             self.differences = differences
             log.error("exchange.differs", differences=list(differences))
+
+    def _settle(self, account: VenueAccount) -> None:
+        """The books equal the standings, so no fill is missing that was there then."""
+        at_ms = min(standing.at_ms for standing in self._session.standings.values())
+        assert account.exchange is not None
+        if action_reports.unsettled(account.exchange, at_ms):
+            self._machine.run(c.SettleActions(account.id, at_ms))
 
     def _found_differences(self, account: VenueAccount) -> list[str]:
         standings = self._session.standings.values()

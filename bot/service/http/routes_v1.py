@@ -59,7 +59,9 @@ class Router:
         async def endpoint(http: Request) -> Response:
             call = call_of(http)
             answer = method(*[get(call) for get in getters])
-            return respond(answer if isinstance(answer, ServiceAnswer) else await answer)
+            if not isinstance(answer, ServiceAnswer):
+                answer = await answer
+            return respond(answer if answer.later is None else await answer.later())
 
 
 def _place(name: str) -> Callable[[Call], Any]:

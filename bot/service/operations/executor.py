@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
 from bot.money import parse_e8
 from bot.service.bodies.read_access import peek
-from bot.service.bodies.responses import OperationRefused, ServiceAnswer, invalid, refuse, status_of
+from bot.service.bodies.responses import DOUBT, OperationRefused, ServiceAnswer, invalid, refuse, status_of
 from bot.service.security.auth import Principal
 from bot.service.security.rate_limits import RateLimits
 from bot.service.state_machine.command_log import StoredReply
 from bot.service.state_machine.machine import Machine
+from bot.venue.exchange.action_answers import answer_of
 from bot.venue.model.commands import Command
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import VenueAccount, VenueKey
+from bot.venue.orders import exchange_actions
+from bot.venue.orders.exchange_actions import ActionsSent
 from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
 from bot.wire.vocabulary import bare_coin
 
+# An exchange has so long to decide a request. The client waits 15 s for its answer.
+DECIDED_SECONDS: Final = 8.0
+# status of a stored answer without a body
+UNDECIDED_STATUS: Final = 0
+IN_DOUBT: Final = Refusal(
+    "service_unavailable",
+    "the exchange has not decided this in time: it may still be done; send the same request with the same"
+    " Idempotency-Key again",
+    fix={"action": "wait", "seconds": 2},
+    details={"reason": DOUBT},
+)
+IN_FLIGHT: Final = Refusal(
+    "idempotency_conflict",
+    "the exchange has not decided the request with this Idempotency-Key yet; send it again",
+    fix={"action": "wait", "seconds": 2},
+    details={"reason": "in_flight"},
+)
 # characters of an unknown market's name in an error
 NAME_SHOWN_MAX: Final = 80
 
@@ -42,6 +62,8 @@ class OperationExecutor:
         self.machine = machine
         self.rate_limits = rate_limits
         self.base_url = base_url
+        # waits until these actions at an exchange are over, at most so many seconds
+        self.decided: Callable[[Sequence[int], float], Awaitable[None]] | None = None
 
     @property
     def docs(self) -> str:
@@ -91,8 +113,12 @@ class OperationExecutor:
             stored = self._stored_answer(principal, key, context)
             if stored is not None:
                 return stored
+            if (sent := self._sent_before(principal, key)) is not None:
+                return self._answered_later(principal, context, sent, answer_body, is_copy=True)
         asked = command(now)
         answer = asked if isinstance(asked, Refusal) else self.machine.run(asked)
+        if isinstance(answer, ActionsSent):
+            return self._answered_later(principal, context, answer, answer_body)
         if isinstance(answer, Refusal):
             result = self.refusal(answer, context)
             final = not status_of(answer)[1]
@@ -101,11 +127,71 @@ class OperationExecutor:
         if key is not None and final:
             shown = replay is None or isinstance(answer, Refusal)
             body = result.body if shown or replay is None else ServiceAnswer.ok(replay(answer, now)).body
-            reply = StoredReply(
-                self.account(principal).epoch, context.fingerprint, context.request_id, result.status, body
-            )
-            self.machine.log.keep_reply(principal.account, key, reply, SystemClock().now_ms())
+            self._keep(principal, context, key, ServiceAnswer(result.status, body))
         return result
+
+    # ── Requests that an exchange decides ───────────────────────────────────────────────────────────────────────────
+
+    def _sent_before(self, principal: Principal, key: str) -> ActionsSent | None:
+        """The action that a request with this key has made, unless the exchange has refused it for now."""
+        exchange = self.account(principal).exchange
+        action = None if exchange is None else exchange_actions.of_key(exchange, key)
+        if action is None or (action.over_ms and exchange_actions.is_released(action)):
+            return None
+        return ActionsSent((action.nonce,))
+
+    def _answered_later(
+        self,
+        principal: Principal,
+        context: Context,
+        sent: ActionsSent,
+        answer_body: Callable[[Any, int], Any],
+        *,
+        is_copy: bool = False,
+    ) -> ServiceAnswer:
+        """The answer of a request whose actions the exchange decides. Until then its key is kept without a body."""
+        if context.idempotency_key is not None and not is_copy:
+            self._keep(principal, context, context.idempotency_key, ServiceAnswer(UNDECIDED_STATUS, b""))
+
+        async def later() -> ServiceAnswer:
+            assert self.decided is not None, "only a service with an exchange account has actions"
+            await self.decided(sent.nonces, DECIDED_SECONDS)
+            now = self.machine.catch_up()
+            if context.idempotency_key is not None:
+                stored = self._stored_answer(principal, context.idempotency_key, context)
+                if stored is not None:
+                    return stored
+            return self._outcome(principal, context, sent, answer_body, now, is_copy=is_copy)
+
+        return ServiceAnswer(UNDECIDED_STATUS, b"", later=later)
+
+    def _outcome(
+        self,
+        principal: Principal,
+        context: Context,
+        sent: ActionsSent,
+        answer_body: Callable[[Any, int], Any],
+        now: int,
+        *,
+        is_copy: bool,
+    ) -> ServiceAnswer:
+        outcome = sent.answer or answer_of(self.machine.state, self.account(principal), sent)
+        if outcome is None:
+            return self.refusal(IN_FLIGHT if is_copy else IN_DOUBT, context)
+        if isinstance(outcome, Refusal):
+            result, final = self.refusal(outcome, context), not status_of(outcome)[1]
+        else:
+            result, final = ServiceAnswer.ok(answer_body(outcome, now)), True
+        if context.idempotency_key is not None and final:
+            self._keep(principal, context, context.idempotency_key, result)
+        return result
+
+    def _keep(self, principal: Principal, context: Context, key: str, answer: ServiceAnswer) -> None:
+        epoch = self.account(principal).epoch
+        reply = StoredReply(epoch, context.fingerprint, context.request_id, answer.status, answer.body)
+        self.machine.log.keep_reply(principal.account, key, reply, SystemClock().now_ms())
+
+    # ── Stored answers ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _stored_answer(self, principal: Principal, key: str, context: Context) -> ServiceAnswer | None:
         reply = self.machine.log.reply(principal.account, key)
@@ -124,6 +210,8 @@ class OperationExecutor:
             return self.refusal(
                 Refusal("idempotency_conflict", text, fix={"action": "new_key"}, details=details), context
             )
+        if reply.status == UNDECIDED_STATUS:
+            return None
         headers = {IDEMPOTENCY_REPLAYED_HEADER: "true", REQUEST_ID_HEADER: reply.request_id}
         return ServiceAnswer(reply.status, reply.body, headers)
 

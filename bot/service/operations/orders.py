@@ -47,7 +47,8 @@ from bot.venue.model.state import (
     guardian_id,
     oid_text,
 )
-from bot.venue.orders.open_orders import OrderCanceled, unprotected
+from bot.venue.orders.exchange_actions import ActionsSent
+from bot.venue.orders.open_orders import OrderCanceled, resting_limits, unprotected
 from bot.venue.orders.orders import OrderPlaced
 from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.orders.suggestion import SizeQuestion, Suggestion, suggest
@@ -262,22 +263,30 @@ class OrderOperations(OperationExecutor):
         coin = self.coin(request.coin)
         self._check_coin(principal, coin)
         if principal.close_only:
-            return self._cancel_entries(principal, coin)
+            return self._cancel_entries(principal, coin, context)
+        return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), _coin_canceled)
 
-        def answer_body(canceled: OrderCanceled, now: int) -> Any:
-            return {"coin": canceled.coin, "canceledOids": list(canceled.oids), "unprotected": canceled.unprotected}
-
-        return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), answer_body)
-
-    def _cancel_entries(self, principal: Principal, coin: str) -> ServiceAnswer:
+    def _cancel_entries(self, principal: Principal, coin: str, context: Context) -> ServiceAnswer:
         """Cancel the entries only, for a key that may only shrink positions."""
         self.machine.catch_up()
         account = self.account(principal)
-        oids = [_oid(account, account.orders[n]) for n in account.resting if account.orders[n].coin == coin]
-        for oid in oids:
-            self.machine.run(CancelOrder(principal.account, oid))
+        orders = tuple(order for order in resting_limits(account) if order.coin == coin)
+        oids = [_oid(account, order) for order in orders]
+        answers = [self.machine.run(CancelOrder(principal.account, oid)) for oid in oids]
+        if account.exchange is not None and answers:
+            return self._cancels_sent(principal, coin, orders, answers, context)
         bare = unprotected(self.machine.state, account, coin)
         return ServiceAnswer.ok({"coin": coin, "canceledOids": oids, "unprotected": bare})
+
+    def _cancels_sent(
+        self, principal: Principal, coin: str, orders: tuple[VenueOrder, ...], answers: list[Any], context: Context
+    ) -> ServiceAnswer:
+        """The answer when the exchange has decided all cancels, or the first refusal."""
+        refused = next((answer for answer in answers if isinstance(answer, Refusal)), None)
+        if refused is not None:
+            return self.refusal(refused, context)
+        nonces = dict.fromkeys(nonce for answer in answers for nonce in answer.nonces)
+        return self._answered_later(principal, context, ActionsSent(tuple(nonces), orders), _coin_canceled)
 
     @staticmethod
     def _check_market(principal: Principal, market: str) -> None:
@@ -288,7 +297,8 @@ class OrderOperations(OperationExecutor):
 
     def _protection(self, principal: Principal) -> list[VenueOrder]:
         account = self.account(principal)
-        return [o for o in account.orders.values() if o.number not in account.resting]
+        entries = {order.number for order in resting_limits(account)}
+        return [o for o in account.orders.values() if o.number not in entries]
 
     # ── Guardians ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -390,6 +400,10 @@ class OrderOperations(OperationExecutor):
         account = self.account(principal)
         listed = [{"id": guardian_id(account, g.number), "nextDeadline": g.deadline_ms} for g in beaten]
         return ServiceAnswer.ok({"guardians": listed, "serverTime": now})
+
+
+def _coin_canceled(canceled: OrderCanceled, now: int) -> Any:
+    return {"coin": canceled.coin, "canceledOids": list(canceled.oids), "unprotected": canceled.unprotected}
 
 
 # ── Requests as commands of the venue ───────────────────────────────────────────────────────────────────────────────

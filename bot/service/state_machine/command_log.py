@@ -98,8 +98,8 @@ Statement = tuple[str, tuple[Any, ...]]
 
 _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
 _REPLY: Final = (
-    "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?,"
-    " ?, ?, ?)"
+    "INSERT OR REPLACE INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES"
+    " (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # statements that may take several rows
 _ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}
@@ -142,7 +142,7 @@ class Push(NamedTuple):
 
 
 class StoredReply(NamedTuple):
-    """An answer stored for its idempotency key."""
+    """An answer stored for its idempotency key. `status` 0: the exchange has not decided the request yet."""
 
     epoch: int
     fingerprint: str
@@ -607,8 +607,9 @@ class CommandLog:
     def _committed(self, batch: list[Statement]) -> None:
         self._done += len(batch)
         for statement, values in batch:
-            if statement is _REPLY:
-                self._replies.pop((values[0], values[1]), None)
+            # A newer answer of the same key may wait for the next batch.
+            if statement is _REPLY and self._replies.get((values[0], values[1])) == values[2:-1]:
+                del self._replies[values[0], values[1]]
         # batches in the order of their tickets
         waiting = self._waiters
         while waiting and waiting[0][0] <= self._done:

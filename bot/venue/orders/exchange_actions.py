@@ -29,7 +29,7 @@ KEPT_MS: Final = DAY_MS
 # An exit that is not complete is asked for anew after this pause, which doubles while nothing comes of it.
 AGAIN_MS: Final = 2_000
 AGAIN_MAX_MS: Final = 32_000
-DOUBT: Final = "doubt"
+UNDECIDED: Final = "undecided"
 
 
 @dataclass(slots=True)
@@ -60,13 +60,13 @@ def of_key(exchange: ExchangeAccount, key: str) -> VenueAction | None:
     return next((action for action in reversed(exchange.actions.values()) if action.idempotency_key == key), None)
 
 
-def refuse_doubt(account: VenueAccount, coin: str) -> Refusal | None:
+def refuse_undecided(account: VenueAccount, coin: str) -> Refusal | None:
     """The refusal of an order in a market where an order of ours is not decided yet; None if there is none."""
     exchange = account.exchange
     if exchange is None or not any(a.kind == "place" and a.coin == coin for a in undecided(exchange)):
         return None
     text = f"an order in {coin} was sent to the exchange and is not decided yet; try again in a few seconds"
-    return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 2}, details={"reason": DOUBT})
+    return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 2}, details={"reason": UNDECIDED})
 
 
 def place(

@@ -61,7 +61,7 @@ def force_exit(
     order = exit_order(state, account, market, position, size=size, bound_px=bound_px, reason=kind)
     trade = open_trade(state, account, order, kind=kind, intent="close", guardian=guardian, reason=kind)
     if account.exchange is not None:
-        order.status = "working"
+        order.status, order.bound_px = "working", bound_of(market, ref_px, order.buy, TRIGGER_SLIPPAGE_BPS)
         account.orders[order.number] = order
         emit_order(state, account, order, "changed")
         exchange_actions.place(state, account, order, size, STOP_RANK)
@@ -84,7 +84,7 @@ def ask_again(state: State, account: VenueAccount, nonce: int) -> None:
     if position is None or position.side != order.side:
         end_exit(state, account, order)
         return
-    order.bound_px = bound_of_trigger(market, market.mid, order.buy)
+    order.bound_px = bound_of(market, market.mid, order.buy, TRIGGER_SLIPPAGE_BPS)
     size = min(order.size - order.filled, position.size)
     exchange_actions.place(state, account, order, size, STOP_RANK, before=action)
 

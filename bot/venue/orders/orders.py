@@ -181,7 +181,7 @@ def close(
     """A caller's reduce-only exit of a part or of the whole position."""
     if refused := fenced(state, account, command):
         return refused
-    if account.exchange is not None and (refused := exchange_actions.refuse_doubt(account, command.coin)):
+    if account.exchange is not None and (refused := exchange_actions.refuse_undecided(account, command.coin)):
         return refused
     market = state.markets.get(command.coin)
     if market is None:

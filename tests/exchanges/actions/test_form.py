@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bot.errors import CODES
 from bot.exchanges.actions import (
     ActionAnswer,
     ExchangeAction,
@@ -136,7 +137,11 @@ TWO = place(order(), order("stop", is_buy=False), group="entry")
         (
             TWO,
             ok({"error": "Price must be divisible by tick size."}),
-            ActionAnswer(7, "done", (OrderAnswer("refused", text="Price must be divisible by tick size."),) * 2),
+            ActionAnswer(
+                7,
+                "done",
+                (OrderAnswer("refused", text="Price must be divisible by tick size.", code="invalid_input"),) * 2,
+            ),
         ),
         (
             ExchangeAction(7, "cancel", AGENT, Rank.CANCEL, cancels=(OrderName("ETH", OURS),) * 2),
@@ -146,7 +151,9 @@ TWO = place(order(), order("stop", is_buy=False), group="entry")
                 "done",
                 (
                     OrderAnswer("canceled"),
-                    OrderAnswer("refused", text="Order was never placed, already canceled, or filled."),
+                    OrderAnswer(
+                        "refused", text="Order was never placed, already canceled, or filled.", code="not_found"
+                    ),
                 ),
             ),
         ),
@@ -156,7 +163,11 @@ TWO = place(order(), order("stop", is_buy=False), group="entry")
             ActionAnswer(7, "done"),
         ),
         *(
-            (place(order()), {"status": "err", "response": text}, ActionAnswer(7, outcome, text=text))
+            (
+                place(order()),
+                {"status": "err", "response": text},
+                ActionAnswer(7, outcome, text=text, code="trade_failed"),
+            )
             for text, outcome in (
                 ("Invalid nonce: duplicate nonce 7", "duplicate"),
                 ("Invalid nonce: nonce too low 7 < 8", "nonce_too_low"),
@@ -169,6 +180,35 @@ TWO = place(order(), order("stop", is_buy=False), group="entry")
 )
 def test_an_answer_is_read(action: ExchangeAction, body: Any, answer: Any) -> None:
     assert action_answer(action, body) == answer
+
+
+# What the words of a refusal mean.
+MEANINGS = {
+    "Reduce only order would increase position. asset=0": "not_found",
+    "Order was never placed, already canceled, or filled. asset=0": "not_found",
+    "Order could not immediately match against any resting orders. asset=0": "insufficient_depth",
+    "No liquidity available for market order. asset=0": "insufficient_depth",
+    "Order must have minimum value of $10. asset=0": "below_min_notional",
+    "Order has invalid size.": "invalid_input",
+    "Order has invalid price.": "invalid_input",
+    "Price must be divisible by tick size. asset=0": "invalid_input",
+    "Order price cannot be more than 80% away from the reference price": "invalid_input",
+    "Insufficient margin to place order. asset=0": "insufficient_funds",
+    "Too many open orders. asset=0": "limit_exceeded",
+    "Only post-only orders allowed immediately after network upgrade asset=0": "service_unavailable",
+    "Too many cumulative requests sent (2 > 1) for cumulative volume traded $1": "rate_limited",
+    "Trading is halted. asset=0": "market_closed",
+    "Something that nobody knows": "trade_failed",
+}
+
+
+@pytest.mark.parametrize("text", MEANINGS)
+def test_the_words_of_a_refusal_mean_a_code_of_the_interface(text: str) -> None:
+    answer = action_answer(place(order()), ok({"error": text}))
+    assert (answer.orders[0].code, answer.orders[0].text) == (MEANINGS[text], text)
+    assert MEANINGS[text] in CODES
+    whole = action_answer(place(order()), {"status": "err", "response": text})
+    assert (whole.outcome, whole.code) == ("refused", MEANINGS[text])
 
 
 @pytest.mark.parametrize("prefix", ["", "L1 error: "])

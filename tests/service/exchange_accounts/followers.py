@@ -31,9 +31,9 @@ class Hand:
         self.exchange = exchange
         self.sdk = Exchange(wallet, exchange.base_url)
 
-    def trade(self, size: float, coin: str = "BTC") -> None:
-        """Buy at once; a negative size sells."""
-        px = {"BTC": 100_000, "ETH": 3_000}[coin] * (1.1 if size > 0 else 0.9)
+    def trade(self, size: float, coin: str = "BTC", px: float | None = None) -> None:
+        """Buy at once, near `px`; a negative size sells."""
+        px = (px or {"BTC": 100_000, "ETH": 3_000}[coin]) * (1.1 if size > 0 else 0.9)
         answer = self.sdk.order(coin, size > 0, abs(size), round(px), {"limit": {"tif": "Ioc"}})
         assert "filled" in answer["response"]["data"]["statuses"][0], answer
 

@@ -15,7 +15,7 @@ from bot.clock import SystemClock
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, OrderAnswer, Rank
 from bot.exchanges.link.client import ExchangeLink
 from bot.exchanges.protocol import OrderUpdate
-from bot.service.exchange_accounts.action_sending import ActionSending, seen_of_answer, seen_of_order
+from bot.service.exchange_accounts.action_sending import perform, seen_of_answer, seen_of_order
 from bot.testing.hyperliquid import LocalExchange
 from bot.venue.exchange import action_lifecycle as life
 from bot.venue.exchange.action_lifecycle import TrackedAction
@@ -33,7 +33,6 @@ class Sender:
         self._port, self._key = hyperliquid.base_url.rpartition(":")[2], key_file(folder)
         self._links = AsyncExitStack()
         self._px = px
-        self.sending = ActionSending(lambda: self.link, MASTER.address, CLOCK, CLOCK.now_ms)
 
     async def __aenter__(self) -> Sender:
         await self.open()
@@ -54,8 +53,25 @@ class Sender:
         await self.link.act(ExchangeAction(CLOCK.now_ms() - 60_000, "void", AGENT, Rank.STOP))
 
     async def settle(self) -> TrackedAction:
+        """Do what is due until the end of the action may be told."""
+        tracked = self.tracked
         async with asyncio.timeout(60):
-            return await self.sending.settle(self.action, self.tracked)
+            while not life.may_be_told(tracked):
+                now_ms = CLOCK.now_ms()
+                step = life.step(tracked, now_ms, now_ms)
+                if step is None:
+                    at_ms = life.next_step_ms(tracked, now_ms, now_ms)
+                    assert at_ms is not None
+                    await asyncio.sleep((at_ms - now_ms) / 1_000)
+                elif step == "give_up":
+                    tracked = life.given_up(tracked)
+                else:
+                    begun = {"send": life.sent, "void": life.voided, "look": life.looked}[step]
+                    tracked = begun(tracked, now_ms)
+                    heard = await perform(self.link, MASTER.address, self.action, step)
+                    heard_ms = now_ms if step == "look" else CLOCK.now_ms()
+                    tracked = tracked if heard is None else life.seen(tracked, heard.what, heard_ms, heard_ms)
+        return tracked
 
 
 def open_ids(hyperliquid: LocalExchange) -> list[str]:

@@ -21,6 +21,26 @@ NONCE_TEXTS: Final[tuple[tuple[str, ActionOutcome], ...]] = (
     ("nonce too low", "nonce_too_low"),
 )
 SIGNER: Final = re.compile(r"User or API Wallet (0x[0-9a-fA-F]{40}) does not exist", re.ASCII)
+# What a refusal means, by what its text contains; any other one is `trade_failed`.
+CODES: Final[tuple[tuple[str, str], ...]] = (
+    ("Reduce only order would increase position", "not_found"),
+    ("never placed, already canceled, or filled", "not_found"),
+    ("could not immediately match", "insufficient_depth"),
+    ("No liquidity available", "insufficient_depth"),
+    ("minimum value", "below_min_notional"),
+    ("divisible by tick size", "invalid_input"),
+    ("invalid size", "invalid_input"),
+    ("invalid price", "invalid_input"),
+    ("away from the reference price", "invalid_input"),
+    ("Insufficient margin", "insufficient_funds"),
+    ("Insufficient balance", "insufficient_funds"),
+    ("Too many open orders", "limit_exceeded"),
+    ("open interest", "limit_exceeded"),
+    ("Only post-only orders allowed", "service_unavailable"),
+    ("Too many cumulative requests", "rate_limited"),
+    ("Trading is halted", "market_closed"),
+)
+FAILED: Final = "trade_failed"
 ORDERS_WAIT: Final = ("waitingForFill", "waitingForTrigger")
 
 
@@ -108,7 +128,12 @@ def action_answer(action: ExchangeAction, body: Any) -> ActionAnswer:
             " network of the key, and update bracketbot"
         )
     outcome: ActionOutcome = next((outcome for part, outcome in NONCE_TEXTS if part in text), "refused")
-    return ActionAnswer(action.action_nonce, outcome, text=text)
+    return ActionAnswer(action.action_nonce, outcome, text=text, code=code_of(text))
+
+
+def code_of(text: str) -> str:
+    """What the words of a refusal mean, as an error code of the interface."""
+    return next((code for part, code in CODES if part in text), FAILED)
 
 
 def _orders(action: ExchangeAction, response: JsonRow) -> tuple[OrderAnswer, ...]:
@@ -132,7 +157,8 @@ def _status(status: Any) -> OrderAnswer:
         return OrderAnswer("waiting")
     row = JsonRow(status, "exchange.response.data.statuses")
     if row.has("error"):
-        return OrderAnswer("refused", text=row.text("error"))
+        text = row.text("error")
+        return OrderAnswer("refused", text=text, code=code_of(text))
     if row.has("resting"):
         return OrderAnswer("resting", str(row.row("resting").whole("oid")))
     filled = row.row("filled")

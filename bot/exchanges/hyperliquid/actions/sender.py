@@ -11,7 +11,7 @@ from bot.clock import SECOND_MS, Clock
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
 from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.actions.budget import ActionBudget
-from bot.exchanges.hyperliquid.actions.form import WrongSigner, action_answer, wire_action
+from bot.exchanges.hyperliquid.actions.form import FAILED, WrongSigner, action_answer, wire_action
 from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.requests import Requests
@@ -21,6 +21,8 @@ from bot.exchanges.protocol import ActionMalformed, BudgetUsedUp, NoExchangeAnsw
 DEX_ASSETS: Final = 100_000
 DEX_STEP: Final = 10_000
 EXPIRED: Final = "already expired"
+# code of what the link keeps back for a reason that passes
+LATER: Final = "service_unavailable"
 # An entry is worth less with every second, so it is refused rather than kept for later. Stops and exits wait.
 ENTRY_WAIT_MS: Final = 2 * SECOND_MS
 
@@ -58,11 +60,11 @@ class ActionSender:
             # A read that the action needs has failed; the action itself was not sent.
             refusal = str(error)
         if refusal is not None:
-            return ActionAnswer(action.action_nonce, "not_sent", text=refusal)
+            return _not_sent(action, refusal)
         try:
             wire = wire_action(action, self._assets)
         except ValueError as error:
-            return ActionAnswer(action.action_nonce, "not_sent", text=str(error))
+            return _not_sent(action, str(error), FAILED)
         wait_max_ms = ENTRY_WAIT_MS if action.rank >= Rank.ENTRY else None
         weight = 1 + len(action.orders or action.cancels) // 40
         if not await self._requests.turn(action.rank, weight, wait_max_ms):
@@ -70,16 +72,16 @@ class ActionSender:
                 f"the action would wait longer than {ENTRY_WAIT_MS // SECOND_MS} s for the exchange's limit of"
                 " requests, so it was not sent; try again"
             )
-            return ActionAnswer(action.action_nonce, "not_sent", text=text)
+            return _not_sent(action, text)
         if action.expires_ms is not None and self._clock.now_ms() >= action.expires_ms:
             text = "the action has expired before it could be sent"
-            return ActionAnswer(action.action_nonce, "not_sent", text=text)
+            return _not_sent(action, text)
         body = self.signer.body(wire, action.action_nonce, action.expires_ms)
         self._budget.count(action)
         try:
             answer = action_answer(action, await self._post.exchange(body))
         except ActionMalformed as error:
-            return ActionAnswer(action.action_nonce, "malformed", text=str(error))
+            return ActionAnswer(action.action_nonce, "malformed", text=str(error), code=FAILED)
         except BudgetUsedUp:
             self._requests.refused()
             raise
@@ -120,6 +122,11 @@ class ActionSender:
             self._master = form.address_report(role).master or self.signer.address
         told = await self._requests.info({"type": "userRateLimit", "user": self._master}, Rank.ENTRY)
         self._budget.correct(form.request_budget(told), self._clock.now_ms())
+
+
+def _not_sent(action: ExchangeAction, text: str, code: str = LATER) -> ActionAnswer:
+    """The link keeps this copy back."""
+    return ActionAnswer(action.action_nonce, "not_sent", text=text, code=code)
 
 
 def sender_of(path: str, post: ExchangePost, requests: Requests, clock: Clock, *, is_mainnet: bool) -> ActionSender:

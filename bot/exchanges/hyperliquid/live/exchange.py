@@ -223,7 +223,8 @@ class Hyperliquid:
     async def act(self, action: ExchangeAction) -> ActionAnswer:
         """Send an action once."""
         if self._sender is None:
-            return ActionAnswer(action.action_nonce, "not_sent", text="the link has no agent's key; it only reads")
+            text = "the link has no agent's key; it only reads"
+            return ActionAnswer(action.action_nonce, "not_sent", text=text, code="service_unavailable")
         return await self._sender.act(action)
 
     def health(self) -> LinkHealth:
