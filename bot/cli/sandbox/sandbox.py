@@ -144,7 +144,6 @@ def sandbox(
     data: tuple[CandlesFile, ...],
     markets: str,
     followed: tuple[str, str, str] | None,
-    agent_key_file: Path | None,
     no_rate_limits: bool,
     invite_codes: Path | None,
     as_json: bool,
@@ -170,7 +169,7 @@ def sandbox(
         markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),
         rate_limits=not no_rate_limits,
         invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
-        followed=_followed(followed, agent_key_file),
+        followed=_followed(followed, given.pop("agent_key_file")),
         **given,
     )
 
