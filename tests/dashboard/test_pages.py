@@ -90,7 +90,7 @@ def rows(page: str) -> list[str]:
 
 async def test_the_page_of_a_strategy_has_its_decisions_refusals_and_params(browser: Browser) -> None:
     page = (await browser.get("/strategies/trend")).text
-    assert page.count("Open long BTC") >= 2
+    assert page.count("Open long BTC") + page.count("Open short BTC") >= 2
     assert "budget" in page.partition("Newest refusals")[2]
     assert "200.0" in page.partition("Params")[2]
     assert (await browser.get("/strategies/none")).status_code == 404
