@@ -118,11 +118,89 @@ def superiority(returns: Sequence[Sequence[float]], seed: int = 1) -> Superiorit
     return Superiority(float(test.pvalues["consistent"]), float(test.pvalues["upper"]))
 
 
-def _superiority_lines(returns: Sequence[Sequence[float]]) -> list[str]:
+class Doubt(NamedTuple):
+    """A test of whether the best of many trials is more than luck.
+
+    `value` None: it could not be computed. `bound`: what the value must reach (`is_least`) or not exceed. `sentence`:
+    all of it in words.
+    """
+
+    name: str
+    value: float | None
+    bound: float
+    is_least: bool
+    note: str
+    sentence: str
+
+    @property
+    def is_passed(self) -> bool:
+        """True if the value keeps its bound. What is not known is not passed."""
+        return self.value is not None and (self.value >= self.bound if self.is_least else self.value <= self.bound)
+
+
+def doubts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[Doubt]:
+    """One test for each figure that the trials allow; empty if the best trial has too few days.
+
+    `best` are the returns of the best trial, `returns` those of all complete trials.
+    """
+    moments = moments_of(best)
+    if moments is None:
+        return []
+    sharpes = [row_moments.sharpe for row in returns if (row_moments := moments_of(row)) is not None]
+    tests = [_probabilistic(moments)]
+    if len(sharpes) > 1:
+        tests.append(_deflated(moments, sharpes))
+    chance = overfitting_probability(returns)
+    if chance is not None:
+        tests.append(_overfitting(chance))
+    return tests + (_superior(returns) if len(returns) > 1 else [])
+
+
+def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[str]:
+    """One plain sentence for each of `doubts`."""
+    tests = doubts(returns, best)
+    if not tests:
+        return [f"Too few days for a verdict: the best trial has {len(best)} daily returns, and {DAYS_MIN} are needed."]
+    return [test.sentence for test in tests]
+
+
+def _probabilistic(moments: Moments) -> Doubt:
+    note = "Probability that its true Sharpe ratio is above 0, as if it were the only trial. It allows for no choice."
+    sentence = sharpe_text(moments, "the best trial's true")
+    return Doubt(
+        "Probabilistic Sharpe ratio", probabilistic_sharpe(moments), SURE, is_least=True, note=note, sentence=sentence
+    )
+
+
+def _deflated(moments: Moments, sharpes: Sequence[float]) -> Doubt:
+    value = deflated_sharpe(moments, len(sharpes), stdev(sharpes) ** 2)
+    edge = "an edge is likely" if value >= SURE else f"no edge is shown (less than {SURE})"
+    sentence = (
+        f"Deflated Sharpe ratio {value:.2f}: {edge}. It is the probability that the best trial's Sharpe ratio is"
+        f" above what the best of {len(sharpes)} trials shows by luck (Bailey, Lopez de Prado 2014). Every trial"
+        " counts, so alike trials make it lower."
+    )
+    note = f"Probability that the best is above what the best of {len(sharpes):,} shows by luck."
+    return Doubt("Deflated Sharpe ratio", value, SURE, is_least=True, note=note, sentence=sentence)
+
+
+def _overfitting(chance: float) -> Doubt:
+    sentence = (
+        f"Probability of backtest overfitting {chance:.2f}: how often the trial that is best on half of the days is"
+        " below the median on the others (CSCV; Bailey, Borwein, Lopez de Prado, Zhu 2017). On noise it is 0.5,"
+        " give or take 0.2, so it is never a verdict alone."
+    )
+    note = "How often the best on half of the days is below the median on the others. Noise gives 0.5. Never alone."
+    return Doubt("Probability of overfitting", chance, 0.5, is_least=False, note=note, sentence=sentence)
+
+
+def _superior(returns: Sequence[Sequence[float]]) -> list[Doubt]:
+    name, note = "Superior predictive ability, p", "Chance of so good a best trial if no trial has an edge."
     try:
         test = superiority(returns)
     except ImportError:
-        return [f"Test of superior predictive ability: it needs the package arch: {install('research')}"]
+        lacks = f"Test of superior predictive ability: it needs the package arch: {install('research')}"
+        return [Doubt(name, None, 1 - SURE, is_least=False, note=note, sentence=lacks)]
     if test is None:
         return []
     edge = "an edge is likely" if test.consistent <= 1 - SURE else f"no edge is shown (more than {1 - SURE:.2f})"
@@ -131,32 +209,4 @@ def _superiority_lines(returns: Sequence[Sequence[float]]) -> list[str]:
         " does so well against not trading if no trial has an edge (Hansen 2005, by arch). White's reality check"
         f" (2000), which also counts bad trials, gives {test.reality_check:.3f}."
     )
-    return [text]
-
-
-def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[str]:
-    """One plain sentence for each figure that the trials allow.
-
-    `best` are the returns of the best trial, `returns` those of all complete trials.
-    """
-    moments = moments_of(best)
-    if moments is None:
-        return [f"Too few days for a verdict: the best trial has {len(best)} daily returns, and {DAYS_MIN} are needed."]
-    sharpes = [row_moments.sharpe for row in returns if (row_moments := moments_of(row)) is not None]
-    lines = [sharpe_text(moments, "the best trial's true")]
-    if len(sharpes) > 1:
-        value = deflated_sharpe(moments, len(sharpes), stdev(sharpes) ** 2)
-        edge = "an edge is likely" if value >= SURE else f"no edge is shown (less than {SURE})"
-        lines.append(
-            f"Deflated Sharpe ratio {value:.2f}: {edge}. It is the probability that the best trial's Sharpe ratio is"
-            f" above what the best of {len(sharpes)} trials shows by luck (Bailey, Lopez de Prado 2014). Every trial"
-            " counts, so alike trials make it lower."
-        )
-    chance = overfitting_probability(returns)
-    if chance is not None:
-        lines.append(
-            f"Probability of backtest overfitting {chance:.2f}: how often the trial that is best on half of the days is"
-            " below the median on the others (CSCV; Bailey, Borwein, Lopez de Prado, Zhu 2017). On noise it is 0.5,"
-            " give or take 0.2, so it is never a verdict alone."
-        )
-    return lines + (_superiority_lines(returns) if len(returns) > 1 else [])
+    return [Doubt(name, test.consistent, 1 - SURE, is_least=False, note=note, sentence=text)]

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any, Final
 
 from bot.plain_text import csv_cell
-from bot.research.overfitting import verdicts
+from bot.research.overfitting import Doubt, doubts, verdicts
 from bot.research.space import Bound, Objective, Scalar, Space
 from bot.research.study import Study, Trial
 
@@ -121,11 +121,25 @@ def heat_of(
 
 def verdicts_of(rows: Sequence[Ranked]) -> list[str]:
     """How sure one can be of the best trial, as sentences. Empty without a trial that keeps the constraints."""
-    if not rows or not rows[0].is_feasible:
-        return []
-    # A trial that lost everything has fewer.
-    days = max(len(row.trial.returns) for row in rows)
-    return verdicts([row.trial.returns for row in rows if len(row.trial.returns) == days], rows[0].trial.returns)
+    return verdicts(whole_returns(rows), rows[0].trial.returns) if rows and rows[0].is_feasible else []
+
+
+def doubts_of(rows: Sequence[Ranked]) -> list[Doubt]:
+    """The same as tests with their bounds."""
+    return doubts(whole_returns(rows), rows[0].trial.returns) if rows and rows[0].is_feasible else []
+
+
+def whole_returns(rows: Sequence[Ranked]) -> list[Sequence[float]]:
+    """The returns of the trials that ran to the end. A trial that lost everything has fewer."""
+    days = max((len(row.trial.returns) for row in rows), default=0)
+    return [row.trial.returns for row in rows if len(row.trial.returns) == days]
+
+
+def plateau_of(rows: Sequence[Ranked], space: Space) -> Ranked | None:
+    """The trial that keeps the constraints and whose neighbours do best; None without neighbours."""
+    sign = 1 if space.objectives[0].is_highest else -1
+    known = [row for row in rows if row.is_feasible and row.neighbours is not None]
+    return max(known, key=lambda row: (sign * (row.neighbours or 0.0), -row.trial.cell), default=None)
 
 
 def table_of(trials: Sequence[Trial], space: Space) -> str:

@@ -52,6 +52,8 @@ class Trial:
     returns: Sequence[float]
     message: str
     early: float | None
+    # SHA-256 of the events, the same as of the run of its backtest
+    digest: str = ""
 
 
 def optuna_module() -> Any:
@@ -99,6 +101,7 @@ class Study:
                 outcome["returns"],
                 outcome["message"],
                 outcome["early"],
+                outcome["digest"],
             )
             for trial in self._study.get_trials(deepcopy=False)
             if (outcome := trial.user_attrs.get(OUTCOME)) is not None

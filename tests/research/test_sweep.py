@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,52 @@ def test_the_map_stands_under_its_heads_on_the_page_and_on_a_narrow_terminal(
             assert [on_page(f"{float(one['Return [%]']):+.2f}") for one in of_cell] == [cell]
     assert "…" not in said
     assert max(len(line) for line in said.partition("Importance")[0].splitlines()) <= 80
+
+
+@pytest.mark.parametrize("holdout", [(), ("--holdout=2h",)], ids=["all", "holdout"])
+def test_the_page_names_the_backtest_of_the_best_trial_and_links_to_its_report(
+    holdout: tuple[str, ...], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep("--balance", "5000", "--json", *holdout)
+    best = json.loads(capsys.readouterr().out)["best"][0]
+    assert call(["sweep", "show", "mine", "--out", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    command = unescape(page.partition('<pre tabindex="0">')[2].partition("</pre>")[0])
+    assert "Open its backtest" not in page, "it has not run yet"
+    assert call([*shlex.split(command)[1:], "--out", "runs"]) == 0
+    (run,) = Path("runs").iterdir()
+    figures = json.loads((run / "summary.json").read_text())["figures"]
+    assert best["objectives"] == [figures["Return [%]"], figures["Max. Drawdown [%]"]]
+    assert call(["report", str(run)]) == 0
+    assert call(["sweep", "show", "mine", "--out", "page.html"]) == 0
+    link = Path("page.html").read_text().partition('<a href="')[2].partition('"')[0]
+    assert Path(link) == run / "report.html"
+
+
+def test_the_page_marks_the_best_cell_and_the_best_plateau_and_draws_the_best_among_all(place: Path) -> None:
+    # twelve days
+    write(minutes(17_280), place / "BTC_1m.csv")
+    sweep("--workers", "2")
+    assert call(["sweep", "show", "mine", "--out", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    trials = list(csv.DictReader(table().decode().splitlines()))
+    value = {(int(one["one.fast_bars"]), int(one["one.slow_bars"])): float(one["Return [%]"]) for one in trials}
+    feasible = {(int(one["one.fast_bars"]), int(one["one.slow_bars"])) for one in trials if one["feasible"] == "yes"}
+
+    def around(fast: int, slow: int) -> float:
+        near = [value[spot] for spot in ((fast - 4, slow), (fast + 4, slow), (fast, 50 - slow)) if spot in value]
+        return sum(near) / len(near)
+
+    best, plateau = max(feasible, key=value.__getitem__), max(feasible, key=lambda spot: around(*spot))
+    for spot, kind in ((best, "best"), (plateau, "plateau")):
+        if (spot, kind) == (best, "plateau"):
+            continue
+        (cell,) = re.findall(rf'<td class="[^"]*\b{kind}\b[^"]*">([^<]*)</td>', page)
+        assert cell == on_page(f"{value[spot]:+.2f}")
+    end = next(one["Equity Final [$]"] for one in trials if float(one["Return [%]"]) == value[best])
+    assert f"Equity of the best trial from 10,000.00 to {float(end):,.2f}" in page
+    assert page.count('class="gauge"') >= 2
+    assert 'id="t-dark"' in page
 
 
 class Killing:

@@ -56,6 +56,7 @@ def _page(runs: Sequence[StoredRun], names: tuple[str, ...], head: str, parts: S
     return _PAGE.format(
         title=escaped(" and ".join(names)),
         style=styles(),
+        switch=SWITCH,
         library=charts_script(),
         script=_own("page.js"),
         data=data,
@@ -140,6 +141,12 @@ def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> list[st
     ]
 
 
+# Light and dark, also without a script.
+SWITCH: Final = """<fieldset class="switch"><legend class="hidden">Colours</legend><input type="radio" name="theme" \
+id="t-auto" value="auto" checked><label for="t-auto">Auto</label><input type="radio" name="theme" id="t-light" \
+value="light"><label for="t-light">Light</label><input type="radio" name="theme" id="t-dark" value="dark"><label \
+for="t-dark">Dark</label></fieldset>"""
+
 # The content policy allows inline scripts and styles only: no connection, no frame, no form. Light and dark are chosen
 # by radio buttons, so that the choice works without a script.
 _PAGE: Final = """<!doctype html>
@@ -150,10 +157,7 @@ name="color-scheme" content="light dark">
 <title>{title}</title>
 <style>{style}</style>
 </head><body><div class="page">
-<header class="masthead"><div>{head}</div><fieldset class="switch"><legend class="hidden">Colours</legend><input \
-type="radio" name="theme" id="t-auto" value="auto" checked><label for="t-auto">Auto</label><input type="radio" \
-name="theme" id="t-light" value="light"><label for="t-light">Light</label><input type="radio" name="theme" id="t-dark" \
-value="dark"><label for="t-dark">Dark</label></fieldset></header>
+<header class="masthead"><div>{head}</div>{switch}</header>
 <main class="grid">
 {body}
 </main>

@@ -242,6 +242,39 @@ def range_bar(low: float, high: float, *, within: tuple[float, float], mark: flo
     )
 
 
+def bound_bar(value: float, bound: float, *, is_passed: bool) -> str:
+    """A probability on a rail from 0 to 1, with a mark at its bound."""
+    part, at = (100 * min(1.0, max(0.0, share)) for share in (value, bound))
+    return (
+        '<svg class="gauge-bar" aria-hidden="true"><rect class="rail" width="100%" y="4" height="6" rx="3"/>'
+        f'<rect class="{"fu" if is_passed else "fd"}" width="{part:.1f}%" y="4" height="6" rx="3"/>'
+        f'<line class="need" x1="{at:.1f}%" x2="{at:.1f}%" y1="0" y2="14"/></svg>'
+    )
+
+
+def band_chart(
+    low: Sequence[float],
+    high: Sequence[float],
+    lines: Sequence[ChartLine],
+    *,
+    label: str,
+    base: float,
+    times: tuple[int, int] | None = None,
+) -> str:
+    """Lines over a band between `low` and `high`, on a logarithmic scale if every value is positive."""
+    values = [*low, *high, base, *(value for line in lines for value in line.values if value is not None)]
+    scale = scale_of(values, is_log=True)
+    back = _path(high[::-1], scale).split("L")
+    steps = max(1, len(high) - 1)
+    back = [f"{ACROSS - ACROSS * n / steps:.0f} {step.split()[-1]}" for n, step in enumerate(back)]
+    band = f'<path class="ar ex" d="{_path(low, scale)}L{"L".join(back)}Z"/>'
+    paths = "".join(f'<path class="ln {line.kind}" d="{_path(line.values, scale)}"/>' for line in lines)
+    tags = [(scale.down(last), line.tag, line.kind) for line in lines if line.tag and (last := _last(line)) is not None]
+    parts = [_across(base, scale, "z dash"), _stretched(band + paths)]
+    ticks = () if times is None else time_ticks(*times)
+    return _chart(parts, scale, label, 260, form=axis_number, tags=tags, below=ticks)
+
+
 class CandleEntry(NamedTuple):
     """A trade on candles: places from 0 to 1 across, and prices. `exit_at` is None while the trade is open."""
 

@@ -40,16 +40,26 @@ def table(columns: Sequence[Column], rows: Rows, *, label: str = "", kind: str =
     return _framed(heads, body, label=label, kind=kind, name=name)
 
 
-def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
+def heat_map(
+    corner: str,
+    names: Sequence[str],
+    rows: Iterable[tuple[str, Sequence[float | None]]],
+    label: str,
+    marks: Mapping[tuple[int, int], str] | None = None,
+) -> str:
     """A table of signed numbers whose cells are shaded by sign and size. The largest size of all has the full colour.
 
-    `corner` stands over the names of the rows, `names` over their values.
+    `corner` stands over the names of the rows, `names` over their values. `marks`: (row, column) -> a class of
+    its cell.
     """
     lines = list(rows)
     largest = max((abs(value) for _, values in lines for value in values if value is not None), default=0.0)
     body = [
-        [f'<th scope="row">{escaped(name)}</th>', *(_heat(value, largest) for value in values)]
-        for name, values in lines
+        [
+            f'<th scope="row">{escaped(name)}</th>',
+            *(_heat(value, largest, (marks or {}).get((y, x), "")) for x, value in enumerate(values)),
+        ]
+        for y, (name, values) in enumerate(lines)
     ]
     frame = _framed([(name, "") for name in (corner, *names)], body, label=label)
     return f'<div class="heat">{frame}</div>' if frame else ""
@@ -112,8 +122,11 @@ def _classed(kinds: str) -> str:
     return f' class="{kinds}"' if kinds else ""
 
 
-def _heat(value: float | None, largest: float) -> str:
-    return "<td></td>" if value is None else f"<td{_classed(shade(value, largest))}>{on_page(signed_usd(value))}</td>"
+def _heat(value: float | None, largest: float, mark: str) -> str:
+    if value is None:
+        return "<td></td>"
+    kinds = " ".join(filter(None, (shade(value, largest), mark)))
+    return f"<td{_classed(kinds)}>{on_page(signed_usd(value))}</td>"
 
 
 def cell(column: Column, value: object) -> str:

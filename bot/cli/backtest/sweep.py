@@ -313,6 +313,8 @@ def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[
 @json_option("The ranking as one JSON object on standard output.")
 def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path | None, as_json: bool) -> int:
     """Show the trials of STUDY: the best and their neighbours, the Pareto front, what matters, a map of two params."""
+    from bot.cli.backtest.backtest import backtest
+    from bot.cli.backtest.sweep_backtest import best_backtest
     from bot.cli.common.files import PRIVATE, write_atomic
     from bot.errors import Exit
     from bot.research.ranking import space_of, table_of
@@ -324,7 +326,8 @@ def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path 
         write_atomic(csv_file, table_of(study.trials(), space_of(study)), mode=PRIVATE)
     held = _holdout_lines(study, storage)
     if out is not None:
-        write_atomic(out, render_sweep(study, held), mode=PRIVATE)
+        best = best_backtest(study, study.kept(WORDS), run, backtest, out)
+        write_atomic(out, render_sweep(study, held, best), mode=PRIVATE)
     print_study(study, top, held, as_json=as_json)
     for path in filter(None, (csv_file, out)):
         click.echo(f"written: {path}", err=as_json)
