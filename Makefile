@@ -126,7 +126,7 @@ PIN = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-has
 pins: $(UV_READY)
 	$(PIN) pyproject.toml --extra ui -o requirements.txt
 	$(PIN) pyproject.toml --extra ui --group dev --group docs -c requirements.txt -o requirements-dev.txt
-	$(PIN) --group pyproject.toml:markets -o requirements-markets.txt
+	$(PIN) --group pyproject.toml:markets --group pyproject.toml:calendars -o requirements-markets.txt
 
 clean:
 	rm -rf .venv .tools .make.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -17,7 +17,11 @@ from urllib.parse import unquote, urlsplit
 
 PACKAGE: Final = "bracketbot"
 # The make target of a clone that installs an extra with pinned versions, where it is not the one of the tests.
-TARGETS: Final[Mapping[str, str | None]] = {"markets": ".venv/markets.stamp", "yfinance": None}
+TARGETS: Final[Mapping[str, str | None]] = {
+    "markets": ".venv/markets.stamp",
+    "calendars": ".venv/markets.stamp",
+    "yfinance": None,
+}
 TESTS: Final = ".venv/dev.stamp"
 
 

@@ -273,8 +273,9 @@ def test_every_dependency_is_pinned(project: dict[str, Any], repository: Path) -
     assert names(project["project"]["dependencies"]) <= versions(repository / "requirements.txt").keys()
     groups = project["dependency-groups"]
     assert names([*groups["dev"], *groups["docs"]]) <= versions(repository / "requirements-dev.txt").keys()
-    assert names(project["dependency-groups"]["markets"]) <= versions(repository / "requirements-markets.txt").keys()
-    assert project["dependency-groups"]["markets"] == project["project"]["optional-dependencies"]["markets"]
+    for extra in ("markets", "calendars"):
+        assert names(groups[extra]) <= versions(repository / "requirements-markets.txt").keys()
+        assert groups[extra] == project["project"]["optional-dependencies"][extra]
 
 
 def test_the_version_is_one(project: dict[str, Any]) -> None:

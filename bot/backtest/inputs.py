@@ -5,7 +5,7 @@ For `bot backtest`, Python and sweeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
@@ -34,7 +34,9 @@ from bot.market_data.source import Instrument
 from bot.money import format_decimal
 from bot.runtime.journal import queries
 from bot.service.market_data.file_names import coin_of
-from bot.service.market_data.instruments import CATALOGUE
+from bot.service.market_data.instruments import CATALOGUE, Listing, added_listings
+from bot.service.market_data.session_calendars import StoredCalendar
+from bot.service.market_data.trading_hours import calendar
 from bot.wire.vocabulary import INTERVAL_MS
 
 # Kinds of findings after which a candle's time need not be its source's: rows that moved, and rows in a doubtful time
@@ -135,7 +137,9 @@ class Inputs:
             else replace(settlement, at_ms=ends[name])
             for name, settlement in given.settlements.items()
         }
-        return replace(given, outages=(*given.outages, *by_chance), settlements=settlements)
+        listings = {market: listing for market, listing in added_listings().items() if market in ends}
+        _check_sessions(self.candles, listings)
+        return replace(given, outages=(*given.outages, *by_chance), settlements=settlements, listings=listings)
 
     def make(
         self, options: SessionOptions | None = None, cut_ms: int | None = None, *, journal: Path | None = None
@@ -216,6 +220,20 @@ class Inputs:
                 log_lines=log_lines,
             )
         return result, lines.lost or log_lines.lost
+
+
+def _check_sessions(candles: Iterable[Candles], listings: Mapping[str, Listing]) -> None:
+    """ConfigError for candles of a time whose sessions a listing file does not have."""
+    for series in candles:
+        listing = listings.get(series.market)
+        sessions = None if listing is None or listing.spec.hours is None else calendar(listing.spec.hours)
+        if isinstance(sessions, StoredCalendar):
+            text = sessions.beyond(series.at_ms[0], series.at_ms[-1])
+            if text is not None:
+                raise ConfigError(
+                    f"{series.market}: {text}; cut the candles with --from and --to, or write the sessions again with"
+                    " `bot markets sessions FILE`"
+                )
 
 
 class _Lines:

@@ -27,6 +27,7 @@ from bot.backtest.report.summary import costs_of, figure_lines, line_of, nothing
 from bot.backtest.results import run_writer
 from bot.backtest.results.run_reader import StoredRun, StoredTrade, read_run
 from bot.checks.config_check import checked_text
+from bot.checks.listing_file import use_listings_here
 from bot.clock import SystemClock, ms_of
 from bot.config.source import text_of
 from bot.errors import BotError, ConfigError
@@ -236,6 +237,7 @@ def _inputs(
             f"strategy: {kind} is neither the path of a config nor a class that extends Strategy; `bot init` makes a"
             " project with both"
         )
+    use_listings_here()
     names = markets_of(data, markets)
     files = data_files(data, markets=names, folder=folder)
     budget_usd, max_leverage = limits

@@ -19,6 +19,7 @@ from bot.backtest.data.candles import load, market_name
 from bot.backtest.data.importers import ordered, read_foreign
 from bot.backtest.data.store import write_file
 from bot.backtest.data.table_layout import ColumnMap
+from bot.config.source import LISTINGS
 from bot.errors import BotError, ConfigError
 from bot.files import replacing
 from bot.strategy import Strategy
@@ -97,6 +98,8 @@ def config_of_class(
         "name": name,
         "account": {"base_url": "embedded"},
         "dead_man": "off",
+        # The config lies in a folder of its own.
+        **({"listings": str(Path(LISTINGS).absolute())} if Path(LISTINGS).is_file() else {}),
         "strategies_dir": str(strategies_dir.absolute()),
         "strategies": [entry],
     }

@@ -5,7 +5,7 @@ files.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from bot.config.references import Noted, Outside
 from bot.errors import BotError, ConfigError, Problem, Refusal, StrategyError
 from bot.extras import install
 from bot.runtime.strategy_host import loader
+from bot.service.market_data.instruments import CATALOGUE, Listing, use_listings
 from bot.words import meant_market
 
 if TYPE_CHECKING:
@@ -52,13 +53,22 @@ def checked_and_noted(path: Path) -> tuple[Settings, Noted]:
     return _checked(path, read(path, lookup=noted)).settings, noted
 
 
-def checked_text(text: str, path: Path) -> Settings:
-    """Check a config given as text, as if it were in the file `path`, without reading its secrets."""
+def checked_text(text: str, path: Path, listings: Mapping[str, Listing] | None = None) -> Settings:
+    """Check a config given as text, as if it were in the file `path`, without reading its secrets.
+
+    `listings`: the added markets of an earlier run; None: those of the config's listing file.
+    """
     noted = Noted(path.absolute().parent, os.environ)
-    return _checked(path, read_text(text, path, lookup=noted)).settings
+    return _checked(path, read_text(text, path, lookup=noted), listings).settings
 
 
-def _checked(path: Path, source: ConfigSource) -> ConfigSource:
+def _checked(path: Path, source: ConfigSource, listings: Mapping[str, Listing] | None = None) -> ConfigSource:
+    """The config, after all checks. From then on this process knows the added markets."""
+    if listings is None and source.settings.listings is not None:
+        from bot.checks.listing_file import listings_of
+
+        listings = listings_of(source.settings.listings)
+    use_listings(listings or {})
     problems: list[Problem] = []
     for index, strategy in enumerate(source.settings.strategies):
         at = ("strategies", index)
@@ -181,7 +191,6 @@ def _of_addresses(source: ConfigSource, unseen: Collection[str]) -> list[Problem
 
 def _of_markets(source: ConfigSource) -> list[Problem]:
     """Problems of markets. Checks only configs with the embedded service, whose markets are known without a request."""
-    from bot.service.market_data.instruments import CATALOGUE
     from bot.wire import INTERVAL_MS
 
     settings = source.settings
@@ -213,7 +222,6 @@ def _of_markets(source: ConfigSource) -> list[Problem]:
 
 def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem]]:
     """The interval in ms of each market's candle file, and the problems of the files."""
-    from bot.service.market_data.instruments import CATALOGUE
     from bot.service.market_data.price_feed import RecordedSource
     from bot.service.market_data.recorded import interval_of, read_candles
     from bot.service.state_machine.bootstrap import recorded_start
@@ -282,8 +290,6 @@ def _of_guardians(source: ConfigSource) -> list[Problem]:
 
 def _listed(settings: Settings) -> Collection[str]:
     """The embedded service's markets."""
-    from bot.service.market_data.instruments import CATALOGUE
-
     section = settings.embedded
     given = {*section.markets, *(data.market for data in section.data)}
     for prices in settings.account.price_sources().values():

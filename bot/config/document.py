@@ -75,6 +75,8 @@ class Document:
 
     file: str
     text: str
+    # where to get such a file, for an empty one
+    hint: str = "bot init makes a project with a config"
     data: Any = None
     # problems without their lines: `shown` adds the lines once all secrets are known
     problems: list[Problem] = field(default_factory=list)
@@ -135,9 +137,7 @@ class Document:
     def read(self, lookup: Lookup) -> None:
         """Fill `data`, or add the problem that prevents it."""
         if not self.text.strip():
-            self.problems.append(
-                self._problem_at(0, 0, "", "the file is empty; bot init makes a project with a config")
-            )
+            self.problems.append(self._problem_at(0, 0, "", f"the file is empty; {self.hint}"))
             return
         if other := _OTHER_VERSION.search(self.text):
             line = self.text.count("\n", 0, other.start())
@@ -169,9 +169,7 @@ class Document:
             self.problems.append(self._problem_at(0, 0, "", f"not YAML: {str(error).splitlines()[0]}"))
             return
         if root is None:
-            self.problems.append(
-                self._problem_at(0, 0, "", "the file has only comments; bot init makes a project with a config")
-            )
+            self.problems.append(self._problem_at(0, 0, "", f"the file has only comments; {self.hint}"))
             return
         self._hide(root, "", 0)
         if not isinstance(root, MappingNode):

@@ -735,6 +735,10 @@ class Settings(Section):
         default=Path("strategies"),
         description="Default: the folder `strategies` beside the config, else beside the config's folder.",
     )
+    listings: LocalPath | None = Field(
+        default=None,
+        description="Listing file that adds markets. Default: `markets.yaml` beside the config, if it is there.",
+    )
     log: LogSettings = LogSettings()
     notify: Notify | None = Field(default=None, description="None: no notices are sent.")
     metrics: Metrics | None = Field(default=None, description="None: no port is opened.")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,6 +19,11 @@ from bot.config.state_folder import FILE_BYTES_MAX, default_state_dir, name_of
 from bot.errors import ConfigError, Problem
 from bot.logs import redact
 from bot.words import did_you_mean
+
+# the listing file that is found beside a config
+LISTINGS: Final = "markets.yaml"
+
+SectionT = TypeVar("SectionT", bound=BaseModel)
 
 _SAID: Final[Mapping[str, str]] = {
     "missing": "is required",
@@ -63,7 +68,7 @@ def read_text(
     document = Document(str(path), text)
     document.read(References(folder, environ) if lookup is None else lookup)
     if document.data is None:
-        raise _error(document)
+        raise error_of(document)
     data = dict(document.data)
     if "name" not in data:
         data["name"] = name_of(path)
@@ -76,17 +81,34 @@ def read_text(
     if "strategies_dir" not in data:
         beside = folder / "strategies"
         data["strategies_dir"] = beside if _is_folder(beside) else folder.parent / "strategies"
-    settings = None
+    if "listings" not in data and (beside := folder / LISTINGS).is_file():
+        data["listings"] = beside
+    return ConfigSource(_validated(document, data, Settings, folder), document)
+
+
+def read_section(text: str, path: Path, model: type[SectionT], hint: str) -> tuple[SectionT, Document]:
+    """The text of another YAML file of this form as one section. `hint`: where to get such a file, for an empty one.
+    ConfigError holds every problem with its line.
+    """
+    document = Document(str(path), text, hint=hint)
+    document.read(References(path.absolute().parent, os.environ))
+    if document.data is None:
+        raise error_of(document)
+    return _validated(document, document.data, model, path.absolute().parent), document
+
+
+def _validated(document: Document, data: Any, model: type[SectionT], folder: Path) -> SectionT:
+    section = None
     try:
-        settings = Settings.model_validate(data, context={"folder": folder})
+        section = model.model_validate(data, context={"folder": folder})
     except ValidationError as error:
         document.problems.extend(
-            _said(document, detail) for detail in error.errors(include_url=False) if not _follows(detail)
+            _said(document, detail, model) for detail in error.errors(include_url=False) if not _follows(detail)
         )
-    if document.problems or settings is None:
+    if document.problems or section is None:
         # Outside of the except block: the traceback of the cause would show hidden values.
-        raise _error(document)
-    return ConfigSource(settings, document)
+        raise error_of(document)
+    return section
 
 
 def json_schema() -> dict[str, Any]:
@@ -130,7 +152,7 @@ def text_of(path: Path) -> str:
         raise ConfigError(str(problem), (problem,)) from None
 
 
-def _error(document: Document) -> ConfigError:
+def error_of(document: Document) -> ConfigError:
     """All problems, in the order of the file, each once."""
     ordered = sorted(document.problems, key=lambda problem: (problem.line, problem.column, problem.key))
     problems = tuple(document.shown(problem) for problem in dict.fromkeys(ordered))
@@ -148,7 +170,7 @@ def _follows(error: ErrorDetails) -> bool:
     )
 
 
-def _said(document: Document, error: ErrorDetails) -> Problem:
+def _said(document: Document, error: ErrorDetails, model: type[BaseModel]) -> Problem:
     """A problem of the schema in words for the config's author.
 
     It never shows the input; the masked line of the file does.
@@ -157,7 +179,7 @@ def _said(document: Document, error: ErrorDetails) -> Problem:
     if kind == "extra_forbidden":
         # The value may be a secret under a misspelt key.
         document.hide(loc)
-        return document.problem(loc, _unknown(loc), at_key=True)
+        return document.problem(loc, _unknown(loc, model), at_key=True)
     if loc[-1:] in (("base_url",), ("api_url",)) and set("@?#") & set(str(error["input"])):
         # The address may contain a password or a key.
         document.hide(loc)
@@ -181,16 +203,15 @@ def _said(document: Document, error: ErrorDetails) -> Problem:
     return document.problem(loc, message)
 
 
-def _unknown(loc: Loc) -> str:
-    known = sorted(_section(loc[:-1]).model_fields)
+def _unknown(loc: Loc, model: type[BaseModel]) -> str:
+    known = sorted(each.alias or name for name, each in _section(loc[:-1], model).model_fields.items())
     return f"unknown key{did_you_mean(str(loc[-1]), known) or '; known here: ' + ', '.join(known)}"
 
 
-def _section(loc: Loc) -> type[BaseModel]:
-    """The model that stands at a path of the schema."""
-    model: type[BaseModel] = Settings
+def _section(loc: Loc, model: type[BaseModel]) -> type[BaseModel]:
+    """The model that stands at a path of the schema. The keys of a mapping of sections are names of the author."""
     for step in loc:
-        if isinstance(step, str):
+        if isinstance(step, str) and step in model.model_fields:
             model = next(_models(model.model_fields[step].annotation))
     return model
 

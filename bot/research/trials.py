@@ -28,6 +28,7 @@ from bot.research.space import Params
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host import loader
 from bot.runtime.strategy_host.package_versions import code_sha256
+from bot.service.market_data.instruments import add_listings
 
 if TYPE_CHECKING:
     from bot.research.screen.screen import Screened
@@ -171,6 +172,8 @@ def code_here(bundle: Bundle) -> str:
 
 def evaluate(bundle: Bundle, task: Task) -> TrialOutcome:
     """Run one trial. A strategy that fails is an outcome, not an error."""
+    # A worker on another machine has read no listing file.
+    add_listings(bundle.options.listings)
     try:
         settings = bundle.with_params(task.params)
         options, early = bundle.options, None

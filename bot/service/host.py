@@ -15,7 +15,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,7 @@ from bot.service.http.gateway import Gateway
 from bot.service.http.routes_approval import add_approval
 from bot.service.http.routes_v1 import Router, add_reads, add_routes, add_webhooks
 from bot.service.http.server import Listener, free_port, make_server
+from bot.service.market_data.instruments import Listing
 from bot.service.mcp.cors import CrossOrigin
 from bot.service.mcp.route import McpRoute, add_mcp
 from bot.service.operations.operations import Operations
@@ -93,6 +94,8 @@ class HostOptions:
     seed: int | None = None
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
+    # markets besides the shipped ones, of a listing file
+    listings: Mapping[str, Listing] = field(default_factory=dict)
     start_ms: int | None = None
     # sources of live prices: see `live_prices.listings.live_sources`
     live: tuple[str, ...] = ()
@@ -332,7 +335,9 @@ def _prices_of(options: HostOptions) -> PriceOptions:
 
         live = live_sources(options.live, options.markets)
         coins = tuple(market.partition("=")[0] for market in options.markets)
-    return PriceOptions(options.seed, options.data, coins, options.start_ms, live, options.hold_prices)
+    return PriceOptions(
+        options.seed, options.data, coins, options.start_ms, live, options.hold_prices, listings=options.listings
+    )
 
 
 def _live_prices(machine: Machine) -> PriceSources:

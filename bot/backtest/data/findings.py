@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from bot.backtest.data.candles import MS_MAX, Candles
 from bot.clock import MINUTE_MS, iso
 from bot.errors import BotError
+from bot.service.market_data.session_calendars import hours_name
 from bot.words import many
 
 Severity = Literal["fault", "note"]
@@ -143,7 +144,7 @@ class AuditReport:
             "rows": self.rows,
             "firstTs": self.first_ms if self.rows else None,
             "lastTs": self.last_ms if self.rows else None,
-            "hours": self.hours,
+            "hours": hours_name(self.hours),
             "files": [str(file) for file in self.files],
             "sound": not self.faults,
             "findings": [item.data() for item in self.findings],

@@ -10,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from bot.backtest.data.candles import MS_MAX, Candles, distances
 from bot.backtest.data.findings import EXAMPLES_MAX, DataFinding, Severity, finding, instant, rows_of
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.words import many
+
+if TYPE_CHECKING:
+    from bot.service.market_data.session_calendars import SessionCalendar
 
 # consecutive missing bars up to here are a note; more are a fault
 GAP_BARS: Final = 5
@@ -144,11 +147,11 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
         return None
     if hours == CONTINUOUS:
         return _Hole(index, bars, _missing(bars), bars > GAP_BARS)
-    a, b = trading_date(before, step), trading_date(at, step)
-    days = _days_between(a, b)
+    a, b = trading_date(before, step, hours), trading_date(at, step, hours)
+    days = _days_between(a, b, hours)
     if days:
         shown = f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        count = sum(1 if step == DAY_MS else max(1, _regular(day, 0, MS_MAX) // step) for day in days)
+        count = sum(1 if step == DAY_MS else max(1, _regular(day, 0, MS_MAX, hours) // step) for day in days)
         return _Hole(
             index,
             count,
@@ -158,31 +161,29 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
     if step == DAY_MS:
         return None
     if a == b:
-        quiet = _regular(a, before + step, at)
+        quiet = _regular(a, before + step, at, hours)
         lost, limit = quiet, max(QUIET_MS, GAP_BARS * step)
     else:
-        tail, head = _regular(a, before + step, before + DAY_MS), _regular(b, at - DAY_MS, at)
+        tail, head = _regular(a, before + step, before + DAY_MS, hours), _regular(b, at - DAY_MS, at, hours)
         lost, limit = tail + head, max(QUIET_MS, GAP_BARS * step)
     bars = lost // step
     return _Hole(index, bars, f"{_missing(bars)} in regular hours", lost > limit) if bars > 0 else None
 
 
-def holidays(candles: Candles) -> Iterator[DataFinding]:
+def holidays(candles: Candles, hours: str) -> Iterator[DataFinding]:
     """Rows of days on which the exchange was closed.
 
     None if there are rows on Saturdays, because then the venue trades all days.
     """
-    from bot.service.market_data.trading_hours import is_trading_day
-
     holes: list[tuple[int, str]] = []
     hour, text = -1, ""
     for index, at in enumerate(candles.at_ms):
         # A date begins at a full hour in every time zone used here.
         if at // HOUR_MS != hour:
-            hour, day = at // HOUR_MS, trading_date(at, candles.step_ms)
-            if day.weekday() == SATURDAY_OF_WEEK:
+            hour, day = at // HOUR_MS, trading_date(at, candles.step_ms, hours)
+            if day.weekday() == SATURDAY_OF_WEEK and hours in HOURS:
                 return
-            text = "" if is_trading_day(day) else f"the exchange was closed on {day}"
+            text = "" if _is_trading_day(day, hours) else f"the exchange was closed on {day}"
         if text:
             holes.append((index, text))
     if holes:
@@ -256,31 +257,49 @@ def _missing(bars: int) -> str:
     return f"{many(bars, 'missing bar')} before it"
 
 
-def trading_date(at_ms: int, step: int) -> date:
-    """The trading day of a share's candle: for a daily candle its UTC date, for others the date in New York."""
+def trading_date(at_ms: int, step: int, hours: str = EQUITY) -> date:
+    """The trading day of a candle: of a daily one its UTC date, of others the exchange's date, in New York that of the
+    clock.
+    """
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return moment.date() if step == DAY_MS and at_ms % DAY_MS == 0 else moment.astimezone(_NEW_YORK).date()
+    if step == DAY_MS and at_ms % DAY_MS == 0:
+        return moment.date()
+    return moment.astimezone(_NEW_YORK).date() if hours in HOURS else _calendar(hours).date_at(at_ms)
 
 
-def _days_between(a: date, b: date) -> list[date]:
-    """The trading days after `a` and before `b`."""
+def _calendar(hours: str) -> SessionCalendar:
+    """The calendar of a listed market. Its sessions are its regular hours."""
+    from bot.service.market_data.trading_hours import calendar
+
+    return calendar(hours)
+
+
+def _is_trading_day(day: date, hours: str) -> bool:
     from bot.service.market_data.trading_hours import is_trading_day
 
+    return is_trading_day(day) if hours in HOURS else _calendar(hours).is_trading_day(day)
+
+
+def _days_between(a: date, b: date, hours: str) -> list[date]:
+    """The trading days after `a` and before `b`."""
     day, days = a + timedelta(days=1), []
     while day < b:
-        if is_trading_day(day):
+        if _is_trading_day(day, hours):
             days.append(day)
         day += timedelta(days=1)
     return days
 
 
-def _regular(day: date, start_ms: int, end_ms: int) -> int:
-    """How much of a span lies in regular hours: 09:30 to 16:00 in New York, to 13:00 on a half day.
-
-    A Sunday evening of currencies has none.
+def _regular(day: date, start_ms: int, end_ms: int, hours: str) -> int:
+    """How much of a span lies in regular hours: of a listed market in its sessions, else 09:30 to 16:00 in New York, to
+    13:00 on a half day. A Sunday evening of currencies has none.
     """
     from bot.service.market_data.trading_hours import is_half_day, is_trading_day
 
+    if hours not in HOURS:
+        sessions = _calendar(hours)
+        first, last = sessions.day_span(day)
+        return sessions.open_ms(max(start_ms, first), min(end_ms, last))
     if not is_trading_day(day):
         return 0
     ends = _EARLY_CLOSE if is_half_day(day) else _CLOSE
@@ -293,6 +312,14 @@ def is_listed(market: str) -> bool:
     from bot.service.market_data.instruments import CATALOGUE
 
     return market in CATALOGUE
+
+
+def listed_hours(market: str) -> tuple[str, ...]:
+    """The hours of a market of a listing file; none of a shipped one."""
+    from bot.service.market_data.instruments import added_listings
+
+    listing = added_listings().get(market)
+    return () if listing is None or listing.spec.hours is None else (listing.spec.hours,)
 
 
 def hours_of(candles: Candles) -> str:

@@ -33,6 +33,7 @@ from bot.backtest.data.gaps import (
     holidays,
     hours_of,
     is_listed,
+    listed_hours,
     session_hours,
     times,
     trading_date,
@@ -136,9 +137,9 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
     rows.
     """
     is_known = hours is not None or is_listed(candles.market)
-    hours = hours or hours_of(candles)
-    if hours not in HOURS:
+    if hours is not None and hours not in HOURS:
         raise ConfigError(f"hours {hours!r} are not known; there are {', '.join(HOURS)}")
+    hours = hours or hours_of(candles)
     files = tuple(dict.fromkeys(part.path for part in candles.parts))
     findings: list[DataFinding] = []
     if len(candles):
@@ -150,10 +151,10 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
                 findings += session_hours(candles, "fault" if is_known else "note")
             findings += times(candles, hours)
             if (
-                is_known and hours == EQUITY
+                is_known and hours in (EQUITY, *listed_hours(candles.market))
                 # Detected hours may be those of currencies, which trade on an exchange's holidays.
             ):
-                findings += holidays(candles)
+                findings += holidays(candles, hours)
             if not any(item.kind == "price" for item in findings):
                 findings += _odds(candles) if candles.market.startswith("event:") else _digits(candles)
             findings += [*(() if is_sound else _ohlc(candles)), *_volumes(candles)]

@@ -12,7 +12,7 @@ from bot.backtest.data.candles import COLUMNS, Candles
 from bot.clock import DAY_MS, iso
 from bot.errors import ConfigError
 from bot.service.market_data.instruments import CATALOGUE
-from bot.service.market_data.trading_hours import daily_start, has_saturdays
+from bot.service.market_data.trading_hours import daily_start, resting_hours
 from bot.wire.vocabulary import INTERVAL_MS
 
 # time from 20:00 of the evening before to 09:30 in New York
@@ -22,9 +22,7 @@ OPENS_AFTER_MS: Final = 13 * 3_600_000 + 1_800_000
 def sessions_of(candles: Candles) -> str | None:
     """The kind of trading hours of a market whose candles rest at weekends; None for one that goes on."""
     listing = CATALOGUE.get(candles.market)
-    if listing is None or listing.spec.hours is None or has_saturdays(candles.at_ms):
-        return None
-    return listing.spec.hours
+    return None if listing is None else resting_hours(listing.spec.hours, candles.at_ms)
 
 
 def _starts(base_ms: int, step_ms: int, sessions: str | None) -> Callable[[int], int]:
@@ -47,7 +45,7 @@ def resample(
 ) -> Candles:
     """Make longer candles from shorter ones, on the UTC grid. The input must be sorted and without duplicates.
 
-    Days of a market with trading hours are its trading days, from evening to evening in New York, so that the
+    Days of a market with trading hours are its trading days, in New York from evening to evening, so that the
     post-market of a Friday in winter, which is Saturday in UTC, belongs to Friday. A market whose candles go on over
     weekends has days of UTC, and so has any with `utc_days`. A gap inside a longer candle is ignored. The first and
     the last longer candle are left out if the data do not cover their start or end, unless `keep_partial`. Up to

@@ -27,8 +27,8 @@ from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ConfigError
 from bot.service.market_data.event_odds import EventOdds
 from bot.service.market_data.instruments import CATALOGUE, Listing
-from bot.service.market_data.trading_hours import is_half_day, is_trading_day
-from bot.venue.model.numbers import E8
+from bot.service.market_data.trading_hours import CALENDARS, calendar, is_half_day, is_trading_day
+from bot.venue.model.numbers import E8, decimals_of
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
 
@@ -152,6 +152,8 @@ def listing_of(market: str, asset_class: str | None) -> Listing:
             )
         template = CATALOGUE[TEMPLATES[asset_class]]
         return replace(template, spec=replace(template.spec, coin=market, name=market))
+    if not listing.is_priced:
+        raise ConfigError(f"{market} has no price to begin with; add `price:` to its listing")
     if asset_class is not None and listing.spec.asset_class != CLASSES[asset_class]:
         raise ConfigError(f"{market} is one of {listing.spec.asset_class}, not of --class {asset_class}")
     return listing
@@ -165,15 +167,18 @@ def _prices(wanted: SyntheticOptions, listing: Listing, report: Callable[[int], 
     walk = _Walk(wanted, listing)
     # In winter extended hours end on the next UTC day.
     hours = "regular" if wanted.interval == "1d" else wanted.hours
+    # A market of a listing file has candles in its own sessions.
+    listed = listing.spec.hours
+    sessions = None if listed is None or listed in CALENDARS else calendar(listed)
     whole: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     for day, mood in enumerate(_moods(wanted)):
         at = wanted.start_ms + day * DAY_MS
         minutes: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
-        span = _hours(at, hours) if listing.spec.hours is not None else None
+        span = _hours(at, hours) if listing.spec.hours in CALENDARS else None
         ends_ms = at + DAY_MS if span is None else _ends(at, hours, span)
         for minute in walk.day(at, mood, span):
             # The walk takes all minutes, so that a half day does not change later days.
-            if minute[0] >= ends_ms:
+            if minute[0] >= ends_ms or (sessions is not None and not sessions.at(minute[0]).is_open):
                 continue
             for column, value in zip(minutes, minute, strict=True):
                 column.append(value)
@@ -202,7 +207,8 @@ class _Walk:
         self._vol = listing.daily_vol
         self._day_usd = listing.day_usd
         self._lot_decimals = listing.spec.sz_decimals
-        self._decimals_max = DECIMALS_MAX - listing.spec.sz_decimals
+        tick = listing.spec.tick
+        self._decimals_max = DECIMALS_MAX - listing.spec.sz_decimals if tick is None else decimals_of(tick)
         self._slow = self._fast = 0.0
         self._begun = False
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from bot.backtest.engine.caps import Cap, caps_as_json, caps_from_json, check_caps
 from bot.backtest.engine.recorded_answers import RECORDED_ONLY, AgentOptions
 from bot.errors import ConfigError
+from bot.service.market_data.instruments import CATALOGUE, Listing, listing_of_plain, plain_listing
 from bot.venue.model.numbers import E8, decimals_of
 from bot.venue.model.state import MarketSpec
 
@@ -183,6 +184,8 @@ class SessionOptions:
     outages: tuple[Outage, ...] = ()
     # markets without one are never settled
     settlements: Mapping[str, Settlement] = field(default_factory=dict)
+    # the traded markets of a listing file
+    listings: Mapping[str, Listing] = field(default_factory=dict)
     seed: int = 1
     # The caps of the session's key and account: caps.py.
     caps: Mapping[str, Cap] = field(default_factory=dict)
@@ -206,6 +209,10 @@ class SessionOptions:
             if outage.ms <= 0 or outage.at_ms < last:
                 raise ConfigError("outages must have a length and must not overlap")
             last = outage.end_ms
+
+    def listing_of(self, market: str) -> Listing:
+        """The listing of a market: as it was when these options were made."""
+        return self.listings[market] if market in self.listings else CATALOGUE[market]
 
     def spec_of(self, spec: MarketSpec, px: int) -> MarketSpec:
         """A market's listing in this session."""
@@ -233,6 +240,7 @@ class SessionOptions:
                 )
                 for name, settlement in plain.get("settlements", {}).items()
             },
+            listings={coin: listing_of_plain(coin, row) for coin, row in plain.get("listings", {}).items()},
             seed=plain["seed"],
             caps=caps_from_json(plain.get("caps", {})),
             approve=plain.get("approve", "all"),
@@ -259,6 +267,11 @@ class SessionOptions:
                 }
                 for name, settlement in sorted(self.settlements.items())
             },
+            **(
+                {"listings": {name: plain_listing(listing) for name, listing in sorted(self.listings.items())}}
+                if self.listings
+                else {}
+            ),
             "seed": self.seed,
             "caps": caps_as_json(self.caps),
             **({"approve": self.approve} if self.approve != "all" else {}),

@@ -22,7 +22,7 @@ from bot.backtest.engine.options import SessionOptions
 from bot.model.events import Event
 from bot.runtime.passes.ports import Calm
 from bot.service.market_data.candles import CandleStore
-from bot.service.market_data.instruments import CATALOGUE, listing_at
+from bot.service.market_data.instruments import listing_at
 from bot.service.market_data.price_feed import PriceFeed
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import OWNER_SCOPES, Principal
@@ -124,7 +124,7 @@ class SimulatedExchange(Machine):
         self._skipped: dict[str, int] = {}
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, reader in enumerate(readers):
-            listed = CATALOGUE[reader.coin]
+            listed = options.listing_of(reader.coin)
             before = reader.last_px(options.path)
             px = round(reader.open[reader.at] * E8) if before is None else before
             spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=reader.step_ms)

@@ -15,7 +15,6 @@ from bot.clock import iso
 from bot.errors import ConfigError
 from bot.runtime.passes.bar_feed import BarSeries
 from bot.runtime.strategy_host.host import StrategySpec
-from bot.service.market_data.instruments import CATALOGUE
 from bot.wire import INTERVAL_MS
 from bot.words import many
 
@@ -122,7 +121,7 @@ def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_m
     for market, settlement in options.settlements.items():
         if market not in data_end_ms:
             raise ConfigError(f"{market} cannot be settled: no strategy trades it")
-        if CATALOGUE[market].spec.margin_mode != "full":
+        if options.listing_of(market).spec.margin_mode != "full":
             raise ConfigError(f"{market} cannot be settled: it is not an event market")
         ends[market] = at_ms = settlement.after(data_end_ms[market])
         if at_ms <= start_ms:

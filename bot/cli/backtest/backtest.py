@@ -15,7 +15,7 @@ import click
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.summary import _bar, summary_lines
 from bot.cli.common.param_types import Duration, reserved
-from bot.cli.common.shared_options import json_option
+from bot.cli.common.shared_options import CONFIG_WITH_MARKETS, json_option
 
 if TYPE_CHECKING:
     from bot.backtest.inputs import Inputs
@@ -50,7 +50,7 @@ CUTS: Final = 5
 
 
 @click.command(epilog=EPILOG)
-@click.argument("config", type=click.Path(path_type=Path))
+@CONFIG_WITH_MARKETS
 @backtest_options
 @click.option(
     "--band",

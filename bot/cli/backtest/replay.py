@@ -169,7 +169,8 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     else:
         name = f"{manifest['config']['name']}.yaml"
         try:
-            settings = checked_text(manifest["config"]["text"], Path(name))
+            listings = SessionOptions.of_plain(manifest["options"]).listings or None
+            settings = checked_text(manifest["config"]["text"], Path(name), listings)
         except ConfigError as error:
             here = f"a run stores the text of its config without its folder, so relative paths start at {Path.cwd()}"
             raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None

@@ -18,7 +18,7 @@ from bot import terminal
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
-from bot.cli.common.shared_options import WORKERS, json_option
+from bot.cli.common.shared_options import CONFIG_WITH_MARKETS, WORKERS, json_option
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def sweep() -> None:
 
 
 @sweep.command("run", epilog=EPILOG)
-@click.argument("config", type=click.Path(path_type=Path))
+@CONFIG_WITH_MARKETS
 @click.option(
     "--space",
     type=click.Path(path_type=Path),

@@ -13,6 +13,18 @@ from bot.cli.common.param_types import Sided
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _know_listings(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    """Read the config's listing file before the options, which name markets."""
+    from bot.checks.listing_file import use_listings_beside
+
+    use_listings_beside(value)
+    return value
+
+
+# the config of a backtest
+CONFIG_WITH_MARKETS = click.argument("config", type=click.Path(path_type=Path), is_eager=True, callback=_know_listings)
+
+
 def json_option(help_text: str) -> Callable[[F], F]:
     """`--json`, as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=help_text)

@@ -161,6 +161,9 @@ _HOURS = click.option(
 @click.group(cls=Group, epilog=DATA)
 def data() -> None:
     """Candles for backtests: import, audit, generate, list and pull them."""
+    from bot.checks.listing_file import use_listings_here
+
+    use_listings_here()
 
 
 # ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.cli.common.param_types import Group
 from bot.cli.common.shared_options import json_option
 from bot.cli.common.text_table import screen_width, table_lines
+from bot.cli.data.listing_commands import COMMANDS
 from bot.words import meant_markets
 
 if TYPE_CHECKING:
@@ -22,9 +24,14 @@ Examples:
   bot markets bond
   bot markets ccxt:kraken btc
   bot markets ccxt:hyperliquid --json
+  bot markets import ccxt:binance SHIB
+  bot markets import saved_load_markets.json SHIB/USDT:USDT
+  bot markets sessions
+  bot markets check
+  bot markets show SHIB
 
 \b
-Needs the extra `markets` for ccxt.
+Needs the extra `markets` for ccxt, and `calendars` for sessions of exchanges.
 """
 
 SHOWN: Final = {
@@ -59,18 +66,38 @@ class MarketRow:
         return {"coin": self.coin, "name": self.name, **asdict(self.instrument)}
 
 
-@click.command(epilog=EPILOG)
+class _MarketsGroup(Group):
+    """`bot markets bond` is `bot markets list bond`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else ["list", *args])
+
+
+@click.group(cls=_MarketsGroup, epilog=EPILOG)
+def markets() -> None:
+    """List markets, those of an exchange or of the embedded service; check and extend a listing file."""
+
+
+for name, command in COMMANDS.items():
+    markets.add_command(command, name)
+
+
+@markets.command("list")
 @click.argument("source", required=False)
 @click.argument("search", required=False)
 @json_option("All figures as one JSON object.")
-def markets(source: str | None, search: str | None, *, as_json: bool) -> int:
+def list_(source: str | None, search: str | None, *, as_json: bool) -> int:
     """List the markets of SOURCE (ccxt:EXCHANGE) whose names contain SEARCH.
 
-    Without a source: those of the embedded service.
+    Without a source: those of the embedded service, and of markets.yaml in this folder.
     """
+    from bot.checks.listing_file import use_listings_here
     from bot.cli.data.output import print_json
     from bot.client.names import run_unheld
     from bot.market_data.source import NotOffered
+
+    use_listings_here()
 
     if source is not None and search is None and (":" not in source or source.lower().startswith("event:")):
         # One word is a search.
@@ -120,12 +147,11 @@ def _catalogue() -> list[MarketRow]:
     from bot.money import format_e8
     from bot.service.market_data.instruments import CATALOGUE
     from bot.venue.model.numbers import digits_of, tick_table
-    from bot.venue.model.state import MIN_NOTIONAL
 
     rows = []
     for coin, listing in CATALOGUE.items():
         spec = listing.spec
-        ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals)
+        ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals, tick=spec.tick)
         instrument = Instrument(
             "",
             coin,
@@ -135,8 +161,8 @@ def _catalogue() -> list[MarketRow]:
             taker=format_e8(spec.taker_rate),
             maker=format_e8(spec.maker_rate),
             tick=format_e8(ticks[digits_of(listing.px)]),
-            size_step=format_e8(10 ** (8 - spec.sz_decimals)),
-            min_notional=format_e8(MIN_NOTIONAL),
+            size_step=format_e8(spec.lot),
+            min_notional=format_e8(spec.min_notional),
             max_leverage=str(spec.max_leverage),
         )
         rows.append(MarketRow(coin, spec.name, instrument))

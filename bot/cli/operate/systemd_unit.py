@@ -253,6 +253,7 @@ def _needed(config: Path, settings: Settings) -> list[Path]:
         settings.strategies_dir,
     ]
     paths += [recording.file for recording in settings.embedded.data]
+    paths += [] if settings.listings is None else [settings.listings]
     if (python := _markets_python(settings)) is not None:
         paths += [python.parent.parent, python.resolve().parent.parent]
     paths += [] if code.is_relative_to(sys.prefix) else [code]
@@ -282,6 +283,7 @@ def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence
     """
     files = [config, Path(sys.executable), Path(__file__), *_strategy_files(settings)]
     files += [data_file.file for data_file in settings.embedded.data]
+    files += [] if settings.listings is None else [settings.listings]
     files += [path.resolve() for path in files]
     closed: dict[Path, None] = {}
     for file in filter(Path.is_file, files):

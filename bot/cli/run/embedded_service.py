@@ -338,6 +338,9 @@ class Embedded:
             "seed": self.seed,
             "markets": list(self.markets),
             "data": [[coin, str(path.resolve())] for coin, path in self.data],
+            **(
+                {"listings": digests} if (digests := [_digest(name) for name in self.markets if _is_file(name)]) else {}
+            ),
             "prices": list(self.prices),
             **({} if self.followed is None else {"followed": self.followed}),
             **({} if self.agent_key_file is None else {"agentKeyFile": str(self.agent_key_file)}),
@@ -459,7 +462,18 @@ def service_markets(settings: Settings) -> tuple[str, ...]:
     return (
         *(f"{coin}={symbol}" for coin, symbol in named.items()),
         *(coin for coin in settings.embedded.markets if coin not in named),
+        *(() if settings.listings is None else (str(settings.listings),)),
     )
+
+
+def _is_file(market: str) -> bool:
+    """True for a listing file among the markets."""
+    return market.lower().endswith((".yaml", ".yml")) and Path(market).is_file()
+
+
+def _digest(listing_file: str) -> str:
+    """A service with an older listing file is restarted."""
+    return hashlib.sha256(Path(listing_file).read_bytes()).hexdigest()
 
 
 def child_environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ from bot.cli.common.shared_options import HOST, json_option
 
 if TYPE_CHECKING:
     from bot.service.exchange_accounts.account_options import FollowedAccount
+    from bot.service.market_data.instruments import Listing
 
 EPILOG = """\b
 Examples:
@@ -19,6 +20,7 @@ Examples:
   bot sandbox --clock manual --control-socket /tmp/bot/control.sock
   bot sandbox --data BTC=candles.csv.gz --clock 600x
   bot sandbox --prices ccxt:hyperliquid --markets BTC,ETH
+  bot sandbox --markets markets.yaml --data SHIB=shib.csv.gz
   bot sandbox --prices ccxt:kraken:BTC=BTC/USD --prices ccxt:binance:ETH
   bot sandbox --db watched.db --prices hyperliquid:testnet --exchange-account hyperliquid:testnet:0x1a642f0e3c3af545e\
 7acbd38b07251b3990914f1
@@ -70,8 +72,11 @@ Then, from anywhere on this machine:
 @click.option(
     "--markets",
     default="",
-    metavar="BTC,ETH",
-    help="Markets to list (default: all). With --prices, BTC=BTC/USDC names the exchange's market.",
+    metavar="BTC,ETH,FILE.yaml",
+    help=(
+        "Markets to list (default: all), and a listing file that adds some. With --prices, BTC=BTC/USDC names the"
+        " exchange's market."
+    ),
 )
 @click.option(
     "--exchange-account",
@@ -161,12 +166,15 @@ def sandbox(
     if given["live"] and (clock != "real" or data or given["start_ms"] is not None):
         raise click.UsageError("--prices needs the real clock and no --data; remove --clock, --data and --start")
     logs.configure(file=given.pop("log_file"))
+    names = list(filter(None, map(str.strip, markets.split(","))))
+    listings = _listings([text for text in names if _is_listing_file(text)])
     # All other options have the names of the fields of HostOptions.
     options = HostOptions(
         db=MEMORY if db == MEMORY else Path(db),
         clock=clock,
         data=recordings(data, otherwise=None),
-        markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),
+        markets=tuple(_market(text) for text in names if not _is_listing_file(text)),
+        listings=listings,
         rate_limits=not no_rate_limits,
         invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
         followed=_followed(followed, given.pop("agent_key_file")),
@@ -195,6 +203,24 @@ def _followed(given: tuple[str, str, str] | None, agent_key_file: Path | None) -
     from bot.service.exchange_accounts.account_options import FollowedAccount
 
     return FollowedAccount(*given, agent_key_file)
+
+
+def _is_listing_file(text: str) -> bool:
+    return text.lower().endswith((".yaml", ".yml"))
+
+
+def _listings(files: list[str]) -> dict[str, Listing]:
+    """The markets of the listing file, which this process knows from now on."""
+    if not files:
+        return {}
+    if len(files) > 1:
+        raise click.UsageError(f"--markets takes one listing file, not {' and '.join(files)}; join them into one")
+    # Only a service with such a file loads this.
+    from bot.checks.listing_file import use_listing_file
+    from bot.service.market_data.instruments import added_listings
+
+    use_listing_file(Path(files[0]))
+    return added_listings()
 
 
 def _market(text: str) -> str:

@@ -26,7 +26,7 @@ from bot.research.screen.kernel import ADAPTIVE, OHLC, OLHC, SL_FIRST, ScreenOrd
 from bot.runtime.decisions.bar_queue import wanted_series
 from bot.runtime.passes.bar_feed import SPARE_BARS, BarSeries
 from bot.runtime.strategy_host.host import StrategySpec
-from bot.service.market_data.instruments import CATALOGUE, listing_at
+from bot.service.market_data.instruments import listing_at
 from bot.strategy import Strategy
 from bot.strategy.base import declared, follows_signals
 from bot.strategy.indicators import FAR_SMALLER, SOURCES, Columns, Indicator, LongerSeries, Sma
@@ -62,8 +62,8 @@ def _why_not(settings: Settings, specs: Sequence[StrategySpec], options: Session
     hooks = [name for name in _HOOKS if getattr(type(strategy), name) is not getattr(Strategy, name)]
     if hooks or strategy.timers:
         return f"strategy {strategy.name} has {', '.join(hooks) or 'timers'}"
-    listed = CATALOGUE.get(market)
-    if listed is None or listed.spec.margin_mode != "cross" or listed.spec.hours is not None:
+    listed = options.listing_of(market)
+    if listed.spec.margin_mode != "cross" or listed.spec.hours is not None:
         return f"{market} is no crypto market"
     given = {
         "guardians in the config": settings.guardians,
@@ -93,6 +93,8 @@ class ScreenSetup:
     start_ms: int
     end_ms: int
     balance: int
+    # the market's own bound
+    max_leverage: int
     # declared indicators that were computed, by function, numbers and first bar
     lines: dict[tuple[Any, ...], Any]
     # the first bar, and the bars from there on as Python's lists
@@ -157,7 +159,7 @@ def ground_of(
     at_ms = np.frombuffer(used.at_ms, dtype=np.int64)
     before = reader.last_px(options.path)
     px = int(columns[0][reader.at]) if before is None else before
-    listing = options.spec_of(listing_at(CATALOGUE[market], px).spec, px)
+    listing = options.spec_of(listing_at(options.listing_of(market), px).spec, px)
     bars = resample(used, interval, known_ms=timeline.end_ms)
     closes = np.frombuffer(bars.at_ms, dtype=np.int64) + bars.step_ms
     rows = np.searchsorted(at_ms, closes - reader.step_ms, side="right") - 1
@@ -175,6 +177,7 @@ def ground_of(
         timeline.start_ms,
         timeline.end_ms,
         int(options.balance_usd * E8),
+        listing.max_leverage,
         {},
     )
 
@@ -295,9 +298,9 @@ def orders_of(ground: ScreenSetup, spec: StrategySpec, signals: Signals, codes: 
     if len(bars):
         signals.open_at(spec.strategy.markets[0], "long", int(bars[0]))
     limits, leverage = spec.limits, signals.leverage or 1
-    market = CATALOGUE[spec.strategy.markets[0]].spec
-    if leverage > limits.max_leverage or leverage > market.max_leverage:
-        raise ConfigError(f"leverage {leverage} is above max_leverage {min(limits.max_leverage, market.max_leverage)}")
+    most = min(limits.max_leverage, ground.max_leverage)
+    if leverage > most:
+        raise ConfigError(f"leverage {leverage} is above max_leverage {most}")
     if limits.require_protection and signals.stop_pct is None and signals.stop_px is None:
         raise ConfigError("an entry needs a stop: give stop_pct or stop_px, or set safety.require_protection to false")
 

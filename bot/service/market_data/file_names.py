@@ -113,8 +113,8 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
                 f"{path}: the name may mean {what}; if its prices are dollars for {coin}, write {coin}={path}"
             )
         named.append(coin)
-    events = [event for event in known if event.startswith("event:") and _follow(words, event[6:].upper().split("-"))]
-    coins = list(dict.fromkeys([*named, *events]))
+    joined = [name for name in known if _follow(words, _words_of(name)) and (name[:6] == "event:" or "." in name)]
+    coins = list(dict.fromkeys([*named, *joined]))
     if not coins:
         raise NamesNoMarket(
             f"{path}: the file name does not name a market; write COIN={path} with one of {', '.join(known)}"
@@ -171,8 +171,13 @@ def _parted(word: str, known: tuple[str, ...]) -> tuple[str | None, str | None]:
     return None, None
 
 
+def _words_of(market: str) -> list[str]:
+    """The words of a market's name as a file's name has them: SIE.DE is SIE and DE."""
+    return re.split(r"[-_.]", market.removeprefix("event:").upper())
+
+
 def _follow(words: list[str], wanted: list[str]) -> bool:
-    """True if the words of an event market stand in a name, one after the other."""
+    """True if the words of a market stand in a name, one after the other."""
     return any(words[index : index + len(wanted)] == wanted for index in range(len(words)))
 
 

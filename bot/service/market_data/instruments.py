@@ -1,4 +1,4 @@
-"""The markets that an embedded service lists, with the parameters of each class. Data only.
+"""The markets that an embedded service lists, with the parameters of each class, and those that a listing file adds.
 
 Sizes, leverage and tiers are those of the venue that this sandbox models. Spread and depth follow from a market's
 turnover, fitted to recorded books (10k, 100k and 1M USD move BTC by about 0.05, 0.2 and 0.5 bps; a thin altcoin by a
@@ -7,8 +7,9 @@ hundred times as much).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple
 
 from bot.venue.model.numbers import E8
 from bot.venue.model.outcome import PX_MAX, PX_MIN
@@ -40,6 +41,10 @@ class Listing:
     # typical turnover of a day, whole USD
     day_usd: int
     lasts_hours: int | None = None
+    # False: a listing file gives no price, so nothing can be simulated
+    is_priced: bool = True
+    # other than USD: candles are converted when they are imported
+    currency: str = "USD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ STOCK_DEPTHS: Final = (
 )
 
 
-def _depth(depths: tuple[tuple[int, BookDepth], ...], day_usd: int) -> BookDepth:
+def depth_of(depths: tuple[tuple[int, BookDepth], ...], day_usd: int) -> BookDepth:
     return next(depth for least, depth in depths if day_usd >= least)
 
 
@@ -129,7 +134,7 @@ def _crypto(
     coin: str, name: str, text: str, sz: int, leverage: int, half_from: int, vol: float, day_millions: float
 ) -> Listing:
     px, day_usd = _px(text), round(day_millions * 1_000_000)
-    spec = _spec(coin, name, px, sz, leverage, _depth(CRYPTO_DEPTHS, day_usd))
+    spec = _spec(coin, name, px, sz, leverage, depth_of(CRYPTO_DEPTHS, day_usd))
     tiers = _tiers(leverage, half_from)
     if coin == "ETH":
         tiers = ((0, 25), (100 * _MILLION, 15))
@@ -187,7 +192,7 @@ def _share(
     hours, asset_class, fees = terms
     px, day_usd = _px(text), round(day_millions * 1_000_000)
     spec = replace(
-        _spec(coin, name, px, sz, leverage, _depth(STOCK_DEPTHS, day_usd)),
+        _spec(coin, name, px, sz, leverage, depth_of(STOCK_DEPTHS, day_usd)),
         asset_class=asset_class,
         book="stocks",
         margin_mode="isolated",
@@ -273,15 +278,64 @@ CATALOGUE: Final[dict[str, Listing]] = {
 }
 
 
-def select(coins: tuple[str, ...] | None) -> list[Listing]:
+SHIPPED: Final = frozenset(CATALOGUE)
+
+
+def use_listings(listings: Mapping[str, Listing]) -> None:
+    """Let the catalogue of this process hold these markets besides the shipped ones, and no others."""
+    for coin in set(CATALOGUE) - SHIPPED - set(listings):
+        del CATALOGUE[coin]
+    add_listings(listings)
+
+
+def add_listings(listings: Mapping[str, Listing]) -> None:
+    """Let the catalogue of this process hold these markets too."""
+    assert not SHIPPED & set(listings)
+    CATALOGUE.update(listings)
+
+
+def added_listings() -> dict[str, Listing]:
+    """The markets of the catalogue that are not shipped."""
+    return {coin: listing for coin, listing in CATALOGUE.items() if coin not in SHIPPED}
+
+
+def plain_listing(listing: Listing) -> dict[str, Any]:
+    """A listing as JSON values, without defaults."""
+    spec = {each.name: getattr(listing.spec, each.name) for each in fields(MarketSpec) if each.name != "coin"}
+    usual = MarketSpec("")
+    return {
+        "spec": {name: value for name, value in spec.items() if value != getattr(usual, name)},
+        "px": listing.px,
+        "daily_vol": listing.daily_vol,
+        "day_usd": listing.day_usd,
+        "is_priced": listing.is_priced,
+        "currency": listing.currency,
+    }
+
+
+def listing_of_plain(coin: str, plain: Mapping[str, Any]) -> Listing:
+    """The reverse of `plain_listing`."""
+    spec = MarketSpec(coin, **plain["spec"])
+    spec = replace(spec, tiers=tuple((lower, leverage) for lower, leverage in spec.tiers))
+    return Listing(
+        spec,
+        plain["px"],
+        plain["daily_vol"],
+        plain["day_usd"],
+        is_priced=plain["is_priced"],
+        currency=plain["currency"],
+    )
+
+
+def select(coins: tuple[str, ...] | None, catalogue: Mapping[str, Listing] = CATALOGUE) -> list[Listing]:
     """The requested listings in the catalogue's order; all listings for None. KeyError names an unknown coin."""
     if not coins:
-        return list(CATALOGUE.values())
+        return list(catalogue.values())
     wanted = {f"event:{coin[6:].upper()}" if coin[:6].lower() == "event:" else coin.upper() for coin in coins}
     for coin in wanted:
-        if coin not in CATALOGUE:
+        if coin not in catalogue:
             raise KeyError(coin)
-    return [listing for coin, listing in CATALOGUE.items() if coin in wanted]
+    return [listing for coin, listing in catalogue.items() if coin in wanted]
 
 
 def starting_at(listing: Listing, start_ms: int) -> Listing:

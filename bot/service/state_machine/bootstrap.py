@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +13,22 @@ from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError
 from bot.service.market_data.event_series import EventSeries
 from bot.service.market_data.file_names import coin_of
-from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at, select, starting_at
+from bot.service.market_data.instruments import (
+    CATALOGUE,
+    Listing,
+    LiveListing,
+    listing_at,
+    listing_of_plain,
+    plain_listing,
+    select,
+    starting_at,
+)
 from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.price_feed import MarketSource, PriceFeed, RecordedSource, SimulatedSource
 from bot.service.market_data.recorded import interval_of, read_candles
+from bot.service.market_data.session_calendars import StoredCalendar
 from bot.service.market_data.simulator import SimulatedMarket
-from bot.service.market_data.trading_hours import has_saturdays
+from bot.service.market_data.trading_hours import calendar, resting_hours
 from bot.service.state_machine.clock import MachineClock
 from bot.service.state_machine.command_log import CommandLog, Push, Recovered, SavedClock
 from bot.service.state_machine.machine import Machine
@@ -65,6 +75,8 @@ class PriceOptions:
     hold: bool = False
     # replacements for rules of the catalogue, for tests
     specs: dict[str, MarketSpec] = field(default_factory=dict)
+    # markets besides the shipped ones; those of a database are stored in it
+    listings: Mapping[str, Listing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +296,11 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     data = options.data
     if not data and stored is not None:
         data = tuple((coin, Path(path)) for coin, path, _ in stored["data"])
-    files = [_file(coin, path) for coin, path in data]
+    added = dict(options.listings)
+    if stored is not None:
+        added = {coin: listing_of_plain(coin, row) for coin, row in stored.get("listings", {}).items()} | added
+    catalogue = CATALOGUE | added
+    files = [_file(coin, path, catalogue) for coin, path in data]
     coins = [coin for coin, _, _ in files]
     for coin in coins:
         if coins.count(coin) > 1:
@@ -296,14 +312,9 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         markets = tuple(stored["markets"])
     elif not markets and live:
         markets = tuple(
-            coin for coin, listing in CATALOGUE.items() if coin in symbols or listing.spec.asset_class != "crypto"
+            coin for coin, listing in catalogue.items() if coin in symbols or listing.spec.asset_class != "crypto"
         )
-    try:
-        listings = {
-            listing.spec.coin: listing for listing in select(tuple({*markets, *coins, *symbols}) if markets else None)
-        }
-    except KeyError as unknown:
-        raise ConfigError(f"no market {unknown.args[0]!r}; the markets are {', '.join(CATALOGUE)}") from None
+    listings = _chosen(catalogue, markets, {*coins, *symbols})
     recorded = {coin: _recorded(path, listings[coin]) for coin, path, _ in files}
     # a seed set through the sandbox control wins over the command line
     seeded = stored is not None and bool(stored.get("seeded"))
@@ -319,16 +330,34 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     }
     if seeded:
         known["seeded"] = True
+    if kept := {coin: plain_listing(added[coin]) for coin in sorted(listings) if coin in added}:
+        known["listings"] = kept
     if live:
         known["live"] = [{"source": source.source, "symbols": source.symbols} for source in live]
     if stored is not None:
         _check_same(known, stored, name)
+    if stored is None:
+        _check_hours(listings, start)
     listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
     for source in live:
         listings |= source.listings
     for coin, spec in options.specs.items():
         listings[coin] = replace(listings[coin], spec=spec)
     series = EventSeries(listings, seed=seed, start_ms=start, is_held=hold)
+    sources = _sources(listings, recorded, symbols, series, seed=seed, start_ms=start)
+    return _Prices(sources, listings, start, hold, json.dumps(known), series)
+
+
+def _sources(
+    listings: Mapping[str, Listing],
+    recorded: Mapping[str, RecordedSource],
+    symbols: Mapping[str, str],
+    series: EventSeries,
+    *,
+    seed: int,
+    start_ms: int,
+) -> dict[str, MarketSource]:
+    """Where the prices of each market come from."""
     sources: dict[str, MarketSource] = {}
     for coin, listing in listings.items():
         if coin in recorded:
@@ -342,10 +371,31 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
             continue
         grid = VenueMarket(listing.spec, listing.px, listing.px, listing.px)
         market = SimulatedMarket(
-            grid, seed=seed, px=listing.px, start_ms=start, daily_vol=listing.daily_vol, day_usd=listing.day_usd
+            grid, seed=seed, px=listing.px, start_ms=start_ms, daily_vol=listing.daily_vol, day_usd=listing.day_usd
         )
-        sources[coin] = SimulatedSource(market, start)
-    return _Prices(sources, listings, start, hold, json.dumps(known), series)
+        sources[coin] = SimulatedSource(market, start_ms)
+    return sources
+
+
+def _chosen(catalogue: Mapping[str, Listing], markets: tuple[str, ...], priced: Set[str]) -> dict[str, Listing]:
+    """The listings of these markets and of the `priced` ones, which have candles or live prices; all without any.
+
+    ConfigError for an unknown market, and for one without any price.
+    """
+    try:
+        chosen = select((*markets, *priced) if markets else None, catalogue)
+    except KeyError as unknown:
+        raise ConfigError(f"no market {unknown.args[0]!r}; the markets are {', '.join(catalogue)}") from None
+    listings = {listing.spec.coin: listing for listing in chosen}
+    for coin, listing in list(listings.items()):
+        if not listing.is_priced and coin not in priced:
+            if markets:
+                raise ConfigError(
+                    f"{coin} has no price to begin with; add `price:` to its listing, or give its candles: --data"
+                    f" {coin}=FILE"
+                )
+            del listings[coin]
+    return listings
 
 
 def _live(options: Sequence[LiveOptions], stored: dict[str, Any] | None, name: str) -> list[_Live]:
@@ -401,21 +451,29 @@ def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> Non
         )
 
 
-def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
+def _check_hours(listings: Mapping[str, Listing], start_ms: int) -> None:
+    """ConfigError for a market whose sessions are not known when the service begins."""
+    for coin, listing in listings.items():
+        sessions = None if listing.spec.hours is None else calendar(listing.spec.hours)
+        if isinstance(sessions, StoredCalendar) and (text := sessions.beyond(start_ms, start_ms)) is not None:
+            raise ConfigError(f"{coin}: {text}; run `bot markets sessions FILE` again, or give later candles")
+
+
+def _file(coin: str | None, path: Path, catalogue: Mapping[str, Listing]) -> tuple[str, Path, str]:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    named = coin_of(path, tuple(CATALOGUE)) if coin is None else bare_coin(coin)
-    if named not in CATALOGUE:
-        raise ConfigError(f"no market {coin!r} for {path}; the markets are {', '.join(CATALOGUE)}")
+    named = coin_of(path, tuple(catalogue)) if coin is None else bare_coin(coin)
+    if named not in catalogue:
+        raise ConfigError(f"no market {coin!r} for {path}; the markets are {', '.join(catalogue)}")
     return named, path, digest
 
 
 def _recorded(path: Path, listing: Listing) -> RecordedSource:
     spec = listing.spec
     candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=spec.margin_mode == "full")
-    sessions = None if has_saturdays(candle.ts for candle in candles) else spec.hours
+    sessions = resting_hours(spec.hours, (candle.ts for candle in candles))
     return RecordedSource(candles, interval_of(path, candles), spec.lot, sessions)
 
 

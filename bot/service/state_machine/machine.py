@@ -20,6 +20,7 @@ from bot.logs import log
 from bot.model.events import Event
 from bot.service.bodies.read_access import peek, peek_all
 from bot.service.market_data.price_feed import MINUTE_MS, FeedPoint, PriceFeed, points_of
+from bot.service.market_data.session_calendars import hours_name
 from bot.service.market_data.simulator import GridCandle
 from bot.service.market_data.trading_hours import session_at
 from bot.service.state_machine.clock import MachineClock
@@ -179,6 +180,7 @@ class Machine:
                 continue
             if market.external is None:
                 self._set_session(market.spec.hours, coin, at_ms)
+                continue
             turns_ms = market.closes_ms if market.external == "open" else market.opens_ms
             if turns_ms is not None:
                 schedule.add(turns_ms, coin)
@@ -190,17 +192,20 @@ class Machine:
         if hours is None:
             self._list_successor(coin, at_ms)
         else:
-            self.schedule.add(self._set_session(hours, coin, at_ms), coin)
+            self._set_session(hours, coin, at_ms)
         self.processed += 1
 
-    def _set_session(self, hours: str, coin: str, at_ms: int) -> int:
-        """Apply whether the outside price is open at `at_ms`. Returns when that changes."""
+    def _set_session(self, hours: str, coin: str, at_ms: int) -> None:
+        """Apply whether the outside price is open at `at_ms`, and schedule when that changes."""
         session = session_at(hours, at_ms)
         external, is_first = "open" if session.is_open else "closed", self.state.markets[coin].external is None
         last_px = None if session.is_open or is_first else self.feed.close_after(coin, at_ms)
         command = SetMarket(coin, external=external, turns_ms=session.turns_ms, premium_px=last_px)
         self._apply(command, max(at_ms, self.state.now_ms))
-        return session.turns_ms
+        if session.turns_ms is not None:
+            self.schedule.add(session.turns_ms, coin)
+        else:
+            log.warning("market.sessions_ended", coin=coin, hours=hours_name(hours), at_ms=at_ms)
 
     def _has_successor(self, coin: str) -> bool:
         """True if another event market follows this one and is not listed yet."""

@@ -76,7 +76,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             if isinstance(command, PricePoint):
                 replayed.place = PricePosition(row.at_ms, command.coin)
             elif isinstance(command, ListMarket | PayFunding) or (
-                isinstance(command, SetMarket) and command.turns_ms is not None
+                isinstance(command, SetMarket) and command.external is not None
             ):
                 # The prices of that instant come after the command.
                 replayed.place = PricePosition(row.at_ms - 1)

@@ -1,0 +1,54 @@
+"""exchange_calendars in the environment that `make test` makes for it: its own tables of sessions, for comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from bot.market_data import calendar_feeder
+
+FIRST: Final = "2000-01-01"
+LAST: Final = "2027-12-31"
+# For each calendar: what the feeder answers, and what the library itself says of every session and of chosen minutes.
+_SCRIPT = """
+import json, random, runpy, sys, warnings
+warnings.simplefilter("ignore")
+import exchange_calendars
+feeder = runpy.run_path(sys.argv[1])
+for name in sorted(exchange_calendars.get_calendar_names(include_aliases=False)):
+    answer = feeder["sessions"](exchange_calendars, name, *sys.argv[2:4])
+    library = exchange_calendars.get_calendar(name, start=answer["first"], end=answer["last"])
+    rows = [
+        [None if stamp != stamp else stamp.value // 1_000_000 for stamp in row]
+        for row in library.schedule.itertuples(index=False, name=None)
+    ]
+    chance = random.Random(name)
+    lowest, highest = rows[0][0] // 60_000, rows[-1][3] // 60_000
+    stamps = [exchange_calendars.exchange_calendar.pd.Timestamp(chance.randrange(lowest, highest) * 60, unit="s")
+              for _ in range(100)]
+    minutes = [[stamp.value // 1_000_000, bool(library.is_open_at_time(stamp.tz_localize("UTC"), side="left"))]
+               for stamp in stamps]
+    early = [f"{day:%Y-%m-%d}" for day in library.early_closes]
+    days = [f"{day:%Y-%m-%d}" for day in library.sessions]
+    print(json.dumps({"answer": answer, "rows": rows, "minutes": minutes, "early": early, "days": days}))
+"""
+
+
+def markets_python() -> str | None:
+    """The interpreter of that environment, or BOT_MARKETS_PYTHON; None if there is none."""
+    given = os.environ.get("BOT_MARKETS_PYTHON")
+    python = Path(given) if given else Path(sys.prefix) / "markets" / "bin" / "python"
+    return str(python) if python.exists() else None
+
+
+def every_calendar(python: str) -> dict[str, dict[str, Any]]:
+    """What feeder and library say of each calendar of the library, by its name."""
+    done = subprocess.run(
+        [python, "-c", _SCRIPT, calendar_feeder.__file__, FIRST, LAST], check=True, capture_output=True, text=True
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["answer"]["name"]: line for line in lines}
