@@ -1,4 +1,4 @@
-"""Changes the params of strategies in a config's text, for `bot backtest --param`.
+"""Changes params and protections of strategies in a config's text, for `bot backtest --param`.
 
 The changed text is a config like any other, with its comments.
 """
@@ -15,12 +15,13 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from bot.config.document import SHOWN_MAX, Document
+from bot.config.protections import PREFIX, put
 from bot.errors import ConfigError
 
 
 def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
     """The text of a valid config with other values of params, by (strategy, param). A value is YAML, as after `param: `
-    in the file.
+    in the file. A param that begins with `protections.` is a key of that section.
 
     ConfigError if no strategy has the name, or if a value is no YAML or has a reference. Whether the strategy has the
     param is for the check of the new text.
@@ -35,10 +36,15 @@ def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
             raise ConfigError(
                 f"--param {name}.{param}={value}: no strategy {name!r}; there are {', '.join(strategies)}"
             )
-        strategy = strategies[name]
+        strategy, read = strategies[name], _read(value, f"{name}.{param}={value}")
+        read = _without_references(read, f"{name}.{param}")
+        if param.startswith(PREFIX):
+            strategy["protections"] = deepcopy(strategy.get("protections") or {})
+            put(strategy["protections"], param.removeprefix(PREFIX).split("."), read)
+            continue
         # A copy, because an alias may share the params with another strategy.
         strategy["params"] = deepcopy(strategy.get("params") or {})
-        strategy["params"][param] = _without_references(_read(value, f"{name}.{param}={value}"), f"{name}.{param}")
+        strategy["params"][param] = read
     changed = io.StringIO()
     yaml.dump(document, changed)
     return changed.getvalue()

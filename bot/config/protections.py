@@ -6,9 +6,9 @@ A strategy has its own section, which counts its trades. The section at the top 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -18,6 +18,8 @@ from bot.wire import bare_coin
 from bot.wire.base import Flag, Integer, Number
 
 UNITS: Final[Mapping[str, int]] = {"m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": WEEK_MS}
+# begins the name of a key of this section, as `bot sweep` and `--param` write it
+PREFIX: Final = "protections."
 # The journal keeps closed trades twice as long: a window and the rest after it.
 LENGTH_DAYS_MAX: Final = 90
 LENGTH_FORMS: Final = "write bars of the strategy, such as `4 bars`, or a duration such as `30m`, `2h`, `3d` or `1w`"
@@ -61,6 +63,22 @@ def _length(value: Any) -> str:
     return f"{length.number} bars" if length.is_bars and length.number > 1 else value
 
 
+# The protections that may be written short, and the key that the short form gives.
+SHORT: Final[Mapping[str, str]] = {"cooldown": "length", "max_entries": "entries", "max_open_positions": "positions"}
+
+
+def put(section: MutableMapping[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set a value in a section as it is written: `("cooldown",)` or `("stop_guard", "stops")`. Other keys stay."""
+    name, *inner = keys
+    given = section.get(name)
+    if not inner and not isinstance(given, Mapping):
+        section[name] = value
+        return
+    if not isinstance(given, MutableMapping):
+        given = section[name] = {} if given is None else {SHORT.get(name, name): given}
+    given[".".join(inner) or SHORT.get(name, name)] = value
+
+
 LengthText = Annotated[
     str,
     BeforeValidator(_length, json_schema_input_type=str),
@@ -91,7 +109,7 @@ class Cooldown(Protection):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping) else {"length": value}
+        return value if isinstance(value, Mapping) else {SHORT["cooldown"]: value}
 
 
 class _Windowed(Protection):
@@ -148,7 +166,7 @@ class MaxEntries(Protection):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping) else {"entries": value}
+        return value if isinstance(value, Mapping) else {SHORT["max_entries"]: value}
 
 
 class MaxOpenPositions(Protection):
@@ -159,7 +177,7 @@ class MaxOpenPositions(Protection):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping) else {"positions": value}
+        return value if isinstance(value, Mapping) else {SHORT["max_open_positions"]: value}
 
 
 class ProtectionSettings(Section):
@@ -182,6 +200,16 @@ class ProtectionSettings(Section):
             protection = getattr(self, name)
             if protection is not None:
                 yield name, protection
+
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """This section with other values, by keys such as `cooldown` or `stop_guard.stops`.
+
+        ValidationError for a value that it does not accept.
+        """
+        plain = self.model_dump(exclude_none=True)
+        for keys, value in values.items():
+            put(plain, keys.split("."), value)
+        return type(self).model_validate(plain)
 
     def problems(self, markets: Iterable[str], interval_ms: int | None) -> list[tuple[Loc, str]]:
         """What is wrong at this place. `markets` are those that are traded here; `interval_ms` is None at the top
@@ -209,3 +237,13 @@ class ProtectionSettings(Section):
                     most = LENGTH_DAYS_MAX * DAY_MS // interval_ms
                     problems.append((("protections", name, key), f"must be at most {most} bars, which are 90d"))
         return problems
+
+
+KINDS: Final[Mapping[str, type[Protection]]] = {
+    "cooldown": Cooldown,
+    "stop_guard": StopGuard,
+    "max_entries": MaxEntries,
+    "max_open_positions": MaxOpenPositions,
+    "low_profit_market": LowProfitMarket,
+    "max_drawdown": MaxDrawdown,
+}

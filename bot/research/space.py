@@ -5,6 +5,7 @@ params:
   trend.slow_bars: [20, 40, 80]
   trend.stop_atr: {from: 1.0, to: 4.0}          # no step: not for a grid
   trend.usd: {from: 10, to: 1000, log: true}
+  trend.protections.cooldown: [2 bars, 4 bars]
 objectives:
   - Sharpe Ratio                                # the highest
   - {figure: "Volatility (Ann.) [%]", best: lowest}
@@ -28,14 +29,18 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from bot.backtest.results.statistics import statistics
-from bot.config import Settings
+from bot.config import Settings, StrategySettings
 from bot.config.document import Document, Loc
+from bot.config.protections import KINDS, PREFIX, SHORT
 from bot.config.settings import INSTRUCTIONS_FILE, instructions_file
 from bot.config.source import text_of
 from bot.errors import ConfigError
 from bot.files import OutsideFolder
 from bot.runtime.strategy_host import loader
+from bot.wire import INTERVAL_MS
 from bot.words import did_you_mean
 
 # cells that were there already, in a row, before one is taken in order
@@ -210,23 +215,30 @@ class _Reader:
     fields: dict[str, Any] = field(default_factory=dict)
     _params: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _loaded: dict[str, Any] = field(default_factory=dict)
+    _placed: dict[str, StrategySettings] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for placed in self.settings.strategies:
             strategy = loader.load(placed.use, self.settings.strategies_dir).strategy
             self._loaded[placed.name], self._params[placed.name] = strategy, placed.params
             self.fields |= {f"{placed.name}.{name}": info for name, info in strategy.Params.model_fields.items()}
+            self._placed[placed.name] = placed
 
     def refuse(self, loc: Loc, message: str) -> None:
         self.document.problems.append(self.document.problem(loc, message))
 
     def dimension(self, name: str, given: Any, loc: Loc) -> Dimension | None:
         """One param with its values, or None after a problem."""
-        if name not in self.fields:
+        rule = self._protection_field(name)
+        if name not in self.fields and rule is None:
             near = did_you_mean(name, self.fields)
-            self.refuse(loc, f"no strategy has this param{near}; there are {', '.join(sorted(self.fields)) or 'none'}")
+            self.refuse(
+                loc,
+                f"no strategy has this param{near}; there are {', '.join(sorted(self.fields)) or 'none'},"
+                " and keys of protections such as STRATEGY.protections.cooldown",
+            )
             return None
-        is_whole = self.fields[name].annotation is int
+        is_whole = (rule or self.fields[name]).annotation is int
         if isinstance(given, list):
             if not given or not all(isinstance(value, Scalar) for value in given) or len(set(given)) < len(given):
                 self.refuse(loc, "give a list of different values, or a range {from: 1, to: 10, step: 1}")
@@ -249,6 +261,15 @@ class _Reader:
             self.refuse(loc, "give a list of values, or a range: from, to, and if wanted step or log")
             return None
         return parsed if self._is_within(name, parsed, loc) else None
+
+    def _protection_field(self, name: str) -> Any:
+        """The field of STRATEGY.protections.KEY or STRATEGY.protections.KEY.KEY; None for another name."""
+        strategy, _, keys = name.partition(".")
+        if strategy not in self._placed or not keys.startswith(PREFIX):
+            return None
+        protection, _, inner = keys.removeprefix(PREFIX).partition(".")
+        kind = KINDS.get(protection)
+        return None if kind is None else kind.model_fields.get(inner or SHORT.get(protection, ""))
 
     def _files(self, given: Sequence[Any]) -> list[str]:
         """Files of instructions as whole paths.
@@ -286,11 +307,23 @@ class _Reader:
     def _is_within(self, name: str, dimension: Dimension, loc: Loc) -> bool:
         """Whether the param itself accepts every value, or both ends of a range."""
         strategy, _, param = name.partition(".")
+        if param.startswith(PREFIX):
+            return self._is_accepted(strategy, param.removeprefix(PREFIX), dimension, loc)
         for value in dimension.values or (dimension.low, dimension.high):
             problems = loader.check_params(self._loaded[strategy], {**self._params[strategy], param: value})
             mine = [problem.message for problem in problems if problem.loc[:1] == (param,)]
             if mine:
                 self.refuse(loc, f"the param does not accept {value!r}: {mine[0]}")
+                return False
+        return True
+
+    def _is_accepted(self, strategy: str, keys: str, dimension: Dimension, loc: Loc) -> bool:
+        """Whether the protections accept every value, or both ends of a range."""
+        for value in dimension.values or (dimension.low, dimension.high):
+            try:
+                with_protections(self._placed[strategy], {keys: value})
+            except ConfigError as error:
+                self.refuse(loc, f"the protection does not accept {value!r}: {error}")
                 return False
         return True
 
@@ -323,6 +356,20 @@ class _Reader:
             self.refuse(loc, "a constraint is {min: NUMBER}, {max: NUMBER} or both")
             return None
         return Bound(name, given.get("min"), given.get("max"))
+
+
+def with_protections(strategy: StrategySettings, rules: Mapping[str, Any]) -> StrategySettings:
+    """The strategy with other values in its protections. ConfigError names what it does not accept."""
+    problems: list[tuple[Loc, str]]
+    section = strategy.protections
+    try:
+        section = section.changed(rules)
+        problems = section.problems(strategy.markets, INTERVAL_MS[strategy.interval])
+    except ValidationError as error:
+        problems = [(("protections", *fault["loc"]), fault["msg"]) for fault in error.errors()]
+    if problems:
+        raise ConfigError("; ".join(f"{'.'.join(map(str, (strategy.name, *loc)))}: {text}" for loc, text in problems))
+    return strategy.model_copy(update={"protections": section})
 
 
 def read_space(path: Path | None, settings: Settings) -> Space:

@@ -22,9 +22,10 @@ from bot.backtest.inputs import Inputs
 from bot.backtest.results.run_writer import Result
 from bot.backtest.results.statistics import daily_returns
 from bot.config import Settings
+from bot.config.protections import PREFIX
 from bot.errors import BotError, ConfigError
 from bot.logs import quiet_log
-from bot.research.space import Params
+from bot.research.space import Params, with_protections
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host import loader
 from bot.runtime.strategy_host.package_versions import code_sha256
@@ -122,13 +123,15 @@ class Bundle:
                 for name, value in params.items()
                 if name.partition(".")[0] == strategy.name
             }
+            rules = {name.removeprefix(PREFIX): mine.pop(name) for name in [*mine] if name.startswith(PREFIX)}
             wanted = {**strategy.params, **mine}
             problems = loader.check_params(self.classes[strategy.name], wanted)
             if problems:
                 raise ConfigError(
                     "; ".join(f"{'.'.join(map(str, (strategy.name, *p.loc)))}: {p.message}" for p in problems)
                 )
-            strategies.append(strategy.model_copy(update={"params": wanted}))
+            changed = strategy.model_copy(update={"params": wanted})
+            strategies.append(with_protections(changed, rules) if rules else changed)
         return home.model_copy(update={"strategies": strategies})
 
     @cached_property

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bot.clock import DAY_MS, HOUR_MS
+from bot.config import with_params
 from bot.config.source import read_text
 from bot.errors import ConfigError
 from bot.runtime.strategy_host.strategy_limits import limits_of, protection_rules
@@ -114,3 +115,25 @@ def test_the_remedies_that_the_problems_name_are_taken() -> None:
         ("cooldown", None, "market", 1),
         ("max_entries", None, "market", 9),
     ]
+
+
+@pytest.mark.parametrize(
+    ("own", "values", "changed"),
+    [
+        ("", {"cooldown": "4 bars"}, {"cooldown": ("length", "4 bars")}),
+        ("cooldown: 2h", {"cooldown": "4 bars"}, {"cooldown": ("length", "4 bars")}),
+        ("cooldown: {length: 2h, only_losses: true}", {"cooldown": "3h"}, {"cooldown": ("only_losses", True)}),
+        ("max_entries: 3", {"max_entries.scope": "market"}, {"max_entries": ("entries", 3)}),
+        (f"stop_guard: {{stops: 3, {WINDOW}}}", {"stop_guard.stops": "5"}, {"stop_guard": ("within", "24h")}),
+    ],
+)
+def test_a_value_of_the_command_line_changes_one_key_and_keeps_the_others(
+    own: str, values: dict[str, str], changed: dict[str, tuple[str, object]]
+) -> None:
+    text = with_params(BASE % ("", own), {("one", f"protections.{key}"): value for key, value in values.items()})
+    section = read_text(text, Path("bot.yaml")).settings.strategies[0].protections
+    for name, (key, value) in changed.items():
+        assert getattr(getattr(section, name), key) == value
+    again = read_text(BASE % ("", own), Path("bot.yaml")).settings.strategies[0].protections
+    read = {key: int(value) if value.isdigit() else value for key, value in values.items()}
+    assert again.changed(read) == section, "a sweep changes it alike"

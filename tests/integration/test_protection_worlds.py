@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,13 @@ from bot.clock import MINUTE_MS, utc_day_start_ms
 from bot.config import Settings
 from bot.money import e16_of_decimal
 from bot.runtime import supervisor
+from bot.runtime.account.trade_log import TradeLog
 from bot.runtime.journal.round_trips import trips
+from bot.runtime.risk.protections import Protections
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.strategy_limits import limits_of
 from tests.integration.builders import MARKETS
-from tests.integration.simulated import D_S, Busy, World, eager, lived, template
+from tests.integration.simulated import D_S, Busy, World, eager, is_caught, lived, template
 
 ENTRIES: Final = 2
 BARS: Final = 2
@@ -107,6 +110,11 @@ class Protected(World):
                 until_ms = (trip.closed_ms or 0) // MINUTE_MS * MINUTE_MS + (BARS + 1) * MINUTE_MS
                 is_within = trip.market == market and (trip.closed_ms or 0) <= int(at_ms) < until_ms
                 assert not is_within, f"decided on {market} {at_ms}, and {trip.closed_ms} waits until {until_ms}"
+        totals: Counter[str] = Counter()
+        for row in rows:
+            totals[row.strategy] += row.net or 0
+        books = one.kernel.account.attribution.rows
+        assert totals == Counter({name: books[name].net for name in totals}), "the trades of a strategy are its result"
         self.counted.update(trades=len(ended))
 
     def _judge_entries(self, one: supervisor.Supervisor, events: list[Any]) -> None:
@@ -137,3 +145,29 @@ def test_protections_count_what_the_events_say(folder: Path, worlds: int, base_s
         counted.update(world.counted)
     if worlds >= 25:
         assert {"trades", "entries", "cooldown", "max_entries", "max_open_positions"} <= set(counted), counted
+
+
+# ── Tests of the test ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def a_start_forgets_the_trades(to: pytest.MonkeyPatch) -> None:
+    def load(self: TradeLog) -> None:
+        self.open, self.entries = {}, {}
+
+    to.setattr(TradeLog, "_load", load)
+
+
+def a_start_follows_no_closed_trades(to: pytest.MonkeyPatch) -> None:
+    to.setattr(TradeLog, "closed_trades", lambda _self: [])
+
+
+def what_may_still_fill_does_not_count(to: pytest.MonkeyPatch) -> None:
+    to.setattr(Protections, "_waiting_entries", lambda _self: iter(()))
+
+
+@pytest.mark.parametrize(
+    ("seed", "bug"),
+    [(0, a_start_forgets_the_trades), (4, a_start_follows_no_closed_trades), (19, what_may_still_fill_does_not_count)],
+)
+def test_a_seeded_bug_is_caught_at_its_seed(seed: int, bug: Callable[[pytest.MonkeyPatch], None], folder: Path) -> None:
+    is_caught(bug, seed, folder, Protected)

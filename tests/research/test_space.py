@@ -124,3 +124,30 @@ def test_a_space_names_instructions_of_its_own_folder_only(tmp_path: Path, name:
     assert "SECRET" not in str(refused.value)
     (folder / "space.yaml").write_text("params: {one.instructions_file: [prompts/a.txt]}")
     assert read_space(folder / "space.yaml", settings).dimensions[0].values == (str(folder / "prompts" / "a.txt"),)
+
+
+def test_keys_of_protections_are_swept_like_params(tmp_path: Path) -> None:
+    text = "params:\n  one.protections.cooldown: [2 bars, 4 bars]\n  one.protections.max_entries: {from: 1, to: 3}\n"
+    cooldown, entries = space(tmp_path, text).dimensions
+    assert cooldown == Dimension("one.protections.cooldown", ("2 bars", "4 bars"))
+    assert (entries.low, entries.high, entries.is_whole) == (1, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("one.protections.cooldown: [soon]", "one.protections.cooldown.length: must be a length of time; write bars"),
+        ("one.protections.cooldown: [30s]", "unknown unit s; there are bars, m, h, d, w"),
+        (
+            "one.protections.max_entries: [0, 2]",
+            "does not accept 0: one.protections.max_entries.entries: must be 1..1000",
+        ),
+        ("one.protections.stop_guard.stops: [2]", "stop_guard.within: is required: write the window"),
+        ("one.protections.cooldwn: [2h]", "and keys of protections such as STRATEGY.protections.cooldown"),
+        ("one.protections.cooldown: {from: 1, to: 2, step: 1}", "must be a length of time; write bars"),
+    ],
+)
+def test_a_value_that_no_protection_takes_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        space(tmp_path, f"params:\n  {text}\n")
+    assert said in str(refused.value)

@@ -17,7 +17,8 @@ from bot.dashboard.values.formatting import instant
 from bot.money import e16_of_decimal
 from bot.runtime.control_plane import status_documents
 from bot.runtime.control_plane.metrics import Meter, MetricSources, exposition, registry_of
-from bot.runtime.journal import round_trips
+from bot.runtime.journal import queries, round_trips
+from bot.runtime.journal.order_trace import explain
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.protection_rules import (
     COOLDOWN,
@@ -343,6 +344,10 @@ async def test_status_and_metrics_show_what_waits_and_count_what_was_refused(ven
         "entries refused by protections: cooldown 2",
     ]
     assert protection_texts({"protections": told}, "b") == []
+    with queries.in_rows(kernel.journal.db.conn) as db:
+        head, *rest = explain(db, "a")
+    assert head.text == "entries of a refused by protections: cooldown 2"
+    assert [step.text.partition(": ")[0] for step in rest] == ["an order in BTC"] * 2
     pytest.importorskip("prometheus_client")
     sources = MetricSources(Meter(), kernel, lambda: None, None, lambda: "RUNNING", lambda: True)
     text = exposition(registry_of(sources)).decode()

@@ -38,7 +38,8 @@ _MARKET = (
         multiple=True,
         metavar="STRATEGY.PARAM=VALUE",
         help=(
-            "A param of a strategy of the config: trend.fast_bars=8. The results record the changed config. Repeatable."
+            "A param of a strategy of the config: trend.fast_bars=8, or trend.protections.max_entries=5. The results"
+            " record the changed config. Repeatable."
         ),
     ),
     click.option(

@@ -130,7 +130,11 @@ class ParamValue(click.ParamType[tuple[tuple[str, str], str]]):
     ) -> tuple[tuple[str, str], str]:
         if isinstance(value, tuple):
             return value
-        parsed = re.fullmatch(r"([a-z0-9-]{1,40})\.([A-Za-z_][A-Za-z0-9_]*)=(.+)", value, re.ASCII | re.DOTALL)
+        parsed = re.fullmatch(
+            r"([a-z0-9-]{1,40})\.((?:protections\.(?:[a-z_]+\.)?)?[A-Za-z_][A-Za-z0-9_]*)=(.+)",
+            value,
+            re.ASCII | re.DOTALL,
+        )
         if parsed is None:
             self.fail(f"{value!r} is not STRATEGY.PARAM=VALUE; write for example trend.fast_bars=8", param, ctx)
         return (parsed[1], parsed[2]), parsed[3]

@@ -27,7 +27,8 @@ Examples:
 
 \b
 ORDER is an order's number (oid), a trade's id, an intent's id or its first letters, or an event's id.
-The name of an agent shows its newest questions and answers; --json has the whole prompts.
+The name of an agent shows its newest questions and answers; --json has the whole prompts. The name of another strategy
+shows its newest refusals, and how many entries the protections have refused.
 """
 EXPORT = "\b\nExample:\n  bot export trades --format csv --out trades.csv"
 TRADES = """\b

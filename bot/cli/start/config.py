@@ -17,6 +17,7 @@ from bot.cli.common.param_types import Group
 from bot.cli.common.shared_options import json_option
 
 if TYPE_CHECKING:
+    from bot.config.protections import ProtectionSettings
     from bot.config.references import Outside
     from bot.config.settings import Settings
 
@@ -99,6 +100,7 @@ def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed
             "budgetUsd": str(strategy.budget_usd),
             "maxLeverage": strategy.max_leverage,
             "netting": strategy.netting,
+            "protections": strategy.protections.model_dump(mode="json", exclude_none=True),
             "dailyLossUsd": None if strategy.daily_loss_usd is None else str(strategy.daily_loss_usd),
             "timers": timers[strategy.name],
         }
@@ -121,11 +123,18 @@ def _service(settings: Settings) -> str:
     return "the embedded service, play money" if account.embedded else account.base_url
 
 
+def _protection_lines(section: ProtectionSettings, title: str) -> Iterator[str]:
+    for name, protection in section.given():
+        given = protection.model_dump(mode="json", exclude_defaults=True)
+        yield f"{title} {name}: {', '.join(f'{key} {value}' for key, value in given.items())}"
+
+
 def _lines(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_over: list[str]) -> Iterator[str]:
     """The checked config for a reader: a line for the service, each strategy, each timer and each place that
     matters.
     """
     yield f"service     {_service(settings)}"
+    yield from _protection_lines(settings.protections, "protections")
     for strategy in settings.strategies:
         loss = (
             ""
@@ -137,6 +146,7 @@ def _lines(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_o
             f"strategy    {strategy.name}: {strategy.use} on {', '.join(strategy.markets)}, {strategy.interval} bars,"
             f" at most {strategy.budget_usd} USD, {strategy.max_leverage}x{loss}{shares}"
         )
+        yield from _protection_lines(strategy.protections, "  protected ")
         for name, spec in timers[strategy.name].items():
             yield f"  timer     {name}: {spec if isinstance(spec, str) else f'every {spec} s'}"
     dead_man = settings.dead_man

@@ -16,6 +16,7 @@ from bot.money import format_decimal
 from bot.runtime.journal import queries
 from bot.runtime.journal.queries import NotFound, Row
 from bot.runtime.model.intents import FINAL
+from bot.runtime.model.protection_rules import PROTECTIONS
 from bot.words import many
 
 # characters of an intent's id that may stand for it
@@ -24,6 +25,8 @@ PREFIX_MIN: Final = 6
 AGENT: Final = "agent:"
 # The number for one strategy.
 ASKS_SHOWN: Final = 20
+# the newest refusals of a strategy
+REFUSALS_SHOWN: Final = 20
 # The events of one position. A longer list is cut, and a last step says so.
 EVENTS_MAX: Final = 200
 _RUNTIME: Final = {
@@ -64,14 +67,15 @@ class TraceStep:
 
 
 def explain(db: sqlite3.Connection, name: str) -> list[TraceStep]:
-    """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian; the
-    newest questions of an agent for the name of a strategy. NotFound otherwise.
+    """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian. For
+    the name of a strategy the newest questions of an agent, or its newest refusals. NotFound otherwise.
     """
     intent = _intent_of(db, name)
     if intent is not None:
         return _chain(db, intent)
-    if asked := queries.asks(db, strategy=name, limit=ASKS_SHOWN):
-        return [step for ask in reversed(asked) for step in _ask(ask, None)]
+    asked = [step for ask in reversed(queries.asks(db, strategy=name, limit=ASKS_SHOWN)) for step in _ask(ask, None)]
+    if asked or (refused := _refusals_of(db, name)):
+        return asked or refused
     events = [event for event in queries.events_like(db, name) if _is_about(event, name)]
     if not events:
         raise NotFound(
@@ -218,6 +222,19 @@ def _refusal(row: Row) -> TraceStep:
         f" {row['message']} ({row['code']})",
         row,
     )
+
+
+def _refusals_of(db: sqlite3.Connection, strategy: str) -> list[TraceStep]:
+    """How many entries of a strategy the protections have refused, and its newest refusals, oldest first."""
+    newest = queries.newest_refusals(db, strategy=strategy, limit=REFUSALS_SHOWN)
+    counts = queries.refusal_counts(db, strategy=strategy, codes=PROTECTIONS)
+    text = ", ".join(f"{code} {count:,}" for code, count in counts.items())
+    head = (
+        [TraceStep("refused", None, f"entries of {strategy} refused by protections: {text}", counts)] if counts else []
+    )
+    texts = [f"an order in {row['market'] or 'a market'}: {row['message']} ({row['code']})" for row in newest]
+    steps = [TraceStep("refused", row["at_ms"], text, row) for row, text in zip(newest, texts, strict=True)]
+    return head + steps[::-1]
 
 
 def _written(intent: Row) -> TraceStep:

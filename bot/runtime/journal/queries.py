@@ -410,6 +410,15 @@ def newest_refusals(db: sqlite3.Connection, *, strategy: str, limit: int = 100) 
     return rows(db, sql, (strategy, min(limit, PAGE_MAX)))
 
 
+def refusal_counts(db: sqlite3.Connection, *, strategy: str, codes: Sequence[str]) -> dict[str, int]:
+    """Code -> how many refusals of these codes a strategy has."""
+    sql = (
+        "SELECT code, count(*) AS number FROM refusals WHERE strategy=? AND code IN (SELECT value FROM json_each(?))"
+        " GROUP BY code ORDER BY code"
+    )
+    return {row["code"]: row["number"] for row in rows(db, sql, (strategy, json.dumps(list(codes))))}
+
+
 def _intent(row: Row) -> Row:
     row["body"] = json.loads(row["body"])
     return row

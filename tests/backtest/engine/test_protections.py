@@ -175,3 +175,38 @@ def test_a_run_whose_protections_never_apply_has_the_events_of_one_without_any()
     with_rules = ran(two_days(), made=config(wide, wide))
     assert with_rules.result.refusals.keys() <= {"no_position", "over_budget", "market_in_doubt", "nothing_to_cancel"}
     assert with_rules.digest == ran(two_days(), made=config({})).digest
+
+
+def leveraged(view: View, bar: Bar) -> Iterable[Intent]:
+    """Entries with a leverage that a walk of a day liquidates, and no stop."""
+    if view.position(bar.market) is None:
+        yield Open(bar.market, "long" if bar.at_ms // MINUTE_MS % 2 else "short", usd=100, leverage=20)
+
+
+@pytest.mark.parametrize("script", [busy, leveraged])
+def test_the_trades_of_a_strategy_add_up_to_its_result(script: Any) -> None:
+    """With shared markets, funding, partial exits, reversals and liquidations."""
+    strategies = [
+        {"name": name, "use": "scripted", "markets": ["BTC", "ETH"], "budget_usd": 4_000, "max_leverage": 50}
+        | {"netting": "allow", "protections": {"max_entries": 1_000}}
+        for name in ("one", "two")
+    ]
+    more = {"strategies": strategies, "safety": {"require_protection": False}}
+    candles = [minutes(2_880, seed=5, vol=0.004), minutes(2_880, seed=6, market="ETH", px=4_000, decimals=2, vol=0.004)]
+    rates = {"BTC": [(START_MS + hour * HOUR_MS, 100_000) for hour in range(1, 48)]}
+    balance = Decimal(10_000 if script is busy else 40)
+    run = ran(candles, made=config({}, **more), script=script, rates=rates, balance_usd=balance)
+    kernel = run.test.session.kernel
+    assert kernel is not None
+    attribution = kernel.account.attribution
+    rows = kernel.journal.state.trade_rows(attribution.epoch)
+    totals = Counter[str]()
+    for row in rows:
+        totals[row.strategy] += row.net or 0
+    assert dict(totals) == {name: attribution.rows[name].net for name in ("one", "two")}
+    assert len(rows) > (20 if script is busy else 3)
+    stopped = [row.is_stop for row in rows if row.closed_ms is not None]
+    assert any(stopped) if script is busy else all(stopped), rows
+    kinds = {event["type"] for event in events_of(run)}
+    assert {"fill", "funding"} <= kinds
+    assert ("liquidation" in kinds) == (script is leveraged)

@@ -19,6 +19,7 @@ from bot.backtest.data.resampling import resample
 from bot.backtest.engine.options import MarketRules, SessionOptions
 from bot.cli.app import call
 from bot.clock import HOUR_MS, MINUTE_MS
+from bot.config.protections import ProtectionSettings
 from bot.errors import ConfigError, StrategyError
 from bot.runtime.kernel.assembly import place_strategies
 from bot.strategy.indicators import Columns, Sma
@@ -145,6 +146,19 @@ def test_what_the_screen_cannot_do_is_refused(use: str, more: dict[str, Any], wh
     settings = settings_of(use, {})
     with pytest.raises(ConfigError, match=why):
         refuse(settings, place_strategies(settings), SessionOptions(**more))
+
+
+@pytest.mark.parametrize("where", ["own", "of the account"])
+def test_a_config_with_protections_is_refused(where: str) -> None:
+    settings = settings_of("signalled:Cross", {})
+    section = ProtectionSettings.model_validate({"cooldown": "2h"})
+    if where == "own":
+        strategies = tuple(one.model_copy(update={"protections": section}) for one in settings.strategies)
+        settings = settings.model_copy(update={"strategies": strategies})
+    else:
+        settings = settings.model_copy(update={"protections": section})
+    with pytest.raises(ConfigError, match="it knows no protections; run it without --screen"):
+        refuse(settings, place_strategies(settings), SessionOptions())
 
 
 def test_a_row_that_reads_more_bars_than_lookback_says_is_found() -> None:

@@ -596,6 +596,26 @@ async def test_a_budget_alone_changes_without_touching_the_strategy(daemon: Fake
     assert daemon.kernel.risk.strategy_limits["one"].daily_loss_usd == 5
 
 
+async def test_protections_change_without_touching_the_strategy(daemon: FakeDaemon) -> None:
+    before = daemon.kernel.strategy_host.instances[0]
+    own = CONFIG.replace("budget_usd: 500", "budget_usd: 500, protections: {cooldown: 4 bars}")
+    daemon.write(own + "protections: {max_open_positions: 1}\n")
+    result = await daemon.commands.reload()
+    assert (result.refused, result.applied) == ((), ("settings: in force",))
+    assert [change.path for change in result.diff] == [
+        "protections.max_open_positions",
+        "strategies.one.protections.cooldown",
+    ]
+    assert daemon.kernel.strategy_host.instances == [before]
+    assert [(rule.name, rule.strategy) for rule in daemon.kernel.protections.rules] == [
+        ("max_open_positions", None),
+        ("cooldown", "one"),
+    ]
+    daemon.write(CONFIG)
+    assert (await daemon.commands.reload()).refused == ()
+    assert daemon.kernel.protections.rules == ()
+
+
 async def test_changed_code_is_seen_though_the_config_is_the_same(daemon: FakeDaemon) -> None:
     daemon.code("holds", HOLDS.replace("seen = 0", "seen = 100"))
     result = await daemon.commands.reload()
