@@ -16,7 +16,7 @@ from typing import Final
 
 from bot.backtest.report import result_sections, run_sections, trade_sections
 from bot.backtest.report.price_chart import chart_data
-from bot.backtest.report.run_diff import compared, differences, names_of, unexplained
+from bot.backtest.report.run_diff import ChangedKey, compared, config_changes, names_of, other_differences, unexplained
 from bot.backtest.report.summary import TONES
 from bot.backtest.report.tables import Toned, bullets, escaped, section, table
 from bot.backtest.results.run_reader import StoredRun
@@ -125,20 +125,28 @@ def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> list[st
         )
         for row in compared(run, other)
     ]
-    lines = differences(run, other) or list(filter(None, [unexplained(run, other)]))
+    changes = config_changes(run, other)
+    keys = (Column("Key", "words", phone="first"), *(Column(name, "words") for name in names))
+    lines = other_differences(run, other) or list(filter(None, [unexplained(run, other)]))
     plot = (
         '<div class="bar-line" id="chart-bar"></div><div class="readout" id="readout" aria-live="off"></div><div'
         ' id="plot" role="img" aria-label="Equity and drawdown of both over time"></div>'
     )
     return [
-        section("What was run differently", bullets(lines)),
+        section("Figures", table(columns, rows, label="Figures of both")),
         section(
             "Equity and drawdown",
             f"{plot}<noscript><p>The charts over time need JavaScript.</p></noscript>",
             name="time",
         ),
-        section("Figures", table(columns, rows, label="Figures of both")),
+        section("Config, by key", table(keys, [_changed(change) for change in changes], label="Keys that differ")),
+        section("What else was different", bullets(lines)),
     ]
+
+
+def _changed(change: ChangedKey) -> tuple[str, str, str]:
+    first, second = ("not set" if value is None else value for value in change[1:])
+    return change.key, first, second
 
 
 # Light and dark, also without a script.

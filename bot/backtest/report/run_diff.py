@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 from bot.backtest.report.summary import COSTS, figure_of
 from bot.backtest.results.run_reader import StoredRun
 from bot.clock import iso
+from bot.config.document import Document
 from bot.figures import Tone
+from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.number_text import number
 
 # durations; every other name that ends in _ms is an instant
@@ -103,6 +105,60 @@ def differences(run: StoredRun, other: StoredRun) -> list[str]:
     lines: list[str] = []
     _differ("", run.manifest, other.manifest, lines)
     return lines
+
+
+class ChangedKey(NamedTuple):
+    """A key of the config with its value in two runs, as texts; None where a run does not have it."""
+
+    key: str
+    first: str | None
+    second: str | None
+
+
+def config_changes(run: StoredRun, other: StoredRun) -> list[ChangedKey]:
+    """The keys of two configs that differ, in the order of the first; strategies by name. Comments do not count.
+
+    Empty if one of the texts is no config.
+    """
+    first, second = (_keys_of(str(each.manifest["config"].get("text", ""))) for each in (run, other))
+    if first is None or second is None:
+        return []
+    keys = [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
+    return [ChangedKey(key, *(_shown(key, values.get(key)) for values in (first, second))) for key in keys]
+
+
+def other_differences(run: StoredRun, other: StoredRun) -> list[str]:
+    """What differs besides the keys of the config."""
+    changed = {change.key for change in config_changes(run, other)}
+
+    def is_said(line: str) -> bool:
+        return bool(changed) and (line.startswith("config: ") or line.partition(": ")[0] in changed)
+
+    # The manifest repeats the params of the config.
+    return [line for line in differences(run, other) if not is_said(line)]
+
+
+def _keys_of(text: str) -> dict[str, str] | None:
+    """Each value of a config by its path. References stay as they are written."""
+    document = Document("config", text)
+    document.read(lambda reference, _key: reference)
+    if not isinstance(document.data, Mapping):
+        return None
+    return dict(_flat("", document.data))
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    value = _by_name(value)
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(f"{path}.{key}" if path else str(key), inner)
+    else:
+        yield path, value if isinstance(value, str) else json.dumps(value, default=float)
+
+
+def _shown(key: str, text: str | None) -> str | None:
+    """A value of a config. A secret is compared and never shown."""
+    return text if text is None else HIDDEN if is_secret_name(key.rpartition(".")[2]) else redact_text(text)
 
 
 def unexplained(run: StoredRun, other: StoredRun) -> str | None:

@@ -77,7 +77,15 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 @json_option("Print as JSON.")
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and the differences in config, code and data."""
-    from bot.backtest.report.run_diff import compared, differences, names_of, side_by_side, unexplained
+    from bot.backtest.report.run_diff import (
+        compared,
+        config_changes,
+        differences,
+        names_of,
+        other_differences,
+        side_by_side,
+        unexplained,
+    )
     from bot.backtest.report.summary import TONES, ran_text
     from bot.backtest.results.run_reader import read_run
 
@@ -92,6 +100,8 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
                 "costs": side_by_side(left.summary["costs"], right.summary["costs"]),
                 "sameEvents": left.summary["eventDigest"] == right.summary["eventDigest"],
                 "differences": differing,
+                "config": [change._asdict() for change in config_changes(left, right)],
+                "besides": other_differences(left, right),
             }
         )
     else:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bot.backtest.report.page import render_html
-from bot.backtest.report.run_diff import _differ, compared, differences, names_of
+from bot.backtest.report.run_diff import _differ, compared, config_changes, differences, names_of, other_differences
 from bot.backtest.report.summary import TONES
 from bot.backtest.results.run_reader import read_run
 from bot.cli.app import call
+from bot.logs import HIDDEN
 from tests.backtest.builders import minutes, write
 from tests.html_tables import tables_of
 
@@ -159,3 +162,48 @@ def test_a_run_of_an_older_version_without_params_is_compared_by_its_config(runs
     assert names_of(one, other) == (f"paper ({one.name})", f"paper ({other.name})")
     assert "config: + # 6 bars" in differences(one, other)
     assert "<summary>Config file</summary>" in render_html(one)
+
+
+def test_configs_are_compared_by_key_under_the_figures(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = map(read_run, runs)
+    assert config_changes(one, other) == [("strategies.trend.params.fast_bars", "4", "6")]
+    assert other_differences(one, other) == [
+        "strategies.trend: the source of the strategy differs",
+        "data.BTC 1m: the candles differ",
+    ]
+    page = render_html(one, other)
+    assert page.index("Figures</h2>") < page.index("Config, by key</h2>") < page.index("What else was different</h2>")
+    rows = [row for rows in tables_of(page) for row in rows]
+    assert ["strategies.trend.params.fast_bars", "4", "6"] in rows
+    assert call(["compare", *map(str, runs), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["config"] == [{"key": "strategies.trend.params.fast_bars", "first": "4", "second": "6"}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("a: 1 # x", "# y\na: 1", []),
+        ("a: {b: 1, c: [1, 2]}", "a: {b: 1.5}", [("a.b", "1", "1.5"), ("a.c", "[1, 2]", None)]),
+        ("a: x", "b: ${env:NAME}", [("a", "x", None), ("b", None, "${env:NAME}")]),
+        # in another order, and one of another name
+        ("s: [{name: p, v: 1}, {name: q, v: 2}]", "s: [{name: q, v: 3}, {name: p, v: 1}]", [("s.q.v", "2", "3")]),
+        (
+            "account: {api_key: one}",
+            "account: {api_key: two, of: 1}",
+            [("account.api_key", HIDDEN, HIDDEN), ("account.of", None, "1")],
+        ),
+        ("a: [", "a: 1", []),
+        ("", "a: 1", []),
+    ],
+)
+def test_each_kind_of_change_of_a_config_is_named_by_its_key(
+    first: str, second: str, expected: list[tuple[str, str | None, str | None]], runs: list[Path]
+) -> None:
+    one, other = (
+        replace(run, manifest=run.manifest | {"config": {"name": "c", "text": text}})
+        for run, text in zip(map(read_run, runs), (first, second), strict=True)
+    )
+    found = config_changes(one, other)
+    assert [tuple(change) for change in found] == expected
+    assert not re.search(r"\b(one|two)\b", str(found)), "no secret is shown"
