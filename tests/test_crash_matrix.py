@@ -31,6 +31,12 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("service with an exchange account", "while fills come"): (
         "service/exchange_accounts/test_follower.py::test_kill_9_of_the_service_loses_and_repeats_no_fill",
     ),
+    ("service with an exchange account", "any commit or call of an action"): (
+        "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_a_close_does_it_once_and_tells_it",
+    ),
+    ("exchange link", "any commit or call of an action"): (
+        "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_a_close_does_it_once_and_tells_it",
+    ),
     ("local exchange", "after an answer"): ("local_exchange/test_served.py::test_kill_9_keeps_what_a_client_was_told",),
     ("local exchange", "random, under load"): (
         "local_exchange/test_kills.py::test_after_kill_9_under_load_each_acknowledged_order_exists_once",
