@@ -238,6 +238,7 @@ TABLES = {
     "metrics": "Metrics",
     "telegram": "Telegram",
     "dashboard": "DashboardSettings",
+    "proof": "ProofSettings",
 }
 
 

@@ -603,6 +603,22 @@ class DashboardSettings(Section):
     )
 
 
+class ProofSettings(Section):
+    """The proof of each day: the UTC day before is replayed, and each difference to the test gets one cause."""
+
+    at: str = Field(
+        default="00:20",
+        pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$",
+        description="When the day before is proved: UTC, on the service's clock.",
+    )
+
+    @property
+    def at_ms(self) -> int:
+        """After midnight."""
+        hours, minutes = map(int, self.at.split(":"))
+        return (hours * 60 + minutes) * 60_000
+
+
 def _recorded(value: Path, info: ValidationInfo) -> Path:
     if info.context is None:
         return value
@@ -744,6 +760,9 @@ class Settings(Section):
     metrics: Metrics | None = Field(default=None, description="None: no port is opened.")
     telegram: Telegram | None = Field(default=None, description="None: `bot telegram` has no chats.")
     dashboard: DashboardSettings | None = Field(default=None, description="None: `bot run` starts no dashboard.")
+    proof: Annotated[
+        ProofSettings | None, BeforeValidator(_off, json_schema_input_type=ProofSettings | Literal["off", False] | None)
+    ] = Field(default=None, description="None or off: no day is proved by itself.")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -51,6 +51,7 @@ ADDRESSES: Final = (
     ("/guardians", "guardians"),
     ("/approvals", "approvals"),
     ("/runs", "runs"),
+    ("/proof", "proof"),
     ("/runs/compare", "compare"),
 )
 # fragments of every page

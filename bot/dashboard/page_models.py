@@ -5,16 +5,18 @@ A page and its updates use the same values.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import urlencode
 
+from bot.backtest.proof.trend import read_trend
 from bot.clock import DAY_MS, SystemClock
 from bot.dashboard import server_chart
 from bot.dashboard.backtests import Backtests, Job, NoRun
-from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies, trades
+from bot.dashboard.pages import events, frame, guardians, market, overview, proof, runs, strategies, trades
 from bot.dashboard.sources import DaemonSource, ServiceSource
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
@@ -22,7 +24,7 @@ from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, wors
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import TableRows
 from bot.figures import Column
-from bot.runtime.journal import order_trace, queries, round_trips
+from bot.runtime.journal import order_trace, proof_files, queries, round_trips
 from bot.wire import INTERVAL_MS
 from bot.wire.resources import Market
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES, NavRange
@@ -487,6 +489,28 @@ def _job(job: Job | None) -> Data | None:
     return {"state": f"Failed with code {job.ended}.", "tone": "bad", "last": job.last}
 
 
+async def proof_values(sources: PageSources, query: Query) -> Data:
+    current = await read(sources, query)
+    folder = sources.daemon.control.folder
+    trend = await asyncio.to_thread(read_trend, folder)
+    day = query.get("day", "")
+    document = await asyncio.to_thread(proof_files.read_proof, folder, day) if day in proof_files.days(folder) else None
+    if day and document is None:
+        raise NoSuchPage(f"{day} has no proof")
+    return current.values | {
+        "figures": proof.figures(trend),
+        "days": proof.day_rows(trend),
+        "day_columns": proof.DAYS,
+        "markets": proof.group_rows(trend.markets, proof.MARKETS),
+        "market_columns": proof.MARKETS,
+        "hours": proof.group_rows(trend.hours, proof.HOURS),
+        "hour_columns": proof.HOURS,
+        "document": document,
+        "differences": [] if document is None else proof.difference_rows(document),
+        "difference_columns": proof.DIFFERENCES,
+    }
+
+
 async def compare_values(sources: PageSources, query: Query) -> Data:
     current = await read(sources, query)
     try:
@@ -516,6 +540,7 @@ PAGES: Final = {
         PageSpec("guardians", "Guardians", "guardians", ("deadman", "guardians", "events"), guardians_values),
         PageSpec("approvals", "Approvals", "approvals", ("waiting",), approvals_values),
         PageSpec("runs", "Backtests", "runs", ("job", "runs"), runs_values),
+        PageSpec("proof", "Proof", "proof", (), proof_values),
         PageSpec("compare", "Two backtests", "compare", (), compare_values),
     )
 }

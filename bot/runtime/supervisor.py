@@ -15,12 +15,13 @@ from bot.clock import SystemClock, boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import AccessLost, Exit, JournalError, Refusal, Refused, TryLater, is_access_lost
 from bot.logs import log
-from bot.runtime.control_plane import reporting
+from bot.runtime.control_plane import proof_schedule, reporting
 from bot.runtime.control_plane.alarm_watch import AlarmWatch
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.excursion_watch import ExcursionWatch
 from bot.runtime.control_plane.price_watch import PriceWatch
+from bot.runtime.control_plane.proof_schedule import DailyProof, command_of
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal.failover import disk_hint
 from bot.runtime.journal.journal import Journal
@@ -88,7 +89,14 @@ class Supervisor:
         self.prices = PriceWatch(client)
         self.passed_ns: int | None = None
         self.kernel = self._kernel(specs)
-        self.alarms = AlarmWatch(self.kernel, self.prices, lambda: self.settings)
+        self.proof = DailyProof(
+            lambda: self.settings,
+            journal,
+            now_ms=client.clock.now_ms,
+            mono_ms=lambda: monotonic_ns() // 1_000_000,
+            command=command_of(request.config, settings.state_dir),
+        )
+        self.alarms = AlarmWatch(self.kernel, self.prices, lambda: self.settings, lambda: self.proof.failure)
         self.resync = Resync(self.kernel, self.clocks, self.heartbeats)
         self.passes = PassRunner(request, self.kernel, self.scheduler, self.heartbeats, self.resync, self._report)
         self.commands = Commands(self, request.reread)
@@ -155,6 +163,7 @@ class Supervisor:
         """The whole run. `beat_at_once`: a dead-man switch of an earlier run is armed."""
         self.scheduler.start()
         self.passes.report_due = self.scheduler.every(REPORT_S, "report")
+        self.proof.due = self.scheduler.every(proof_schedule.LOOK_S, "proof")
         nothing = LeftBehind(known=False, complete=False)
         try:
             was_cut = await self._until_stopped(beat_at_once=beat_at_once)
@@ -288,6 +297,7 @@ class Supervisor:
 
     async def _close(self) -> None:
         self.access.mailbox.refuse_all()
+        await self.proof.close()
         await self.kernel.cancel_in_flight()
         self.scheduler.stop()
         self.resync.close()
@@ -316,6 +326,7 @@ class Supervisor:
             self.access.tail.follow()
         if self.kernel.state.ready:
             self.alarms.look()
+            self.proof.look(is_stopping=self.stop.is_set())
         if self.notifier is not None:
             self.notifier.wake()
         if not self.stop.is_set() and self.heartbeats.check():

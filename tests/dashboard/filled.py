@@ -21,7 +21,7 @@ from bot.dashboard.page_models import PageSources
 from bot.dashboard.sign_in import DashboardSignIn
 from bot.dashboard.sources import DaemonSource, ServiceSource
 from bot.dashboard.values.reading import Reading
-from bot.runtime.journal import queries
+from bot.runtime.journal import proof_files, queries
 from bot.strategy import Bracket, Close, Open
 from bot.wire.market import BookResult
 from bot.wire.resources import Market
@@ -44,6 +44,8 @@ PATHS = (
     "/guardians",
     "/approvals",
     "/runs",
+    "/proof",
+    "/proof?day=2026-11-27",
     "/control/kill",
     "/control/pause",
     "/nothing",
@@ -186,6 +188,40 @@ def runs(folder: Path) -> None:
         (run / "summary.json").write_text(json.dumps({"figures": figures, "course": course}))
 
 
+def proofs(folder: Path) -> None:
+    difference = {
+        "what": "decision",
+        "cause": "foreign activity",
+        "atMs": NOW_MS,
+        "market": MARKET,
+        "strategy": LONG,
+        "recorded": "open side long, size 123456.789, leverageMode error, type market, bracket {stopLoss {pct 0.2}}",
+        "replayed": None,
+        "why": REASON,
+    }
+    measure = {
+        "market": MARKET,
+        "fills": 123_456,
+        "notionalUsd": "123456789.12",
+        "slippageUsd": "-12345.678901",
+        "feeUsd": "1234.567891",
+        "testedFeeUsd": "1234.567891",
+    }
+    for n in range(1, 28):
+        document = {
+            "format": proof_files.FORMAT,
+            "day": f"2026-11-{n:02d}",
+            "counts": {"decisions": 123_456},
+            "equalShare": 0.987654,
+            "causes": {"timing": 12_345, "foreign activity": 40, "data revised": 3, "unknown": 1},
+            "resultUsd": {"outage": "-1234.567891"},
+            "measures": [measure | {"hour": hour} for hour in range(24)],
+            "differences": [difference] * ROWS,
+            "notes": [REASON],
+        }
+        proof_files.write_proof(folder, document)
+
+
 def answer_for_the_service(service: ServiceSource) -> None:
     """Put readings in the place of the service's."""
     candles = [candle(n, 104_000.5 + 37 * (n % 11), volume=12_345.678) for n in range(200)]
@@ -231,6 +267,7 @@ def served(folder: Path) -> Iterator[str]:
     writer.start()
     writer.join()
     runs(folder / "runs")
+    proofs(folder)
     sign_in = DashboardSignIn(KEY, "run", now_s=lambda: NOW_MS // 1000)
     service = ServiceSource()
     answer_for_the_service(service)

@@ -23,6 +23,7 @@ PATHS = (
     "/guardians",
     "/approvals",
     "/runs",
+    "/proof",
     "/control/kill",
 )
 ROWS = "document.querySelectorAll('#live-positions tbody tr').length"

@@ -43,6 +43,8 @@ class Range(NamedTuple):
     day: str
     from_ms: int
     to_ms: int
+    # the caller knows that it is over; else the journal's newest instant says so
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ def prove(
         "format": proof_files.FORMAT,
         "day": asked.day,
         "name": settings.name,
+        "isWhole": asked.is_over or start.record.end_ms >= asked.to_ms,
         "fromMs": start.from_ms,
         "toMs": to_ms,
         "replayedFromMs": start.at_ms,

@@ -67,7 +67,7 @@ def proof(
     if bounded:
         _bound()
     logs.configure(pretty=None, level="error")
-    document = _proved(find(config, state_dir, dead_too=True), given)
+    document = _proved(find(config, state_dir, dead_too=True), given, is_over=bounded)
     if as_json:
         click.echo(json.dumps(document, indent=1, ensure_ascii=False))
     else:
@@ -86,14 +86,14 @@ def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
-def _proved(place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
+def _proved(place: Place, given: Mapping[str, Any], *, is_over: bool) -> dict[str, Any]:
     from bot.backtest.engine.recorded_answers import AgentOptions
     from bot.backtest.proof.day_proof import prove, start_of, tested_options
     from bot.checks.config_check import checked_without_secrets
     from bot.cli.backtest.replay import candles_for, noted_config
     from bot.runtime.journal import proof_files, queries
 
-    asked = _range(place.folder, given)
+    asked = _range(place.folder, given)._replace(is_over=is_over)
     start = start_of(place.folder, asked)
     file = place.config or noted_config(start.record, place.folder)
     settings, _ = checked_without_secrets(file)

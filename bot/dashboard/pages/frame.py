@@ -20,6 +20,7 @@ PAGES: Final = (
     ("guardians", "Guardians", "/guardians"),
     ("approvals", "Approvals", "/approvals"),
     ("runs", "Backtests", "/runs"),
+    ("proof", "Proof", "/proof"),
 )
 
 # State of the daemon -> how it is shown: good, warn or bad.

@@ -109,6 +109,7 @@ TEMPLATES: Final[Mapping[str, NoticeTemplate]] = {
         ("side", "size", "est_px", "notional_usd", "until", "id", "proposed_by", "why"),
     ),
     **{alarm.notice: NoticeTemplate(alarm.level, alarm.title, "{message}", _WHY) for alarm in ALARMS.values()},
+    "proof.done": NoticeTemplate("info", "A day of {bot} is proved", "{message}", _WHY),
     "account.foreign": NoticeTemplate("warning", "Someone else used the account", "{market}: {message}", _WHY),
     "heartbeat.lapsed": NoticeTemplate(
         "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY

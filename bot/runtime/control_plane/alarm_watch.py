@@ -15,6 +15,7 @@ from bot.clock import DAY_MS, MINUTE_MS, SECOND_MS, SystemClock, iso
 from bot.money import format_decimal
 from bot.runtime.alerts.alarms import ALARMS
 from bot.runtime.alerts.health import PRICES
+from bot.runtime.control_plane.proof_schedule import unknown_in
 from bot.wire import bare_coin
 
 if TYPE_CHECKING:
@@ -52,7 +53,13 @@ class AlarmWatch:
     LOOK_SLOW_MS.
     """
 
-    def __init__(self, kernel: Kernel, prices: PriceWatch, settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        prices: PriceWatch,
+        settings: Callable[[], Settings],
+        proof_failure: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._kernel = kernel
         self._prices = prices
         self._settings = settings
@@ -71,6 +78,8 @@ class AlarmWatch:
             "target_refused": self._targets,
             "backup_old": self._backup,
             "dashboard_down": self._dashboard,
+            "proof_unknown": self._proof,
+            "proof_failed": lambda: {} if (failure := proof_failure()) is None else {"": failure},
         }
         assert {*self._finders, *self._slow_finders} == set(ALARMS)
 
@@ -192,6 +201,10 @@ class AlarmWatch:
         if at_ms is None or SystemClock().now_ms() - at_ms <= BACKUP_AGE_MS_MAX:
             return {}
         return {"": f"the last one is of {iso(at_ms)}; bot backup FOLDER makes one"}
+
+    def _proof(self) -> Messages:
+        unknown = unknown_in(self._settings().state_dir)
+        return {} if unknown is None else {"": unknown}
 
     def _dashboard(self) -> Messages:
         section = self._settings().dashboard

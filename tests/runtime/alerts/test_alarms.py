@@ -27,6 +27,7 @@ from bot.runtime.control_plane.alarm_watch import (
     LOOK_SLOW_MS,
     AlarmWatch,
 )
+from bot.runtime.journal import proof_files
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bracket, Open
@@ -54,7 +55,8 @@ class World:
         settings = lambda: SimpleNamespace(  # noqa: E731
             state_dir=folder, dashboard=SimpleNamespace(port=self.port) if self.port else None
         )
-        self.watch = AlarmWatch(kernel, self.prices, settings)  # type: ignore[arg-type]
+        self.proof_failure: str | None = None
+        self.watch = AlarmWatch(kernel, self.prices, settings, lambda: self.proof_failure)  # type: ignore[arg-type]
 
     def look(self, after_ms: int = LOOK_SLOW_MS) -> list[str]:
         later(self.kernel, after_ms)
@@ -146,6 +148,23 @@ async def dashboard_down(world: World) -> Any:
         yield
 
 
+async def proof_unknown(world: World) -> Any:
+    proved = {"format": proof_files.FORMAT, "causes": {"timing": 3}}
+    proof_files.write_proof(world.folder, proved | {"day": "2026-01-01"})
+    assert world.look() == []
+    proof_files.write_proof(world.folder, proved | {"day": "2026-01-02", "causes": {"unknown": 2}})
+    yield
+    proof_files.write_proof(world.folder, proved | {"day": "2026-01-03"})
+    yield
+
+
+async def proof_failed(world: World) -> Any:
+    world.proof_failure = "the proof of 2026-01-01 failed: no candles"
+    yield
+    world.proof_failure = None
+    yield
+
+
 CASES: dict[str, Callable[[World], Any]] = {
     "prices_lost": prices_lost,
     "price_jump": price_jump,
@@ -154,6 +173,8 @@ CASES: dict[str, Callable[[World], Any]] = {
     "approval_expiring": approval_expiring,
     "backup_old": backup_old,
     "dashboard_down": dashboard_down,
+    "proof_unknown": proof_unknown,
+    "proof_failed": proof_failed,
     "target_refused": target_refused,
 }
 
