@@ -4,7 +4,9 @@ Map of the package. A package imports only from lines below it; two packages on 
 tests check this).
 
     cli | testing      the command `bot`, its exit codes | a pytest plugin with a fresh service for each test
-    dashboard          pages in a browser that show a running daemon; a process of its own, the extra `ui`
+    dashboard | notebook
+                       pages in a browser that show a running daemon; a process of its own, the extra `ui`
+                       | backtests, sweeps and screens from Python
     research | drill   many backtests: sweeps of params, here or on a cluster | worlds of faults around the kernel
     backtest           the daemon's kernel on the service's venue in simulated time; candles, statistics, report, replay
     checks             checks of a whole config before anything starts

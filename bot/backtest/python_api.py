@@ -9,14 +9,14 @@ from __future__ import annotations
 import html
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import Progress
@@ -35,12 +35,15 @@ from bot.extras import install
 from bot.files import replacing
 from bot.logs import quiet_log
 from bot.strategy import Strategy
+from bot.words import did_you_mean
 
 if TYPE_CHECKING:
     import polars as pl
 
 # height of the charts in a notebook
 PLOT_PX: Final = 720
+# budget in USD of a class, if nothing else is given
+BUDGET_USD: Final = 1_000.0
 # letters of the bar that shows the progress
 BAR_WIDTH: Final = 40
 Place = str | Path
@@ -79,21 +82,14 @@ class BacktestRun:
         fees_usd, funding_usd, pnl_usd (after fees and funding), r_multiple, stop_px, target_px, slippage_usd, low_px,
         high_px. Instants are UTC.
         """
-        frames = _polars()
-        kinds = {"int": frames.Int64, "int | None": frames.Int64, "str": frames.String}
-        names = {column.name: kinds.get(str(column.type), frames.Float64) for column in fields(StoredTrade)}
-        rows = [[getattr(trade, name) for name in names] for trade in self.stored.trades]
-        frame = frames.DataFrame(rows, schema=names, orient="row")
-        instants = [frames.col(name).cast(frames.Datetime("ms", "UTC")) for name in ("entry_ms", "exit_ms")]
-        renamed: pl.DataFrame = frame.with_columns(instants).rename({"entry_ms": "entry_at", "exit_ms": "exit_at"})
-        return renamed
+        return trades_frame(self.stored.trades)
 
     @cached_property
     def equity(self) -> pl.DataFrame:
         """One row for each close: at (UTC), equity_usd, exposure_usd (the notional of the positions), drawdown_pct
         (0 or below).
         """
-        frames = _polars()
+        frames = polars()
         stored = self.stored
         frame = frames.DataFrame({"at": stored.at_ms, "equity_usd": stored.equity, "exposure_usd": stored.exposure})
         peak = frames.max_horizontal(frames.col("equity_usd").cum_max(), float(stored.summary["startUsd"]))
@@ -106,7 +102,7 @@ class BacktestRun:
     @cached_property
     def statistics(self) -> pl.DataFrame:
         """The figures of the report: figure, value. A figure that the trades do not define is null."""
-        frames = _polars()
+        frames = polars()
         rows = {name: value for name, value in self.figures.items() if value is None or isinstance(value, int | float)}
         schema = {"figure": frames.String, "value": frames.Float64}
         table: pl.DataFrame = frames.DataFrame(list(rows.items()), schema=schema, orient="row", strict=False)
@@ -124,7 +120,7 @@ class BacktestRun:
 
         Default: report.html in the folder of the run.
         """
-        return _written(Path(path) if path is not None else self.folder / "report.html", render_html(self.stored))
+        return written(Path(path) if path is not None else self.folder / "report.html", render_html(self.stored))
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ class Charts:
 
     def save(self, path: Place) -> Path:
         """Write the page, which is whole offline, and return its path."""
-        return _written(Path(path), self.page)
+        return written(Path(path), self.page)
 
     def _repr_html_(self) -> str:
         page = html.escape(self.page)
@@ -145,13 +141,25 @@ class Charts:
         )
 
 
+def trades_frame(trades: Iterable[StoredTrade]) -> pl.DataFrame:
+    """Trades as `BacktestRun.trades` has them."""
+    frames = polars()
+    kinds = {"int": frames.Int64, "int | None": frames.Int64, "str": frames.String}
+    names = {column.name: kinds.get(str(column.type), frames.Float64) for column in fields(StoredTrade)}
+    rows = [[getattr(trade, name) for name in names] for trade in trades]
+    frame = frames.DataFrame(rows, schema=names, orient="row")
+    instants = [frames.col(name).cast(frames.Datetime("ms", "UTC")) for name in ("entry_ms", "exit_ms")]
+    renamed: pl.DataFrame = frame.with_columns(instants).rename({"entry_ms": "entry_at", "exit_ms": "exit_at"})
+    return renamed
+
+
 def run(
     strategy: Place | type[Strategy],
     data: Any,
     *,
     markets: Sequence[str] | str | None = None,
     interval: str | None = None,
-    budget_usd: float = 1_000,
+    budget_usd: float = BUDGET_USD,
     max_leverage: int = 1,
     start: Instant | None = None,
     end: Instant | None = None,
@@ -174,15 +182,19 @@ def run(
 
     ConfigError if something cannot be used; BotError if a strategy fails, or if the folder cannot be written.
     """
-    inputs = _inputs(
+    inputs = checked_inputs(
         strategy,
         data,
         markets=markets,
         interval=interval,
-        limits=(budget_usd, max_leverage),
-        params=params or {},
-        folder=Path(out) / FOLDER,
-        options=_options(options, start=start, end=end, balance_usd=balance_usd),
+        budget_usd=budget_usd,
+        max_leverage=max_leverage,
+        start=start,
+        end=end,
+        balance_usd=balance_usd,
+        params=params,
+        out=out,
+        options=options,
     )
     with quiet_log(), progress_bar(is_shown=progress) as going:
         prepared = inputs.make()
@@ -212,18 +224,34 @@ def _options(
     return replace(given or SessionOptions(), **{name: value for name, value in chosen.items() if value is not None})
 
 
-def _inputs(
-    strategy: Any,
-    data: Any,
-    *,
-    markets: Sequence[str] | str | None,
-    interval: str | None,
-    limits: tuple[float, int],
-    params: Mapping[str, Any],
-    folder: Path,
-    options: SessionOptions,
-) -> Inputs:
-    """The checked inputs of a run. `limits` are the budget in USD and the highest leverage of a class."""
+class RunInputs(TypedDict, total=False):
+    """What `run`, `sweep` and `screen` take besides a strategy and data; see `run`."""
+
+    markets: Sequence[str] | str | None
+    interval: str | None
+    budget_usd: float
+    max_leverage: int
+    start: Instant | None
+    end: Instant | None
+    balance_usd: float | Decimal | None
+    params: Mapping[str, Any] | None
+    out: Place
+    options: SessionOptions | None
+
+
+def checked_inputs(strategy: Any, data: Any, **given: Unpack[RunInputs]) -> Inputs:
+    """The checked inputs of a run. ConfigError if something cannot be used."""
+    if unknown := sorted(given.keys() - RunInputs.__annotations__.keys()):
+        known = [*RunInputs.__annotations__]
+        raise ConfigError(
+            f"{unknown[0]}: no such argument{did_you_mean(unknown[0], known)}; there are {', '.join(known)}"
+        )
+    markets, interval = given.get("markets"), given.get("interval")
+    folder = Path(given.get("out", "runs")) / FOLDER
+    params = given.get("params") or {}
+    options = _options(
+        given.get("options"), start=given.get("start"), end=given.get("end"), balance_usd=given.get("balance_usd")
+    )
     if isinstance(strategy, str | Path):
         if markets is not None or interval is not None:
             raise ConfigError("markets and interval are those of the config; only a class takes them here")
@@ -240,23 +268,22 @@ def _inputs(
     use_listings_here()
     names = markets_of(data, markets)
     files = data_files(data, markets=names, folder=folder)
-    budget_usd, max_leverage = limits
     config = config_of_class(
         strategy,
         files,
         markets=names,
         interval=interval,
         params=params,
-        budget_usd=budget_usd,
-        max_leverage=max_leverage,
+        budget_usd=given.get("budget_usd", BUDGET_USD),
+        max_leverage=given.get("max_leverage", 1),
         folder=folder,
     )
     return Inputs(config, Files(files), options)
 
 
 @contextmanager
-def progress_bar(*, is_shown: bool | None) -> Iterator[Progress]:
-    """A bar on standard error: bars done of bars in all. None: shown on a terminal and in a notebook."""
+def progress_bar(*, is_shown: bool | None, what: str = "bars") -> Iterator[Progress]:
+    """A bar on standard error: how many are done of how many in all. None: shown on a terminal and in a notebook."""
     if is_shown is None:
         is_shown = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
     if not is_shown:
@@ -271,7 +298,7 @@ def progress_bar(*, is_shown: bool | None) -> Iterator[Progress]:
             shown = percent
             filled = percent * BAR_WIDTH // 100
             bar = "#" * filled + "." * (BAR_WIDTH - filled)
-            sys.stderr.write(f"\r{bar} {percent:>3} %  {done:,} of {of:,} bars")
+            sys.stderr.write(f"\r{bar} {percent:>3} %  {done:,} of {of:,} {what}")
             sys.stderr.flush()
         return True
 
@@ -305,7 +332,7 @@ def _ms(name: str, given: Instant | None) -> int | None:
     return ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
-def _polars() -> Any:
+def polars() -> Any:
     try:
         import polars as pl
     except ImportError:
@@ -313,7 +340,7 @@ def _polars() -> Any:
     return pl
 
 
-def _written(path: Path, page: str) -> Path:
+def written(path: Path, page: str) -> Path:
     try:
         with replacing(path) as file:
             file.write(page.encode())

@@ -131,6 +131,20 @@ class Processes:
             process.join()
 
 
+class ThisProcess:
+    """One trial after the other in this process, as a notebook wants it: nothing is forked beside its threads."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[TrialOutcome]:
+        for task in tasks:
+            yield evaluate(self._bundle, task)
+
+    def close(self) -> None:
+        pass
+
+
 class Cluster:
     """The workers of a Dask scheduler. Each gets the bundle once."""
 

@@ -372,9 +372,13 @@ def with_protections(strategy: StrategySettings, rules: Mapping[str, Any]) -> St
     return strategy.model_copy(update={"protections": section})
 
 
-def read_space(path: Path | None, settings: Settings) -> Space:
-    """The space of a file, and of the params that carry their own range. ConfigError names the line of each problem."""
-    document = Document(str(path or "space"), "{}" if path is None else text_of(path))
+def read_space(given: Path | Mapping[str, Any] | None, settings: Settings) -> Space:
+    """The space of a file or of its content, and of the params that carry their own range. ConfigError names the line
+    of each problem.
+    """
+    # JSON is YAML.
+    text = text_of(given) if isinstance(given, Path) else json.dumps(given or {}, indent=1)
+    document = Document(str(given) if isinstance(given, Path) else "space", text)
     document.read(lambda text, _key: text)
     if document.problems:
         raise _error(document)

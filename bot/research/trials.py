@@ -184,7 +184,7 @@ def evaluate(bundle: Bundle, task: Task) -> TrialOutcome:
             options = replace(options, start_ms=task.span[0], end_ms=task.span[1])
         message = ""
         if task.is_screened:
-            screened = _screened(bundle, settings, options)
+            screened = screened_of(bundle, settings, options)
             if screened.why_not is None:
                 figures, days = screened.figures()
                 return TrialOutcome(task.number, "complete", figures, days)
@@ -208,7 +208,8 @@ def evaluate(bundle: Bundle, task: Task) -> TrialOutcome:
     return TrialOutcome(task.number, "complete", dict(result.figures), returns, result.digest, message, early)
 
 
-def _screened(bundle: Bundle, settings: Settings, options: SessionOptions) -> Screened:
+def screened_of(bundle: Bundle, settings: Settings, options: SessionOptions) -> Screened:
+    """Run the compiled screen for these settings, which `screen.markets.refuse` has let pass."""
     from bot.research.screen.markets import ground_of
     from bot.research.screen.screen import screen
 

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -239,13 +239,14 @@ def _trades(path: Path) -> tuple[StoredTrade, ...]:
             raise BotError(f"{path}:1: the columns are not those of a run: {', '.join((*COLUMNS, *EXTREMES))}")
         for line, row in enumerate(rows, start=2):
             try:
-                trades.append(_trade(row))
+                trades.append(trade_of(row))
             except (TypeError, ValueError, KeyError) as error:
                 raise BotError(f"{path}:{line}: is no trade: {error}") from None
     return tuple(trades)
 
 
-def _trade(row: dict[str, str]) -> StoredTrade:
+def trade_of(row: Mapping[str, str]) -> StoredTrade:
+    """A row of trades.csv by the names of its columns. ValueError or KeyError if it is none."""
     return StoredTrade(
         number=int(row["trade"]),
         strategy=row["strategy"],

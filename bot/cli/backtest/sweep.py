@@ -19,14 +19,11 @@ from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
 from bot.cli.common.shared_options import CONFIG_WITH_MARKETS, WORKERS, json_option
-from bot.words import many
 
 if TYPE_CHECKING:
-    from bot.backtest.inputs import Inputs
-    from bot.research.space import Space
     from bot.research.study import Study
-    from bot.research.sweep import Progress, SweepPlan
-    from bot.research.walk_forward import Fold, Walked
+    from bot.research.sweep import Progress
+    from bot.research.walk_forward import Walked
 
 STORAGE: Final = "sqlite:///sweeps.db"
 EPILOG: Final = """\b
@@ -191,53 +188,35 @@ def run(
     from bot.errors import Exit
     from bot.research import runners
     from bot.research import trials as trials_
-    from bot.research.gaps import run_again
-    from bot.research.holdout import cut_off
-    from bot.research.space import read_space
-    from bot.research.study import one_sweep, open_study
-    from bot.research.sweep import Sweep, SweepPlan, first_part_ms, identity_of, range_of
-    from bot.research.walk_forward import WalkForward, folds_of, read_windows
+    from bot.research.prepared_sweep import PreparedSweep
+    from bot.research.study import one_sweep
+    from bot.research.sweep import SweepPlan
 
     plan = SweepPlan(given["method"], given["trials"], given["seed"], given["prune"], given["is_screened"])
     _refuse_together(plan, windows=windows, agents=given["agents"])
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):
-        whole = inputs_of(config, given)
-        inputs, holdout = cut_off(whole, holdout_length)
-        wanted = read_space(space, inputs.settings)
-        _check_space(wanted, plan, inputs)
-        folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
-        study_name, bundle = name or inputs.settings.name, trials_.bundle_of(inputs)
-        _warn_of_few_days(wanted, *range_of(inputs), folds)
-        directions = [objective.is_highest for objective in wanted.objectives]
-        identity = identity_of(whole, wanted, plan, range_of(inputs), holdout)
-
-        def opened(number: int | None = None, fold: Fold | None = None) -> Study:
-            its_name, span = study_name, {}
-            if fold is not None:
-                its_name, span = f"{study_name}/{number}", {"span": list(fold.train)}
-            known = identity | span
-            return open_study(storage, its_name, known, method=plan.method, seed=plan.seed, objectives=directions)
-
+        prepared = PreparedSweep(inputs_of(config, given), space, plan, holdout=holdout_length, windows=windows)
+        study_name, bundle = name or prepared.inputs.settings.name, trials_.bundle_of(prepared.inputs)
+        for note in prepared.notes():
+            click.echo(note, err=True)
         address: str | None = given["address"]
         runner = runners.Processes(bundle, given["workers"]) if address is None else runners.Cluster(bundle, address)
-        walked: list[Walked] = []
+        walked: Sequence[Walked] = []
         study: Study | None = None
         with closing(runner), one_sweep(storage, study_name), _shown(quiet=as_json) as show:
             try:
-                if folds is not None:
-                    walked = WalkForward(wanted, plan, runner, opened).run(folds, show)
+                if prepared.folds is not None:
+                    walked = prepared.walk(storage, study_name, runner, show)
                 else:
-                    study = opened()
+                    study = prepared.study(storage, study_name)
                     study.keep(WORDS, click.get_current_context().meta[WORDS])
-                    Sweep(study, wanted, plan, runner, first_part_ms(inputs)).run(show)
-                    if plan.is_screened:
-                        run_again(study, runner, top)
+                    prepared.run(study, runner, top, show)
             except KeyboardInterrupt:
                 click.echo("stopped: the trials so far are stored; the same command goes on", err=True)
                 return int(Exit.STOPPED)
     if study is None:
-        print_walk(walked, wanted, as_json=as_json)
+        print_walk(walked, prepared.space, as_json=as_json)
     else:
         print_study(study, TOP, _holdout_lines(study, storage), as_json=as_json)
     return _exit_code(study, walked)
@@ -259,36 +238,6 @@ def _refuse_together(plan: SweepPlan, *, windows: str | None, agents: str) -> No
         raise click.UsageError("--screen goes with neither --prune nor --walk-forward; leave one out")
     if agents == "live":
         raise click.UsageError("a sweep asks no model: record the answers with `bot backtest --agents live` first")
-
-
-def _check_space(wanted: Space, plan: SweepPlan, inputs: Inputs) -> None:
-    """Raise the errors of a grid and of a screen before a study is made; say that a space has fewer cells than trials
-    are wanted.
-    """
-    if plan.method == "grid":
-        wanted.grid()
-    if plan.is_screened:
-        _check_screen(inputs)
-    if plan.method != "grid" and wanted.size is not None and wanted.size < plan.trials:
-        click.echo(f"the space has {many(wanted.size, 'cell')}: each is tried once", err=True)
-
-
-def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[Fold] | None) -> None:
-    """Say that an objective is a figure of a year, where the range or a window lasts a few days: its best trial is the
-    luckiest.
-    """
-    from bot.backtest.results.statistics import DAYS_FOR_A_YEAR, extrapolated
-    from bot.number_text import duration_ms
-
-    spans = [(start_ms, end_ms)] if folds is None else [span for fold in folds for span in (fold.train, fold.test)]
-    ms = min(end - start for start, end in spans)
-    what = "the range has" if folds is None else "the shortest window has"
-    for name in extrapolated([objective.figure for objective in space.objectives], ms):
-        click.echo(
-            f"warning: the objective {name} is a figure of a year, and {what} {duration_ms(ms)}: "
-            f"its best trial is the luckiest. Take {DAYS_FOR_A_YEAR} days or more, or an objective such as Return [%]",
-            err=True,
-        )
 
 
 @sweep.command("show", epilog=SHOW_EPILOG)
@@ -385,14 +334,6 @@ def _refuse_elsewhere(name: str, given: Mapping[str, Any]) -> None:
                 f"the study {name!r} names a file elsewhere: {error}. A study may come from others: run this in the"
                 " folder of its sweep, or, if the study is yours, add --trust-paths"
             ) from None
-
-
-def _check_screen(inputs: Inputs) -> None:
-    """ConfigError if the screen cannot run this config."""
-    from bot.research.screen.markets import refuse
-    from bot.runtime.kernel.assembly import place_strategies
-
-    refuse(inputs.settings, place_strategies(inputs.settings), inputs.options)
 
 
 def _holdout_lines(study: Study, storage: str) -> list[str]:
