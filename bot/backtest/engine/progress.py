@@ -23,8 +23,11 @@ WATCH_S: Final = 0.1
 # What a session keeps (events, trades) forms no cycles. A collector that walks it again and again costs a third of the
 # time.
 GC_THRESHOLDS: Final = (20_000, 20, 1_000)
-# bars of a session that leaves much to collect
-LONG: Final = 100_000
+# Bars of sessions that leave much to collect together. A session counts as LEAST bars or more: each leaves a kernel.
+LONG, LEAST = (100_000, 5_000)
+
+# bars of the sessions of this process since the last full collection
+_uncollected = 0
 
 # is given bars done and bars in all; returns False to stop the run
 Progress = Callable[[int, int], bool]
@@ -129,10 +132,16 @@ class RunMonitor:
 @contextmanager
 def rare_garbage_collection(bars: int) -> Iterator[None]:
     """Collect garbage rarely while this lasts; the collector's own settings return afterwards. Only a session of many
-    bars first collects all that earlier sessions have left, because that takes about a second in a large process.
+    bars, or the last of many sessions, first collects all that earlier ones have left, because that takes about a
+    second in a large process. The collector would not do it by itself: what was frozen counts as old.
     """
+    global _uncollected  # noqa: PLW0603  the collector belongs to the process too
     before = gc.get_threshold()
-    gc.collect(2 if bars > LONG else 1)
+    _uncollected += max(bars, LEAST)
+    is_full = _uncollected > LONG
+    if is_full:
+        _uncollected = 0
+    gc.collect(2 if is_full else 1)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

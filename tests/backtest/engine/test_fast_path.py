@@ -26,6 +26,7 @@ from bot.backtest.results.run_writer import write
 from bot.cli.backtest.summary import summary_lines
 from bot.clock import HOUR_MS
 from bot.config import Settings
+from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Timer, View, sma
 from tests.backtest.builders import MINUTE_MS, START_MS, Ran, Scripted, busy, minutes, placing, ran, settings
@@ -476,6 +477,16 @@ def test_a_backtest_restores_the_garbage_collectors_settings():
     ran([minutes(50)])
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_many_short_backtests_leave_few_kernels_behind():
+    """A worker of a sweep runs thousands of them, and what the collector froze counts as old."""
+    gc.collect()
+    before = sum(isinstance(known, Kernel) for known in gc.get_objects())
+    for _ in range(3 * progress.LONG // progress.LEAST):
+        ran([minutes(2)])
+    left = sum(isinstance(known, Kernel) for known in gc.get_objects()) - before
+    assert left <= progress.LONG // progress.LEAST + 1
 
 
 def test_a_backtest_of_one_idle_market_sends_the_venue_no_bar():
