@@ -307,7 +307,8 @@ def racing(start_own: OwnTarget) -> Target:
 
 
 async def at_once(target: Target, requests: list[tuple[str, Any, dict[str, str]]]) -> list[httpx.Response]:
-    limits = httpx.Limits(max_connections=len(requests), max_keepalive_connections=len(requests))
+    # A connection that was idle for a second is made anew: the service closes one after five, perhaps as it is used.
+    limits = httpx.Limits(max_connections=len(requests), max_keepalive_connections=len(requests), keepalive_expiry=1)
     async with httpx.AsyncClient(base_url=target.base_url, limits=limits, timeout=60) as http:
         # connections are up
         await asyncio.gather(*(http.get("/v1/system/status") for _ in requests))
