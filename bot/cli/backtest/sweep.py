@@ -188,7 +188,7 @@ def run(
     from bot.errors import Exit
     from bot.research import runners
     from bot.research import trials as trials_
-    from bot.research.prepared_sweep import PreparedSweep
+    from bot.research.sweep_inputs import PreparedSweep
     from bot.research.study import one_sweep
     from bot.research.sweep import SweepPlan
 
