@@ -30,11 +30,11 @@ from bot.backtest.results.layout import COLUMNS
 from bot.backtest.results.run_reader import trade_of
 from bot.errors import BotError, ConfigError
 from bot.logs import quiet_log
-from bot.research.sweep_inputs import PreparedSweep
 from bot.research.ranking import ranked, verdicts_of
 from bot.research.runners import Processes, Runner, ThisProcess
 from bot.research.study import SQLITE, Study, one_sweep
 from bot.research.sweep import SweepPlan
+from bot.research.sweep_inputs import PreparedSweep
 from bot.research.sweep_page import render_sweep
 from bot.research.trials import bundle_of, screened_of
 from bot.strategy import Strategy

@@ -204,7 +204,8 @@ execution executor explain fast file firing flag fold folder format formatting f
 html http identity importer
 index indicator init injection input jit json judgment latency layout library lifecycle line loader local lock log \
 logging loss machine mailbox main mcp
-memory message model money naked name named notebook notifier number open openapi opening operate option output outside \
+memory message model money naked name named notebook notifier number open openapi opening operate option output \
+outside \
 overview ownership package paging param
 path pending
 phone plain plane plugin policy pool portfolio pre process progress public quality query queue read reader \

@@ -188,9 +188,9 @@ def run(
     from bot.errors import Exit
     from bot.research import runners
     from bot.research import trials as trials_
-    from bot.research.sweep_inputs import PreparedSweep
     from bot.research.study import one_sweep
     from bot.research.sweep import SweepPlan
+    from bot.research.sweep_inputs import PreparedSweep
 
     plan = SweepPlan(given["method"], given["trials"], given["seed"], given["prune"], given["is_screened"])
     _refuse_together(plan, windows=windows, agents=given["agents"])
