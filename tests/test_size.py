@@ -13,7 +13,9 @@ METHODS_MAX = 30
 # without self; a call with more has an object that nobody named
 PARAMETERS_MAX = 8
 # Functions that users call by keyword: each parameter is documented, and a script or a notebook names it.
-CALLED_BY_USERS = frozenset({"bot/backtest/python_api.py::run", "bot/testing/backtests.py::backtest"})
+CALLED_BY_USERS = frozenset(
+    {"bot/backtest/python_api.py::run", "bot/notebook.py::sweep", "bot/testing/backtests.py::backtest"}
+)
 LINES_MAX = 70
 RECORD_METHODS_MAX = 10
 

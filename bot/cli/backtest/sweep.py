@@ -22,7 +22,7 @@ from bot.cli.common.shared_options import CONFIG_WITH_MARKETS, WORKERS, json_opt
 
 if TYPE_CHECKING:
     from bot.research.study import Study
-    from bot.research.sweep import Progress
+    from bot.research.sweep import Progress, SweepPlan
     from bot.research.walk_forward import Walked
 
 STORAGE: Final = "sqlite:///sweeps.db"
