@@ -1188,7 +1188,7 @@ async def test_a_heartbeat_process_replaced_before_the_first_pass_sends_no_heart
     """Heartbeats before the first pass count against the limit of failed starts."""
     one = await place(still)
     async with built(one, one.settings("Holds")) as (run, _):
-        monkeypatch.setattr(run.heartbeats, "_made", lambda: Watching(60))
+        monkeypatch.setattr(run.heartbeats, "_started", lambda: Watching(60))
         for has_started in (False, True):
             monkeypatch.setattr(run.heartbeats, "process", Watching(120))
             run.heartbeats.is_start_complete = has_started
