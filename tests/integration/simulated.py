@@ -33,6 +33,7 @@ from bot.client import Client
 from bot.client.retry import MAX_MS, SPREAD
 from bot.clock import boot_ns, monotonic_ns
 from bot.config import Settings
+from bot.drill.judgment import cause_of
 from bot.errors import Exit, JournalError, Refused
 from bot.model.events import GuardianMoved
 from bot.runtime import startup, supervisor
@@ -65,7 +66,7 @@ from tests.fakes import Crash
 from tests.integration import account_checks
 from tests.integration.builders import MARKETS, START_MS, START_PX, Hand, busy
 from tests.integration.virtual import Answer, Clocks, served, virtual_time
-from tests.integration.wire import REPLY_HEADERS
+from tests.integration.wire import is_order, spoiled
 
 BASE: Final = "http://127.0.0.1"
 # real time, whatever the service's speed
@@ -267,7 +268,7 @@ class Wire:
         """What the daemon's client asks."""
         self.seen += 1
         key = _key(headers)
-        if not key or not _is_order(method, target):
+        if not key or not is_order(method, target):
             return await self._answer(method, target, headers, body, key)
         self.keys.add(key)
         self.bodies.setdefault((key, target), set()).add(body)
@@ -295,52 +296,24 @@ class Wire:
                 if self.old_page is None and target.startswith("/v1/events?") and answer.status_code == 200:
                     self.old_page = answer
                 return answer
-            case "refuse":
-                raise httpx.ConnectError("refused")
             case "blackhole":
                 await asyncio.sleep(3)
                 raise httpx.ConnectTimeout("no answer")
-            case "unsent":
-                raise httpx.ReadError("reset")
             case "hang_before":
                 await asyncio.sleep(1_000)
             case "hang_after":
                 await deliver()
                 await asyncio.sleep(1_000)
-            case "lose":
-                await deliver()
-                raise httpx.ReadError("reset")
             case "late":
                 self.send_late(deliver, chance.uniform(0.2, 4) if chance.random() < 0.6 else chance.uniform(4, 45))
                 await asyncio.sleep(chance.uniform(0.1, 3))
                 raise httpx.ReadTimeout("no answer")
-            case "double":
-                await deliver()
-                return await deliver()
             case "slow":
                 answer = await deliver()
                 await asyncio.sleep(chance.uniform(0.5, 10))
                 return answer
-            case "html_before":
-                return _html(502)
-            case "html_after":
-                await deliver()
-                return _html(502)
-            case "truncate":
-                answer = await deliver()
-                return Answer(answer.status_code, answer.headers, answer.content[: len(answer.content) // 2])
-            case "busy":
-                return _error(429, "rate_limited", {"Retry-After": "1"})
-            case "busy_silent":
-                return _error(429, "rate_limited", {})
-            case "down":
-                return _error(503, "service_unavailable", {"Retry-After": "1"})
-            case "down_html":
-                return _html(503)
-            case "denied":
-                return _error(403, "forbidden", {}) if _is_order(method, target) else await deliver()
-            case "declined":
-                return _error(400, "invalid_input", {}) if method == "GET" else await deliver()
+            case "declined" if method != "GET":
+                return await deliver()
             case "stale":
                 if self.old_page is None or not target.startswith("/v1/events"):
                     return await deliver()
@@ -354,7 +327,7 @@ class Wire:
             case "crash_under_way":
                 self.send_late(deliver, chance.uniform(0.1, 20))
                 raise Crash(target)
-        raise AssertionError(fate)
+        return await spoiled(fate, deliver, is_order=is_order(method, target))  # type: ignore[no-any-return]
 
     async def deliver(
         self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes, left_at: float = math.inf
@@ -367,7 +340,7 @@ class Wire:
             await asyncio.sleep(0.2)
         answer = await served(service().app, method, target, headers, body)
         self.world.note("did", method, target, answer.status_code, len(answer.content))
-        if answer.status_code == 200 and _is_order(method, target):
+        if answer.status_code == 200 and is_order(method, target):
             self.newest_order = partial(self.deliver, method, target, headers, body)
             is_fresh = self.world.now() <= self.told_at + PASS_MAX_S
             raced = is_fresh and self.looked_at <= self.world.reset_at <= self.told_at + RACE_S
@@ -375,7 +348,7 @@ class Wire:
                 self.raced_ids.add(answer.headers["X-Request-Id"])
         elif answer.status_code == 200 and target.startswith("/v1/events?"):
             self.looked_at = self.told_at = self.world.now()
-        elif 400 <= answer.status_code < 500 and _is_order(method, target):
+        elif 400 <= answer.status_code < 500 and is_order(method, target):
             self.refused.add(_key(headers))
         return answer
 
@@ -451,32 +424,12 @@ def _key(headers: list[tuple[bytes, bytes]]) -> str:
     return next((value.decode() for name, value in headers if name == b"idempotency-key"), "")
 
 
-def _is_order(method: str, target: str) -> bool:
-    path = target.partition("?")[0]
-    return method == "POST" and (path.startswith("/v1/orders") or path.endswith("/close"))
-
-
 def _shortened(target: str) -> str:
     path, _, query = target.partition("?")
     if not path.endswith("/candles"):
         return target
     asked = dict(parse_qsl(query))
     return f"{path}?{urlencode(asked | {'limit': min(int(asked['limit']), CANDLES_MAX)})}"
-
-
-def _html(status: int) -> Answer:
-    return Answer(status, {"Content-Type": "text/html"}, b"<html><h1>Bad gateway</h1></html>")
-
-
-def _error(status: int, code: str, headers: dict[str, str]) -> Answer:
-    error = {
-        "code": code,
-        "message": "not now",
-        "requestId": "req_wire",
-        "retryable": status not in (400, 403),
-        "orderSubmitted": False,
-    }
-    return Answer(status, REPLY_HEADERS | headers, json.dumps({"error": error}).encode())
 
 
 # ── The daemon's parts that are processes, threads or files ─────────────────────────────────────────────────────────
@@ -1546,10 +1499,7 @@ def _settings(speed: float, path: str) -> Settings:
 
 
 def _causes(rows: list[Any]) -> dict[str, tuple[Any, ...]]:
-    return {
-        row["id"]: tuple(row[name] for name in ("epoch", "strategy", "market", "cause", "ordinal", "leg"))
-        for row in rows
-    }
+    return {row["id"]: cause_of(row) for row in rows}
 
 
 def _rows(journal: Any) -> list[Any]:

@@ -5,12 +5,14 @@ delays, doubles and spoils.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
 import httpx
 
 from tests.fakes import Crash
+from tests.integration.virtual import Answer
 
 # What may become of one request. "unsent", "busy*", "down*" and "html_before" have no effect at the service; the others
 # have, or may yet.
@@ -76,45 +78,15 @@ class FaultyWire(httpx.AsyncBaseTransport):
         match fate:
             case None:
                 return await self.deliver(request)
-            case "refuse":
-                raise httpx.ConnectError("refused", request=request)
-            case "unsent":
-                raise httpx.ReadError("reset", request=request)
-            case "lose":
-                await self.deliver(request)
-                raise httpx.ReadError("reset", request=request)
             case "late":
                 # Most come soon, some minutes later, when nobody waits for them any more.
                 some = 1 + len(self.seen) % 7 * (12 if len(self.seen) % 3 == 0 else 1)
                 self.under_way.append(Sent(request, after=self.late_by or some))
                 raise httpx.ReadTimeout("no answer", request=request)
-            case "double":
-                await self.deliver(request)
-                return await self.deliver(request)
             case "slow":
                 answer = await self.deliver(request)
                 self.on_slow()
                 return answer
-            case "html_before":
-                return _html(502)
-            case "html_after":
-                await self.deliver(request)
-                return _html(502)
-            case "truncate":
-                answer = await self.deliver(request)
-                return httpx.Response(
-                    answer.status_code, headers=answer.headers, content=answer.content[: len(answer.content) // 2]
-                )
-            case "busy":
-                return _error(429, "rate_limited", {"Retry-After": "1"})
-            case "busy_silent":
-                return _error(429, "rate_limited", {})
-            case "down":
-                return _error(503, "service_unavailable", {"Retry-After": "1"})
-            case "down_html":
-                return _html(503)
-            case "denied":
-                return _error(403, "forbidden", {}) if _is_order(request) else await self.deliver(request)
             case "stale":
                 return (
                     self.old_page
@@ -126,7 +98,9 @@ class FaultyWire(httpx.AsyncBaseTransport):
             case "crash_after":
                 await self.deliver(request)
                 raise Crash(request.url.path)
-        raise AssertionError(fate)
+        is_an_order = is_order(request.method, request.url.path)
+        answer = await spoiled(fate, lambda: self.deliver(request), is_order=is_an_order)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
     async def deliver(self, request: httpx.Request) -> httpx.Response:
         """The request reaches the service, whoever hears the answer."""
@@ -157,22 +131,57 @@ class FaultyWire(httpx.AsyncBaseTransport):
         return url.copy_set_param("limit", str(min(int(url.params["limit"]), self.candles_max)))
 
 
-def _html(status: int) -> httpx.Response:
-    return httpx.Response(status, headers={"Content-Type": "text/html"}, content=b"<html><h1>Bad gateway</h1></html>")
+async def spoiled(fate: str, deliver: Callable[[], Awaitable[Any]], *, is_order: bool) -> Any:
+    """The answer of a request with this fate, or the error that its sender gets; `deliver` lets it arrive."""
+    match fate:
+        case "refuse":
+            raise httpx.ConnectError("refused")
+        case "unsent":
+            raise httpx.ReadError("reset")
+        case "lose":
+            await deliver()
+            raise httpx.ReadError("reset")
+        case "double":
+            await deliver()
+            return await deliver()
+        case "html_after":
+            await deliver()
+            return _html(502)
+        case "truncate":
+            answer = await deliver()
+            return Answer(answer.status_code, answer.headers, answer.content[: len(answer.content) // 2])
+        case "denied" if not is_order:
+            return await deliver()
+    return UNDELIVERED[fate]
 
 
-def _is_order(request: httpx.Request) -> bool:
-    path = request.url.path
-    return request.method == "POST" and (path.startswith("/v1/orders") or path.endswith("/close"))
+def _html(status: int) -> Answer:
+    return Answer(status, {"Content-Type": "text/html"}, b"<html><h1>Bad gateway</h1></html>")
 
 
-def _error(status: int, code: str, headers: dict[str, str]) -> httpx.Response:
+def _error(status: int, code: str, headers: dict[str, str]) -> Answer:
     error = {
         "code": code,
         "message": "not now",
         "requestId": "req_wire",
-        "retryable": status != 403,
+        "retryable": status not in (400, 403),
         "orderSubmitted": False,
     }
-    body = json.dumps({"error": error}).encode()
-    return httpx.Response(status, headers=REPLY_HEADERS | headers, content=body)
+    return Answer(status, REPLY_HEADERS | headers, json.dumps({"error": error}).encode())
+
+
+# What is answered before the service.
+UNDELIVERED: Final = {
+    "html_before": _html(502),
+    "busy": _error(429, "rate_limited", {"Retry-After": "1"}),
+    "busy_silent": _error(429, "rate_limited", {}),
+    "down": _error(503, "service_unavailable", {"Retry-After": "1"}),
+    "down_html": _html(503),
+    "denied": _error(403, "forbidden", {}),
+    "declined": _error(400, "invalid_input", {}),
+}
+
+
+def is_order(method: str, target: str) -> bool:
+    path = target.partition("?")[0]
+    return method == "POST" and (path.startswith("/v1/orders") or path.endswith("/close"))
