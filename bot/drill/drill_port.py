@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from bot.backtest.engine.candle_readers import SeriesReader
 from bot.client.calls import fault_error
@@ -16,12 +16,16 @@ from bot.drill.faults import FATES, DrillFault, Fate, Point
 from bot.drill.service_port import ServicePort
 from bot.drill.simulated_clock import RealTimeClock, SimulatedTime, span_of
 from bot.errors import ApiError
+from bot.service.bodies import event_bodies
 from bot.service.bodies.responses import ServiceAnswer
-from bot.wire import CandlesResult
+from bot.service.operations.executor import Context
+from bot.wire import CandlesResult, EventsPage, OrderResult
 from bot.wire.base import Resource
 
 R = TypeVar("R", bound=Resource)
 
+# the name of the requests that make an order
+ORDER: Final = OrderResult.__name__.removesuffix("Result")
 # The latency of a request and its reply together.
 LATENCY_MS: Final = (5, 400)
 # time after which a request without a connection ends, as the client's do
@@ -53,6 +57,12 @@ class DrillPort(ServicePort):
         # requests that brought no answer
         self.failed = 0
         self.met: Counter[Fate] = Counter()
+        # what was sent under each key, as hashes
+        self.bodies: dict[str, set[str]] = {}
+        # the request ids of what arrived when nobody waited any more
+        self.late_ids: set[str] = set()
+        # a page of events that a cache between the daemon and the service keeps
+        self._old_page: EventsPage | None = None
         self._outages = tuple(fault for fault in faults if fault.kind == "outage")
         self._lossy = tuple(fault for fault in faults if fault.kind == "lossy")
         self._silences = tuple(fault for fault in faults if fault.kind in ("silence", "outage"))
@@ -64,6 +74,12 @@ class DrillPort(ServicePort):
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
         self._before("candles", reads=True)
         return await super().candles(coin, interval, limit)
+
+    def _context(self, body: bytes, key: str | None = None, expires_ms: int | None = None) -> Context:
+        context = super()._context(body, key, expires_ms)
+        if key is not None:
+            self.bodies.setdefault(key, set()).add(context.fingerprint)
+        return context
 
     # -- the network
 
@@ -90,12 +106,17 @@ class DrillPort(ServicePort):
             case "double":
                 with suppress(ApiError):
                     arrive()
+            case "stale" if model is EventsPage and self._old_page is not None:
+                self.time.pass_ms(self._chance.randint(*LATENCY_MS) // 2)
+                return cast("R", self._old_page)
             case "late" if not reads:
                 self.time.at(
                     self.time.now_ms() + self._chance.randint(*LATE_MS), lambda: self._arrive_late(name, operation)
                 )
                 self._no_answer(NoAnswer.READ_TIMEOUT, TOTAL_MS, reads=False)
         answer = arrive()
+        if self._old_page is None and isinstance(answer, EventsPage) and answer.events:
+            self._old_page = answer
         self.time.pass_ms(
             self._chance.randint(*LATENCY_MS) // 2 + (self._chance.randint(500, 10_000) if fate == "slow" else 0)
         )
@@ -103,9 +124,12 @@ class DrillPort(ServicePort):
 
     def _arrive_late(self, name: str, operation: Callable[[], ServiceAnswer]) -> None:
         self.time.say(f"network: {name} arrives late")
+        count = self.time.exchange.count
         # Nobody hears a refusal.
         with suppress(Exception):
             operation()
+        for event in self.time.exchange.event_buffer.events[count:]:
+            self.late_ids.add(event_bodies.event(event).get("requestId", ""))
 
     def _before(self, name: str, *, reads: bool) -> Fate | None:
         """What becomes of a request that is sent now. Raises the error of one that does not arrive."""
@@ -123,19 +147,26 @@ class DrillPort(ServicePort):
         match fate:
             case "unsent":
                 self._no_answer(NoAnswer.WRITE, 100, reads=reads)
-            case "busy" | "down":
-                self.failed += 1
-                code, status = ("rate_limited", 429) if fate == "busy" else ("service_unavailable", 503)
-                raise ApiError.of(
-                    code,
-                    "not now",
-                    request_id="req_network",
-                    order_submitted=False,
-                    retryable=True,
-                    status=status,
-                    reads=reads,
-                )
+            case "busy":
+                self._refused("rate_limited", 429, reads=reads)
+            case "down":
+                self._refused("service_unavailable", 503, reads=reads)
+            case "denied" if name == ORDER:
+                self._refused("forbidden", 403, reads=reads)
         return fate
+
+    def _refused(self, code: str, status: int, *, reads: bool) -> None:
+        """Raise the error of a request that something before the service refuses."""
+        self.failed += 1
+        raise ApiError.of(
+            code,
+            "not now",
+            request_id="req_network",
+            order_submitted=False,
+            retryable=status != 403,
+            status=status,
+            reads=reads,
+        )
 
     def _no_answer(self, fault: NoAnswer, after_ms: int, *, reads: bool) -> None:
         """A request ends without an answer, `after_ms` after it was sent: the error that the client raises for it."""

@@ -29,8 +29,9 @@ Point = Literal["idle", "before_request", "after_request", "before_commit", "aft
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 
 # What a lossy network does with one request: it never arrives; its reply is lost; it arrives later, when nobody waits
-# for it; it arrives twice; the service refuses it for now, by 429 or 503; its reply is slow.
-Fate = Literal["unsent", "lost", "late", "double", "busy", "down", "slow"]
+# for it; it arrives twice; the service refuses it for now, by 429 or 503; a gateway refuses an order by 403, which the
+# service never sees; its reply is slow; the reply to a question for events is an old page.
+Fate = Literal["unsent", "lost", "late", "double", "busy", "down", "denied", "slow", "stale"]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 
 

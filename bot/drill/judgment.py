@@ -18,10 +18,12 @@ Row = Mapping[str, Any]
 
 # the source of the daemon's orders
 OURS: Final = "agent"
+# the guardian that acts when the daemon is silent
+DEAD_MAN: Final = "dead_man_switch"
 # The columns of a row that say what its order was for.
 CAUSE: Final = ("epoch", "strategy", "market", "cause", "ordinal", "leg")
 
-Failure = Literal["doubled", "lost", "unsettled", "belief", "unprotected", "strategy", "error"]
+Failure = Literal["doubled", "lost", "unsettled", "belief", "unprotected", "unguarded", "strategy", "error"]
 
 
 class Finding(NamedTuple):
@@ -130,6 +132,23 @@ def bare_markets(
             instant[0]["ts"],
             [coin for coin, held in size.items() if held and is_ours.get(coin) and not stands.get(coin)],
         )
+
+
+def unguarded_entries(events: Sequence[Event], our_keys: Set[str], *, late: Set[str] = frozenset()) -> list[Event]:
+    """The fills of our market entries while no dead-man switch stood.
+
+    `late`: ids of requests whose switch may have gone while they were on their way.
+    """
+    standing: set[str] = set()
+    fills: list[Event] = []
+    for event in events:
+        data = event["data"]
+        if event["type"] == "guardian" and data["guardianType"] == DEAD_MAN:
+            (standing.add if event["subtype"] == "armed" else standing.discard)(data["guardianId"])
+        elif event["type"] == "fill" and event["subtype"] == "entry" and data["kind"] == "market":
+            is_ours = event.get("idempotencyKey") in our_keys and event.get("requestId") not in late
+            fills += [event] if is_ours and not standing else []
+    return fills
 
 
 def instants(events: Sequence[Event]) -> list[list[Event]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time as real
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,17 @@ from bot.config import Settings
 from bot.drill.daemon import DrillDaemon, Setup, rows_of
 from bot.drill.drill_port import DrillPort, Killed
 from bot.drill.faults import DrillFault, Point, Span, faults_of
-from bot.drill.judgment import OURS, Bare, Finding, bare_spans, belief_findings, order_findings
+from bot.drill.judgment import (
+    DEAD_MAN,
+    OURS,
+    Bare,
+    Event,
+    Finding,
+    bare_spans,
+    belief_findings,
+    order_findings,
+    unguarded_entries,
+)
 from bot.drill.market_faults import changed
 from bot.drill.outcome import WorldOutcome, fires_of
 from bot.drill.simulated_clock import SimulatedTime
@@ -263,11 +273,16 @@ class World:
         life.stop()
         rows = rows_of(self.journal) if self.journal.exists() else []
         findings += order_findings(rows, trades)
+        changed_keys = [key for key, bodies in self.port.bodies.items() if len(bodies) > 1]
+        findings += [Finding("doubled", f"the key {key} was sent with two orders") for key in changed_keys]
         spans: list[Bare] = []
+        events = [event_bodies.event(event) for event in exchange.event_buffer.events]
+        keys = {row["id"] for row in rows}
         if self.ground.settings.safety.require_protection:
-            events = [event_bodies.event(event) for event in exchange.event_buffer.events]
-            spans = bare_spans(events, {row["id"] for row in rows}, end_ms=self.end_ms, sleepers=time.sleepers)
+            spans = bare_spans(events, keys, end_ms=self.end_ms, sleepers=time.sleepers)
             findings += self._unprotected(spans)
+        if self.ground.settings.dead_man is not None:
+            findings += self._unguarded(events, keys)
         begin = time.begin_usd_e8
         return WorldOutcome(
             seed=self.seed,
@@ -287,6 +302,17 @@ class World:
             took_s=took_s,
             steps=tuple(f"{iso(at_ms)} {text}" for at_ms, text in self.steps),
         )
+
+    def _unguarded(self, events: Sequence[Event], keys: Set[str]) -> list[Finding]:
+        """Entries that filled without a dead-man switch, and a world that ends without one."""
+        findings = [
+            Finding("unguarded", f"{event['coin']} was opened at {iso(event['ts'])} while no dead-man switch stood")
+            for event in unguarded_entries(events, keys, late=self.port.late_ids)
+        ]
+        guardians = self.time.exchange.account.guardians.values()
+        if not any(guardian.spec.type == DEAD_MAN for guardian in guardians):
+            findings.append(Finding("unguarded", "no dead-man switch stands at the end"))
+        return findings
 
     def _unprotected(self, spans: Sequence[Bare]) -> list[Finding]:
         """Positions that had no stop for longer than BARE_MAX_MS while the daemon could have armed one."""

@@ -19,12 +19,13 @@ from bot.cli.app import call
 from bot.config import Settings
 from bot.drill.drill import junit, lived, outcomes, summary
 from bot.drill.faults import KINDS
+from bot.drill.judgment import Event, unguarded_entries
 from bot.drill.world import DrillSetup, World
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Intent, Strategy, View
 from tests.backtest.builders import write
-from tests.drill.builders import CANDLES, CONFIG, ground_of
+from tests.drill.builders import CANDLES, CONFIG, busy_ground, ground_of
 from tests.integration.seeded_bugs import BUGS
 
 BARS = 60
@@ -61,20 +62,47 @@ def test_every_kind_of_fault_is_drawn(ground: DrillSetup, tmp_path: Path) -> Non
     assert kinds == set(KINDS)
 
 
-# The first seed whose world catches the mistake, among those with a few bars.
+# The first seed whose world catches the mistake, where a strategy orders on most bars.
 @pytest.mark.parametrize(
-    ("bug", "seed", "kind"),
+    ("bug", "path", "seed", "kind"),
     [
-        ("a_new_key_for_each_retry", 2, "lost"),
-        ("a_busy_answer_is_final", 18, "lost"),
-        ("a_lost_stop_is_not_replaced", 2, "unprotected"),
+        ("a_new_key_for_each_retry", "plan", 14, "lost"),
+        ("another_body_on_a_retry", "direct", 7, "doubled"),
+        ("a_timeout_is_a_failure", "plan", 5, "lost"),
+        ("not_found_is_a_failure", "plan", 14, "lost"),
+        ("a_restart_forgets_what_is_open", "plan", 13, "unsettled"),
     ],
 )
 def test_a_planted_mistake_of_the_daemon_is_found(
-    ground: DrillSetup, monkeypatch: pytest.MonkeyPatch, bug: str, seed: int, kind: str
+    monkeypatch: pytest.MonkeyPatch, bug: str, path: str, seed: int, kind: str
 ) -> None:
+    ground = busy_ground(path=path)
+    assert lived(ground, seed).findings == ()
     BUGS[bug].patch(monkeypatch)
     assert kind in {finding.kind for finding in lived(ground, seed).findings}
+
+
+def switch(subtype: str) -> Event:
+    return {"type": "guardian", "subtype": subtype, "data": {"guardianType": "dead_man_switch", "guardianId": "grd_1"}}
+
+
+def entry(key: str, request: str = "req_1", kind: str = "market") -> Event:
+    return {"type": "fill", "subtype": "entry", "idempotencyKey": key, "requestId": request, "data": {"kind": kind}}
+
+
+@pytest.mark.parametrize(
+    ("events", "unguarded"),
+    [
+        ([switch("armed"), entry("OURS")], 0),
+        ([entry("OURS")], 1),
+        ([switch("armed"), switch("fired"), entry("OURS")], 1),
+        ([switch("armed"), switch("disarmed"), entry("OURS"), entry("OURS")], 2),
+        # Somebody else's order, an order that rested, and a request that arrived late say nothing of the daemon.
+        ([entry("THEIRS"), entry("OURS", kind="limit"), entry("OURS", "req_late")], 0),
+    ],
+)
+def test_an_entry_that_fills_without_a_dead_man_switch_is_found(events: list[Event], unguarded: int) -> None:
+    assert len(unguarded_entries(events, {"OURS"}, late={"req_late"})) == unguarded
 
 
 class Fails(Strategy):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Any
 
-from bot.drill.judgment import Event, bare_markets, belief_findings, order_findings
+from bot.drill.judgment import Event, bare_markets, belief_findings, order_findings, unguarded_entries
 
 
 def intents_and_trades(
@@ -37,14 +37,7 @@ def never_naked(
 
 def guarded_entries(events: Sequence[Event], our_keys: set[str], *, but: set[str]) -> None:
     """Whenever a market entry of ours fills, a dead-man stands. `but`: requests that arrived late."""
-    standing: set[str] = set()
-    for event in events:
-        data = event["data"]
-        if event["type"] == "guardian" and data["guardianType"] == "dead_man_switch":
-            (standing.add if event["subtype"] == "armed" else standing.discard)(data["guardianId"])
-        elif event["type"] == "fill" and event["subtype"] == "entry" and data["kind"] == "market":
-            is_ours = event.get("idempotencyKey") in our_keys and event.get("requestId") not in but
-            assert standing or not is_ours, f"opened without a dead-man: {event}"
+    assert (fills := unguarded_entries(events, our_keys, late=but)) == [], f"opened without a dead-man: {fills}"
 
 
 def books_are_exact(events: Sequence[Event], account: Mapping[str, Any]) -> None:

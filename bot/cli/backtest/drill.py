@@ -34,8 +34,9 @@ Examples:
 A world is a stretch of the candles with faults at seeded times: API outage, lost replies, death of the daemon, gap in
 the data, price shock, lost heartbeats, canceled stops. The daemon's own code trades in it, in simulated time.
 Afterwards the service's events are compared with the journal: no order may be lost or sent twice, every
-order has its outcome, the daemon believes what the service has, and no position is without a stop for more than a
-minute in which the daemon could arm one. The same seed is the same world.
+order has its outcome, the daemon believes what the service has, no position is without a stop for more than a
+minute in which the daemon could arm one, and nothing is opened without the dead-man switch. The same seed is the same
+world.
 Exit codes: 0 every world passed, 1 a world failed, 4 a config or a file cannot be used, 130 stopped (the worlds so far
 are shown).
 """
