@@ -358,9 +358,9 @@ def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:
     [
         (17, a_pause_refuses_nothing),
         (4, a_start_forgets_the_pauses),
-        (45, a_close_takes_from_all_alike),
+        (51, a_close_takes_from_all_alike),
         (51, every_entry_is_of_one),
-        (26, each_is_charged_the_whole_fee),
+        (38, each_is_charged_the_whole_fee),
     ],
 )
 def test_a_seeded_bug_is_caught_at_its_seed(seed: int, bug: Callable[[pytest.MonkeyPatch], None], folder: Path) -> None:
