@@ -20,12 +20,11 @@ from bot.venue.exchange import action_reports, adoption, fills, link_state, mone
 from bot.venue.identity import sign_in, webhooks
 from bot.venue.model import commands as c
 from bot.venue.model import outcome, text_set
-from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, next_seq
 from bot.venue.model.state import HOUR_MS, KEYS_MAX, State, VenueAccount, VenueKey, VenueMarket, guardian_id
 from bot.venue.orders import exits, open_orders, orders, plans
 from bot.venue.orders.exchange_actions import ActionsSent
-from bot.venue.prices import index
+from bot.venue.prices import index, listings
 from bot.venue.protection import guardian_lifecycle
 from bot.venue.triggers import guardian_actions, guardian_commands, guardian_deadlines, matching, settlement
 
@@ -80,10 +79,7 @@ def _list_market(state: State, command: c.ListMarket) -> None:
     spec = command.spec
     assert spec.coin not in state.markets
     assert command.px > 0
-    assert (
-        spec.lot > 0 and (spec.tick is None or (spec.tick > 0 and spec.sig_figs is None)) and spec.min_notional >= 0
-    ), spec
-    assert 0 <= spec.taker_rate < E8 and -E8 < spec.maker_rate < E8, spec
+    listings.check_listing(spec)
     market = state.markets[spec.coin] = VenueMarket(
         spec, command.px, command.px, command.px, funding_rate=spec.funding_rate
     )
@@ -521,6 +517,7 @@ _WALKS: Final = frozenset({c.PassBar, c.PassBars, c.PassPoints})
 HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.SetRules: _set_rules,
     c.ListMarket: _list_market,
+    c.ChangeListing: listings.change_listing,
     c.SetMarket: _set_market,
     c.Pulse: _pulse,
     c.RunOverdue: _pulse,

@@ -35,7 +35,7 @@ from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.replay import EMPTY_CHAIN, PricePosition, replay
 from bot.service.state_machine.rules_version import META, program
-from bot.venue.model.commands import ListMarket
+from bot.venue.model.commands import ChangeListing, ListMarket
 from bot.venue.model.state import MarketSpec, State, VenueMarket
 from bot.venue.prices import index
 from bot.venue.storage import codec
@@ -94,8 +94,11 @@ class _Prices:
     listings: dict[str, Listing]
     start_ms: int
     hold: bool
-    # the clock as saved in the database
+    # the price options as they are saved in the database, and those that it has
     options: str
+    stored: dict[str, Any] | None
+    # the markets of a listing file, as JSON values
+    added: dict[str, Any]
     series: EventSeries
 
 
@@ -168,8 +171,29 @@ def _go_on(
             closed |= json.loads(text)
     for coin, candles in machine.feed.live().items():
         candles.lived_ms = min(saved.alive_ms, closed.get(coin, saved.alive_ms))
+    _change_listings(machine, price_setup)
     machine.follow_sessions(saved.alive_ms)
     machine.down_since_ms = saved.alive_ms
+
+
+def _change_listings(machine: Machine, price_setup: _Prices) -> None:
+    """Bring the markets of a listing file to its present rules, and list those that are new."""
+    before = {} if price_setup.stored is None else price_setup.stored.get("listings", {})
+    changed = {coin: row for coin, row in price_setup.added.items() if before.get(coin) != row}
+    live = machine.feed.live()
+    for coin in changed:
+        if coin in live:
+            # The rules of a live market are those of its source.
+            continue
+        listing, is_new = price_setup.listings[coin], coin not in machine.state.markets
+        px = machine.feed.last_px(coin) or listing.px
+        refusal = machine.run(ChangeListing(listing_at(listing, px).spec, px))
+        if refusal is not None:
+            raise ConfigError(f"{machine.log.path}: the listing file: {refusal.message}; or give the old listing back")
+        if is_new and price_setup.hold:
+            machine.feed.hold(coin)
+    if changed:
+        machine.log.save_meta("prices", price_setup.options)
 
 
 def _take_up(machine: Machine, price_setup: _Prices, place: PricePosition, pushes: Sequence[Push]) -> None:
@@ -266,7 +290,7 @@ def go_back(
 
 
 def _stored_prices(options: PriceOptions, stored: dict[str, Any], name: str) -> _Prices:
-    return _prices(replace(options, seed=None, data=(), markets=()), stored, 1, name)
+    return _prices(replace(options, seed=None, data=(), markets=(), listings={}), stored, 1, name)
 
 
 def _clock(speed: float, price_setup: _Prices, saved: SavedClock | None, *, real_start: bool) -> MachineClock:
@@ -309,7 +333,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     symbols = {coin: symbol for source in live for coin, symbol in source.symbols.items()}
     markets = options.markets or (tuple(coins) if coins else ())
     if not options.markets and stored is not None:
-        markets = tuple(stored["markets"])
+        markets = (*stored["markets"], *_later_listings(options, stored, symbols))
     elif not markets and live:
         markets = tuple(
             coin for coin, listing in catalogue.items() if coin in symbols or listing.spec.asset_class != "crypto"
@@ -321,7 +345,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     seed = options.seed if options.seed is not None and not seeded else stored["seed"] if stored is not None else 1
     start = int(stored["start"]) if stored is not None else _start_of(options, recorded, speed)
     hold = options.hold if stored is None else bool(stored["hold"])
-    known = {
+    known: dict[str, Any] = {
         "seed": seed,
         "markets": sorted(listings),
         "data": [[coin, str(path.resolve()), digest] for coin, path, digest in files],
@@ -335,7 +359,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     if live:
         known["live"] = [{"source": source.source, "symbols": source.symbols} for source in live]
     if stored is not None:
-        _check_same(known, stored, name)
+        _check_same(known, stored, name, later=_later_listings(options, stored, symbols))
     if stored is None:
         _check_hours(listings, start)
     listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
@@ -345,7 +369,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         listings[coin] = replace(listings[coin], spec=spec)
     series = EventSeries(listings, seed=seed, start_ms=start, is_held=hold)
     sources = _sources(listings, recorded, symbols, series, seed=seed, start_ms=start)
-    return _Prices(sources, listings, start, hold, json.dumps(known), series)
+    return _Prices(sources, listings, start, hold, json.dumps(known), stored, known.get("listings", {}), series)
 
 
 def _sources(
@@ -437,12 +461,23 @@ def _asked(options: LiveOptions) -> _Live:
     )
 
 
-def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:
-    """Refuse prices that differ from the prices that the database began with."""
+def _later_listings(options: PriceOptions, stored: dict[str, Any], symbols: Mapping[str, str]) -> list[str]:
+    """The markets of the listing file that this database does not have yet and that can be simulated."""
+    return [
+        coin
+        for coin, listing in options.listings.items()
+        if coin not in stored["markets"] and coin not in symbols and listing.is_priced
+        if not options.markets or coin in options.markets
+    ]
+
+
+def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str, *, later: Sequence[str]) -> None:
+    """Refuse prices that differ from the prices that the database began with. `later`: markets that are listed now."""
+    wanted = known | {"markets": [coin for coin in known["markets"] if coin not in later]}
     for what in ("seed", "markets"):
-        if known[what] != stored[what]:
+        if wanted[what] != stored[what]:
             raise ConfigError(
-                f"{name}: this database was created with {what} {stored[what]}, not {known[what]}; omit the option, or"
+                f"{name}: this database was created with {what} {stored[what]}, not {wanted[what]}; omit the option, or"
                 " use a new database"
             )
     if [(c, d) for c, _, d in known["data"]] != [(c, d) for c, _, d in stored["data"]]:

@@ -14,7 +14,7 @@ from bot.service.state_machine.machine import chain_of
 from bot.service.state_machine.rules_version import META, WAY_OUT, versions_text
 from bot.service.state_machine.snapshots import assembled, tracked
 from bot.venue.apply import apply
-from bot.venue.model.commands import ListMarket, PayFunding, PricePoint, RunOverdue, SetMarket, SetMarks
+from bot.venue.model.commands import ChangeListing, ListMarket, PayFunding, PricePoint, RunOverdue, SetMarket, SetMarks
 from bot.venue.model.record import changed_actions
 from bot.venue.model.state import State, VenueAction
 from bot.venue.prices import index
@@ -81,7 +81,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
                 # The prices of that instant come after the command.
                 replayed.place = PricePosition(row.at_ms - 1)
             # Further prices of the same instant may follow these.
-            elif not isinstance(command, SetMarks | RunOverdue):
+            elif not isinstance(command, SetMarks | RunOverdue | ChangeListing):
                 replayed.place = PricePosition(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(_differs(path, None, recovered)) from error

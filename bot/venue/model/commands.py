@@ -35,6 +35,16 @@ class ListMarket:
 
 
 @dataclass(slots=True)
+class ChangeListing:
+    """Give a market other rules, or list it at `px` while the service runs. Refused if a rule that changes concerns an
+    open order or position.
+    """
+
+    spec: MarketSpec
+    px: int
+
+
+@dataclass(slots=True)
 class SetMarket:
     """Change a market. `status`: open | closed | halted. Also: a recorded funding rate (fraction scaled 1e12), the
     outcome of an event market, or the session of the outside price: open | closed, with its next change in
@@ -572,6 +582,7 @@ class SettleActions:
 Command = (
     SetRules
     | ListMarket
+    | ChangeListing
     | SetMarket
     | Pulse
     | RunOverdue
