@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from sse_starlette.sse import EventSourceResponse
 from starlette.applications import Starlette
@@ -26,6 +26,7 @@ from bot.dashboard.pages import frame
 from bot.dashboard.pages.trades import csv_rows
 from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
 from bot.dashboard.sign_in import COOKIE_S, DashboardSignIn
+from bot.dashboard.sources import DaemonSource
 from bot.dashboard.values.identity import Moved
 from bot.dashboard.values.reading import Reading
 from bot.errors import BotError
@@ -52,10 +53,33 @@ ADDRESSES: Final = (
     ("/approvals", "approvals"),
     ("/runs", "runs"),
     ("/proof", "proof"),
+    ("/fleet", "fleet"),
     ("/runs/compare", "compare"),
 )
 # fragments of every page
 FRAME: Final = ("status", "notice")
+
+
+class ControlTarget(NamedTuple):
+    """The daemon that a control is for. `folder` and `name` are those of a daemon of the fleet."""
+
+    daemon: DaemonSource
+    folder: str = ""
+    name: str = ""
+
+    def subject(self, action: controls.ControlAction, seen: controls.Seen, name: str) -> controls.Subject | None:
+        """What the control acts on. Of another daemon only the whole account or all strategies."""
+        subject = None if self.folder and name else action.subject(seen, name)
+        if subject is None or not self.folder:
+            return subject
+        return subject._replace(text=f"{subject.text}, by the daemon {self.name} in {self.folder}")
+
+    def confirmation(self, action: controls.ControlAction, name: str, subject: controls.Subject) -> Data:
+        """The values of the page that asks. For a daemon of the fleet the person types its name."""
+        asked = controls.confirmation(action, name, subject) | {"folder": self.folder}
+        if not self.folder:
+            return asked | {"back": "/"}
+        return asked | {"word": self.name, "subject": f"{asked['subject']} of {self.name}", "back": "/fleet"}
 
 
 class Dashboard:
@@ -143,9 +167,8 @@ class Dashboard:
         return await self._message(404, "Not found", f"There is no page {request.url.path}.")
 
     def _html(self, template: str, values: Data, status: int = 200) -> Response:
-        return HTMLResponse(
-            self._documents.page(template, values | {"pages": frame.PAGES, "control": self._control}), status
-        )
+        pages = [page for page in frame.PAGES if page[0] != "fleet" or self._sources.fleet is not None]
+        return HTMLResponse(self._documents.page(template, values | {"pages": pages, "control": self._control}), status)
 
     # -- data and updates
 
@@ -288,19 +311,29 @@ class Dashboard:
         name, given = request.query_params.get("name", ""), request.query_params.get("of", "")
         if action.needs_name and not name:
             return await self._message(404, "Not found", f"{action.title} needs the name of what it acts on.")
-        seen = await self._seen(action)
-        subject = action.subject(seen, name)
+        target = await self._target(request.query_params.get("folder", ""))
+        if target is None:
+            return await self._message(404, "Nothing to act on", "This machine has no daemon in that folder.")
+        seen = await self._seen(target, action)
+        subject = target.subject(action, seen, name)
         if subject is None:
             return await self._message(404, "Nothing to act on", controls.missing(action, name, seen))
         if given and given != subject.stamp:
             now = controls.GONE.format(subject=name or action.title, now=f"It is {subject.text} now.")
             return await self._message(409, "It has changed", now)
-        return await self._control_page(request, controls.confirmation(action, name, subject))
+        return await self._control_page(request, target.confirmation(action, name, subject))
 
-    async def _seen(self, action: controls.ControlAction) -> controls.Seen:
+    async def _target(self, folder: str) -> ControlTarget | None:
+        """The daemon that a control is for: that of this dashboard, or one of the fleet; None if there is none."""
+        if not folder:
+            return ControlTarget(self._sources.daemon)
+        member = None if self._sources.fleet is None else await self._sources.fleet.daemon(folder)
+        return None if member is None else ControlTarget(member[1], folder, member[0])
+
+    async def _seen(self, target: ControlTarget, action: controls.ControlAction) -> controls.Seen:
         """What the daemon says at this moment: a page may show what was a second ago."""
-        proposals = await self._sources.daemon.fresh_approvals() if action.is_of_proposal else Reading(())
-        return controls.Seen(await self._sources.daemon.fresh_snapshot(), proposals.value, proposals.known)
+        proposals = await target.daemon.fresh_approvals() if action.is_of_proposal else Reading(())
+        return controls.Seen(await target.daemon.fresh_snapshot(), proposals.value, proposals.known)
 
     async def change(self, request: Request) -> Response:
         if not self._control:
@@ -313,21 +346,24 @@ class Dashboard:
             log.warning("dashboard.change_refused", reason="token")
             return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
         name, key = form.get("name", ""), form.get("key", "")
-        seen = await self._seen(action)
-        subject = action.subject(seen, name)
+        target = await self._target(form.get("folder", ""))
+        if target is None:
+            return await self._message(404, "Nothing to act on", "This machine has no daemon in that folder.")
+        seen = await self._seen(target, action)
+        subject = target.subject(action, seen, name)
         if subject is None or form.get("of") != subject.stamp:
             log.warning("dashboard.change_refused", reason="changed", subject=name or None)
             now = controls.missing(action, name, seen) if subject is None else f"It is {subject.text} now."
             text = controls.GONE.format(subject=name or action.title, now=now)
             return await self._message(409, "It has changed", text)
-        asked = controls.confirmation(action, name, subject) | ({"key": key} if key else {})
+        asked = target.confirmation(action, name, subject) | ({"key": key} if key else {})
         if form.get("confirm", "").strip() != asked["word"]:
             problem = f"Nothing was sent: type {asked['word']} to confirm."
             return await self._control_page(request, asked | {"problem": problem}, 400)
         log.warning("dashboard.change", action=request.path_params["action"], subject=subject.text)
         try:
             body = controls.body_of(action, subject, asked["key"], form)
-            answer = await self._sources.daemon.ask("POST", action.path, body)
+            answer = await target.daemon.ask("POST", action.path, body)
         except BotError as error:
             lines = [str(error), *controls.other_ways(request.path_params["action"])]
             return await self._control_page(request, asked | {"done": False, "lines": lines}, 502)

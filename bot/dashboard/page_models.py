@@ -16,8 +16,8 @@ from bot.backtest.proof.trend import read_trend
 from bot.clock import DAY_MS, SystemClock
 from bot.dashboard import server_chart
 from bot.dashboard.backtests import Backtests, Job, NoRun
-from bot.dashboard.pages import events, frame, guardians, market, overview, proof, runs, strategies, trades
-from bot.dashboard.sources import DaemonSource, ServiceSource
+from bot.dashboard.pages import events, fleet, frame, guardians, market, overview, proof, runs, strategies, trades
+from bot.dashboard.sources import DaemonSource, FleetSource, ServiceSource
 from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
@@ -64,6 +64,8 @@ class PageSources(NamedTuple):
     daemon: DaemonSource
     service: ServiceSource
     backtests: Backtests
+    # None: this dashboard sees only its own daemon
+    fleet: FleetSource | None = None
 
 
 class NoSuchPage(Exception):
@@ -463,6 +465,14 @@ def _trades_page(every: Sequence[trades.ClosedTrade], given: dict[str, str], now
     }
 
 
+async def fleet_values(sources: PageSources, query: Query) -> Data:
+    current = await read(sources, query)
+    if sources.fleet is None:
+        raise NoSuchPage("this dashboard sees only its own daemon; bot fleet lists all of this machine")
+    daemons = fleet.rows(await sources.fleet.members(), current.now_ms)
+    return current.values | {"daemons": daemons, "sums": fleet.sums(daemons), "columns": list(fleet.DAEMONS)}
+
+
 async def runs_values(sources: PageSources, query: Query) -> Data:
     current = await read(sources, query)
     stored = runs.rows(await sources.backtests.summaries())
@@ -533,6 +543,7 @@ PAGES: Final = {
             (ACCOUNT, "coin", "interval"),
         ),
         PageSpec("trades", "Trades", "trades", ("closed",), trades_values),
+        PageSpec("fleet", "Fleet", "fleet", ("fleet",), fleet_values),
         PageSpec("strategies", "Strategies", "strategies", ("strategies",), strategies_values),
         PageSpec("strategy", "Strategy", "strategy", ("strategies", "decisions", "refusals"), strategy_values),
         PageSpec("events", "Orders and events", "events", ("orders", "events"), events_values),

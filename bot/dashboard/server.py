@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +22,8 @@ from bot.dashboard.backtests import Backtests
 from bot.dashboard.documents import PageFiles
 from bot.dashboard.page_models import PageSources
 from bot.dashboard.sign_in import KEY_BYTES, DashboardSignIn
-from bot.dashboard.sources import DaemonControl, DaemonSource, ServiceSource
+from bot.dashboard.sources import DaemonSource, FleetSource, ServiceSource
+from bot.dashboard.values.daemon_control import DaemonControl, FleetMember
 from bot.errors import ConfigError
 from bot.files import write_private
 from bot.runtime.control_plane.acceptor import HOST, loopback_listener
@@ -95,9 +96,10 @@ def serve(
     runs: Path,
     on_ready: Callable[[RunningDashboard, bytes], None],
     of_run: bool = False,
+    fleet: Callable[[], Sequence[FleetMember]] | None = None,
 ) -> None:
     """Serve the dashboard of a daemon until SIGINT or SIGTERM, or until the state directory is gone. `of_run`: `bot
-    run` has started it.
+    run` has started it. `fleet` asks all daemons of this machine.
 
     ConfigError if the port is in use, another dashboard runs on the folder, or the extra `ui` is missing.
     """
@@ -106,7 +108,8 @@ def serve(
     listener = loopback_listener(port, "the dashboard's port")
     with contextlib.closing(listener), _recorded(folder, listener.getsockname()[1], of_run=of_run) as running:
         key = key_of(folder)
-        sources = PageSources(DaemonSource(control_socket), ServiceSource(), Backtests(runs))
+        others = None if fleet is None else FleetSource(fleet)
+        sources = PageSources(DaemonSource(control_socket), ServiceSource(), Backtests(runs), others)
         dashboard = Dashboard(sources, documents, _sign_in(running, key), control=control)
         asyncio.run(_serve(dashboard, folder, listener, lambda: on_ready(running, key)))
 

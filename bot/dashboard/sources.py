@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from bot.client import Client
 from bot.clock import SystemClock, monotonic_ns
 from bot.dashboard.journal_account import last_snapshot
 from bot.dashboard.pages import trades
+from bot.dashboard.values.daemon_control import DaemonControl, FleetMember
 from bot.dashboard.values.reading import Reading, old, unknown
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.errors import ApiError, BotError, Exit
@@ -38,31 +38,13 @@ NAV_S: Final = 5.0
 MARKETS_S: Final = 2.0
 CANDLES_S: Final = 0.8
 BOOK_S: Final = 0.8
+FLEET_S: Final = 2.0
 # The candles of one chart.
 CANDLES: Final = 500
 # time for an answer of the daemon; then the page shows its last answer as old
 WITHIN_S: Final = 3.0
 # charts whose candles are kept
 SERIES_MAX: Final = 100
-
-
-class DaemonControl(Protocol):
-    """A daemon by its state directory, and its control socket. `bot.cli.common.daemon_client.Place` is one."""
-
-    @property
-    def folder(self) -> Path:
-        """The state directory."""
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        query: Mapping[str, Any] | None = None,
-        *,
-        within_s: float | None = None,
-    ) -> Any:
-        """The daemon's answer. BotError says why there is none; its exit code tells a dead daemon from a silent one."""
 
 
 @dataclass(slots=True)
@@ -211,6 +193,24 @@ class DaemonSource:
             return self._trades[1]
 
         return await self._kept.fresh("trades", DAEMON_S, lambda: self.journal(of_journal))
+
+
+class FleetSource:
+    """The daemons of this machine, asked at the same time. `ask` may take seconds, so it runs in a thread."""
+
+    def __init__(self, ask: Callable[[], Sequence[FleetMember]]) -> None:
+        self._ask = ask
+        self._kept = AnswerCache()
+
+    async def members(self) -> Sequence[FleetMember]:
+        return await self._kept.fresh("members", FLEET_S, lambda: asyncio.to_thread(self._ask))
+
+    async def daemon(self, folder: str) -> tuple[str, DaemonSource] | None:
+        """The name of the daemon in this state directory, and its answers; None if there is none here."""
+        for member in await self.members():
+            if str(member.place.folder) == folder:
+                return member.name, DaemonSource(member.place)
+        return None
 
 
 class ServiceSource:

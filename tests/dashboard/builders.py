@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from bot.dashboard.backtests import Backtests
 from bot.dashboard.documents import PageFiles
 from bot.dashboard.page_models import PageSources
 from bot.dashboard.sign_in import DashboardSignIn
-from bot.dashboard.sources import DaemonSnapshot, DaemonSource, ServiceSource
+from bot.dashboard.sources import DaemonSnapshot, DaemonSource, FleetSource, ServiceSource
 from bot.wire import Candle
 
 BASE = "http://127.0.0.1:8710"
@@ -166,11 +166,19 @@ class Daemon:
 class Browser:
     """A browser on one dashboard: keeps its cookie, and sends what a page of the dashboard would send."""
 
-    def __init__(self, daemon: Daemon, *, control: bool = False, has_charts: bool = True) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        *,
+        control: bool = False,
+        has_charts: bool = True,
+        fleet: Callable[[], Sequence[Any]] | None = None,
+    ) -> None:
         self.daemon = daemon
         self.now_s = NOW_MS // 1000
         self.sign_in = DashboardSignIn(KEY, "run", now_s=lambda: self.now_s)
-        self.sources = PageSources(DaemonSource(daemon), ServiceSource(), Backtests(daemon.folder / "runs"))
+        others = None if fleet is None else FleetSource(fleet)
+        self.sources = PageSources(DaemonSource(daemon), ServiceSource(), Backtests(daemon.folder / "runs"), others)
         self.dashboard = Dashboard(self.sources, documents(has_charts=has_charts), self.sign_in, control=control)
         transport = httpx.ASGITransport(self.dashboard.app())
         self.http = httpx.AsyncClient(transport=transport, base_url=BASE, headers={"Accept": "text/html"})

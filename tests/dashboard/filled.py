@@ -15,12 +15,14 @@ from typing import Any
 
 import uvicorn
 
+from bot.cli.operate.fleet import Member
 from bot.dashboard.app import Dashboard
 from bot.dashboard.backtests import Backtests
 from bot.dashboard.page_models import PageSources
 from bot.dashboard.sign_in import DashboardSignIn
-from bot.dashboard.sources import DaemonSource, ServiceSource
+from bot.dashboard.sources import DaemonSource, FleetSource, ServiceSource
 from bot.dashboard.values.reading import Reading
+from bot.errors import Exit
 from bot.runtime.journal import proof_files, queries
 from bot.strategy import Bracket, Close, Open
 from bot.wire.market import BookResult
@@ -46,6 +48,7 @@ PATHS = (
     "/runs",
     "/proof",
     "/proof?day=2026-11-27",
+    "/fleet",
     "/control/kill",
     "/control/pause",
     "/nothing",
@@ -222,6 +225,20 @@ def proofs(folder: Path) -> None:
         proof_files.write_proof(folder, document)
 
 
+def fleet(folder: Path) -> list[Member]:
+    """Daemons with long names: some run, some are dead, some do not answer, some have a position without a stop."""
+    told = answers()["/status"]
+    members = []
+    for n in range(ROWS):
+        place: Any = Daemon(folder / f"{LONG}-{n}", {})
+        state = told | {"unprotected": [MARKET] * (n % 3), "alarms": [{"alarm": "stale_prices"}] * (n % 2), "old_s": n}
+        if n % 4 == 3:
+            members.append(Member(place, f"{LONG}-{n}", problem=REASON, code=(Exit.NOT_RUNNING, Exit.TIMEOUT)[n % 2]))
+        else:
+            members.append(Member(place, f"{LONG}-{n}", state))
+    return members
+
+
 def answer_for_the_service(service: ServiceSource) -> None:
     """Put readings in the place of the service's."""
     candles = [candle(n, 104_000.5 + 37 * (n % 11), volume=12_345.678) for n in range(200)]
@@ -271,7 +288,9 @@ def served(folder: Path) -> Iterator[str]:
     sign_in = DashboardSignIn(KEY, "run", now_s=lambda: NOW_MS // 1000)
     service = ServiceSource()
     answer_for_the_service(service)
-    sources = PageSources(DaemonSource(Daemon(folder, answers())), service, Backtests(folder / "runs"))
+    sources = PageSources(
+        DaemonSource(Daemon(folder, answers())), service, Backtests(folder / "runs"), FleetSource(lambda: fleet(folder))
+    )
     dashboard = Dashboard(sources, documents(has_charts=False), sign_in, control=True)
     started = threading.Event()
 

@@ -169,10 +169,10 @@ async def test_the_parts_of_an_update_are_every_fragment_and_an_update_has_those
     from bot.dashboard.backtests import Backtests
     from bot.dashboard.open_pages import CHART, Update
     from bot.dashboard.page_models import PAGES, PageSources
-    from bot.dashboard.sources import DaemonSource, ServiceSource
+    from bot.dashboard.sources import DaemonSource, FleetSource, ServiceSource
     from tests.dashboard.builders import documents
 
-    sources = PageSources(DaemonSource(browser.daemon), ServiceSource(), Backtests(tmp_path))
+    sources = PageSources(DaemonSource(browser.daemon), ServiceSource(), Backtests(tmp_path), FleetSource(list))
     dashboard = Dashboard(sources, documents(has_charts=False), browser.sign_in, control=False)
     for page in PAGES.values():
         if page.name in ("market", "explain", "compare"):

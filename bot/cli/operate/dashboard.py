@@ -77,6 +77,7 @@ def dashboard(
     if only_link:
         raise BotError(f"no dashboard runs on {place.folder}: start one with bot dashboard {place.flag}")
     from bot import logs
+    from bot.cli.operate.fleet import Member, members
     from bot.dashboard.server import serve
 
     logs.configure(level="warning")
@@ -89,7 +90,10 @@ def dashboard(
             _print(running, key, place, as_json=as_json)
             sys.stdout.flush()
 
-    serve(place, port=port, control=control, runs=runs.absolute(), on_ready=on_ready, of_run=of_run)
+    def daemons() -> list[Member]:
+        return members((place.folder,))
+
+    serve(place, port=port, control=control, runs=runs.absolute(), on_ready=on_ready, of_run=of_run, fleet=daemons)
     return int(Exit.DONE)
 
 

@@ -68,6 +68,15 @@ class Member:
     problem: str = ""
     code: Exit = Exit.DONE
 
+    @property
+    def is_running(self) -> bool:
+        return self.code is not Exit.NOT_RUNNING
+
+    @property
+    def alerts(self) -> str:
+        """Its alarms, and the guardians that block entries; "not known" without an answer."""
+        return "not known" if self.status is None else _alerts(self.status)
+
     def document(self) -> dict[str, Any]:
         """For --json. Without `status` nothing about the account is known."""
         folder = str(self.place.folder)

@@ -11,7 +11,7 @@ from bot.dashboard.values.snapshot import OLD_S, DaemonSnapshot
 # the part of the dead-man's time below which its clock warns
 SOON: Final = 0.34
 
-PAGES: Final = (
+PAGES: Final[tuple[tuple[str, str, str], ...]] = (
     ("overview", "Overview", "/"),
     ("market", "Market", "/market"),
     ("trades", "Trades", "/trades"),
@@ -21,6 +21,7 @@ PAGES: Final = (
     ("approvals", "Approvals", "/approvals"),
     ("runs", "Backtests", "/runs"),
     ("proof", "Proof", "/proof"),
+    ("fleet", "Fleet", "/fleet"),
 )
 
 # State of the daemon -> how it is shown: good, warn or bad.
