@@ -16,7 +16,7 @@ from bot.runtime.kernel.assembly import place_strategies, source_digests, wanted
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.runtime.strategy_host import fingerprints
-from bot.service.host import HostOptions, build
+from bot.service.host import HostOptions, Service, build
 from tests.backtest.builders import MINUTE_MS
 from tests.fakes import FakePacer
 
@@ -37,15 +37,25 @@ def config(folder: Path, name: str = "mine.yaml", **params: Any) -> Path:
     return path
 
 
-async def lived(file: Path, data: Path, *, between: Callable[[int, Kernel], None] | None = None) -> None:
+async def lived(
+    file: Path,
+    data: Path,
+    *,
+    between: Callable[[int, Kernel], None] | None = None,
+    prepare: Callable[[Service], None] | None = None,
+    late_ms: Callable[[int], int] = lambda _number: 0,
+) -> None:
     """The parts of a daemon against a sandbox whose clock moves from minute to minute; its journal is at the path of
-    the config. `between` is called before each minute.
+    the config. `between` is called before each minute, `prepare` with the service; `late_ms` says how long after each
+    close the daemon comes.
     """
     settings = checked_config(file).settings
     settings.state_dir.mkdir()
     options = HostOptions(clock="manual", data=(("BTC", data),), markets=("BTC",), rate_limits=False)
     service = build(options, control_token="bbc_replay")
     await service.start()
+    if prepare is not None:
+        prepare(service)
     transport = httpx.ASGITransport(service.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         account = (await http.post("/v1/sandbox/accounts", json={"name": "mine"})).json()
@@ -74,7 +84,7 @@ async def lived(file: Path, data: Path, *, between: Callable[[int, Kernel], None
         for number in range(BARS):
             if between is not None:
                 between(number, kernel)
-            to_ms = now_ms() // MINUTE_MS * MINUTE_MS + MINUTE_MS
+            to_ms = now_ms() // MINUTE_MS * MINUTE_MS + MINUTE_MS + late_ms(number)
             await http.post("/sandbox/v1/clock/advance", json={"toMs": to_ms}, headers=CONTROL)
             await client.status()
             await kernel.cycle()

@@ -192,6 +192,8 @@ class SessionOptions:
     # the answer to entries that wait for a person in a live run
     approve: Literal["all", "none"] = "all"
     agents: AgentOptions = RECORDED_ONLY
+    # which calibration the rules and the latency come from, as a sentence; empty: none
+    calibration: str = ""
     # False: the venue is shown every bar; a check that skipping changes nothing
     skip: bool = True
 
@@ -245,6 +247,7 @@ class SessionOptions:
             caps=caps_from_json(plain.get("caps", {})),
             approve=plain.get("approve", "all"),
             agents=AgentOptions.of_plain(plain["agents"]) if "agents" in plain else RECORDED_ONLY,
+            calibration=plain.get("calibration", ""),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -276,4 +279,5 @@ class SessionOptions:
             "caps": caps_as_json(self.caps),
             **({"approve": self.approve} if self.approve != "all" else {}),
             **({"agents": self.agents.plain()} if self.agents != RECORDED_ONLY else {}),
+            **({"calibration": self.calibration} if self.calibration else {}),
         }

@@ -183,6 +183,8 @@ def options_in_words(run: StoredRun) -> list[Figure]:
         said.append(("Settlements", ", ".join(f"{name} at {end['outcome']}" for name, end in settled.items())))
     if caps := options.get("caps"):
         said.append(("Caps", json.dumps(caps) if not isinstance(caps, str) else caps))
+    if "calibration" in options:
+        said.append(("Calibration", str(options["calibration"])))
     if "approve" in options:
         said.append(("Approvals", str(options["approve"])))
     return [Figure(name, text, "words") for name, text in said]

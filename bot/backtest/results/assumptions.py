@@ -80,6 +80,8 @@ def assumptions_of(
     `asking`: the strategies whose entries wait for a person in a live run.
     """
     lines = [f"path {options.path}: {PATHS[options.path]}", *ALWAYS, _latency(options.latency_ms), *AT_THE_END]
+    if options.calibration:
+        lines.append(options.calibration)
     if options.start_ms is not None and options.start_ms < timeline.start_ms:
         lines.append(
             f"the session begins at {iso(timeline.start_ms)[:16]}, with the first candle there is, and not at"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bot.cli.backtest.rule_options import rules_of
+from bot.cli.backtest.rule_options import RULES, rules_of
 from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, ParamValue, SettledParam, Sided
 from bot.cli.common.shared_options import LOTS, MAKER_FEES
@@ -21,6 +21,7 @@ from bot.cli.data.accept_flags import accepted, accepting
 if TYPE_CHECKING:
     from bot.backtest.engine.recorded_answers import AgentOptions
     from bot.backtest.inputs import Inputs
+    from bot.backtest.proof.calibration import Calibration
 
 _MARKET = (
     click.option(
@@ -124,6 +125,16 @@ _RUN = (
         help="Delay between decision and order: 300ms, 0.5s; less than a bar. Default: none.",
     ),
     click.option(
+        "--calibration",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default=None,
+        metavar="FILE",
+        help=(
+            "Spread, fees and latency that live paid, from bot proof calibrate. --spread, --fee, --maker-fee and"
+            " --latency win over it. The results name it."
+        ),
+    ),
+    click.option(
         "--settle",
         "settlements",
         type=SettledParam(),
@@ -181,6 +192,7 @@ _RUN = (
 # The values of options that a command does not offer.
 WITHOUT_RUN: Final[Mapping[str, Any]] = {
     "latency": None,
+    "calibration": None,
     "settlements": (),
     "approve": "all",
     "outages": (),
@@ -222,27 +234,46 @@ def _agents_of(given: Mapping[str, Any]) -> AgentOptions:
     return AgentOptions(given["agents"], file, given["max_usd"] or 0.0)
 
 
+def _calibration_of(given: Mapping[str, Any]) -> Calibration | None:
+    if given["calibration"] is None:
+        return None
+    from bot.backtest.proof.calibration import read_calibration
+
+    return read_calibration(given["calibration"])
+
+
 def inputs_of(config: Path, given: Mapping[str, Any]) -> Inputs:
     """The options of the command with the files that they name, read and checked."""
-    from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.engine.options import MarketRules, SessionOptions
     from bot.backtest.inputs import Chance, Files, Inputs, traded
     from bot.checks.config_check import checked_without_secrets
 
     settings, _ = checked_without_secrets(config)
     agents = _agents_of(given)
+    rules, calibration = rules_of(given, traded(settings)), _calibration_of(given)
+    latency_ms = 0 if given["latency"] is None else round(given["latency"] * 1000)
+    if calibration is not None:
+        # An option for all markets wins too, so the calibration leaves its field to it.
+        named = {rule: given[option] for option, rule in RULES.items()}
+        measured = calibration.rules(traded(settings), [rule for rule, values in named.items() if values])
+        none = MarketRules()
+        rules |= {market: rules.get(market, none).over(rule) for market, rule in measured.items()}
+        if given["latency"] is None and calibration.latency_ms is not None:
+            latency_ms = round(calibration.latency_ms.value)
     options = SessionOptions(
         start_ms=given["start_ms"],
         end_ms=given["end_ms"],
         balance_usd=given["balance"],
         path=given["path"],
-        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000),
-        rules=rules_of(given, traded(settings)),
+        latency_ms=latency_ms,
+        rules=rules,
         outages=given["outages"],
         settlements=dict(given["settlements"]),
         seed=given["seed"],
         caps=dict(given["caps"]),
         approve=given["approve"],
         agents=agents,
+        calibration="" if calibration is None else calibration.text,
     )
     files = Files(given["data"], given["funding"], given["fees_of"], accepted(dict(given)))
     chance = Chance(given["outage_count"], given["outage_for"] * 1000)

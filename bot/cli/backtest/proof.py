@@ -27,12 +27,22 @@ Examples:
   bot proof --day 2026-11-27
   bot proof --since 2026-11-20 --data data
   bot proof show --days 90
+  bot proof calibrate --days 14
 
 \b
 Without --day and --since the newest day of the journal is proved, as far as it has come. The journal is only read. The
 result is kept in the folder `proofs` of the state directory, one file a day; --since keeps nothing. Exit code 0: each
 difference has a cause. 1: some causes are unknown. The causes: timing, price, slippage, fee, funding, guardian,
 foreign activity, operator, approval, agent, code, config, data revised, outage, unknown.
+"""
+CALIBRATE_EPILOG: Final = """\b
+Examples:
+  bot proof calibrate --days 14 --out calibration.json
+  bot backtest configs/paper.yaml --data data --calibration calibration.json
+
+\b
+Each measure is a median with an interval of 95 % and the number of its fills; fewer than five say nothing. The spread
+includes the walk through the order book. The latency is the time from the close of a bar to the fill of its order.
 """
 # differences on a terminal; --json has more
 SHOWN_MAX: Final = 40
@@ -172,6 +182,51 @@ def proof_lines(document: Mapping[str, Any]) -> list[str]:
         ]
     more = sum(document["causes"].values()) - len(document["differences"][:SHOWN_MAX])
     return [*lines, f"  and {more:,} more: --json"] if more > 0 else lines
+
+
+@proof.command(epilog=CALIBRATE_EPILOG)
+@where
+@click.option("--days", type=click.IntRange(1, 400), default=30, show_default=True, help="The newest days.")
+@click.option("--data", "data", multiple=True, metavar="FILE|FOLDER", help="Candles. Default: those of the service.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Write the calibration here.  [default: calibration.json in the state directory]",
+)
+@json_option("The calibration as JSON on standard output.")
+def calibrate(
+    config: Path | None, state_dir: Path | None, days: int, data: tuple[str, ...], out: Path | None, *, as_json: bool
+) -> int:
+    """Measure spread, fees and latency of the newest days, as options of a backtest."""
+    from bot import logs
+    from bot.backtest.proof.calibration import calibrate as measured
+    from bot.backtest.proof.calibration import write_calibration
+    from bot.backtest.replay.records import read_journal
+    from bot.checks.config_check import checked_without_secrets
+    from bot.cli.backtest.replay import candles_for, noted_config
+    from bot.clock import DAY_MS, utc_day_start_ms
+    from bot.errors import BotError, Exit
+
+    logs.configure(pretty=None, level="error")
+    place = find(config, state_dir, dead_too=True)
+    record = read_journal(place.folder)
+    from_ms = max(record.start_ms, utc_day_start_ms(record.end_ms) - (days - 1) * DAY_MS)
+    file = place.config or noted_config(record, place.folder)
+    settings, _ = checked_without_secrets(file)
+    candles = candles_for({"data": data, "start_ms": from_ms}, settings, record, file)
+    path = out or place.folder / "calibration.json"
+    calibration = measured(record, candles, settings.name, from_ms, record.end_ms + 1)
+    if not calibration.markets:
+        raise BotError(f"{place.folder}: too few fills in the newest {many(days, 'day')}: nothing can be measured")
+    calibration = write_calibration(path, calibration)
+    if as_json:
+        click.echo(json.dumps(calibration.plain(), indent=1))
+    else:
+        click.echo(calibration.text)
+        click.echo(f"written to {path}: bot backtest CONFIG --data DATA --calibration {path}")
+    return int(Exit.DONE)
 
 
 @proof.command(epilog="\b\nExamples:\n  bot proof show\n  bot proof show --days 7 --json\n")

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bot.cli.common.param_types import _CLASSES
 
 if TYPE_CHECKING:
     from bot.backtest.engine.options import MarketRules
+
+
+# Name of an option's values -> field of MarketRules.
+RULES: Final = {
+    "fees": "taker",
+    "maker_fees": "maker",
+    "spreads": "spread_bps",
+    "depths": "depth_usd",
+    "ticks": "tick",
+    "lots": "lot",
+}
 
 
 def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, MarketRules]:
@@ -20,16 +31,8 @@ def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, Ma
     from bot.backtest.engine.options import MarketRules
     from bot.errors import ConfigError
 
-    names = {
-        "fees": "taker",
-        "maker_fees": "maker",
-        "spreads": "spread_bps",
-        "depths": "depth_usd",
-        "ticks": "tick",
-        "lots": "lot",
-    }
     rules: dict[str, MarketRules] = {}
-    for option, name in names.items():
+    for option, name in RULES.items():
         for whose, value in given[option]:
             if whose not in ("", *_CLASSES, *markets):
                 flag = option.removesuffix("s").replace("_", "-")
