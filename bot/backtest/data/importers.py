@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby, islice, pairwise
-from operator import sub
+from operator import ge, sub
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bot.backtest.data import column_files, table_reader
+from bot.backtest.data.candle_stream import CandleStream, NeedsWholeFileError
 from bot.backtest.data.candles import (
     COLUMNS,
     MS_MAX,
@@ -58,6 +60,7 @@ from bot.errors import ConfigError
 from bot.service.market_data.file_names import NamesNoMarket
 from bot.wire.vocabulary import INTERVAL_MS
 
+_Any = TypeVar("_Any")
 # markets in one file; a column with more different values is not a column of markets
 MARKETS_MAX: Final = 10_000
 # tolerated deviation of samples from their interval, as a share of it
@@ -87,6 +90,15 @@ class _Table:
     is_moved: bool = False
     form: str = ""
 
+    def plus(self, more: _Table) -> _Table:
+        """These rows and those of `more`."""
+        columns = tuple(a + b for a, b in zip(self.columns, more.columns, strict=True))
+        return replace(more, columns=columns, rows=self.rows + more.rows)
+
+    def between(self, first: int, last: int) -> _Table:
+        """The rows from `first` to before `last`."""
+        return replace(self, columns=tuple(c[first:last] for c in self.columns), rows=self.rows[first:last])
+
     def pick(self, indices: Sequence[int]) -> _Table:
         """The rows at `indices`."""
         dates = None if self.dates_ms is None else array("q", [self.dates_ms[index] for index in indices])
@@ -98,8 +110,9 @@ class TableRead(NamedTuple):
     """The candles of one file: of each of its markets, in the file's order. `form` is what the file was read as."""
 
     form: str
-    rows: int
     candles: list[Candles]
+    # in place of them the candles of a file that is too large for the memory
+    stream: CandleStream | None = None
 
 
 def read_table(
@@ -109,18 +122,31 @@ def read_table(
     report: Callable[[int], None] = lambda _rows: None,
     *,
     is_given: bool = False,
+    rows_max: int | None = None,
 ) -> TableRead:
     """Read the candles of a file; `market` is None if each row names its own.
 
-    With `is_given` the market was said, so that rows of several markets are an error. `report` is called with the
-    number of rows read. ConfigError with file and row for wrong data; TwoReadings with the options that decide.
+    With `is_given` the market was said, so that rows of several markets are an error. A file of one market with more
+    rows than `rows_max` is a `stream`. `report` is called with the number of rows read. ConfigError with file and row
+    for wrong data; TwoReadings with the options that decide.
     """
     kind = table_reader.arrow_kind(path)
-    table = _text(path, mapped, report) if kind is None else _arrow(path, kind, mapped)
+    if kind is None:
+        tables = _TextRows(path, mapped).tables(rows_max, report)
+    else:
+        tables = _arrow(path, kind, mapped, rows_max)
+    table, second = next(tables), next(tables, None)
     form = table.form if kind is None else f"{kind.capitalize()}, {table.form}"
+    if second is not None:
+        if table.dates_ms is not None:
+            raise NeedsWholeFileError
+        name = market or market_of(path, None)
+        portions = _portions(path, name, mapped, _again([table, second], tables))
+        first = next(portions)
+        return TableRead(form, [], CandleStream(name, first.interval, _again([first], portions)))
     names = dict.fromkeys(table.markets)
     if mapped.market is not None:
-        return TableRead(form, len(table.rows), _by_market(path, mapped, table, mapped.market))
+        return TableRead(form, _by_market(path, mapped, table, mapped.market))
     if len(names) > 1 and is_given:
         other = next(at for at, name in enumerate(table.markets) if name != table.markets[0])
         raise ConfigError(
@@ -128,8 +154,46 @@ def read_table(
             f" {table.markets[0]!r}: leave {market}= out, since each row names its market"
         )
     if names and (market is None or len(names) > 1):
-        return TableRead(form, len(table.rows), _by_market(path, mapped, table, None))
-    return TableRead(form, len(table.rows), [_candles(path, market or market_of(path, None), mapped, table)])
+        return TableRead(form, _by_market(path, mapped, table, None))
+    return TableRead(form, [_candles(path, market or market_of(path, None), mapped, table)])
+
+
+def _again(first: list[_Any], rest: Iterator[_Any]) -> Iterator[_Any]:
+    """What was taken from an iterator, and the rest of it; nothing that has passed is kept."""
+    while first:
+        yield first.pop(0)
+    yield from rest
+
+
+def _portions(path: Path, market: str, mapped: ColumnMap, tables: Iterator[_Table]) -> Iterator[Candles]:
+    """The candles of each portion of a table. NeedsWholeFileError if its rows are not in the order of time, or of
+    several intervals.
+    """
+    rest: _Table | None = None
+    step, given = 0, mapped
+    following = next(tables, None)
+    while (table := following) is not None:
+        following = next(tables, None)
+        table = replace(table if rest is None else rest.plus(table), dates_ms=None)
+        at_ms = table.columns[0]
+        if any(map(ge, at_ms, islice(at_ms, 1, None))):
+            raise NeedsWholeFileError
+        is_first, step = not step, step or _step_of(at_ms)
+        if len(at_ms) > 2 and _step_of(at_ms) != step:
+            raise NeedsWholeFileError
+        rest = None
+        if following is not None and _is_joined(step, given):
+            starts = _group_starts(at_ms, step, given)
+            cut = bisect_left(starts, starts[-1])
+            rest, table = table.between(cut, len(at_ms)), table.between(0, cut)
+        try:
+            read = _candles(path, market, mapped, table, is_first=is_first, is_last=following is None)
+        except ConfigError:
+            if is_first:
+                raise
+            raise NeedsWholeFileError from None
+        mapped = replace(given, interval=read.interval)
+        yield read
 
 
 def read_foreign(
@@ -182,8 +246,11 @@ def _market_of_symbol(name: str) -> str:
         return market_name(name, listed=False)
 
 
-def _candles(path: Path, market: str, mapped: ColumnMap, table: _Table) -> Candles:
-    table = _joined(path, table, mapped)
+def _candles(
+    path: Path, market: str, mapped: ColumnMap, table: _Table, *, is_first: bool = True, is_last: bool = True
+) -> Candles:
+    """The candles of a table, or of the first, the last or another portion of one."""
+    table = _joined(path, table, mapped, is_first=is_first, is_last=is_last)
     rows, at_ms = table.rows, table.columns[0]
     if not at_ms:
         raise ConfigError(f"{path}: has no candles")
@@ -203,23 +270,39 @@ def _candles(path: Path, market: str, mapped: ColumnMap, table: _Table) -> Candl
     return _at_opens(read, table, mapped)
 
 
-def _joined(path: Path, table: _Table, mapped: ColumnMap) -> _Table:
-    """The rows joined to candles of --interval, if they are of an interval that is not known and fits into it. A
-    candle without its first or last row
-    is left out at the beginning and at the end of the file."""
+def _step_of(at_ms: Sequence[int]) -> int:
+    """The most frequent distance of rows in the order of time; 0 if there is none."""
+    apart = Counter(b - a for a, b in pairwise(at_ms) if b > a)
+    return -max(((count, -gap) for gap, count in apart.items()), default=(0, 0))[1]
+
+
+def _is_joined(step: int, mapped: ColumnMap) -> bool:
+    """True if rows `step` apart become candles of --interval: their interval is not known, and fits into it."""
+    target = INTERVAL_MS.get(mapped.interval or "", 0)
+    return not mapped.is_of_samples and 0 < step < target and step not in NAMES and target % step == 0
+
+
+def _group_starts(at_ms: Sequence[int], step: int, mapped: ColumnMap) -> list[int]:
+    """The start of the candle of --interval to which each row belongs: that in which it ends."""
+    target, back = INTERVAL_MS[mapped.interval or ""], step if mapped.stamp == "close" else 0
+    return [(at - back + step - 1) // target * target for at in at_ms]
+
+
+def _joined(path: Path, table: _Table, mapped: ColumnMap, *, is_first: bool, is_last: bool) -> _Table:
+    """The rows joined to candles of --interval, if `_is_joined`. A candle without its first or last row is left out at
+    the beginning and at the end of the file.
+    """
     at_ms, target = table.columns[0], INTERVAL_MS.get(mapped.interval or "", 0)
     order = sorted(range(len(at_ms)), key=at_ms.__getitem__)
-    apart = Counter(at_ms[b] - at_ms[a] for a, b in pairwise(order) if at_ms[b] > at_ms[a])
-    step = -max(((count, -gap) for gap, count in apart.items()), default=(0, 0))[1]
-    if mapped.is_of_samples or step <= 0 or step in NAMES or target <= step or target % step:
+    step = _step_of([at_ms[index] for index in order])
+    if not _is_joined(step, mapped):
         return table
     opens = [at_ms[index] - (step if mapped.stamp == "close" else 0) for index in order]
-    # A row belongs to the candle in which it ends.
-    starts = [(at + step - 1) // target * target for at in opens]
+    starts = _group_starts([at_ms[index] for index in order], step, mapped)
     groups = [list(group) for _, group in groupby(range(len(order)), key=starts.__getitem__)]
-    if opens[groups[0][0]] > starts[0]:
+    if is_first and opens[groups[0][0]] > starts[0]:
         groups.pop(0)
-    if groups and opens[groups[-1][-1]] + step < starts[groups[-1][0]] + target:
+    if is_last and groups and opens[groups[-1][-1]] + step < starts[groups[-1][0]] + target:
         groups.pop()
     if not groups:
         raise ConfigError(f"{path}: has no whole candle of {mapped.interval}")
@@ -330,58 +413,101 @@ def _about(at_ms: array[int]) -> str | None:
 # ── Text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _text(path: Path, mapped: ColumnMap, report: Callable[[int], None]) -> _Table:
-    at_ms, rows = array("q"), array("q")
-    markets: list[str] = []
-    layout = layout_of(path, mapped)
-    header, mapped = layout.header, _by_form(mapped, layout.form)
-    places = places_of(path, header, layout.width, mapped)
-    market_at = market_place(path, mapped, header, layout.width, layout.form)
-    others = other_time(header, mapped)
-    read = {name: [array("d") for _ in places[name]] for name in COLUMNS[1:]}
-    figures = sorted({index for name in COLUMNS[1:] for index in places[name]})
-    wanted = sorted({*figures, *places["ts"], *market_at, *others})
-    title = "" if header is None else " ".join(header[index] for index in places["ts"])
-    stamps = RowTimes(path, mapped, title, lambda: _times(path, layout, places["ts"]))
-    style = NumberStyle(path, mapped)
-    _judge_clock(path, layout, places["ts"], mapped)
+class _TextRows:
+    """The rows of a text table, read once from its start."""
 
-    def take(block: column_files.Block) -> None:
-        by_index = dict(zip(wanted, block.columns, strict=True))
+    def __init__(self, path: Path, mapped: ColumnMap) -> None:
+        self._path = path
+        self._layout = layout = layout_of(path, mapped)
+        self._mapped = mapped = _by_form(mapped, layout.form)
+        header = layout.header
+        self._places = places_of(path, header, layout.width, mapped)
+        self._market_at = market_place(path, mapped, header, layout.width, layout.form)
+        self._others = other_time(header, mapped)
+        self._figures = sorted({index for name in COLUMNS[1:] for index in self._places[name]})
+        self._wanted = sorted({*self._figures, *self._places["ts"], *self._market_at, *self._others})
+        title = "" if header is None else " ".join(header[index] for index in self._places["ts"])
+        self._stamps = RowTimes(path, mapped, title, lambda: _times(path, layout, self._places["ts"]))
+        self._style = NumberStyle(path, mapped)
+        _judge_clock(path, layout, self._places["ts"], mapped)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._at_ms, self._rows = array("q"), array("q")
+        self._names: list[str] = []
+        self._read = {name: [array("d") for _ in self._places[name]] for name in COLUMNS[1:]}
+        if self._stamps.dates_ms is not None:
+            self._stamps.dates_ms = array("q")
+
+    def tables(self, rows_max: int | None, report: Callable[[int], None]) -> Iterator[_Table]:
+        """The table in portions of about `rows_max` rows; None, and where all rows decide about one, as a whole."""
+        if self._market_at or any(len(indices) > 1 for name, indices in self._places.items() if name != "ts"):
+            rows_max = None
+        count = 0
+        for block in _blocks(self._path, self._layout, self._wanted):
+            try:
+                self._take(block, is_first=not count)
+            except TwoReadings:
+                raise
+            # The error is from one column; another column may have an error in an earlier row.
+            except ConfigError:
+                for at, row in enumerate(block.rows):
+                    cells = [[column[at]] for column in block.columns]
+                    self._take(column_files.Block(cells, [row], block.plain), is_first=not count)
+                raise
+            count += len(block.rows)
+            report(count)
+            if rows_max is not None and len(self._rows) >= rows_max:
+                yield self._table(is_first=count == len(self._rows))
+                self._clear()
+        if self._rows or not count:
+            yield self._table(is_first=count == len(self._rows))
+
+    def _take(self, block: column_files.Block, *, is_first: bool) -> None:
+        header, places = self._layout.header, self._places
+        by_index = dict(zip(self._wanted, block.columns, strict=True))
         texts = _joined_cells([by_index[index] for index in places["ts"]])
-        names = [name.strip() for index in market_at for name in by_index[index]]
-        at_ms.extend(stamps.read(texts, block.rows, names))
-        if not rows and header is not None and others:
-            _judge_times(path, mapped, {header[index]: by_index[index][0] for index in (*places["ts"], *others)})
-        if layout.delimiter != "," or not block.plain:
-            style.look([by_index[index] for index in figures], block.rows)
+        names = [name.strip() for index in self._market_at for name in by_index[index]]
+        self._at_ms.extend(self._stamps.read(texts, block.rows, names))
+        if is_first and header is not None and self._others:
+            first = {header[index]: by_index[index][0] for index in (*places["ts"], *self._others)}
+            _judge_times(self._path, self._mapped, first)
+        if self._layout.delimiter != "," or not block.plain:
+            self._style.look([by_index[index] for index in self._figures], block.rows)
         for name in COLUMNS[1:]:
-            for values, index in zip(read[name], places[name], strict=True):
-                values.extend(style.values(by_index[index], block.rows, name, is_plain=block.plain))
-        markets.extend(names)
-        rows.extend(block.rows)
+            for values, index in zip(self._read[name], places[name], strict=True):
+                values.extend(self._style.values(by_index[index], block.rows, name, is_plain=block.plain))
+        self._names.extend(names)
+        self._rows.extend(block.rows)
 
-    for block in _blocks(path, layout, wanted):
-        try:
-            take(block)
-        except TwoReadings:
-            raise
-        # The error is from one column; another column may have an error in an earlier row.
-        except ConfigError:
-            for at, row in enumerate(block.rows):
-                take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
-            raise
-        report(len(rows))
-    columns: list[array[Any]] = [at_ms]
-    for name, values in read.items():
-        names = ["" if header is None else header[index] for index in places[name]]
-        columns.append(one_of(path, name, names, values) if values else array("d", bytes(8 * len(rows))))
-    numbers = ["+".join(str(index + 1) for index in places[name]) or NO_COLUMN for name in COLUMNS]
-    if header is None and mapped.columns == layout.form.columns:
-        judge_order(path, layout.first_row, layout.width, columns, numbers)
-    elif header is not None and len(set(markets)) < 2 and not mapped.is_of_samples and not mapped.names_prices:
+    def _table(self, *, is_first: bool) -> _Table:
+        layout, mapped, places = self._layout, self._mapped, self._places
+        header = layout.header
+        columns: list[array[Any]] = [self._at_ms]
+        for name, values in self._read.items():
+            names = ["" if header is None else header[index] for index in places[name]]
+            columns.append(
+                one_of(self._path, name, names, values) if values else array("d", bytes(8 * len(self._rows)))
+            )
+        numbers = ["+".join(str(index + 1) for index in places[name]) or NO_COLUMN for name in COLUMNS]
+        if is_first and header is None and mapped.columns == layout.form.columns:
+            judge_order(self._path, layout.first_row, layout.width, columns, numbers)
+        elif is_first and header is not None:
+            _judge_names(self._path, mapped, header, places, columns, self._names)
+        stamps = self._stamps
+        return _Table(tuple(columns), self._rows, self._names, stamps.dates_ms, stamps.is_behind, form=layout.form.name)
+
+
+def _judge_names(
+    path: Path,
+    mapped: ColumnMap,
+    header: Sequence[str],
+    places: Mapping[str, Sequence[int]],
+    columns: Sequence[array[Any]],
+    markets: Sequence[str],
+) -> None:
+    if len(set(markets)) < 2 and not mapped.is_of_samples and not mapped.names_prices:
         judge_names(path, columns, [header[indices[0]] if indices else NO_COLUMN for indices in places.values()])
-    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind, form=layout.form.name)
 
 
 def _by_form(mapped: ColumnMap, form: Form) -> ColumnMap:
@@ -445,7 +571,9 @@ def _judge_times(path: Path, mapped: ColumnMap, texts: Mapping[str, str]) -> Non
 # ── Parquet and Feather ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _arrow(path: Path, kind: str, mapped: ColumnMap) -> _Table:
+def _arrow(path: Path, kind: str, mapped: ColumnMap, rows_max: int | None) -> Iterator[_Table]:
+    """The table in portions of `rows_max` rows; None, and where all rows decide about one, as a whole."""
+    pl = column_files.research(kind.capitalize())
     frame = column_files.scan_parquet(path, kind)
     schema = frame.collect_schema()
     header = list(schema.names())
@@ -455,26 +583,31 @@ def _arrow(path: Path, kind: str, mapped: ColumnMap) -> _Table:
     if len(places["ts"]) != 1:
         raise ConfigError(f"{path}: a {kind.capitalize()} file's time is one column")
     at = market_place(path, mapped, header, len(header), form)
-    wanted = sorted({*at, *(index for indices in places.values() for index in indices)})
-    table = column_files.collected(frame.select([header[index] for index in wanted]), path)
-    if not len(table):
+    wanted = [header[index] for index in sorted({*at, *(index for indices in places.values() for index in indices)})]
+    count = int(column_files.collected(frame.select(pl.len()), path).item())
+    if not count:
         raise ConfigError(f"{path}: has no candles")
-    rows = array("q", range(1, len(table) + 1))
-    markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
-    times = table.get_column(header[places["ts"][0]])
-    stamps = RowTimes(path, mapped, column=lambda: [[str(value) for value in times]])
+    is_whole = rows_max is None or at or any(len(indices) > 1 for indices in places.values())
+    step = count if is_whole or rows_max is None else rows_max
+    time = header[places["ts"][0]]
+    stamps = RowTimes(path, mapped, column=lambda: [_texts(column_files.collected(frame.select(time), path)[time])])
     style = NumberStyle(path, mapped)
-    numbers = {name: [table.get_column(header[index]) for index in places[name]] for name in COLUMNS[1:]}
-    texts = [_texts(series) for each in numbers.values() for series in each if _is_text(series)]
-    style.look(texts, rows)
-    columns: list[array[Any]] = [_arrow_clocks(path, times, stamps, rows, markets)]
-    for name, each in numbers.items():
-        values = [_arrow_numbers(path, name, series, style, rows) for series in each]
-        names = [series.name for series in each]
-        columns.append(one_of(path, name, names, values) if values else array("d", bytes(8 * len(table))))
-    if len(set(markets)) < 2 and not mapped.is_of_samples and not mapped.names_prices:
-        judge_names(path, columns, [header[indices[0]] if indices else NO_COLUMN for indices in places.values()])
-    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind, form=form.name)
+    for start in range(0, count, step):
+        table = column_files.collected(frame.select(wanted).slice(start, step), path)
+        rows = array("q", range(start + 1, start + len(table) + 1))
+        markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
+        numbers = {name: [table.get_column(header[index]) for index in places[name]] for name in COLUMNS[1:]}
+        style.look([_texts(series) for each in numbers.values() for series in each if _is_text(series)], rows)
+        if stamps.dates_ms is not None:
+            stamps.dates_ms = array("q")
+        columns: list[array[Any]] = [_arrow_times(path, table.get_column(time), stamps, rows, markets)]
+        for name, each in numbers.items():
+            values = [_arrow_numbers(path, name, series, style, rows) for series in each]
+            names = [series.name for series in each]
+            columns.append(one_of(path, name, names, values) if values else array("d", bytes(8 * len(table))))
+        if not start:
+            _judge_names(path, mapped, header, places, columns, markets)
+        yield _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind, form=form.name)
 
 
 def _with_index(schema: Any, mapped: ColumnMap) -> list[str]:
@@ -507,7 +640,7 @@ def _is_text(series: Any) -> bool:
     return series.dtype in (pl.String, pl.Categorical, pl.Enum)
 
 
-def _arrow_clocks(path: Path, series: Any, stamps: RowTimes, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
+def _arrow_times(path: Path, series: Any, stamps: RowTimes, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
     pl = column_files.research()
     if series.dtype.is_float():
         series = series.fill_nan(None)

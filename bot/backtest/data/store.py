@@ -15,10 +15,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Final, NamedTuple
 
 from bot.backtest.data import column_files
+from bot.backtest.data.candle_stream import CandleStream
 from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, moved_mark, own_file, read_file, store_files
 from bot.clock import iso
 from bot.errors import BotError, ConfigError
@@ -107,16 +111,19 @@ class Store:
         """
         return self.write_all([candles], replacing=replacing)[0]
 
-    def write_all(self, many: Sequence[Candles], *, replacing: bool = False) -> list[Written]:
+    def write_all(self, many: Sequence[Candles | CandleStream], *, replacing: bool = False) -> list[Written]:
         """`write` for several markets and intervals, each once.
 
-        A conflict of one, or a full disk, changes none of them.
+        A conflict of one, or a full disk, changes none of them, and so does an error of candles that pass in portions.
         """
         assert len({(series.market, series.interval) for series in many}) == len(many), "each is there once"
         with self._alone(), ExitStack() as parts:
             done, ready = [], []
             for candles in many:
-                written, part = self._prepare(candles, parts, replacing=replacing)
+                if isinstance(candles, CandleStream):
+                    written, part = self._prepare_stream(candles, parts, replacing=replacing)
+                else:
+                    written, part = self._prepare(candles, parts, replacing=replacing)
                 done.append(written)
                 if part is not None:
                     ready.append((candles, written.path, part))
@@ -150,13 +157,62 @@ class Store:
         added = len(candles) - same - replaced
         return Written(path, len(merged), added, same, replaced, merged.at_ms[0], merged.at_ms[-1]), part
 
+    def _prepare_stream(
+        self, candles: CandleStream, parts: ExitStack, *, replacing: bool
+    ) -> tuple[Written, Path | None]:
+        """`_prepare` for candles that pass in portions: what the store has is read for the span of each portion."""
+        before, path = self.file(candles.market, candles.interval), self._place(candles)
+        counts = {"rows": 0, "same": 0, "replaced": 0, "first": 0, "last": 0}
+        portions = self._merged(before, candles, counts, replacing=replacing)
+        part = parts.enter_context(_part(path, portions, is_alone=True))
+        added = candles.rows - counts["same"] - counts["replaced"]
+        written = Written(
+            path, counts["rows"], added, counts["same"], counts["replaced"], counts["first"], counts["last"]
+        )
+        return written, part
+
+    def _merged(
+        self, before: Path | None, candles: CandleStream, counts: dict[str, int], *, replacing: bool
+    ) -> Iterator[Candles]:
+        """The portions, with the stored candles before, between and after them. `counts` is filled as they pass."""
+
+        def held(start_ms: int | None, end_ms: int | None) -> Candles | None:
+            if before is None:
+                return None
+            stored = read_file(
+                before, market=candles.market, interval=candles.interval, start_ms=start_ms, end_ms=end_ms
+            )
+            return stored if len(stored) else None
+
+        def counted(portion: Candles) -> Candles:
+            counts["first"] = counts["first"] if counts["rows"] else portion.at_ms[0]
+            counts["last"] = portion.at_ms[-1]
+            counts["rows"] += len(portion)
+            return portion
+
+        passing = candles.passing()
+        portion = next(passing, None)
+        if portion is not None and (earlier := held(None, portion.at_ms[0])) is not None:
+            yield counted(earlier)
+        while portion is not None:
+            following = next(passing, None)
+            stored = held(portion.at_ms[0], following.at_ms[0] if following is not None else None)
+            if stored is None:
+                yield counted(portion)
+            else:
+                merged, same, replaced = merge(stored, portion, replacing=replacing)
+                counts["same"] += same
+                counts["replaced"] += replaced
+                yield counted(merged)
+            portion = following
+
     def _mark_moved(self, path: Path) -> None:
         """Record that candles of a file have later times than at their source (`Candles.is_moved`)."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(moved_mark(path), mode=0o644) as file:
             file.write(b"Some of these candles were moved forward to the grid of their interval.\n")
 
-    def _put_in_place(self, candles: Candles, path: Path, part: Path) -> None:
+    def _put_in_place(self, candles: Candles | CandleStream, path: Path, part: Path) -> None:
         before = self.file(candles.market, candles.interval)
         _put_in_place(part, path)
         if before is not None and before != path:
@@ -192,7 +248,7 @@ class Store:
                 file.write(text.encode())
         return path
 
-    def _place(self, candles: Candles) -> Path:
+    def _place(self, candles: Candles | CandleStream) -> Path:
         suffix = ".parquet" if column_files.has_research() else ".csv.gz"
         return self.root / folder_of_market(candles.market) / f"{candles.interval}{suffix}"
 
@@ -276,10 +332,11 @@ def write_file(path: Path, candles: Candles) -> None:
 
 
 @contextmanager
-def _part(path: Path, candles: Candles, *, is_alone: bool = False) -> Iterator[Path]:
-    """Write the candles to a temporary file beside `path`; delete it at the end if it was not moved to `path`. With
-    `is_alone` (the store is locked), delete what a killed writer has left.
+def _part(path: Path, candles: Candles | Iterator[Candles], *, is_alone: bool = False) -> Iterator[Path]:
+    """Write the candles, or their portions, to a temporary file beside `path`; delete it at the end if it was not moved
+    to `path`. With `is_alone` (the store is locked), delete what a killed writer has left.
     """
+    portions = iter([candles]) if isinstance(candles, Candles) else candles
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{path.name}.*{PART}") if is_alone else ():
         left.unlink(missing_ok=True)
@@ -287,9 +344,9 @@ def _part(path: Path, candles: Candles, *, is_alone: bool = False) -> Iterator[P
     try:
         with part.open("wb") as file:
             if column_files.is_parquet(path):
-                _write_parquet(file, candles)
+                _write_parquet(file, portions)
             else:
-                _write_csv(file, candles, zipped=path.name.endswith(".gz"))
+                _write_csv(file, portions, zipped=path.name.endswith(".gz"))
             file.flush()
             os.fsync(file.fileno())
         yield part
@@ -302,30 +359,55 @@ def _put_in_place(part: Path, path: Path) -> None:
     sync(path.parent)
 
 
-def _write_parquet(file: IO[bytes], candles: Candles) -> None:
+def _write_parquet(file: IO[bytes], portions: Iterator[Candles]) -> None:
+    """Write Parquet. Several portions are written one by one, and put together without holding them all."""
+    first, second = next(portions), next(portions, None)
+    # Polars reports a full disk as its own kind of error.
+    buffer = io.BytesIO()
+    if second is None:
+        _frame(first).write_parquet(buffer, compression="zstd")
+        file.write(buffer.getbuffer())
+        return
+    pl = column_files.research()
+    with TemporaryDirectory(dir=Path(file.name).parent, prefix=".", suffix=PART) as folder:
+        files = []
+        for number, portion in enumerate(chain([first, second], portions)):
+            files.append(Path(folder) / f"{number}.parquet")
+            with files[-1].open("wb") as portion_file:
+                _frame(portion).write_parquet(buffer := io.BytesIO(), compression="zstd")
+                portion_file.write(buffer.getbuffer())
+        whole = Path(folder) / "whole.parquet"
+        try:
+            pl.scan_parquet(files, glob=False).sink_parquet(whole, compression="zstd")
+        except pl.exceptions.PolarsError as error:
+            raise BotError(f"{file.name}: cannot be written: {str(error).splitlines()[0]}") from None
+        with whole.open("rb") as source:
+            copyfileobj(source, file)
+
+
+def _frame(candles: Candles) -> Any:
     pl = column_files.research()
     import numpy as np
 
     kinds: dict[str, Any] = {"q": np.int64, "d": np.float64}
-    columns = {
-        name: pl.Series(name, np.frombuffer(column, dtype=kinds[column.typecode]))
-        for name, column in zip(COLUMNS, candles.columns, strict=True)
-    }
-    # Polars reports a full disk as its own kind of error.
-    buffer = io.BytesIO()
-    pl.DataFrame(columns).write_parquet(buffer, compression="zstd")
-    file.write(buffer.getbuffer())
+    return pl.DataFrame(
+        {
+            name: pl.Series(name, np.frombuffer(column, dtype=kinds[column.typecode]))
+            for name, column in zip(COLUMNS, candles.columns, strict=True)
+        }
+    )
 
 
-def _write_csv(file: IO[bytes], candles: Candles, *, zipped: bool) -> None:
+def _write_csv(file: IO[bytes], portions: Iterator[Candles], *, zipped: bool) -> None:
     """Write CSV, gzipped or not. The same candles give the same bytes."""
     with (
         gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) if zipped else nullcontext(file)
     ) as stream:
         stream.write((",".join(COLUMNS) + "\n").encode())
-        for start in range(0, len(candles), CSV_ROWS):
-            cells = [_texts(column[start : start + CSV_ROWS]) for column in candles.columns]
-            stream.write(("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode())
+        for candles in portions:
+            for start in range(0, len(candles), CSV_ROWS):
+                cells = [_texts(column[start : start + CSV_ROWS]) for column in candles.columns]
+                stream.write(("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode())
 
 
 def _texts(column: array[Any]) -> Sequence[str]:

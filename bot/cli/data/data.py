@@ -17,7 +17,8 @@ from bot.cli.common.param_types import Group, Instant
 from bot.cli.common.shared_options import INTERVAL, json_option
 from bot.cli.data.accept_flags import accepted, accepting
 from bot.cli.data.candle_source import _newest_or_why, client_of
-from bot.cli.data.file_reading import read_files, show_table
+from bot.cli.data.file_importer import ImportedSeries, ImportTarget, import_files_of
+from bot.cli.data.file_reading import show_table
 from bot.cli.data.history import PullOptions, pull_history, update
 from bot.cli.data.output import day_text, print_json, progress, written_data, written_line
 from bot.number_text import duration_ms
@@ -229,8 +230,6 @@ def import_(
     """Import FILES of candles from any source into the store, all of them or none: CSV, JSON, Excel, Feather, Parquet,
     also by gzip or in a zip archive, and folders of these.
     """
-    from bot.backtest.data.quality import checked
-    from bot.backtest.data.store import Store
     from bot.backtest.data.table_layout import ColumnMap, columns_of
     from bot.errors import ConfigError, Exit
     from bot.wire import INTERVAL_MS
@@ -241,48 +240,43 @@ def import_(
     pattern = market if market is not None and "{" in market else None
     # All other options have the names of the fields of ColumnMap.
     mapped = ColumnMap(columns_of(columns), interval=interval, market=pattern, **given)
-    candles, shown = read_files([Path(file) for file in files], mapped, market, show_progress=not as_json)
-    mended, reports = checked(candles, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
-    written = Store(store).write_all(mended, replacing=replacing)
+    done = import_files_of(
+        [Path(file) for file in files],
+        mapped,
+        market,
+        ImportTarget(store, (*LEFT_TO_SESSIONS, *accept), hours, replacing=replacing),
+        show_progress=not as_json,
+    )
     if as_json:
         print_json(
             {
                 "store": str(store),
-                "files": [file.data() for file in shown],
-                "written": [written_data(market_candles, w) for market_candles, w in zip(mended, written, strict=True)],
-                "audit": [report.data() for report in reports],
+                "files": [file.data() for file in done.shown],
+                "written": [written_data(item.market, item.interval, item.written) for item in done.series],
+                "audit": [report.data() for item in done.series for report in item.reports],
             }
         )
         return int(Exit.DONE)
-    show_table(shown)
-    for market_candles, done, report in zip(mended, written, reports, strict=True):
-        click.echo(written_line(market_candles, done))
-        if report.findings:
-            click.echo("\n".join(report.lines(accept)))
-    _say_unlisted([series.market for series in mended])
-    click.echo(f"Next: bot backtest CONFIG --data {_source(store, mended, written)}")
+    show_table(done.shown)
+    for item in done.series:
+        click.echo(written_line(item.market, item.interval, item.written))
+        for report in item.reports:
+            if report.findings:
+                click.echo("\n".join(report.lines(accept)))
+    _say_unlisted([item.market for item in done.series])
+    click.echo(f"Next: bot backtest CONFIG --data {_source(store, done.series)}")
     return int(Exit.DONE)
 
 
-def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]) -> str:
+def _source(store: Path, imported: Sequence[ImportedSeries]) -> str:
     """The value for `bot backtest --data`, with the accept flags that the stored candles need."""
     from bot.backtest.data.findings import ACCEPTS
-    from bot.backtest.data.quality import audit
-    from bot.backtest.data.store import Store
     from bot.service.market_data.instruments import CATALOGUE
 
     listed = any(series.market in CATALOGUE for series in imported)
-    needed = set()
-    for market_candles, done in zip(imported, written, strict=True):
-        held = (
-            market_candles
-            if done.rows == len(market_candles)
-            else Store(store).read(market_candles.market, market_candles.interval)
-        )
-        assert held is not None, "it was written just now"
-        needed |= {fault.accept for fault in audit(held).faults}
+    needed = {fault.accept for series in imported for fault in series.faults(store)}
     flags = "".join(f" --accept-{name}" for name in ACCEPTS if name in needed)
-    source = str(store) if listed else f"LISTED={written[0].path}"
+    source = str(store) if listed else f"LISTED={imported[0].written.path}"
     return f"{quote(source)}{flags}"
 
 
@@ -457,9 +451,9 @@ def gen(
         else Store(store).put(candles, replacing=replacing)
     )
     if as_json:
-        print_json({**written_data(candles, done), "digest": candles.digest(), "seed": seed})
+        print_json({**written_data(candles.market, candles.interval, done), "digest": candles.digest(), "seed": seed})
         return int(Exit.DONE)
-    click.echo(written_line(candles, done))
+    click.echo(written_line(candles.market, candles.interval, done))
     click.echo(f"digest {candles.digest()}")
     return int(Exit.DONE)
 
@@ -664,7 +658,7 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
     beyond = 0 if before is None else len(before.slice(candles.end_ms))
     who = f"{candles.market} {candles.interval}"
     if not quiet:
-        click.echo(written_line(candles, done))
+        click.echo(written_line(candles.market, candles.interval, done))
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
     if hole:
@@ -682,7 +676,12 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
             " from before a reset; use another --store for this service",
             err=True,
         )
-    return {**written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()}
+    return {
+        **written_data(candles.market, candles.interval, done),
+        "missingBefore": hole,
+        "beyond": beyond,
+        "audit": report.data(),
+    }
 
 
 async def _pull(

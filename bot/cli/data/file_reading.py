@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from bot.cli.common.formatting import say_left_out
 from bot.cli.data.output import day_text, progress, show_rows
 from bot.words import many
 
 if TYPE_CHECKING:
+    from bot.backtest.data.candle_stream import CandleStream
     from bot.backtest.data.candles import Candles
     from bot.backtest.data.importers import TableRead
     from bot.backtest.data.table_files import ImportFile
@@ -42,12 +42,32 @@ class FileRead(NamedTuple):
         return [self.file, self.form, self.market, self.interval, *span, f"{self.rows:,}", f"{self.dropped:,}"]
 
 
+class FilesRead(NamedTuple):
+    """The closed candles of all files, one item for each market and interval, and what each file was read as."""
+
+    candles: list[Candles]
+    streams: list[CandleStream]
+    shown: list[FileRead]
+    # the file and the form of each stream
+    of_streams: list[tuple[str, str]]
+
+
 def read_files(
-    files: Sequence[Path], mapped: ColumnMap, market: str | None, *, show_progress: bool
-) -> tuple[list[Candles], list[FileRead]]:
-    """The closed candles of all files, one item for each market and interval, and what each file was read as.
-    ConfigError if there are no candles.
+    files: Sequence[Path],
+    mapped: ColumnMap,
+    market: str | None,
+    *,
+    answers: dict[tuple[str, ...], Mapping[str, Any]],
+    say: Callable[[str], None],
+    show_progress: bool,
+    rows_max: int | None,
+) -> FilesRead:
+    """Read all files. `answers` keeps what a person has answered; `say` gets a line for what is left out.
+
+    ConfigError if there are no candles; NeedsWholeFileError if a file with more than `rows_max` rows must be read as a
+    whole.
     """
+    from bot.backtest.data.candle_stream import NeedsWholeFileError
     from bot.backtest.data.candles import join
     from bot.backtest.data.importers import closed, ordered
     from bot.backtest.data.table_files import import_files
@@ -56,38 +76,57 @@ def read_files(
 
     now_ms = SystemClock().now_ms()
     parts: dict[tuple[str, str], list[Candles]] = {}
-    shown: list[FileRead] = []
-    answers: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    read_so_far = FilesRead([], [], [], [])
     of_all = market if mapped.market is None else None
     with progress(is_shown=show_progress) as show:
-        for file in import_files(files, mapped, market=of_all, report=say_left_out):
+        for file in import_files(files, mapped, market=of_all, report=say):
             if mapped.market is not None and file.is_given:
                 raise ConfigError(
                     f"{file.path}: {file.market}= names its market, and --market {market} says that each row names it;"
                     " leave one out"
                 )
-            reading = _read(file, mapped, answers, partial(show_rows, show, file.path.name), asks=show_progress)
+            reading = _read(
+                file, mapped, answers, partial(show_rows, show, file.path.name), asks=show_progress, rows_max=rows_max
+            )
+            if reading.stream is not None:
+                read_so_far.streams.append(reading.stream)
+                read_so_far.of_streams.append((str(file.path), reading.form))
             unclosed = 0
             for read in map(ordered, reading.candles):
                 whole = closed(read, now_ms)
-                unclosed += len(read) - len(whole)
-                first, last = (whole.at_ms[0], whole.at_ms[-1]) if len(whole) else (0, 0)
                 dropped = len(read) - len(whole)
-                shown.append(
-                    FileRead(str(file.path), reading.form, read.market, read.interval, first, last, len(whole), dropped)
-                )
+                unclosed += dropped
+                read_so_far.shown.append(_file_read(str(file.path), reading.form, whole, dropped))
                 if len(whole):
                     parts.setdefault((read.market, read.interval), []).append(whole)
-            if unclosed:
-                are = "is" if unclosed == 1 else "are"
-                say_left_out(
-                    f"{file.path}: {many(unclosed, 'candle')} left out, which by this machine's clock {are} not closed"
-                    " yet"
-                )
-    if not parts:
+            say_unclosed(str(file.path), unclosed, say)
+    series = [*parts, *((stream.market, stream.interval) for stream in read_so_far.streams)]
+    if not series:
         names = ", ".join(map(str, files))
         raise ConfigError(f"{names}: no candles {'' if market is None else f'of {market} '}here")
-    return [join(part) for part in parts.values()], shown
+    if len(set(series)) < len(series):
+        raise NeedsWholeFileError
+    return read_so_far._replace(candles=[join(part) for part in parts.values()])
+
+
+def streams_read(read: FilesRead, passed: Sequence[CandleStream]) -> list[FileRead]:
+    """What the files of streams were read as, after their candles have passed."""
+    return [
+        FileRead(file, form, item.market, item.interval, item.first_ms, item.last_ms, item.rows, before.dropped)
+        for (file, form), before, item in zip(read.of_streams, read.streams, passed, strict=True)
+    ]
+
+
+def _file_read(file: str, form: str, candles: Candles, dropped: int) -> FileRead:
+    first, last = (candles.at_ms[0], candles.at_ms[-1]) if len(candles) else (0, 0)
+    return FileRead(file, form, candles.market, candles.interval, first, last, len(candles), dropped)
+
+
+def say_unclosed(file: str, count: int, say: Callable[[str], None]) -> None:
+    """Say how many candles of a file are left out because they have not ended."""
+    if count:
+        are = "is" if count == 1 else "are"
+        say(f"{file}: {many(count, 'candle')} left out, which by this machine's clock {are} not closed yet")
 
 
 def show_table(shown: Sequence[FileRead]) -> None:
@@ -100,7 +139,13 @@ def show_table(shown: Sequence[FileRead]) -> None:
 
 
 def _read(
-    file: ImportFile, mapped: ColumnMap, answers: dict[tuple[str, ...], Mapping[str, Any]], report: Any, *, asks: bool
+    file: ImportFile,
+    mapped: ColumnMap,
+    answers: dict[tuple[str, ...], Mapping[str, Any]],
+    report: Any,
+    *,
+    asks: bool,
+    rows_max: int | None,
 ) -> TableRead:
     """Read a file; where two readings are possible, ask the person at the terminal, once for each question."""
     from bot.backtest.data.importers import read_table
@@ -109,7 +154,7 @@ def _read(
 
     while True:
         try:
-            return read_table(file.path, file.market, mapped, report, is_given=file.is_given)
+            return read_table(file.path, file.market, mapped, report, is_given=file.is_given, rows_max=rows_max)
         except TwoReadings as question:
             ways = tuple(question.ways)
             if ways not in answers:

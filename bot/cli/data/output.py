@@ -14,7 +14,6 @@ from bot.terminal import write_over
 from bot.words import many
 
 if TYPE_CHECKING:
-    from bot.backtest.data.candles import Candles
     from bot.backtest.data.store import Written
 
 
@@ -51,20 +50,20 @@ def print_json(what: dict[str, Any]) -> None:
     click.echo(json.dumps(what, indent=2))
 
 
-def written_line(candles: Candles, done: Written) -> str:
+def written_line(market: str, interval: str, done: Written) -> str:
     news = [f"{done.added:,} new"] + [
         f"{n:,} {what}" for n, what in ((done.same, "there already"), (done.replaced, "replaced")) if n
     ]
     return (
-        f"{candles.market} {candles.interval}: {many(done.rows, 'candle')} in {done.path} ({', '.join(news)}),"
+        f"{market} {interval}: {many(done.rows, 'candle')} in {done.path} ({', '.join(news)}),"
         f" {day_text(done.first_ms)} to {day_text(done.last_ms)}"
     )
 
 
-def written_data(candles: Candles, done: Written) -> dict[str, Any]:
+def written_data(market: str, interval: str, done: Written) -> dict[str, Any]:
     return {
-        "market": candles.market,
-        "interval": candles.interval,
+        "market": market,
+        "interval": interval,
         "file": str(done.path),
         "rows": done.rows,
         "added": done.added,
