@@ -46,7 +46,9 @@ nav .group { font-weight:600; margin-top:1.1rem; color:var(--soft); text-transfo
 letter-spacing:.06em; }
 main { grid-area:main; padding:2.2rem clamp(1.2rem,4vw,3.4rem) 5rem; max-width:92rem; }
 main > p, main > ul, main > pre, main > .scroll { max-width:60rem; }
-.to-contents { display:none; }
+.to-contents { display:none; } .search { width:100%; margin:.6rem 0 0; font:inherit; color:var(--ink); \
+background:var(--back); border:1px solid var(--soft); border-radius:6px; padding:.35rem .6rem; }
+[hidden] { display:none !important; }
 .op { border:1px solid var(--line); border-radius:10px; margin:1rem 0; overflow:hidden; }
 .op > .head { display:flex; flex-wrap:wrap; gap:.7rem; align-items:center; padding:.75rem 1rem; \
 background:var(--panel); border-bottom:1px solid var(--line); }
@@ -113,6 +115,10 @@ margin-bottom:1rem; }
 solid var(--line); padding:.35rem 0; }
   .op td { display:inline-block; border:0; padding:.1rem .6rem .1rem 0; } .op td:last-child { display:block; } .op \
 td:empty { display:none; }
+  .blocks, .blocks tbody, .blocks tr { display:block; } .blocks tr:first-child { display:none; } .blocks tr { \
+border-bottom:1px solid var(--line); padding:.5rem 0; }
+  .blocks td { display:inline-block; border:0; padding:.1rem .8rem .1rem 0; } .blocks td:first-child, .blocks \
+td:last-child { display:block; } .blocks td[data-label]::before { content:attr(data-label) " "; color:var(--soft); }
   .cards thead { display:none; } .cards, .cards tbody { display:block; }
   .cards tr { display:grid; grid-template-columns:1fr 1fr; column-gap:1.4rem; border:1px solid var(--line); \
 border-radius:8px; padding:.4rem .8rem; margin:.6rem 0; }

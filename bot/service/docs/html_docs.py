@@ -101,6 +101,9 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
 }
 
+# the address of the service that the examples were recorded from
+RECORDED_BASE: Final = "http://127.0.0.1:8700"
+
 REASONS: Final = {
     "in_flight": "A copy of this request is running: retry.",
     "fingerprint": "The key was used for another request: use a new key for a new request.",
@@ -122,15 +125,38 @@ curl -X POST {base}/v1/orders/confirm -H 'Authorization: Bearer <apiKey>' \\
   -H 'Idempotency-Key: my-first-order' -H 'Content-Type: application/json' -d '{{"confirmToken": "<confirmToken>"}}'"""
 
 
+Groups = dict[str, list[tuple[str, str, Json]]]
+
+
+def _groups(document: Json) -> Groups:
+    groups: Groups = {tag["name"]: [] for tag in document["tags"]}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            groups[operation["tags"][0]].append((method, path, operation))
+    return groups
+
+
+def _section(group: str, operations: list[tuple[str, str, Json]], document: Json, head: str) -> str:
+    notes = {tag["name"]: tag["description"] for tag in document["tags"]}
+    body = "".join(_operation(method, path, operation, document) for method, path, operation in operations)
+    return f'<{head} id="{_anchor(group)}">{text(group)}</{head}><p class="soft">{text(notes[group])}</p>{body}'
+
+
+def section_pages(document: Json) -> dict[str, str]:
+    """A page for each group of operations, by the last part of its address."""
+    groups = _groups(document)
+    contents = _contents(groups)
+    return {
+        _anchor(group): _layout(group, _section(group, operations, document, "h1"), contents, languages=True)
+        for group, operations in groups.items()
+    }
+
+
 def docs_page(document: Json) -> str:
     """All operations by group, each with its parameters, body, response and failures."""
     info = document["info"]
     base = document["servers"][0]["url"]
-    groups: dict[str, list[tuple[str, str, Json]]] = {tag["name"]: [] for tag in document["tags"]}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            groups[operation["tags"][0]].append((method, path, operation))
-    notes = {tag["name"]: tag["description"] for tag in document["tags"]}
+    groups = _groups(document)
     body = [
         f"<h1>{text(info['title'])}</h1>",
         f'<p class="soft">Version {text(info["version"])} &middot; {_MACHINES}</p>',
@@ -139,9 +165,7 @@ def docs_page(document: Json) -> str:
         "<h2 id=conventions>Conventions</h2>",
         _CONVENTIONS,
     ]
-    for group, operations in groups.items():
-        body.append(f'<h2 id="{_anchor(group)}">{text(group)}</h2><p class="soft">{text(notes[group])}</p>')
-        body += [_operation(method, path, operation, document) for method, path, operation in operations]
+    body += [_section(group, operations, document, "h2") for group, operations in groups.items()]
     return _layout("Documentation", "".join(body), _contents(groups), languages=True)
 
 
@@ -175,11 +199,13 @@ def errors_page(document: Json) -> str:
         status = "see reason" if code == "idempotency_conflict" else str(row.status)
         again = "yes" if row.retryable else "no"
         rows.append(
-            f'<tr id="{text(code)}"><td><code>{text(code)}</code></td><td>{status}</td><td>{again}</td>'
+            f'<tr id="{text(code)}"><td><code>{text(code)}</code></td><td data-label="Status">{status}</td><td'
+            f' data-label="Retry">{again}</td>'
             f'<td>{text(meaning)}<br><span class="soft">{text(move)}</span></td></tr>'
         )
     reasons = "".join(
-        f"<tr><td><code>{text(reason)}</code></td><td>{status}</td><td>{'yes' if again else 'no'}</td>"
+        f'<tr><td><code>{text(reason)}</code></td><td data-label="Status">{status}</td><td'
+        f' data-label="Retry">{"yes" if again else "no"}</td>'
         f"<td>{text(REASONS[reason])}</td></tr>"
         for reason, (status, again) in CONFLICTS.items()
     )
@@ -189,10 +215,11 @@ def errors_page(document: Json) -> str:
         "<code>retryable</code>, and where they apply <code>orderSubmitted</code>, <code>details</code>,"
         " <code>fix</code>. "
         "<code>retryable</code> says whether you may send the same request again.</p>"
-        '<div class="scroll"><table><tr><th>Code<th>Status<th>Retry<th>Meaning and what to'
+        '<div class="scroll"><table class="blocks"><tr><th>Code<th>Status<th>Retry<th>Meaning and what to'
         f" do</tr>{''.join(rows)}</table></div>"
         "<h2 id=reasons>Reasons of idempotency_conflict</h2>"
-        f'<div class="scroll"><table><tr><th>Reason<th>Status<th>Retry<th>Meaning</tr>{reasons}</table></div>'
+        '<div class="scroll"><table class="blocks"><tr><th>Reason<th>Status<th>Retry<th>Meaning'
+        f"</tr>{reasons}</table></div>"
     )
     links = "".join(f'<li><a href="#{code}">{code}</a></li>' for code in CODES)
     return _layout("Error codes", body, f'<div class="group">Codes</div><ul>{links}</ul>')
@@ -225,7 +252,7 @@ def _layout(title: str, body: str, contents: str, *, languages: bool = False) ->
     Radio buttons before it choose the language of all examples.
     """
     links = (
-        '<ul><li><a href="/docs">Operations</a></li><li><a href="/docs/errors">Error codes</a></li>'
+        '<ul><li><a href="/docs">Everything on one page</a></li><li><a href="/docs/errors">Error codes</a></li>'
         '<li><a href="/docs/models">Bodies</a></li></ul>'
     )
     nav = (
@@ -242,15 +269,16 @@ def _layout(title: str, body: str, contents: str, *, languages: bool = False) ->
     return page(f"{title} \u2014 Trading Service Interface", layout, script=SCRIPT if languages else "")
 
 
-def _contents(groups: dict[str, list[tuple[str, str, Json]]]) -> str:
+def _contents(groups: Groups) -> str:
     parts = []
     for group, operations in groups.items():
+        page = f"/docs/sections/{_anchor(group)}"
         rows = "".join(
-            f'<li><a href="#{operation["operationId"]}"'
+            f'<li><a href="{page}#{operation["operationId"]}"'
             f' title="{text(operation["summary"])}">{_verb(method)}{text(path.removeprefix("/v1"))}</a></li>'
             for method, path, operation in operations
         )
-        parts.append(f'<div class="group"><a href="#{_anchor(group)}">{text(group)}</a></div><ul>{rows}</ul>')
+        parts.append(f'<div class="group"><a href="{page}">{text(group)}</a></div><ul>{rows}</ul>')
     return "".join(parts)
 
 
@@ -321,7 +349,8 @@ def _example(method: str, example: Example, credential: str, base: str) -> str:
         f'<div class="try" data-method="{method}" data-path="{text(example.path)}"'
         f' data-credential="{credential}"{body}></div>'
     )
-    answer = f'<pre tabindex="0"><code>{text(json.dumps(example.answer, indent=2, ensure_ascii=False))}</code></pre>'
+    written = json.dumps(example.answer, indent=2, ensure_ascii=False).replace(RECORDED_BASE, base)
+    answer = f'<pre tabindex="0"><code>{text(written)}</code></pre>'
     return f'<div class="example"><div class="tabs">{tabs}</div>{samples}{place}{_label("Response 200")}{answer}</div>'
 
 

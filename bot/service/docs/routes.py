@@ -7,11 +7,11 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bot.errors import CODES
-from bot.service.bodies.responses import ServiceAnswer
+from bot.errors import CODES, Refusal
+from bot.service.bodies.responses import OperationRefused, ServiceAnswer
 from bot.service.bodies.strict_json import dumps
 from bot.service.docs import html
-from bot.service.docs.html_docs import SCRIPT, docs_page, errors_page, models_page
+from bot.service.docs.html_docs import SCRIPT, docs_page, errors_page, models_page, section_pages
 from bot.service.docs.openapi import description
 from bot.service.docs.wallet_page import watch
 from bot.service.http.routes_v1 import Router, call_of, respond
@@ -57,6 +57,14 @@ class Documents:
             written = self._written[name] = write(self.openapi())
         assert isinstance(written, str)
         return written
+
+    def section(self, name: str) -> str | None:
+        """The page of a group of operations; None if there is no such group."""
+        written = self._written.get("sections")
+        if written is None:
+            written = self._written["sections"] = section_pages(self.openapi())
+        page: str | None = written.get(name)
+        return page
 
     def agent(self) -> dict[str, Any]:
         base = self._operations.base_url
@@ -172,6 +180,14 @@ def add_documents(router: Router, operations: Operations) -> None:
     @route(interface.DOCS)
     async def docs(http: Request) -> Response:
         return html.answer(documents.page("docs"), html.headers_with(SCRIPT))
+
+    @route(Operation("GET", "/docs/sections/{name}", Access.NONE, "public"))
+    async def docs_section(http: Request) -> Response:
+        page = documents.section(call_of(http).places["name"])
+        if page is None:
+            message = "the documentation has no such section"
+            raise OperationRefused(Refusal("not_found", message, fix={"action": "read_docs"}))
+        return html.answer(page, html.headers_with(SCRIPT))
 
     @route(interface.DOCS_ERRORS)
     async def docs_errors(http: Request) -> Response:

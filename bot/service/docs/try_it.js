@@ -21,6 +21,31 @@
     return made;
   };
 
+  // The search leaves the operations whose method, path or summary has every word, in the contents and on the page.
+  const contents = document.querySelector("#contents");
+  const search = make("input", { type: "search", className: "search", placeholder: "Search operations", ariaLabel: "Search operations" });
+  const none = make("p", { className: "soft", role: "status" });
+  const rows = [...contents.querySelectorAll("li > a[title]")].map((link) => ({
+    item: link.parentElement, section: document.getElementById(link.hash.slice(1)), text: `${link.textContent} ${link.title}`.toLowerCase(),
+  }));
+  search.addEventListener("input", () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const { item, section, text } of rows) {
+      const isShown = words.every((word) => text.includes(word));
+      item.hidden = !isShown;
+      if (section) section.hidden = !isShown;
+      left += isShown;
+    }
+    for (const list of contents.querySelectorAll(".group")) list.hidden = !list.nextElementSibling.querySelector("li:not([hidden])");
+    none.textContent = words.length ? `${left} of ${rows.length} operations` : "";
+  });
+  search.addEventListener("keydown", (event) => {
+    const first = rows.find(({ item }) => !item.hidden);
+    if (event.key === "Enter" && first) location.assign(first.item.firstElementChild.href);
+  });
+  contents.querySelector(".soft").after(search, none);
+
   const field = (words, input) => make("label", { className: "field" }, make("span", { textContent: words }), input);
 
   for (const place of document.querySelectorAll(".try")) {

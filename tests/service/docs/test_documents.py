@@ -17,7 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from bot.errors import CODES
-from bot.service.docs.html_docs import MEANINGS
+from bot.service.docs.html_docs import MEANINGS, docs_page, section_pages
 from bot.service.docs.openapi import description
 from bot.service.docs.operation_texts import EXAMPLES
 from bot.service.host import HostOptions, build
@@ -189,6 +189,7 @@ def fields(document: dict[str, Any], name: str) -> tuple[dict[str, Any], set[str
 
 OUTSIDE = {
     "/": "redirects a browser to /docs",
+    "/docs/sections/{name}": "is a part of /docs",
     "/mcp": "uses the MCP protocol, which describes itself",
     "/device": "is an HTML form for the person who approves a device",
     "/.well-known/oauth-protected-resource/mcp": "belongs to OAuth, which describes it",
@@ -395,7 +396,9 @@ class _Seen(HTMLParser):
 
 async def test_the_docs_work_offline_and_every_link_leads_somewhere(box: Box) -> None:
     pages: dict[str, _Seen] = {}
-    for path in ("/docs", "/docs/errors", "/docs/models"):
+    whole = (await box.http.get("/docs")).text
+    sections = sorted(set(re.findall(r'href="(/docs/sections/[^"#]+)"', whole)))
+    for path in ("/docs", "/docs/errors", "/docs/models", *sections):
         answer = await box.http.get(path)
         assert answer.status_code == 200
         assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -403,7 +406,7 @@ async def test_the_docs_work_offline_and_every_link_leads_somewhere(box: Box) ->
         pages[path] = _Seen()
         pages[path].feed(answer.text)
         # inline, and allowed by its hash
-        script = ["script"] if path == "/docs" else []
+        script = ["script"] if path == "/docs" or path in sections else []
         assert pages[path].loaded == script
         assert ("script-src 'sha256-" in answer.headers["content-security-policy"]) == bool(script)
     for path, seen in pages.items():
@@ -413,6 +416,27 @@ async def test_the_docs_work_offline_and_every_link_leads_somewhere(box: Box) ->
                 assert anchor in pages[target or path].ids, f"{path}: {link}"
             elif target not in pages:
                 assert (await box.http.get(target)).status_code == 200, link
+
+
+async def test_each_group_has_a_page_with_its_operations(box: Box, document: dict[str, Any]) -> None:
+    by_group: dict[str, set[str]] = {}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            by_group.setdefault(operation["tags"][0], set()).add(path)
+    assert set(by_group) == {tag["name"] for tag in document["tags"]}
+    for group, paths in by_group.items():
+        answer = await box.http.get(f"/docs/sections/{group.lower().replace(' ', '-')}")
+        assert answer.status_code == 200, group
+        assert set(re.findall(r'<span class="path">([^<]+)</span>', answer.text)) == paths
+    nothing = await box.http.get("/docs/sections/nothing")
+    assert (nothing.status_code, nothing.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_every_example_has_the_address_of_the_running_service(rules: list[Operation[Any]]) -> None:
+    base = "http://127.0.0.1:35883"
+    made = description(rules, base)
+    for page in (docs_page(made), *section_pages(made).values()):
+        assert set(re.findall(r"http://127\.0\.0\.1:\d+", page)) == {base}
 
 
 async def test_the_root_leads_to_the_docs(box: Box) -> None:
@@ -504,6 +528,18 @@ def test_a_browser_shows_the_pages_without_errors_and_runs_no_injected_code(serv
         for url in urls:
             page.goto(url)
             assert page.evaluate(wide), f"{url} scrolls sideways on a telephone"
+        page.goto(urls[0])
+        page.get_by_label("Search operations").fill("kill order")
+        assert page.locator("#contents li:not([hidden]) a[title]").count() == 0
+        page.get_by_label("Search operations").fill("POST orders")
+        shown = page.locator("#contents li:not([hidden]) a[title]").all_inner_texts()
+        assert shown
+        assert all(text.startswith("POST") and "orders" in text for text in shown)
+        assert page.locator("section.op:visible").count() == len(shown)
+        page.goto(urls[1])
+        row = page.locator("#rate_limited")
+        assert row.evaluate("(one) => getComputedStyle(one).display") == "block"
+        assert row.bounding_box()["width"] <= 390
         heard, fetched = list(said), set(asked)
         for url in (*urls, f"{served.base_url}/device"):
             page.goto(url)
