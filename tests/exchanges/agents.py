@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import eth_account
 import pytest
@@ -26,11 +27,11 @@ def key_file(folder: Path, key: str = KEY) -> Path:
     return path
 
 
-def approve(hyperliquid: LocalExchange) -> None:
+def approve(hyperliquid: LocalExchange, master: Any = MASTER) -> None:
     """Let the agent act for the funded account."""
-    exchange = Exchange(MASTER, hyperliquid.base_url)
+    exchange = Exchange(master, hyperliquid.base_url)
     action = {"type": "approveAgent", "agentAddress": AGENT, "agentName": "bot", "nonce": hyperliquid.state()["now"]}
-    answer = exchange._post_action(action, sign_agent(MASTER, action, False), action["nonce"])
+    answer = exchange._post_action(action, sign_agent(master, action, False), action["nonce"])
     assert answer["status"] == "ok"
 
 

@@ -200,6 +200,15 @@ def test_an_order_that_is_seen_after_an_end_without_one_is_believed() -> None:
     assert action.status == "placed" and isinstance(told(follower, action), OrderPlaced)
 
 
+def test_a_fill_beyond_what_was_asked_for_is_booked_as_one_of_others() -> None:
+    follower = trading()
+    action = sent(follower, replace(CLOSE, fraction=E8 // 4))
+    follower.take(fill(follower, action, E8 // 2))
+    assert (action.filled, told(follower, action)) == (0, None)
+    assert follower.account.positions["BTC"].size == E8 // 2
+    assert [trade.source for trade in follower.account.trades] == [None, "api"]
+
+
 def test_one_order_of_a_market_is_undecided_at_a_time() -> None:
     follower = trading()
     action = sent(follower, replace(CLOSE, fraction=E8 // 4))

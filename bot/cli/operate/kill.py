@@ -198,7 +198,8 @@ def _way(place: Place, reference: str | None) -> tuple[str, str] | Embedded | No
             return None
         raise
     account: dict[str, Any] = section if isinstance(section, dict) else {}
-    base_url = account.get("base_url")
+    # The embedded service follows an account at an exchange.
+    base_url = account.get("base_url", None if account.get("exchange") is None else "embedded")
     if not isinstance(base_url, str):
         raise ConfigError(f"{config}: account.base_url is required: the address of the service")
     if base_url == "embedded":

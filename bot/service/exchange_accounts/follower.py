@@ -107,8 +107,10 @@ class ExchangeFollower:
         async with link:
             self.health = await link.health()
             try:
-                self._set_link(link)
                 async for batch in link.account(followed.address, self.cursor()):
+                    # Its first reports come after it has checked the agent.
+                    if self.link is None:
+                        self._set_link(link)
                     self.take(batch)
                     now_ms = self._machine.clock.now_ms()
                     if now_ms - asked_ms > HEALTH_EVERY_MS:

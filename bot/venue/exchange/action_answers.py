@@ -23,6 +23,7 @@ SENTENCES: Final = {
     ("cancel", "rate_limited"): "the exchange takes no more actions of this account at present; nothing was canceled",
 }
 REFUSED: Final = "the exchange has refused it; nothing was done"
+STANDS: Final = "the exchange has performed the cancel, and the order stands there still; try again"
 LAPSED: Final = "the exchange has not performed it before it expired; nothing was done, and it cannot be done any more"
 
 
@@ -66,6 +67,7 @@ def _is_filled(account: VenueAccount, order: VenueOrder) -> bool:
 def refusal_of(action: VenueAction) -> Refusal:
     """Why nothing came of an action."""
     if action.code is None:
-        return Refusal("trade_failed", LAPSED, fix={"action": "resync"})
+        text = STANDS if action.status == "placed" else LAPSED
+        return Refusal("trade_failed", text, fix={"action": "resync"})
     text = SENTENCES.get((action.kind, action.code), REFUSED).format(coin=action.coin)
     return Refusal(action.code, f"{text}. The exchange: {action.text}" if action.text else text)

@@ -78,10 +78,14 @@ def unsettled(exchange: ExchangeAccount, at_ms: int) -> list[VenueAction]:
 
 
 def of_fill(exchange: ExchangeAccount, fill: ReportedExecution) -> VenueAction | None:
-    """The action that asked for the order of a fill; None if it is not ours, or over."""
+    """The action that asked for the order of a fill; None if it is not ours, over, or asked for less than is filled.
+
+    Such a fill is booked as one that somebody else has caused.
+    """
     nonce = exchange.sent.get(fill.client_order_id or "")
     action = None if nonce is None else exchange.actions[nonce]
-    return None if action is None or action.over_ms else action
+    is_owed = action is not None and not action.over_ms and action.filled + fill.size <= action.size
+    return action if is_owed else None
 
 
 def see_fill(state: State, account: VenueAccount, action: VenueAction, fill: ReportedExecution) -> None:

@@ -14,7 +14,7 @@ from bot.testing.hyperliquid import LocalExchange
 from bot.venue.exchange import action_lifecycle as life
 from bot.venue.exchange import action_reports
 from tests.service.exchange_accounts.followers import FUNDED, until
-from tests.service.exchange_accounts.test_shrinking import Trader, actions_of, trading
+from tests.service.exchange_accounts.traders import Trader, actions_of, trading
 
 
 def new_nonce_on_a_retry(patch: pytest.MonkeyPatch) -> None:

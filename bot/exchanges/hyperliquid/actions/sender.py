@@ -13,6 +13,7 @@ from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.actions.budget import ActionBudget
 from bot.exchanges.hyperliquid.actions.form import FAILED, WrongSigner, action_answer, wire_action
 from bot.exchanges.hyperliquid.actions.signing import Signer
+from bot.exchanges.hyperliquid.checks import judge_agent
 from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.requests import Requests
 from bot.exchanges.protocol import ActionMalformed, BudgetUsedUp, NoExchangeAnswer
@@ -44,7 +45,9 @@ class ActionSender:
         self._budget = ActionBudget()
         self._assets: dict[str, int] = {}
         self._master: str | None = None
+        # why nothing may be signed: a misread signature, or an agent of another account
         self._fault: str | None = None
+        self._agent_fault: str | None = None
         self._preparing = asyncio.Lock()
 
     @property
@@ -52,10 +55,20 @@ class ActionSender:
         """Actions that are left of the account's budget; None: not known."""
         return self._budget.left
 
+    async def check(self, address: str, network: str) -> None:
+        """Send nothing from now on if the agent may not act for this address. NoExchangeAnswer if it is not known."""
+        agent = self.signer.address
+        report = form.address_report(await self._requests.info({"type": "userRole", "user": agent}, Rank.REPAIR))
+        verdict = judge_agent(address.lower(), agent, report, (), network, self._clock.now_ms())
+        self._agent_fault = verdict.message if verdict.level == "fail" else None
+        self._master = report.master
+
     async def act(self, action: ExchangeAction) -> ActionAnswer:
         """Send an action once. NoAnswer if it is in doubt whether the exchange has performed it."""
+        if (fault := self._fault or self._agent_fault) is not None:
+            return _not_sent(action, fault, FAILED)
         try:
-            refusal = self._fault or await self._refusal(action)
+            refusal = await self._refusal(action)
         except NoExchangeAnswer as error:
             # A read that the action needs has failed; the action itself was not sent.
             refusal = str(error)

@@ -207,6 +207,8 @@ class Hyperliquid:
     async def account(self, address: str, cursor: FillCursor | None) -> AsyncIterator[list[AccountReport]]:
         """Stream the reports of an account, without an end."""
         account = HyperliquidAccount(RankedSource(self._requests, Rank.REPAIR), address)
+        if self._sender is not None:
+            await self._sender.check(address, "mainnet" if self._url == form.URLS["mainnet"] else "this test network")
         reader = AccountReader(account, self._clock, cursor)
         await reader.prepare()
         socket = self._socket(reader.subscriptions)
