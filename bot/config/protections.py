@@ -6,7 +6,7 @@ A strategy has its own section, which counts its trades. The section at the top 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -106,11 +106,6 @@ class Cooldown(Protection):
         description="What waits: the market of the exit (the default), all of the strategy, or all of the account.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping) else {SHORT["cooldown"]: value}
-
 
 class _Windowed(Protection):
     """A protection that looks at the trades of a window and then refuses entries for a time."""
@@ -163,30 +158,37 @@ class MaxEntries(Protection):
         default=None, description="Whose entries count: each market, the strategy, or the account."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping) else {SHORT["max_entries"]: value}
-
 
 class MaxOpenPositions(Protection):
     """Most markets with a position, or with an entry that may still fill."""
 
     positions: Count = Field(description="Markets with a position, or with an entry that may still be filled.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping) else {SHORT["max_open_positions"]: value}
+
+def _long(name: str) -> Callable[[Any], Any]:
+    """Writes the short form of a protection in full."""
+    return lambda value: value if value is None or isinstance(value, Mapping) else {SHORT[name]: value}
+
+
+CooldownForm = Annotated[
+    Cooldown | None, BeforeValidator(_long("cooldown"), json_schema_input_type=LengthText | Cooldown | None)
+]
+MaxEntriesForm = Annotated[
+    MaxEntries | None, BeforeValidator(_long("max_entries"), json_schema_input_type=Count | MaxEntries | None)
+]
+MaxOpenPositionsForm = Annotated[
+    MaxOpenPositions | None,
+    BeforeValidator(_long("max_open_positions"), json_schema_input_type=Count | MaxOpenPositions | None),
+]
 
 
 class ProtectionSettings(Section):
     """Rules that refuse entries for a time. Exits, stops and reduce-only orders are never refused."""
 
-    cooldown: Cooldown | None = Field(default=None, description="Time without entries after an exit.")
+    cooldown: CooldownForm = Field(default=None, description="Time without entries after an exit.")
     stop_guard: StopGuard | None = Field(default=None, description="Time without entries after several stops.")
-    max_entries: MaxEntries | None = Field(default=None, description="Most entries of a UTC day.")
-    max_open_positions: MaxOpenPositions | None = Field(default=None, description="Most positions at one time.")
+    max_entries: MaxEntriesForm = Field(default=None, description="Most entries of a UTC day.")
+    max_open_positions: MaxOpenPositionsForm = Field(default=None, description="Most positions at one time.")
     low_profit_market: LowProfitMarket | None = Field(
         default=None, description="Time without entries in a market that has lost over a window."
     )
@@ -239,6 +241,8 @@ class ProtectionSettings(Section):
         return problems
 
 
+# Not validated: building the schema of this section alone would cost every command 30 ms.
+NO_PROTECTIONS: Final = ProtectionSettings.model_construct()
 KINDS: Final[Mapping[str, type[Protection]]] = {
     "cooldown": Cooldown,
     "stop_guard": StopGuard,

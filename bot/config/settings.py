@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_snake
 
-from bot.config.protections import ProtectionSettings
+from bot.config.protections import NO_PROTECTIONS, ProtectionSettings
 from bot.config.references import FORMS, KEY_FORM, NO_HOME, Referred
 from bot.config.section import Coin, Loc, Section
 from bot.config.section import no as _no
@@ -427,7 +427,7 @@ class StrategySettings(Section):
         ),
     )
     protections: ProtectionSettings = Field(
-        default=ProtectionSettings(), description="Rules that refuse entries for a time, by the trades of the strategy."
+        default=NO_PROTECTIONS, description="Rules that refuse entries for a time, by the trades of the strategy."
     )
     netting: Literal["refuse", "allow"] = Field(
         default="refuse",
@@ -734,8 +734,7 @@ class Settings(Section):
     guardians: tuple[GuardianSettings, ...] = Field(default=(), max_length=GUARDIANS_MAX)
     safety: Safety = Safety()
     protections: ProtectionSettings = Field(
-        default=ProtectionSettings(),
-        description="Rules that refuse entries for a time, by the trades of all strategies.",
+        default=NO_PROTECTIONS, description="Rules that refuse entries for a time, by the trades of all strategies."
     )
     strategies: tuple[StrategySettings, ...] = Field(min_length=1, max_length=STRATEGIES_MAX)
     orders: OrdersSettings = OrdersSettings()

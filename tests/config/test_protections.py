@@ -8,7 +8,8 @@ import pytest
 
 from bot.clock import DAY_MS, HOUR_MS
 from bot.config import with_params
-from bot.config.source import read_text
+from bot.config.protections import SHORT
+from bot.config.source import json_schema, read_text
 from bot.errors import ConfigError
 from bot.runtime.strategy_host.strategy_limits import limits_of, protection_rules
 
@@ -137,3 +138,9 @@ def test_a_value_of_the_command_line_changes_one_key_and_keeps_the_others(
     again = read_text(BASE % ("", own), Path("bot.yaml")).settings.strategies[0].protections
     read = {key: int(value) if value.isdigit() else value for key, value in values.items()}
     assert again.changed(read) == section, "a sweep changes it alike"
+
+
+def test_an_editor_takes_the_short_forms_too() -> None:
+    keys = json_schema()["$defs"]["ProtectionSettings"]["properties"]
+    short = {name: keys[name]["anyOf"][0]["type"] for name in SHORT}
+    assert short == {"cooldown": "string", "max_entries": "integer", "max_open_positions": "integer"}

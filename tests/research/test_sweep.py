@@ -60,6 +60,22 @@ def table(study: str = "mine", storage: str = "sqlite:///sweeps.db") -> bytes:
     return path.read_bytes()
 
 
+def test_a_sweep_tries_protections_as_a_backtest_with_param_does(place: Path) -> None:
+    Path("rules.yaml").write_text("params: {one.protections.max_entries: [1, 3]}\n")
+    sweep(space="rules.yaml")
+    rows = list(csv.DictReader(table().decode().splitlines()))
+    trades = {row["one.protections.max_entries"]: int(float(row["# Trades"])) for row in rows}
+    assert trades["1"] == 1
+    assert 1 < trades["3"] <= 3
+    for count in trades:
+        words = ["--param", f"one.protections.max_entries={count}", "--out", f"runs-{count}"]
+        assert call(["backtest", "mine.yaml", "--data", "BTC_1m.csv", *words]) == 0
+        (summary,) = Path(f"runs-{count}").glob("*/summary.json")
+        found = json.loads(summary.read_text())
+        assert found["figures"]["# Trades"] == trades[count]
+        assert found["refusals"]["max_entries"] > 0
+
+
 def test_one_worker_two_workers_and_a_resumed_sweep_give_the_same_table(place: Path) -> None:
     sweep("--study", "one")
     sweep("--study", "two", "--workers", "2")

@@ -267,6 +267,31 @@ async def test_an_order_without_an_answer_counts_as_a_position(venue: FaultyPort
     )
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_an_entry_counts_once_its_late_answer_has_named_it(tmp_path: Path, is_killed: bool) -> None:
+    """On a service without keys, its fill comes before the answer that says whose it is."""
+    venue, asked = FaultyPort(keys="hidden", fee_rate="0.005"), Asked(markets=("BTC",))
+    venue.minute(BTC="100")
+    most = ProtectionRule(MAX_ENTRIES, "a", "strategy", count=1)
+    kernel = await begun(venue, asked, most, COOL, path=tmp_path / "j.db")
+    venue.faults = [Fault("confirm", "lose_reply", 1), Fault("confirm", "drop", 2)]
+    await asks(kernel, venue, asked, LONG)
+    assert "BTC" in venue.positions
+    assert kernel.account.log_trades().entries == {}, "nobody's yet"
+    if is_killed:
+        kill(kernel)
+        asked = Asked(markets=("BTC",))
+        kernel = await begun(venue, asked, most, COOL, path=tmp_path / "j.db")
+    later(kernel, 60_000)
+    await minutes(kernel, venue, "100")
+    assert [row.strategy for row in kernel.account.log_trades().entries.values()] == ["a"]
+    await asks(kernel, venue, asked, Close("BTC"))
+    ((market, _, net, _),) = kept(kernel)
+    assert (market, net) == ("BTC", kernel.account.attribution.rows["a"].net), "the fee of the entry is in it"
+    await asks(kernel, venue, asked, LONG)
+    assert refused(kernel) == [MAX_ENTRIES]
+
+
 async def test_a_page_that_was_not_written_counts_its_trades_once(
     venue: FaultyPort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

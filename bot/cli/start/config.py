@@ -100,7 +100,9 @@ def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed
             "budgetUsd": str(strategy.budget_usd),
             "maxLeverage": strategy.max_leverage,
             "netting": strategy.netting,
-            "protections": strategy.protections.model_dump(mode="json", exclude_none=True),
+            "protections": {
+                name: protection.model_dump(mode="json") for name, protection in strategy.protections.given()
+            },
             "dailyLossUsd": None if strategy.daily_loss_usd is None else str(strategy.daily_loss_usd),
             "timers": timers[strategy.name],
         }

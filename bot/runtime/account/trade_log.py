@@ -70,7 +70,9 @@ class TradeLog:
         self._journal = journal
         # trade id -> type of the guardian that caused it
         self._causes: dict[str, str] = {}
-        self._trades_changed: list[TradeRow] = []
+        # what the journal does not have yet: closed trades, places whose open trade has changed, entries
+        self._closed: list[TradeRow] = []
+        self._touched: set[tuple[str, str]] = set()
         self._entries_changed: list[EntryRow] = []
         self._is_page_changed = False
         self._load()
@@ -82,7 +84,7 @@ class TradeLog:
 
     def closed_trades(self) -> list[EndedTrade]:
         """The closed trades of the journal, and those that it does not have yet. Oldest first."""
-        rows = [*self._journal.state.trade_rows(self._attribution.epoch), *self._trades_changed]
+        rows = [*self._journal.state.trade_rows(self._attribution.epoch), *self._closed]
         return [row.closed() for row in rows if row.closed_ms is not None]
 
     # -- changes
@@ -141,7 +143,6 @@ class TradeLog:
                 if share is None:
                     continue
                 trade = self.open[name, market] = OpenTrade(share.side, at_ms)
-                self._is_page_changed = True
             elif not gained and share is not None and share.side == trade.side:
                 continue
             trade.net += gained
@@ -149,7 +150,7 @@ class TradeLog:
                 self._close(name, market, at_ms, is_stop=is_stop)
                 if share is not None:
                     self.open[name, market] = OpenTrade(share.side, at_ms)
-            self._write(name, market)
+            self._touch(name, market)
 
     def enter(self, key: str, strategy: str, market: str, at_ms: int) -> None:
         """Note the first fill of an entry order."""
@@ -176,7 +177,7 @@ class TradeLog:
         attribution = self._attribution
         if attribution.is_wiped:
             self.open, self.entries = {}, {}
-            self._trades_changed, self._entries_changed = [], []
+            self._forget_changes()
             if self.follower is not None:
                 self.follower.begin_anew(())
         holds = {(name, market) for market, held in attribution.shares.items() for name in held if name[:1] != "@"}
@@ -184,41 +185,47 @@ class TradeLog:
             self._close(name, market, now_ms, is_stop=False)
         for name, market in sorted(holds - self.open.keys()):
             self.open[name, market] = OpenTrade(attribution.shares[market][name].side, now_ms)
-            self._write(name, market)
+            self._touch(name, market)
 
     def drop(self, market: str) -> None:
         """Forget the trades of a position that belongs to no strategy any more."""
         for name, there in [at for at in self.open if at[1] == market]:
             del self.open[name, there]
-            self._put(TradeRow(name, there, "", 0, None, None, is_stop=False))
+            self._touch(name, there)
 
     def _close(self, name: str, market: str, at_ms: int, *, is_stop: bool) -> None:
         trade = self.open.pop((name, market))
         row = TradeRow(name, market, trade.side, trade.opened_ms, at_ms, trade.net, is_stop)
-        self._put(row)
+        self._closed.append(row)
+        self._touch(name, market)
         if self.follower is not None:
             self.follower.take(row.closed())
 
-    def _write(self, name: str, market: str) -> None:
-        trade = self.open.get((name, market))
-        if trade is not None:
-            self._put(TradeRow(name, market, trade.side, trade.opened_ms, None, trade.net, is_stop=False))
-
-    def _put(self, row: TradeRow) -> None:
-        self._trades_changed.append(row)
+    def _touch(self, name: str, market: str) -> None:
+        self._touched.add((name, market))
         self._is_page_changed = True
+
+    def _forget_changes(self) -> None:
+        self._closed, self._touched, self._entries_changed = [], set(), []
 
     # -- the journal
 
     def changes(self) -> tuple[tuple[TradeRow, ...], tuple[EntryRow, ...]]:
         """What the journal must write since the last call."""
-        changed = tuple(self._trades_changed), tuple(self._entries_changed)
-        self._trades_changed, self._entries_changed = [], []
+        trades = [*self._closed]
+        for name, market in sorted(self._touched):
+            trade = self.open.get((name, market))
+            if trade is None:
+                trades.append(TradeRow(name, market, "", 0, None, None, is_stop=False))
+            else:
+                trades.append(TradeRow(name, market, trade.side, trade.opened_ms, None, trade.net, is_stop=False))
+        changed = tuple(trades), tuple(self._entries_changed)
+        self._forget_changes()
         return changed
 
     @property
     def has_changed(self) -> bool:
-        return bool(self._trades_changed or self._entries_changed)
+        return bool(self._touched or self._entries_changed)
 
     def begin_page(self) -> None:
         self._is_page_changed = False
@@ -227,7 +234,7 @@ class TradeLog:
         """After a page of events that was not written: read the journal again, because the events come again."""
         if is_written or not self._is_page_changed:
             return
-        self._trades_changed, self._entries_changed = [], []
+        self._forget_changes()
         self._load()
         if self.follower is not None:
             self.follower.begin_anew(self.closed_trades())

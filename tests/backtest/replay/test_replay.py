@@ -62,6 +62,28 @@ def test_a_daemon_against_a_sandbox_and_its_replay_on_the_candles_are_equal(
     assert found["counts"]["fills"]["recorded"] > 20
 
 
+def test_protections_refuse_the_same_entries_in_a_replay_and_a_change_of_them_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    candles, plain = minutes(HISTORY + BARS + 30, vol=0.001), config(tmp_path)
+    rules = "{cooldown: 3 bars, max_entries: 9, stop_guard: {stops: 2, within: 40m, rest: 15m}}"
+    with_rules = plain.read_text().replace("budget_usd: 1000", f"budget_usd: 1000, protections: {rules}")
+    plain.write_text(with_rules)
+    data = write(candles, tmp_path / "BTC_1m.csv")
+    asyncio.run(lived(plain, data))
+    with sqlite3.connect(tmp_path / "state" / "journal.db") as db:
+        refused = Counter(code for (code,) in db.execute("SELECT code FROM refusals"))
+    assert {"cooldown", "max_entries"} <= set(refused)
+    code, found = replayed(capsys, str(plain), "--data", str(data))
+    assert found["differences"] == []
+    assert (code, found["equal"], found["changed"]) == (0, True, [])
+    other = tmp_path / "other.yaml"
+    other.write_text(with_rules.replace("max_entries: 9", "max_entries: 3"))
+    code, found = replayed(capsys, str(tmp_path / "state"), "--config", str(other), "--data", str(data))
+    assert code == 1
+    assert found["changed"] == ["strategy one: protections has changed"]
+
+
 def test_a_replay_beyond_the_daemons_last_event_is_compared_up_to_it(
     lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
 ):

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from bot.runtime.journal import database
+from bot.runtime.journal import database, retention
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, HeldKeys
+from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, TRADES_MS, HeldKeys
 from bot.runtime.journal.state_store import Arm
+from bot.runtime.model.shares import AttributionChanges, EntryRow, TradeRow
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
 from tests.faulty_port import ADDRESS, FaultyPort
@@ -225,3 +226,20 @@ def fill(n: int, key: str) -> Event:
         "liquidity": "taker",
     }
     return Event(id=f"evt_{n:010d}", type="fill", subtype="entry", ts=n, coin="BTC", idempotency_key=key, data=data)
+
+
+def test_trades_stay_as_long_as_a_protection_may_count_them_and_entries_two_days(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 2 * TRADES_MS
+    ends = [now_ms - TRADES_MS - 1, now_ms - TRADES_MS, now_ms, None]
+    trades = [TradeRow("s", "BTC", "long", 0, closed_ms, 10**16, is_stop=False) for closed_ms in ends]
+    entries = [EntryRow(f"KEY{age_ms}", "s", "BTC", now_ms - age_ms) for age_ms in (KEYS_MS + 1, KEYS_MS, 0)]
+    journal.write_attribution(AttributionChanges(1, trades=tuple(trades), entries=tuple(entries)))
+    journal.trim(now_ms=now_ms)
+    assert journal.state.trade_rows(1) == trades[1:]
+    assert journal.state.entry_rows(1) == entries[1:]
+    monkeypatch.setattr(retention, "TRADES", 2)
+    journal.trim(now_ms=now_ms)
+    assert journal.state.trade_rows(1) == trades[2:], "an open trade stays"
+    assert journal.state.trade_rows(2) == [], "of another epoch"
