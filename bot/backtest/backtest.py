@@ -122,7 +122,6 @@ class Backtest:
         `events` and `log_lines` take the lines of events.jsonl and log.jsonl.
         """
         exchange, session = self.exchange, self.session
-        session.log_sink = None if log_lines is None else StrategyLog(log_lines)
         slippage_meter = SlippageMeter(PriceHistory(session.timeline.readers, self.options.path))
         event_buffer, memory = exchange.event_buffer, self.journal if isinstance(self.journal, MemoryJournal) else None
         failures = OrderFailures() if memory is None else memory.failures
@@ -143,7 +142,7 @@ class Backtest:
             return True if progress is None else progress(done, of)
 
         try:
-            stats = session.run(spill)
+            stats = session.run(spill, None if log_lines is None else StrategyLog(log_lines))
             if memory is None:
                 self._read_failures(failures)
                 record_extremes(self.journal, session.timeline.readers, self.options.path)

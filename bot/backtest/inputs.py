@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO
+from typing import Any, Final, NamedTuple, Self, TextIO
 
 from bot.backtest.backtest import Backtest, strategies_of
 from bot.backtest.data import quality
@@ -140,6 +141,12 @@ class Inputs:
         listings = {market: listing for market, listing in added_listings().items() if market in ends}
         _check_sessions(self.candles, listings)
         return replace(given, outages=(*given.outages, *by_chance), settlements=settlements, listings=listings)
+
+    def on(self, candles: Sequence[Candles]) -> Self:
+        """The same inputs on other candles of the same markets."""
+        other = copy(self)
+        other.candles, other.options = list(candles), within(self.options, candles)
+        return other
 
     def make(
         self, options: SessionOptions | None = None, cut_ms: int | None = None, *, journal: Path | None = None

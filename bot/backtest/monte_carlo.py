@@ -8,14 +8,13 @@ Statistics 7, 1979 (trades drawn with replacement); Politis and Romano 1994 (can
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from itertools import accumulate
 from random import Random
 from typing import Any, Final
 
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.bootstrap import bootstrapped, observed_ms
-from bot.backtest.engine.options import start_of, within
+from bot.backtest.engine.options import start_of
 from bot.backtest.inputs import Inputs
 from bot.backtest.report.risk_statistics import quantile
 from bot.backtest.results.assumptions import is_agent
@@ -102,9 +101,7 @@ def of_candles(
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
     failed = 0
     for number in range(runs):
-        other = copy(inputs)
-        other.candles = bootstrapped(inputs.candles, start_ms, end_ms, block_ms=block_ms, seed=f"{seed}:{number}")
-        other.options = within(inputs.options, other.candles)
+        other = inputs.on(bootstrapped(inputs.candles, start_ms, end_ms, block_ms=block_ms, seed=f"{seed}:{number}"))
 
         def shown(done: int, of: int, number: int = number) -> bool:
             return progress(number * of + done, runs * of)

@@ -123,9 +123,8 @@ class DrillDaemon:
             specs=setup.place(setup.settings),
             pacer=self._pacer,
             settings=kernel_settings(setup.settings),
-            hooks=Hooks(lease=self._lease, passed=self._passed, asker=NoModel()),
+            hooks=Hooks(lease=self._lease, passed=self._passed, asker=NoModel(), grids=setup.grids),
         )
-        kernel.risk.grids = setup.grids
         # Nobody can be asked.
         kernel.approvals.leave_to("all")
         self._until_up(lambda: drive(kernel.recover()))

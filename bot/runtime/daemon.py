@@ -109,7 +109,7 @@ async def _serve_control_socket(stack: AsyncExitStack, request: RunRequest, stat
         request.settings, base_url=request.base_url, stop=request.stop, tail=request.tail, config=request.config
     )
     await stack.enter_async_context(server.serving(state_dir, routes_of(access), access.base))
-    access.starting = asyncio.create_task(systemd.ask_for_time(access.summary), name="start")
+    access.set_starting(asyncio.create_task(systemd.ask_for_time(access.summary), name="start"))
     stack.push_async_callback(access.started)
     return access
 

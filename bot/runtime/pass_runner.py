@@ -59,6 +59,10 @@ class PassRunner:
         # the end of the newest pass, also of a failed one
         self._ended_ns = 0
 
+    def report_when(self, due: asyncio.Event) -> None:
+        """Write the periodic log lines after a pass in which this event is set."""
+        self.report_due = due
+
     async def run(self, *work: Work) -> None:
         """Pass after pass until the stop. `work` is done between two passes."""
         kernel, clock = self._kernel, self._kernel.port.clock

@@ -100,8 +100,7 @@ class Supervisor:
         self.resync = Resync(self.kernel, self.clocks, self.heartbeats)
         self.passes = PassRunner(request, self.kernel, self.scheduler, self.heartbeats, self.resync, self._report)
         self.commands = Commands(self, request.reread)
-        access.mailbox.wake = self.scheduler.wake
-        access.daemon = self
+        access.attach(self, self.scheduler.wake)
 
     def _kernel(self, specs: Sequence[StrategySpec]) -> Kernel:
         return Kernel(
@@ -151,7 +150,9 @@ class Supervisor:
 
     def take_settings(self, settings: Settings) -> None:
         """Run by these settings from now on, after a reload."""
-        self.settings = self.access.settings = self.heartbeats.settings = settings
+        self.settings = settings
+        self.access.take_settings(settings)
+        self.heartbeats.take_settings(settings)
 
     async def yield_to_pass(self) -> None:
         """Run a pass within a reload if the last one is too long ago."""
@@ -162,8 +163,8 @@ class Supervisor:
     async def go(self, *, beat_at_once: bool) -> DaemonEnd:
         """The whole run. `beat_at_once`: a dead-man switch of an earlier run is armed."""
         self.scheduler.start()
-        self.passes.report_due = self.scheduler.every(REPORT_S, "report")
-        self.proof.due = self.scheduler.every(proof_schedule.LOOK_S, "proof")
+        self.passes.report_when(self.scheduler.every(REPORT_S, "report"))
+        self.proof.look_when(self.scheduler.every(proof_schedule.LOOK_S, "proof"))
         nothing = LeftBehind(known=False, complete=False)
         try:
             was_cut = await self._until_stopped(beat_at_once=beat_at_once)

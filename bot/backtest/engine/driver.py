@@ -89,8 +89,7 @@ class BacktestSession:
             exchange, port.clock, self.stats, latency_ms=options.latency_ms, wait=wait, started_ms=timeline.start_ms
         )
         self.asker = RecordedAnswers(options.agents)
-        # takes what the strategies log
-        self.log_sink: LogSink | None = None
+        self._log_sink: LogSink | None = None
         # an entry is one request, because nothing can happen between its plan and its confirm
         self.is_atomic = False
         # The markets whose grid of prices does not follow from their listing.
@@ -112,8 +111,20 @@ class BacktestSession:
         """The running daemon's kernel; None while the daemon is down."""
         return self.stepper.kernel if self.stepper.is_up else None
 
-    def run(self, progress: Progress | None = None) -> RunStats:
-        """Run from the first bar to the last, or until `progress` returns False."""
+    def keep_in_process(self, specs: Sequence[StrategySpec], grids: Mapping[str, Grid]) -> None:
+        """The exchange is in this process: an entry is one request, unless orders have a latency.
+
+        `specs` are the strategies as placed before the run.
+        """
+        self.specs, self.grids, self.is_atomic = specs, grids, not self.options.latency_ms
+        self.timers = [(spec.strategy.name, *timer) for spec in specs for timer in spec.strategy.timers.items()]
+
+    def run(self, progress: Progress | None = None, log_sink: LogSink | None = None) -> RunStats:
+        """Run from the first bar to the last, or until `progress` returns False.
+
+        `log_sink` takes what the strategies log.
+        """
+        self._log_sink = log_sink
         self._monitor = monitor = RunMonitor(self.stats, progress)
         with rare_garbage_collection(self.stats.bars_in_all), monitor.polling.watched():
             self._start_daemon()
@@ -153,7 +164,7 @@ class BacktestSession:
             outage, exchange.count + 1, equity_before_usd=self._equity_usd(), open_before=_open_positions(kernel)
         )
         self._keep_quarantined(kernel)
-        stepper.is_up = False
+        stepper.stop()
         end_ms = min(outage.end_ms, timeline.end_ms)
         before = timeline.passed_bars()
         exchange.advance(max(end_ms - 1, stepper.now_ms()))
@@ -177,35 +188,40 @@ class BacktestSession:
     def _start_daemon(self) -> None:
         """A daemon starts: it recovers, as every run begins, and decides on the newest bar that has no decision yet."""
         settings, stepper = self.settings, self.stepper
+        memory = self.journal if isinstance(self.journal, MemoryJournal) else None
+        source = None
+        if memory is not None and isinstance(self.port, LocalPort):
+            source = OwnEvents(self.port.exchange, memory.events)
+        hooks = Hooks(
+            run=self._run_warm_up,
+            asker=self.asker,
+            log_sink=self._log_sink,
+            is_atomic=self.is_atomic,
+            loses_nothing=self.is_atomic and memory is not None,
+            grids=self.grids,
+            source=source,
+        )
         kernel = Kernel(
             port=self.port,
             journal=self.journal,
             specs=self._place(settings),
             pacer=stepper.pacer,
             settings=kernel_settings(settings),
-            hooks=Hooks(run=self._run_warm_up, asker=self.asker),
+            hooks=hooks,
         )
-        kernel.risk.grids = self.grids
-        kernel.risk.is_atomic = self.is_atomic
         kernel.approvals.leave_to(self.options.approve)
-        if isinstance(self.journal, MemoryJournal):
-            kernel.execution.sender.is_atomic = self.is_atomic
-            if isinstance(self.port, LocalPort):
-                kernel.events.source = OwnEvents(self.port.exchange, self.journal.events)
-                self.journal.state.follow(kernel.account.attribution)
-        for instance in kernel.strategy_host.instances:
-            instance.source.log_sink = self.log_sink
+        if memory is not None and source is not None:
+            memory.state.follow(kernel.account.attribution)
         stepper.start(kernel)
         self._wait(kernel.recover())
-        kernel.strategy_host.run = run_inline
-        stepper.drained = self.exchange.count
+        kernel.strategy_host.call_by(run_inline)
+        stepper.has_recovered()
         if self._is_stopped:
             return
         self._send_heartbeats()
         if kernel.timers.next_ms is not None and self.timeline.readers[0].has_holes:
             # Only the slot path fires timers where candles are missing.
             self.paths.single_market = False
-        stepper.cause_ms = stepper.now_ms()
         for closed in kernel.bars.take_all():
             kernel.budget.begin()
             self._wait(kernel.step(closed))
@@ -236,7 +252,7 @@ class BacktestSession:
         stepper.catch_up(at_once=True)
         stepper.begin_pass()
         self._wait(kernel.reconciliation.reconcile())
-        stepper.drained = self.exchange.count
+        stepper.has_read_all()
         self._wait(kernel.stop())
 
     def _keep_quarantined(self, kernel: Kernel) -> None:
@@ -291,16 +307,15 @@ def local(
     port = LocalPort(exchange, timeline.series_readers)
     session = BacktestSession(settings, timeline, options, exchange=exchange, port=port, journal=journal, place=place)
     listings = {reader.coin: exchange.state.markets[reader.coin].spec for reader in timeline.readers}
-    session.grids = {
+    grids = {
         coin: Grid(listing.px_decimals, listing.sig_figs)
         for coin, listing in listings.items()
         if listing.px_decimals is not None and listing.tick is None
     }
-    session.specs = specs
-    session.timers = [(spec.strategy.name, *timer) for spec in specs for timer in spec.strategy.timers.items()]
-    session.is_atomic = not options.latency_ms
+    session.keep_in_process(specs, grids)
     if options.latency_ms:
-        port.arrive = OrderLatency(session.stepper, exchange, latency_ms=options.latency_ms, end_ms=timeline.end_ms)
+        latency = OrderLatency(session.stepper, exchange, latency_ms=options.latency_ms, end_ms=timeline.end_ms)
+        port.delay_orders(latency)
     return session, exchange
 
 

@@ -92,7 +92,7 @@ class SingleMarketPath:
             if decision is not None:
                 if bar is not seen:
                     exchange.skip(reader, last - 1 - batch.left)
-                seen, stepper.cause_ms = None, bar.at_ms - 1
+                seen = None
                 stepper.act(decision, series, bar, before_next_bar=True)
                 continue
             stats.touched += 1

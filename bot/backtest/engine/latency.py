@@ -41,6 +41,4 @@ class OrderLatency:
             index = int(intent.trigger.removeprefix(EVENT_TRIGGER)) - buffer.first
             if 0 <= index < len(buffer.events):
                 return buffer.events[index].ts
-        if stepper.cause_ms is None:
-            stepper.cause_ms = buffer.events[-1].ts if buffer.events else self._exchange.clock.now_ms()
-        return stepper.cause_ms
+        return stepper.know_cause(lambda: buffer.events[-1].ts if buffer.events else self._exchange.clock.now_ms())

@@ -82,13 +82,7 @@ class LocalPort:
     With latency it advances the market until the order arrives.
     """
 
-    def __init__(
-        self,
-        exchange: SimulatedExchange,
-        series_readers: Sequence[SeriesReader],
-        *,
-        arrive: Callable[[str | None], None] | None = None,
-    ) -> None:
+    def __init__(self, exchange: SimulatedExchange, series_readers: Sequence[SeriesReader]) -> None:
         self.exchange = exchange
         self.clock: PortClock = exchange.clock
         self.operations = exchange.operations
@@ -97,10 +91,14 @@ class LocalPort:
         self._series_readers = {
             (series_reader.reader.coin, series_reader.interval): series_reader for series_reader in series_readers
         }
-        self.arrive = arrive
+        self.arrive: Callable[[str | None], None] | None = None
         self._plans = 0
         # the last order request and its venue form
         self._asked: tuple[OrderRequest, OrderSpec] | None = None
+
+    def delay_orders(self, arrive: Callable[[str | None], None]) -> None:
+        """Call `arrive` before each order request from now on."""
+        self.arrive = arrive
 
     def entry_wait_ms(self) -> int:
         """Always 0: there is no rate limit in a session."""

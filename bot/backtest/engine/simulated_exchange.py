@@ -320,7 +320,8 @@ class SimulatedExchange(Machine):
         applied = apply(self.state, command, at_ms)
         self.seq += 1
         if applied.events:
-            self.event_buffer.events += applied.events
+            events = self.event_buffer.events
+            events += applied.events
             self.count += len(applied.events)
         return applied
 
@@ -332,7 +333,7 @@ class SimulatedExchange(Machine):
             market.volume_left = 0
             # Only the bar's last millisecond is left.
             market.begin_bar(self._skipped[coin], px, px)
-        self._quiet.marks = {}
+        self._quiet.marks.clear()
 
     def _show_passed_points(self) -> None:
         """Show the venue the past points of longer bars that were skipped so far.

@@ -110,6 +110,25 @@ class Stepper:
         self.kernel, self.runs, self.is_up = kernel, BarRuns(kernel), True
         self.started_ms = self.now_ms()
 
+    def stop(self) -> None:
+        """The daemon is down."""
+        self.is_up = False
+
+    def has_recovered(self) -> None:
+        """The kernel has read the account and all events, and decides on what it knows now."""
+        self.has_read_all()
+        self.cause_ms = self.now_ms()
+
+    def has_read_all(self) -> None:
+        """The kernel has read all events so far."""
+        self.drained = self._exchange.count
+
+    def know_cause(self, newest_ms: Callable[[], int]) -> int:
+        """When the cause of the next order was known. If nobody has said it, that is with the newest event."""
+        if self.cause_ms is None:
+            self.cause_ms = newest_ms()
+        return self.cause_ms
+
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
@@ -144,7 +163,6 @@ class Stepper:
         decided = [(self._decision_on(series, bar), series, bar) for series, bar in due]
         for (decision, _), series, bar in decided:
             if decision is not None:
-                self.cause_ms = bar.at_ms - 1
                 self.act(decision, series, bar)
         return any(is_bound for (_, is_bound), _, _ in decided)
 
@@ -182,6 +200,7 @@ class Stepper:
         `before_next_bar`: nothing else is decided before the venue has seen the next bar.
         """
         kernel = self.kernel
+        self.cause_ms = bar.at_ms - 1
         self._stats.decisions += 1
         self.begin_pass()
         # If no request to the venue takes time, the events of an order may be read with those of the next bar.

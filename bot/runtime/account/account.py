@@ -89,7 +89,8 @@ class DaemonAccount:
         log = self.position_owners.trade_log
         if log is None:
             log = TradeLog(self.attribution, self.journal)
-            self.attribution.trade_log = self.position_owners.trade_log = log
+            self.attribution.follow_by(log)
+            self.position_owners.follow_by(log)
             folds: dict[type, Any] = dict(self.folds)
             for kind in (FillEvent, FundingPaid, Liquidated, Settled):
                 folds[kind] = log.watching(folds[kind])

@@ -106,6 +106,10 @@ class AccountState:
         # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
         self.value_offset_usd = 0.0
 
+    def prove_keys(self) -> None:
+        """The service has shown one of our keys: what has no key is not ours from now on."""
+        self.keys_proven = self.events_named = True
+
     @property
     def balance_usd(self) -> Decimal:
         return decimal_of_e8(self.balance_e8)

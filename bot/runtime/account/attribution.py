@@ -94,6 +94,10 @@ class Attribution:
         # the state at the start of the page, once the page has changed something
         self._before: tuple[Saved, Marked] | None = None
 
+    def follow_by(self, log: TradeChanges) -> None:
+        """Write this log with the attribution from now on."""
+        self.trade_log = log
+
     @classmethod
     def of_journal(
         cls,

@@ -73,7 +73,7 @@ def _named(event: Event, key: str) -> Event:
 
 def _see_key(state: AccountState, key: str, trade_id: str) -> None:
     if not state.events_named and not state.is_named_by_us and state.owner_of(key) is not None:
-        state.keys_proven = state.events_named = True
+        state.prove_keys()
     state.keep_key(key, trade_id)
 
 

@@ -38,6 +38,10 @@ class ForeignActivity:
         # One that a lost journal had asked for has come late; there is one at most.
         self.has_late_switch = False
 
+    def saw_late_switch(self) -> None:
+        """The dead-man switch of a lost journal has come."""
+        self.has_late_switch = True
+
     def clear(self) -> None:
         """The account was reset."""
         self.waiting.clear()

@@ -72,6 +72,10 @@ class PositionOwners:
         # None: nobody follows the trades
         self.trade_log: TradeLog | None = None
 
+    def follow_by(self, log: TradeLog) -> None:
+        """Keep this log in step with the owners from now on."""
+        self.trade_log = log
+
     def own_positions(self, *, events_skipped: bool = False) -> None:
         """Find the owner of each position after a snapshot, and fit the shares to the positions.
 

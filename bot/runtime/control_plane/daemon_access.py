@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,6 +49,19 @@ class DaemonAccess:
         self.starting: asyncio.Task[None] | None = None
         self._clock = SystemClock()
         self.started_ms = self._clock.now_ms()
+
+    def attach(self, daemon: RoutedDaemon, wake: Callable[[], None]) -> None:
+        """There is a kernel now. `wake` makes its next pass come at once."""
+        self.daemon = daemon
+        self.mailbox.attach(wake)
+
+    def take_settings(self, settings: Settings) -> None:
+        """The daemon runs by these settings from now on."""
+        self.settings = settings
+
+    def set_starting(self, asking: asyncio.Task[None]) -> None:
+        """This task asks the service manager for time until the start is over."""
+        self.starting = asking
 
     def set_away(self, why: str) -> None:
         """Note why the start waits for the service, for `bot status`; "" once it does not."""

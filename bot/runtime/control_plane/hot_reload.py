@@ -167,7 +167,7 @@ async def _catch_up(
 
     `decided`: series -> the newest bar that the old instance has decided.
     """
-    kernel.strategy_host.late = instance
+    kernel.strategy_host.read_backlog_of(instance)
     while True:
         await kernel.warm_up.deliver_waiting(instance, yield_to_pass)
         missed = feed.in_order(closed for series in instance.series for closed in _missed(kernel, series, feed))

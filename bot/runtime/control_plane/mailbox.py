@@ -28,6 +28,10 @@ class Mailbox:
         self.wake: Callable[[], None] = lambda: None
         self._waiting: list[_Request] = []
 
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Call `wake` from now on when work has come."""
+        self.wake = wake
+
     async def ask(self, work: Callable[[], Awaitable[T]], *, is_urgent: bool = False) -> T:
         """The result of the work once it was done between two passes, or its exception.
 

@@ -70,6 +70,10 @@ class DailyProof:
         self._again_ms = 0
         self._task: asyncio.Task[None] | None = None
 
+    def look_when(self, due: asyncio.Event) -> None:
+        """`look` does something only when this event is set."""
+        self.due = due
+
     def look(self, *, is_stopping: bool = False) -> None:
         section = self._settings().proof
         if section is None or not self.due.is_set() or is_stopping or self._journal.fault is not None:

@@ -36,6 +36,16 @@ class BarQueue:
             fresh = [bar for bar in fresh if bar.market not in waits]
         self.due = self.feed.in_order([*self.due, *fresh])
 
+    def begin_with(self, due: Sequence[ClosedBar]) -> None:
+        """The due bars after a warm-up."""
+        self.due = list(due)
+
+    def wait_for(self, past: Sequence[ClosedBar], after: Sequence[ClosedBar]) -> None:
+        """Bars that a strategy still has to see, and those that are due after them. Without past bars they join."""
+        self.catching_up = [*past, *after] if past else []
+        if not past:
+            self.join(after)
+
     def put_back(self, bars: Iterable[ClosedBar]) -> None:
         """Add due bars that were taken out and not decided."""
         self.due = self.feed.in_order([*bars, *self.due])

@@ -61,11 +61,12 @@ class EventConsumer:
         guardians: Guardians,
         builder: IntentBuilder,
         notices_of: NoticesOf | None = None,
+        source: EventSource | None = None,
     ) -> None:
         self.approvals = sender.approvals
         self.notices_of = notices_of
         # a venue in this process, whose events need no pages
-        self.source: EventSource | None = None
+        self.source = source
         self._run = run
         self._account = account
         self._sender = sender
@@ -130,7 +131,8 @@ class EventConsumer:
         if before is not None and is_reset:
             # The intents are read before the cursor moves, because afterwards their epoch is lost.
             self._guardians.outlive(before.epoch)
-            run.strategy_host.clear_backlogs()
+            for backlog in run.strategy_host.backlogs.values():
+                backlog.clear()
         with journal.together():
             void = journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=run.now_ms())
             # The event of the reset itself is never read: the cursor is past it.
@@ -293,7 +295,7 @@ class EventConsumer:
         """Send the new intents of hooks next, and look for positions of others."""
         if intents:
             self._intents.forget_unwritten(intents, opened)
-            self._intents.replies += opened
+            self._intents.replies.extend(opened)
         self._look_for_foreign()
 
     def _look_for_foreign(self) -> None:

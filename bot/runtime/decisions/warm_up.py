@@ -82,7 +82,7 @@ class WarmUp:
         finally:
             self._run.state.warming = None
         host.set_instances(instances, unready=others)
-        self._bars.due = warm.due
+        self._bars.begin_with(warm.due)
 
     async def catch_up(self) -> None:
         """Give the strategies the past bars of a market that had no candles at the start.
@@ -95,9 +95,7 @@ class WarmUp:
         while past and self._run.budget.has_time():
             await self._host.warm_up(past.pop(0))
         self._account.position_owners.mend_day()
-        bars.catching_up = [*past, *after] if past else []
-        if not past:
-            bars.join(after)
+        bars.wait_for(past, after)
 
     async def deliver_waiting(self, instance: StrategyInstance, yield_to_pass: YieldToPass = at_once) -> None:
         """Deliver the events that happened while the strategy was being built, and send the orders that it decides
@@ -131,7 +129,7 @@ class WarmUp:
             if backlog:
                 left[instance.name] = backlog
         if left:
-            host.backlogs |= left
+            host.backlogs.update(left)
             host.set_instances(host.instances, unready=[*host.backlogs])
 
     async def _deliver_next(

@@ -163,7 +163,7 @@ class ExecutionEngine:
             if not batch:
                 return
             if batch[0].action == "open" and not self._budget.takes_entries:
-                self._budget.is_cut_short = True
+                self._budget.cut_short()
                 return
             # One wait for the disk.
             with self._journal.together():

@@ -29,12 +29,20 @@ class OpenIntents:
     """`live` holds the open intents by id, `in_flight` the requests of those that wait for a reply, `states` what is
     known of their requests.
 
-    `wake` and `abreast`: see `InFlight`.
+    `wake` and `abreast`: see `InFlight`. `loses_nothing`: no request or reply can be lost, because the venue and the
+    journal are in this process and no time passes in a request.
     """
 
     def __init__(
-        self, journal: Journal, budget: PassBudget, wake: Callable[[], None] = lambda: None, abreast: int = 1
+        self,
+        journal: Journal,
+        budget: PassBudget,
+        wake: Callable[[], None] = lambda: None,
+        abreast: int = 1,
+        *,
+        loses_nothing: bool = False,
     ) -> None:
+        self.loses_nothing = loses_nothing
         self.live: dict[str, Intent] = {}
         # intents of event hooks, written and not sent yet
         self.replies: list[Intent] = []

@@ -35,7 +35,7 @@ class SearchResult(NamedTuple):
 class OrderSearch:
     """Looks for orders by their key, and knows which intents an earlier, lost journal may have sent.
 
-    The kernel sets `begun_ms` and `lost_requests_may_arrive` when it recovers.
+    The kernel says by `learn_beginning` when the journal was begun.
     """
 
     def __init__(self, port: VenuePort, account_state: AccountState, risk: RiskEngine, intents: OpenIntents) -> None:
@@ -48,6 +48,13 @@ class OrderSearch:
         self.begun_ms = 0
         # The account was not empty then, so an earlier run may have been killed with requests on their way.
         self.lost_requests_may_arrive = False
+
+    def learn_beginning(self, begun_ms: int, *, lost_requests_may_arrive: bool) -> None:
+        """The journal was begun at this instant of the service.
+
+        `lost_requests_may_arrive`: the account was not empty then.
+        """
+        self.begun_ms, self.lost_requests_may_arrive = begun_ms, lost_requests_may_arrive
 
     def seen(self, intent: Intent) -> str | None:
         """The trade id that the events have shown for this intent. A cancel never has one."""

@@ -88,9 +88,7 @@ class OrderSender:
         self._entry_wait = EntryWait(checks, port, journal, search, self._states, self.pacer)
         # accepted by the service, not written yet: intent and trade id
         self._replies: list[tuple[Intent, str]] = []
-        # True if no request or reply can be lost: the venue and the journal are in this process, and no time passes in
-        # a request.
-        self.is_atomic = False
+        self.loses_nothing = intents.loses_nothing
         # the last planned entry and its dry run
         self._last_dry_run: tuple[OrderRequest, OrderRequest] | None = None
 
@@ -103,7 +101,7 @@ class OrderSender:
         """
         before = intent.state
         # Nothing stands between an intent that was just approved and its request.
-        is_certain = is_approved and self.is_atomic and intent.path == "direct" and not self._states
+        is_certain = is_approved and self.loses_nothing and intent.path == "direct" and not self._states
         if is_certain and self.journal.fault is None and not self.search.may_arrive_late(intent):
             return self._moved(await self._send_at_once(intent), before)
         return self._moved(await self._advance(intent), before)
@@ -158,7 +156,7 @@ class OrderSender:
                 if done.targets is not None and done.state == "accepted":
                     self.intents.with_targets[key] = done
         if self._account_state.closed:
-            self._account_state.closed &= live.keys()
+            self._account_state.closed.intersection_update(live)
 
     def _accept_seen(self) -> None:
         """Accept the intents whose events came before their replies, which may never come."""
@@ -167,7 +165,7 @@ class OrderSender:
             # One wait for the disk.
             with self.journal.together():
                 accepted = [self._accept(self.intents.live[intent.id], trade_id) for intent, trade_id in seen]
-            self.intents.live |= {intent.id: intent for intent in accepted}
+            self.intents.live.update({intent.id: intent for intent in accepted})
 
     def _accept(self, intent: Intent, trade_id: str) -> Intent:
         """Accept an intent whose order the events have shown. No reply is needed any more."""
@@ -207,7 +205,7 @@ class OrderSender:
         # An entry in doubt is kept too: an attempt that is in memory alone would be lost with the process.
         if self._entry_wait.lacks_journal(intent):
             return intent
-        if self.is_atomic and intent.state == "opened" and not self.search.may_arrive_late(intent):
+        if self.loses_nothing and intent.state == "opened" and not self.search.may_arrive_late(intent):
             return await self._send_at_once(intent)
         if self._entry_wait.is_postponed(intent) and (
             self._entry_wait.must_wait(intent) or self.budget.entries_left_ms() <= 0

@@ -100,7 +100,7 @@ class Journal:
         # False for a journal that no later run reads
         self.keeps_bodies = True
         # False for a journal in memory
-        self.keeps_traces = True
+        self.keeps_traces = path is not None
 
     @property
     def db(self) -> Database:

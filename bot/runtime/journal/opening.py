@@ -120,7 +120,7 @@ def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
         if known.get(name) != value:
             log.warning("safety.kept", note=name, value=value)
             journal.state.write_note(name, value)
-    journal.state.halt_flags_file = copy
+    journal.state.copy_halt_flags_to(copy)
     if copy.read() != {name: value for name, value in journal.state.halt_flags().items() if value}:
         copy.write(journal.state.halt_flags())
     return stays
@@ -149,7 +149,6 @@ def open_journal(path: Path | None, *, address: str, secret: str | None = None) 
             db.conn.execute(f"PRAGMA user_version={ours}")
         db.conn.commit()
         journal = Journal(db, address=address, path=path, tokens=_cipher(secret))
-        journal.keeps_traces = path is not None
         _check_owner(journal, shown)
         journal.check()
         if journal.fault is not None:

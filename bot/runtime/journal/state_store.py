@@ -268,6 +268,10 @@ class StateStore:
         copy = self.halt_flags_file
         return copy is not None and copy.read() == {n: v for n, v in self.halt_flags().items() if v}
 
+    def copy_halt_flags_to(self, file: HaltFlagsFile) -> None:
+        """Keep a copy of the halt flags in this file from now on."""
+        self.halt_flags_file = file
+
     def copy_halt_flags(self) -> None:
         if self.halt_flags_file is not None:
             self.halt_flags_file.write(self.halt_flags())

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -43,7 +43,7 @@ from bot.runtime.model.intents import Intent
 from bot.runtime.model.run_state import RunState
 from bot.runtime.passes.bar_feed import ClosedBar, at_once
 from bot.runtime.passes.pass_budget import YIELD_MS, PassBudget
-from bot.runtime.passes.ports import Pacer, VenuePort
+from bot.runtime.passes.ports import EventSource, Pacer, VenuePort
 from bot.runtime.reconciliation import protection, reconciler, target_orders
 from bot.runtime.reconciliation.comparison import Reconciliation
 from bot.runtime.reconciliation.daemon_run import DaemonRun, KernelSettings
@@ -52,10 +52,12 @@ from bot.runtime.reconciliation.order_events import attach_events
 from bot.runtime.reconciliation.repair_actions import RepairActions
 from bot.runtime.reconciliation.schedule import ComparisonSchedule
 from bot.runtime.risk.loss_limits import LossLimits
+from bot.runtime.risk.order_builder import Grid
 from bot.runtime.risk.protections import Protections
 from bot.runtime.risk.risk_engine import RiskEngine, VenueTerms
 from bot.runtime.strategy_host.asker import AGENT, Asker, ThreadAsker
 from bot.runtime.strategy_host.host import Decision, Run, StrategyHost, StrategySpec, run_inline
+from bot.runtime.strategy_host.instance import LogSink
 from bot.runtime.strategy_host.timers import Timers
 
 if TYPE_CHECKING:
@@ -76,13 +78,16 @@ MARKETS_MAX: Final = 250
 
 @dataclass(slots=True)
 class Hooks:
-    """What a daemon adds to a kernel; a session takes the defaults.
+    """What a daemon or a session adds to a kernel.
 
     `run` calls a strategy and `run_policy` its policy: a daemon gives each call a thread and a time limit. `lease` says
     why the dead-man's deadline is uncertain, `schedule` why bars and timers cannot be trusted. `passed` is called at
     the end of each pass with the close of the newest decided bar. `between` runs before each pass that is made during a
     warm-up. `wake` asks for another pass, because a reply came. `new_serial` makes the serial of a guardian's key.
-    `asker` answers the questions of strategies; None: in threads.
+    `asker` answers the questions of strategies; None: in threads. `log_sink` takes the log lines of strategies.
+
+    Of a session in this process: `is_atomic` and `grids` as in VenueTerms, `loses_nothing` as in OpenIntents, and the
+    `source` of events that need no pages.
     """
 
     run: Run = run_inline
@@ -95,6 +100,11 @@ class Hooks:
     wake: Callable[[], None] = lambda: None
     new_serial: Callable[[int], int] = counted
     asker: Asker | None = None
+    log_sink: LogSink | None = None
+    is_atomic: bool = False
+    loses_nothing: bool = False
+    grids: Mapping[str, Grid] = field(default_factory=dict)
+    source: EventSource | None = None
 
 
 class Kernel:
@@ -121,7 +131,9 @@ class Kernel:
         self.budget = PassBudget(pacer, port.clock)
         self.state = RunState()
         feed = feed_of(specs)
-        self.intents = intents = OpenIntents(journal, self.budget, hooks.wake, abreast)
+        self.intents = intents = OpenIntents(
+            journal, self.budget, hooks.wake, abreast, loses_nothing=hooks.loses_nothing
+        )
         self.account = account = DaemonAccount(journal, intents.live, feed, now_ms)
         account_state = account.account_state
         limits = {spec.strategy.name: spec.limits for spec in specs}
@@ -134,6 +146,7 @@ class Kernel:
             run=hooks.run,
             attribution=account.attribution,
             asker=hooks.asker or ThreadAsker(hooks.wake),
+            log_sink=hooks.log_sink,
         )
         self.bars = BarQueue(feed, host)
         wanted, serial = settings.guardians, hooks.new_serial
@@ -151,17 +164,17 @@ class Kernel:
             intents,
             self.conditions,
             account.attribution,
-            VenueTerms(account.order_rules, judges_freshness=port.clock.speed > 0),
+            VenueTerms(account.order_rules, port.clock.speed > 0, hooks.is_atomic, hooks.grids),
             checks_plans=host.checks_plans,
             foreign_positions=settings.foreign_positions,
         )
-        self.risk.protections = Protections(account, intents.live)
+        self.risk.protect_by(Protections(account, intents.live))
         self.follow_protections(settings)
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, intents, self.budget, now_ms)
         comparison = ComparisonSchedule(pacer, settings.reconcile_ms)
         run = DaemonRun(self.state, self.budget, self.health, comparison, settings, self.risk, host, now_ms)
         sender = self._order_sender(run)
-        self.events = EventConsumer(run, account, sender, guardians, self.builder, hooks.notices_of)
+        self.events = EventConsumer(run, account, sender, guardians, self.builder, hooks.notices_of, hooks.source)
         drain, restart = self.events.drain, self.events.restart
         self.execution = ExecutionEngine(sender, account.order_owners, drain)
         actions = RepairActions(port, guardians, intents, self.execution, drain, restart)
@@ -188,8 +201,8 @@ class Kernel:
     def take_settings(self, settings: KernelSettings) -> None:
         """Follow a changed config from now on. The guardians that it wants are armed by the caller."""
         self.run.settings = settings
-        self.risk.foreign_positions = settings.foreign_positions
-        self.run.comparison.every_ms = settings.reconcile_ms
+        self.risk.treat_foreign_positions(settings.foreign_positions)
+        self.run.comparison.compare_every(settings.reconcile_ms)
 
     @property
     def protections(self) -> Protections:
@@ -222,7 +235,7 @@ class Kernel:
         account.account_state.of_snapshot(snapshot)
         self.intents.reload(account.account_state)
         if not account.account_state.events_named and self.journal.events.has_seen_own_key():
-            account.account_state.keys_proven = account.account_state.events_named = True
+            account.account_state.prove_keys()
         await self.strategy_host.start(now_ms=self.now_ms())
         cursor = self.journal.events.cursor
         if cursor is None:
@@ -283,9 +296,8 @@ class Kernel:
             BEGUN, lambda text: is_number(text, now_ms + BEGUN_AHEAD_MS), instead=str(now_ms)
         )
         self.journal.state.set_aside_if_damaged(CUT, lambda text: text in ("0", "1"), instead="1")
-        search = self.execution.sender.search
-        search.begun_ms = int(self.journal.state.note(BEGUN) or 0)
-        search.lost_requests_may_arrive = self.journal.state.note(CUT) == "1"
+        begun_ms, was_cut = int(self.journal.state.note(BEGUN) or 0), self.journal.state.note(CUT) == "1"
+        self.execution.sender.search.learn_beginning(begun_ms, lost_requests_may_arrive=was_cut)
 
     def _check_key(self, snapshot: AccountSnapshot) -> None:
         self.health.key_expiry.see(snapshot)
@@ -318,8 +330,9 @@ class Kernel:
 
     async def _look_and_act(self, *, with_bars: bool) -> None:
         hurries = self.state.is_starved
-        # Entries need newer events.
-        self.budget.takes_entries = not hurries
+        if hurries:
+            # Entries need newer events.
+            self.budget.refuse_entries()
         await self.execution.settle_replies(self.budget.may_go_on)
         if hurries:
             await self.execution.settle()
@@ -354,7 +367,7 @@ class Kernel:
             # The daemon opens nothing while its guardians are not armed.
             await self.reconciliation.repair()
         elif self.bars.due:
-            self.reconciliation.repairs_were_long = False
+            self.reconciliation.forget_long_repairs()
         # A bar that this pass has no time for stays due: no bar is ever skipped.
         while (ready := self._ready()) and self.budget.has_time():
             count = side_by_side(ready, self.strategy_host.listeners()) if self.intents.in_flight.abreast > 1 else 1

@@ -62,6 +62,10 @@ class HeartbeatSupervision:
         # the service's time of the newest heartbeat that a pass has sent
         self._beaten_ms = 0
 
+    def take_settings(self, settings: Settings) -> None:
+        """Beat by these settings from the next start of the process on."""
+        self.settings = settings
+
     def start(self, *, may_beat: bool) -> None:
         """`may_beat`: an earlier run has armed the switch.
 

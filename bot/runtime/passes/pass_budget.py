@@ -34,6 +34,14 @@ class PassBudget:
         self._ends_ms = self.pacer.mono_ms() + PASS_MS
         self.takes_entries, self.is_cut_short = True, False
 
+    def refuse_entries(self) -> None:
+        """This pass opens nothing."""
+        self.takes_entries = False
+
+    def cut_short(self) -> None:
+        """This pass leaves work for the next, which begins at once."""
+        self.is_cut_short = True
+
     def end(self) -> None:
         """Leave no time, so that the pass under way begins nothing new."""
         self._ends_ms = 0

@@ -33,6 +33,10 @@ class Reconciliation:
         # the last repairs took all time of their pass
         self.repairs_were_long = False
 
+    def forget_long_repairs(self) -> None:
+        """Bars are decided before repairs again."""
+        self.repairs_were_long = False
+
     async def reconcile(self) -> list[Drift] | None:
         """Compare with the service and repair. Returns what differed; None if nothing could be compared.
 

@@ -83,7 +83,7 @@ async def _look_at_switches(run: DaemonRun, account: DaemonAccount, actions: Rep
             if guardian is None:
                 continue
             if any(stands_for(wanted.request, guardian) for wanted in guardians.wanted):
-                account.foreign_activity.has_late_switch = True
+                account.foreign_activity.saw_late_switch()
                 guardians.take_over(guardian_id)
                 continue
         message = f"the dead-man switch {guardian_id} was armed by another daemon or agent on this account"

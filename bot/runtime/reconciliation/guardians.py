@@ -92,6 +92,10 @@ class Guardians:
         # real time before which a refused guardian is not asked for again
         self.rearm_at_ms = 0
 
+    def wait_until(self, rearm_at_ms: int) -> None:
+        """Ask for a refused guardian again only from this real time on."""
+        self.rearm_at_ms = rearm_at_ms
+
     def missing(self, listed: Sequence[Guardian]) -> list[WantedGuardian]:
         """The guardians that the config wants and that are not in the list."""
         return [

@@ -141,7 +141,7 @@ async def arm_all(run: DaemonRun, account: DaemonAccount, guardians: Guardians) 
     """
     if _is_refused_for_now(run, guardians):
         return
-    guardians.rearm_at_ms = run.budget.pacer.mono_ms() + REARM_MS
+    guardians.wait_until(run.budget.pacer.mono_ms() + REARM_MS)
     await guardians.arm_all(epoch=account.account_state.epoch)
     run.health.keep("guardian:", guardians.refused)
 

@@ -28,6 +28,10 @@ class ComparisonSchedule:
     def is_due(self) -> bool:
         return self._pacer.mono_ms() >= self.next_ms
 
+    def compare_every(self, every_ms: int) -> None:
+        """Use another time between two comparisons from the next one on."""
+        self.every_ms = every_ms
+
     def began(self) -> None:
         """A comparison begins."""
         self.next_ms = self._pacer.mono_ms() + self.every_ms

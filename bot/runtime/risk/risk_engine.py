@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from decimal import ROUND_UP, Decimal
 from functools import cache
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from pydantic import ValidationError
@@ -68,11 +69,14 @@ class VenueTerms(NamedTuple):
     """What a venue accepts as an order.
 
     `order_rules` by market, as far as the markets are known. `judges_freshness`: a bar can be too old for an entry;
-    False under a manual clock and in a session.
+    False under a manual clock and in a session. `is_atomic`: the venue is in this process, and no time passes between a
+    plan and its confirm. `grids` of the markets of a session that was given another tick.
     """
 
     order_rules: Mapping[str, OrderRules]
     judges_freshness: bool = True
+    is_atomic: bool = False
+    grids: Mapping[str, Grid] = MappingProxyType({})
 
 
 # a venue whose markets are not known
@@ -110,10 +114,16 @@ class RiskEngine:
         self.foreign_positions = foreign_positions
         # by market
         self.order_rules = terms.order_rules
-        # true if the venue is in this process and no time passes between a plan and its confirm
-        self.is_atomic = False
-        # market -> its grid, in a session that was given another tick
-        self.grids: Mapping[str, Grid] = {}
+        self.is_atomic = terms.is_atomic
+        self.grids = terms.grids
+
+    def protect_by(self, protections: Protections) -> None:
+        """Ask these protections before each entry from now on."""
+        self.protections = protections
+
+    def treat_foreign_positions(self, how: str) -> None:
+        """From now on treat the positions of others by this setting."""
+        self.foreign_positions = how
 
     def limit(self, strategy_limits: Mapping[str, StrategyLimits]) -> None:
         """From now on these strategies, with these limits."""

@@ -25,7 +25,7 @@ from bot.runtime.passes.bar_feed import BarFeed, BarSeries, ClosedBar
 from bot.runtime.risk.pauses import quarantine, quarantine_of
 from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog
-from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
+from bot.runtime.strategy_host.instance import HOOKS, LogSink, StrategyInstance, hook_of
 from bot.strategy import Intent as Signal
 from bot.strategy import Reply, Strategy, Timer
 
@@ -109,7 +109,9 @@ class StrategyHost:
         run: Run = run_inline,
         attribution: Attribution | None = None,
         asker: Asker | None = None,
+        log_sink: LogSink | None = None,
     ) -> None:
+        self._log_sink = log_sink
         self.journal = journal
         self.asker = asker
         self.account_state = account_state
@@ -131,6 +133,14 @@ class StrategyHost:
         self._started = False
         self.set_instances([self.make_instance(spec) for spec in specs])
 
+    def call_by(self, run: Run) -> None:
+        """Call the hooks of strategies by this function from now on."""
+        self.run = run
+
+    def read_backlog_of(self, instance: StrategyInstance) -> None:
+        """This rebuilt instance reads the backlog of its strategy."""
+        self.late = instance
+
     def make_instance(self, spec: StrategySpec, feed: BarFeed | None = None) -> StrategyInstance:
         """Make the instance of a strategy with its durable state. It is in quarantine if this version was."""
         name = spec.strategy.name
@@ -143,7 +153,7 @@ class StrategyHost:
             version=spec.version,
             attribution=self.attribution if spec.limits.nets else None,
         )
-        instance.source.asker = self.asker
+        instance.source.connect(self.asker, self._log_sink)
         known = quarantine_of(self.journal, name)
         if known is not None and known.version == spec.version:
             instance.quarantine(known.why)
@@ -181,11 +191,6 @@ class StrategyHost:
         names = {instance.name for instance in self.instances} | self.backlogs.keys()
         self.backlogs = {name: EventBacklog.of_journal(self.journal, name, self.account_state.epoch) for name in names}
         self.set_instances(self.instances, unready=names)
-
-    def clear_backlogs(self) -> None:
-        """Clear the backlogs after an account reset."""
-        for waiting in self.backlogs.values():
-            waiting.clear()
 
     def listeners(self) -> dict[str, frozenset[str]]:
         """Names of the strategies of each market, those that only read its bars included."""

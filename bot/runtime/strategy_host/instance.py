@@ -96,6 +96,10 @@ class InstanceViewSource:
         # receives the strategy's own log lines; None: the log
         self.log_sink: LogSink | None = None
 
+    def connect(self, asker: Asker | None, log_sink: LogSink | None) -> None:
+        """Ask questions by `asker`, and give the strategy's log lines to `log_sink`."""
+        self.asker, self.log_sink = asker, log_sink
+
     @property
     def equity_usd(self) -> float:
         return self._account_state.equity_usd

@@ -377,9 +377,8 @@ def _fill_close(
     fee = fee_on(spec, px, size, maker=maker) if reported is None else reported.fee
     part = position.entry_notional if size == position.size else position.entry_notional * size // position.size
     realized = position.side * (notional - part)
-    full = spec.margin_mode == "full"
     absorbed_before = account.absorbed
-    take(account, position, size=size, entry_part=part, realized=realized, fee=fee, full=full)
+    take(account, position, size=size, entry_part=part, realized=realized, fee=fee, full=spec.margin_mode == "full")
     if not position.size:
         leave(state, account, market, position)
     absorbed = account.absorbed - absorbed_before

@@ -399,7 +399,7 @@ def test_a_nearer_deadline_after_a_reload_counts_at_once_and_causes_no_second_re
 
     old = made(lengths)
     old.acknowledge(2)
-    run: Any = SimpleNamespace(process=old, is_start_complete=True, _made=lambda: made(R60))
+    run: Any = SimpleNamespace(process=old, is_start_complete=True, _started=lambda: made(R60))
     HeartbeatSupervision.replace(run)
     assert not run.process.lease().lapsed
     heart = first_heart(writer.read(), run.process._orders)
