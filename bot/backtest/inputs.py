@@ -17,6 +17,7 @@ from bot.backtest.backtest import Backtest, strategies_of
 from bot.backtest.data import quality
 from bot.backtest.data.candles import Candles, load, market_name
 from bot.backtest.data.column_files import judge_file
+from bot.backtest.data.conversion import check_in_usd
 from bot.backtest.data.findings import KINDS, AuditReport
 from bot.backtest.data.funding_rates import FundingRates, read_funding
 from bot.backtest.data.origins import Origin, origins
@@ -139,7 +140,7 @@ class Inputs:
             for name, settlement in given.settlements.items()
         }
         listings = {market: listing for market, listing in added_listings().items() if market in ends}
-        _check_sessions(self.candles, listings)
+        _check_listed(self.candles, listings)
         return replace(given, outages=(*given.outages, *by_chance), settlements=settlements, listings=listings)
 
     def on(self, candles: Sequence[Candles]) -> Self:
@@ -229,9 +230,10 @@ class Inputs:
         return result, lines.lost or log_lines.lost
 
 
-def _check_sessions(candles: Iterable[Candles], listings: Mapping[str, Listing]) -> None:
-    """ConfigError for candles of a time whose sessions a listing file does not have."""
+def _check_listed(candles: Iterable[Candles], listings: Mapping[str, Listing]) -> None:
+    """ConfigError for candles in another currency, and of a time whose sessions a listing file does not have."""
     for series in candles:
+        check_in_usd(series)
         listing = listings.get(series.market)
         sessions = None if listing is None or listing.spec.hours is None else calendar(listing.spec.hours)
         if isinstance(sessions, StoredCalendar):

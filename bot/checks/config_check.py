@@ -222,6 +222,7 @@ def _of_markets(source: ConfigSource) -> list[Problem]:
 
 def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem]]:
     """The interval in ms of each market's candle file, and the problems of the files."""
+    from bot.service.market_data.file_names import check_converted
     from bot.service.market_data.price_feed import RecordedSource
     from bot.service.market_data.recorded import interval_of, read_candles
     from bot.service.state_machine.bootstrap import recorded_start
@@ -238,6 +239,7 @@ def _of_candle_files(source: ConfigSource) -> tuple[dict[str, int], list[Problem
         else:
             spec = CATALOGUE[data_file.market].spec
             try:
+                check_converted(data_file.file, CATALOGUE[data_file.market])
                 candles = read_candles(
                     data_file.file, sz_decimals=spec.sz_decimals, are_odds=spec.margin_mode == "full"
                 )

@@ -86,6 +86,7 @@ class ListedMarket(Section):
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3,5}$")] = Field(
         default=DOLLARS, description="Currency of the prices of candle files."
     )
+    rate: Coin | None = Field(default=None, description="Series that converts another currency, such as EURUSD.")
     calendar: str = Field(
         default=ALWAYS, description="24/7, an exchange such as XETR, or `weekly Mon-Fri 09:00-17:30 Europe/Berlin`."
     )
@@ -197,9 +198,12 @@ def _faults(content: ListingFile, path: Path, *, with_sessions: bool) -> Iterato
             if fee * E8 != int(fee * E8) or fee >= 1:
                 yield ListingFault((*at, "fees", key), "must be a fraction below 1 with at most 8 decimals")
         yield from _faults_of_tiers(at, market)
-        if market.currency != DOLLARS:
-            text = f"prices in {market.currency} must be converted, because accounts are in USD; list it in USD"
+        if market.currency != DOLLARS and market.rate is None:
+            text = f"prices in {market.currency} must be converted, because accounts are in USD; add"
+            text += f" `rate: {market.currency}{DOLLARS}`, the series with which `bot data import --rate` converts them"
             yield ListingFault((*at, "currency"), text)
+        if market.currency == DOLLARS and market.rate is not None:
+            yield ListingFault((*at, "rate"), "prices in USD need no rate; remove this key, or name another currency")
         if is_exchange(market.calendar) and not with_sessions:
             continue
         if (why_not := _fault_of_hours(market.calendar, content, path)) is not None:
@@ -335,4 +339,5 @@ def _listing(coin: str, market: ListedMarket, content: ListingFile) -> Listing:
         market.turnover_usd,
         is_priced=market.price is not None,
         currency=market.currency,
+        rate=market.rate,
     )

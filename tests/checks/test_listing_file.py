@@ -27,7 +27,7 @@ markets:
   ES: {tick: 0.25, lot: 50, price: 6800, kind: stocks, margin: isolated, funding: false, strict_hours: true,
     calendar: weekly Sun 18:00-Fri 17:00 America/New_York break 17:00-18:00}
   XAUUSD: {tick: 1e-2, lot: 0.01, price: 9999999.99, calendar: equity}
-  SIE.DE: {tick: 0.02, lot: 1}
+  SIE.DE: {tick: 0.02, lot: 1, currency: EUR, rate: EURUSD}
 """
 
 
@@ -54,7 +54,7 @@ def test_a_listing_has_exact_rules(tmp_path: Path) -> None:
     assert (es.spec.lot, es.spec.size_step, es.spec.sz_decimals) == (50 * 10**8, 50 * 10**8, 0)
     assert (es.spec.margin_mode, es.spec.funding_rate, es.spec.strict_hours) == ("isolated", 0, True)
     assert (gold.spec.tick, gold.px, gold.spec.hours) == (10**6, 999_999_999_000_000, "equity")
-    assert (siemens.is_priced, siemens.currency) == (False, "USD")
+    assert (siemens.is_priced, siemens.currency, siemens.rate) == (False, "EUR", "EURUSD")
     for coin, listing in listings.items():
         assert listing_of_plain(coin, plain_listing(listing)) == listing
 
@@ -124,6 +124,7 @@ WRONG = {
         "A.calendar: the sessions of XETR are not in this file; run `bot markets sessions",
     ),
     "week with a slip": ("{tick: 1, lot: 1, calendar: weekly Mon 9-5 UTC}", "A.calendar: must be like"),
+    "rate of USD": ("{tick: 1, lot: 1, rate: EURUSD}", "A.rate: prices in USD need no rate"),
     "other currency": ("{tick: 1, lot: 1, currency: GBP}", "A.currency: prices in GBP must be converted"),
 }
 

@@ -24,9 +24,11 @@ from typing import IO, Any, Final, NamedTuple
 from bot.backtest.data import column_files
 from bot.backtest.data.candle_stream import CandleStream
 from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, moved_mark, own_file, read_file, store_files
+from bot.backtest.data.conversion import currency_of
 from bot.clock import iso
 from bot.errors import BotError, ConfigError
 from bot.files import replacing, sync
+from bot.service.market_data.file_names import converted_mark
 from bot.words import many
 
 # written at once
@@ -111,11 +113,20 @@ class Store:
         """
         return self.write_all([candles], replacing=replacing)[0]
 
-    def write_all(self, many: Sequence[Candles | CandleStream], *, replacing: bool = False) -> list[Written]:
+    def write_all(
+        self, many: Sequence[Candles | CandleStream], *, replacing: bool = False, are_in_usd: bool = False
+    ) -> list[Written]:
         """`write` for several markets and intervals, each once.
 
         A conflict of one, or a full disk, changes none of them, and so does an error of candles that pass in portions.
+        ConfigError for prices in another currency, unless they `are_in_usd` by a conversion.
         """
+        foreign = [candles for candles in many if currency_of(candles.market) is not None]
+        if foreign and not are_in_usd:
+            raise ConfigError(
+                f"{foreign[0].market} is priced in {currency_of(foreign[0].market)}, and the store holds prices in USD;"
+                " bot data import --rate converts candles of a file"
+            )
         assert len({(series.market, series.interval) for series in many}) == len(many), "each is there once"
         with self._alone(), ExitStack() as parts:
             done, ready = [], []
@@ -137,6 +148,9 @@ class Store:
             for candles, written in zip(many, done, strict=True):
                 if not candles.is_moved and len(candles) == written.rows:
                     moved_mark(written.path).unlink(missing_ok=True)
+                if any(candles is each for each in foreign):
+                    # Last: a killed writer leaves candles that are refused.
+                    converted_mark(written.path).touch()
         return done
 
     def _prepare(self, candles: Candles, parts: ExitStack, *, replacing: bool) -> tuple[Written, Path | None]:
@@ -237,6 +251,9 @@ class Store:
             moved_mark(path).unlink(missing_ok=True)
             with _part(path, candles, is_alone=True) as part:
                 self._put_in_place(candles, path, part)
+            if currency_of(candles.market) is not None:
+                # Generated prices are in USD.
+                converted_mark(path).touch()
         return Written(path, len(candles), len(candles), 0, 0, candles.at_ms[0], candles.at_ms[-1])
 
     def write_beside(self, market: str, name: str, text: str) -> Path:

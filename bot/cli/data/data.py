@@ -211,6 +211,13 @@ def data() -> None:
 @click.option(
     "--skip-rows", "skip", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header."
 )
+@click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    metavar="[EURUSD=]FILE",
+    help="Candles of the rate that converts a market in another currency into USD; repeatable.",
+)
 @_HOURS
 @_STORE
 @_REPLACE
@@ -234,7 +241,7 @@ def import_(
     from bot.errors import ConfigError, Exit
     from bot.wire import INTERVAL_MS
 
-    accept = accepted(given)
+    accept, rates = accepted(given), given.pop("rates")
     if interval is not None and interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
     pattern = market if market is not None and "{" in market else None
@@ -244,7 +251,7 @@ def import_(
         [Path(file) for file in files],
         mapped,
         market,
-        ImportTarget(store, (*LEFT_TO_SESSIONS, *accept), hours, replacing=replacing),
+        ImportTarget(store, (*LEFT_TO_SESSIONS, *accept), hours, replacing, rates),
         show_progress=not as_json,
     )
     if as_json:

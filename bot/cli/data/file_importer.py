@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,8 @@ class ImportTarget(NamedTuple):
     accept: tuple[str, ...]
     hours: str | None
     replacing: bool
+    # files of rates for candles in another currency, as [EURUSD=]FILE
+    rates: tuple[str, ...] = ()
 
 
 class ImportedSeries(NamedTuple):
@@ -92,21 +94,24 @@ def _import(
     from bot.clock import SystemClock
 
     read = read_files(files, mapped, market, answers=answers, say=say, show_progress=show_progress, rows_max=rows_max)
-    mended, reports = checked(read.candles, accept=target.accept, hours=target.hours)
+    markets = {part.market for part in read.candles} | {stream.market for stream in read.streams}
+    into_usd = _converter(target.rates, markets, say)
+    mended, reports = checked(map(into_usd, read.candles), accept=target.accept, hours=target.hours)
     now_ms = SystemClock().now_ms()
 
     of_streams: list[tuple[list[AuditReport], list[DataFinding]]] = [([], []) for _ in read.streams]
 
     def check(left: list[DataFinding], portion: Candles) -> tuple[Candles, AuditReport]:
-        (taken,), (report,) = checked([portion], accept=target.accept, hours=target.hours)
-        left += (report if taken is portion else audit(taken)).faults
+        converted = into_usd(portion)
+        (taken,), (report,) = checked([converted], accept=target.accept, hours=target.hours)
+        left += (report if taken is converted else audit(taken)).faults
         return taken, report
 
     passing = [
         stream.checked(partial(check, left), lambda portion: closed(portion, now_ms), its_reports)
         for stream, (its_reports, left) in zip(read.streams, of_streams, strict=True)
     ]
-    written = Store(target.store).write_all([*mended, *passing], replacing=target.replacing)
+    written = Store(target.store).write_all([*mended, *passing], replacing=target.replacing, are_in_usd=True)
     series = [
         ImportedSeries(item.market, item.interval, done, (report,), item)
         for item, done, report in zip(mended, written, reports, strict=False)
@@ -118,3 +123,29 @@ def _import(
     for (file, _), stream in zip(read.of_streams, read.streams, strict=True):
         say_unclosed(file, stream.dropped, say)
     return Imported([*read.shown, *streams_read(read, passing)], series)
+
+
+def _converter(given: Sequence[str], markets: Set[str], say: Callable[[str], None]) -> Callable[[Candles], Candles]:
+    """What makes candles of these markets USD. `given`: files of rates, as [EURUSD=]FILE. ConfigError for a rate that
+    nothing needs.
+    """
+    from bot.backtest.data.conversion import currency_of, in_usd
+    from bot.backtest.data.table_layout import ColumnMap
+    from bot.errors import ConfigError
+    from bot.service.market_data.instruments import added_listings
+
+    needed = {str(added_listings()[market].rate) for market in markets if currency_of(market) is not None}
+    if given and not needed:
+        raise ConfigError(
+            "--rate converts candles of markets whose listing has another currency, and these are in USD; leave it out"
+        )
+    only = next(iter(needed)) if len(needed) == 1 else None
+    rates: dict[str, Candles] = {}
+    for text in given:
+        named = only if "=" not in text else None
+        read = read_files([Path(text)], ColumnMap({}), named, answers={}, say=say, show_progress=False, rows_max=None)
+        best = min(read.candles, key=lambda part: part.step_ms)
+        if best.market not in needed:
+            raise ConfigError(f"--rate {best.market}: no listing names it; needed is {', '.join(sorted(needed))}")
+        rates[best.market] = best
+    return partial(in_usd, rates=rates)

@@ -111,6 +111,10 @@ def _mapped(markets: Sequence[str], instruments: list[Instrument], source: str) 
         coin, given, _ = text.partition("=")
         if coin not in CATALOGUE:
             raise ConfigError(f"no market {coin!r}; the markets are {', '.join(CATALOGUE)}")
+        if (currency := CATALOGUE[coin].currency) != "USD":
+            raise ConfigError(
+                f"{coin} is priced in {currency}, and accounts are in USD; live prices are not converted: leave it out"
+            )
         if CATALOGUE[coin].spec.asset_class != "crypto" and not given:
             continue
         try:

@@ -6,9 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bot.service.market_data.instruments import Listing
 
 DOLLARS: Final = ("USDT", "USDC", "BUSD", "FDUSD", "TUSD", "DAI", "USD")
 PERPETUAL: Final = "PERP"
@@ -82,6 +85,22 @@ _FOREIGN: Final = re.compile(
 
 class NamesNoMarket(ConfigError):
     """A file's name has no known market in it."""
+
+
+def converted_mark(path: Path) -> Path:
+    """The file beside candles of a store that says that an import converted them into USD: 1d.usd beside 1d.csv.gz."""
+    return path.with_name(f"{path.name.split('.')[0]}.usd")
+
+
+def check_converted(path: Path, listing: Listing) -> None:
+    """ConfigError for candles of a market in another currency that no import has converted."""
+    if listing.currency != "USD" and not converted_mark(path).exists():
+        coin = listing.spec.coin
+        raise ConfigError(
+            f"{path}: {coin} is priced in {listing.currency}, and accounts are in USD; import its candles with the"
+            f" series of the rate, and use them from the store: bot data import {coin}={path} --rate"
+            f" {listing.rate}=FILE"
+        )
 
 
 def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> str:

@@ -43,8 +43,9 @@ class Listing:
     lasts_hours: int | None = None
     # False: a listing file gives no price, so nothing can be simulated
     is_priced: bool = True
-    # other than USD: candles are converted when they are imported
+    # other than USD: candles are converted when they are imported, by the series `rate`
     currency: str = "USD"
+    rate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +311,7 @@ def plain_listing(listing: Listing) -> dict[str, Any]:
         "day_usd": listing.day_usd,
         "is_priced": listing.is_priced,
         "currency": listing.currency,
+        "rate": listing.rate,
     }
 
 
@@ -324,6 +326,7 @@ def listing_of_plain(coin: str, plain: Mapping[str, Any]) -> Listing:
         plain["day_usd"],
         is_priced=plain["is_priced"],
         currency=plain["currency"],
+        rate=plain["rate"],
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError
 from bot.service.market_data.event_series import EventSeries
-from bot.service.market_data.file_names import coin_of
+from bot.service.market_data.file_names import check_converted, coin_of
 from bot.service.market_data.instruments import (
     CATALOGUE,
     Listing,
@@ -507,6 +507,7 @@ def _file(coin: str | None, path: Path, catalogue: Mapping[str, Listing]) -> tup
 
 def _recorded(path: Path, listing: Listing) -> RecordedSource:
     spec = listing.spec
+    check_converted(path, listing)
     candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=spec.margin_mode == "full")
     sessions = resting_hours(spec.hours, (candle.ts for candle in candles))
     return RecordedSource(candles, interval_of(path, candles), spec.lot, sessions)
