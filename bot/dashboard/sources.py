@@ -39,6 +39,8 @@ MARKETS_S: Final = 2.0
 CANDLES_S: Final = 0.8
 BOOK_S: Final = 0.8
 FLEET_S: Final = 2.0
+# so that reading the whole journal takes a tenth of a core at most
+RESTS: Final = 10
 # The candles of one chart.
 CANDLES: Final = 500
 # time for an answer of the daemon; then the page shows its last answer as old
@@ -83,6 +85,7 @@ class DaemonSource:
         self._last = DaemonSnapshot(0, "the daemon has not been asked yet", is_running=False)
         self._of_journal: tuple[object, DaemonSnapshot] | None = None
         self._trades: tuple[object, list[trades.ClosedTrade]] | None = None
+        self._trades_rest_until_ns = 0
         # a choice of the page Trades -> the trades that it was made of, and its values
         self.trades_pages: dict[object, tuple[list[trades.ClosedTrade] | None, Data]] = {}
         self._clock = SystemClock()
@@ -182,14 +185,20 @@ class DaemonSource:
             return Reading(None, unknown(f"{error}."))
 
     async def closed_trades(self) -> Reading[list[trades.ClosedTrade] | None]:
-        """The closed trades of the journal. The same list until the journal has other events, intents or extremes."""
+        """The closed trades of the journal. The same list until the journal has other events, intents or extremes.
+
+        A large journal is read again after a rest of RESTS times the time of its last reading.
+        """
 
         def of_journal(db: sqlite3.Connection) -> list[trades.ClosedTrade]:
-            stamp = queries.trades_stamp(db)
-            if self._trades is None or self._trades[0] != stamp:
+            stamp, began_ns = queries.trades_stamp(db), monotonic_ns()
+            is_new = self._trades is None or self._trades[0] != stamp
+            if self._trades is None or (is_new and began_ns >= self._trades_rest_until_ns):
                 trips = round_trips.trips(queries.all_events(db, round_trips.TYPES_WITH_STOPS))
                 trips = round_trips.with_extremes(trips, queries.trade_extremes(db))
-                self._trades = stamp, trades.closed(trips, lambda keys: queries.strategies_of(db, keys))
+                self._trades = stamp, trades.closed(trips, queries.owners(db))
+                took_ns = monotonic_ns() - began_ns
+                self._trades_rest_until_ns = monotonic_ns() + RESTS * took_ns
             return self._trades[1]
 
         return await self._kept.fresh("trades", DAEMON_S, lambda: self.journal(of_journal))

@@ -55,6 +55,12 @@ class ClosedTrade:
     trip: Trip
     strategy: str
     closed_ms: int
+    # Worked out once: a page reads them many times of each trade.
+    net: Decimal
+    pnl_usd: float
+    fees_usd: float
+    funding_usd: float
+    r_multiple: float | None
 
     @property
     def market(self) -> str:
@@ -67,27 +73,6 @@ class ClosedTrade:
     @property
     def exit(self) -> str:
         return exit_text(self.trip.exit_reason or "")
-
-    @property
-    def net(self) -> Decimal:
-        return self.trip.net_usd
-
-    @property
-    def pnl_usd(self) -> float:
-        return float(self.net)
-
-    @property
-    def fees_usd(self) -> float:
-        return float(self.trip.fees_usd)
-
-    @property
-    def funding_usd(self) -> float:
-        return float(self.trip.funding_usd)
-
-    @property
-    def r_multiple(self) -> float | None:
-        multiple = self.trip.r_multiple
-        return None if multiple is None else float(multiple)
 
 
 class CalendarDay(NamedTuple):
@@ -103,11 +88,14 @@ class CalendarDay(NamedTuple):
 
 def closed(trips: Iterable[Trip], owners: Owners) -> list[ClosedTrade]:
     """The closed trades in the order of their exits."""
-    trades = [
-        ClosedTrade(trip, "+".join(owners(trip.keys)) or "not ours", trip.closed_ms)
-        for trip in trips
-        if trip.closed_ms is not None
-    ]
+    trades = []
+    for trip in trips:
+        if trip.closed_ms is not None:
+            net, multiple = trip.net_usd, trip.r_multiple
+            floats = float(net), float(trip.fees_usd), float(trip.funding_usd)
+            r_multiple = None if multiple is None else float(multiple)
+            owner = "+".join(owners(trip.keys)) or "not ours"
+            trades.append(ClosedTrade(trip, owner, trip.closed_ms, net, *floats, r_multiple))
     return sorted(trades, key=lambda trade: trade.closed_ms)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -334,6 +334,12 @@ def intents_by_prefix(db: sqlite3.Connection, start: str) -> list[Row]:
     """At most two intents whose id begins so: two mean that the prefix is ambiguous."""
     sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE substr(id, 1, ?)=? LIMIT 2"  # noqa: S608 - constants only
     return [_intent(row) for row in rows(db, sql, (len(start), start))]
+
+
+def owners(db: sqlite3.Connection) -> Callable[[Sequence[str]], list[str]]:
+    """`strategies_of` for many trades: the intents are read once."""
+    strategies = {row["id"]: row["strategy"] for row in rows(db, "SELECT id, strategy FROM intents")}
+    return lambda keys: list(dict.fromkeys(strategies[key] for key in keys if key in strategies))
 
 
 def strategies_of(db: sqlite3.Connection, keys: Sequence[str]) -> list[str]:
