@@ -69,6 +69,9 @@ safety:
   require_protection: true    # an entry without a stop is refused
   on_exit: leave              # when the daemon stops: leave, cancel or flatten
 
+proof:
+  at: "00:20"                 # each day is compared with the test, and each difference gets one cause: bot proof show
+
 strategies:
   - name: {name}
     use: "{module}:{kind}"{pad}# the class {kind} of strategies/{module}.py: {summary}

@@ -50,6 +50,9 @@ embedded:
 # If the service gets no heartbeat for this long, it closes every position.
 dead_man: {{heartbeat_seconds: 300, on_miss: flatten}}
 
+# Each day is compared with the test, and each difference gets one cause: bot proof show.
+proof: {{at: "00:20"}}
+
 strategies:
   - {{name: {name}, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000, max_leverage: 1}}
 """

@@ -104,3 +104,27 @@ def test_the_table_covers_fifty_days_and_every_cause_but_unknown() -> None:
     assert {change.cause for change in ALTERED} == set(PROOF_CAUSES) - {"unknown"}
     assert tuple(PROOF_CAUSES) == get_args(ProofCause)
     assert set(REFUSAL_CAUSES.values()) <= set(PROOF_CAUSES)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("a fill had twice the fee", "bot pause"),
+        ("a close was filled lower", "another client traded"),
+        ("no funding was paid", "the daemon never got a bar"),
+        ("a target was filled at another price", "a person refused an entry", "every stop had another fee"),
+    ],
+)
+def test_a_day_with_several_changes_has_the_cause_of_each(
+    names: tuple[str, ...], day: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [change for change in ALTERED if change.name in names]
+    assert len(changes) == len(names)
+
+    def all_of_them(db: sqlite3.Connection) -> None:
+        for change in changes:
+            assert change.live is not None
+            change.live(db)
+
+    code, answer = proved(tmp_path, lived_again(day, tmp_path, Altered("several", "", all_of_them)), capsys)
+    assert (code, set(answer["causes"])) == (0, {change.cause for change in changes})
