@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from tests.service.exchange_accounts.followers import (
     account_of,
     cash_of,
     is_in_step,
+    link_pid,
     options_of,
     running,
     size_of,
@@ -279,17 +280,6 @@ async def test_kill_9_of_the_service_loses_and_repeats_no_fill(hyperliquid: Loca
 def link_of(base_url: str) -> dict[str, Any]:
     told: dict[str, Any] = httpx.get(f"{base_url}/v1/system/status", timeout=10).json()["exchange"]
     return told
-
-
-def link_pid() -> int:
-    """The link is a child of this process."""
-    for path in Path("/proc").iterdir():
-        with suppress(OSError):
-            if path.name.isdigit():
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == os.getpid() and "bot.exchanges.link.process" in (path / "cmdline").read_text():
-                    return int(path.name)
-    raise AssertionError("there is no link")
 
 
 @FUNDED

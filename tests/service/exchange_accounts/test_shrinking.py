@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ from bot.money import format_e8
 from bot.testing.hyperliquid import LocalExchange
 from bot.venue.model.numbers import E8
 from bot.wire import KillResult, OrderResult
-from tests.exchanges.agents import AGENT, approve, key_file
+from tests.exchanges.agents import AGENT, KEY, approve, key_file
 from tests.service.exchange_accounts.followers import (
     ADDRESS,
     FUNDED,
     Hand,
     account_of,
     is_in_step,
+    link_pid,
     options_of,
     running,
     size_of,
@@ -231,6 +234,24 @@ async def test_a_kill_whose_orders_never_arrive_is_told_after_8_s_and_tried_unti
 
 
 @FUNDED
+async def test_an_exit_that_never_arrived_is_asked_for_under_another_nonce_when_it_can_act_no_more(
+    hyperliquid: LocalExchange, tmp_path: Path
+) -> None:
+    async with trading(hyperliquid, tmp_path) as trader:
+        await trader.trade(0.02)
+        # All copies until the expiry.
+        hyperliquid.fault("request_in", "lost", action="order", count=10)
+        killed = await trader.http.post("/v1/account/kill", json={"flatten": True})
+        assert killed.status_code == 200 and [row["size"] for row in killed.json()["positions"]] == ["0.02"]
+        os.kill(link_pid(), signal.SIGKILL)
+        await until(lambda: size_of(trader.service) == 0 and not account_of(trader.service).orders, 90)
+        first, *_, last = actions_of(trader.service)
+        assert (first.status, last.status) == ("void", "placed") and last.made_ms > first.expires_ms
+        assert [fill["cloid"] for fill in trader.placed()] == [last.client_order_id]
+        trader.check_books()
+
+
+@FUNDED
 async def test_a_dead_man_switch_flattens_the_account_at_the_exchange(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -273,6 +294,8 @@ async def test_a_service_that_starts_again_answers_the_key_of_a_close_that_was_o
             assert [action.nonce for action in actions_of(service)] == nonces
             assert [fill["sz"] for fill in again.placed()] == ["0.01"]
             again.check_books()
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("a.db*"))
+    assert KEY.encode() not in stored and bytes.fromhex(KEY) not in stored
     # Without the key the account is watched only, and what was sent is still booked.
     async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:
         await until(lambda: is_in_step(service))
