@@ -419,7 +419,8 @@ def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
         return coin_of(path, tuple(CATALOGUE))
     except NamesNoMarket:
         raise NamesNoMarket(
-            f"{path}: the name speaks of no known market; write MARKET={path}, for example BTC={path}"
+            f"{path}: the name speaks of no known market; write MARKET={path}, for example BTC={path}, or list its"
+            " market in markets.yaml"
         ) from None
 
 

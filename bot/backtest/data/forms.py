@@ -60,6 +60,11 @@ FORMS: Final = (
         row=(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}", r"[0-9]{2}:[0-9]{2}", *[_NUMBER] * 4, _COUNT),
         columns={"ts": "1+2", "open": "3", "high": "4", "low": "5", "close": "6", "volume": "7"},
     ),
+    Form(
+        "Investing.com",
+        frozenset(["date", "price", "open", "high", "low", "vol.", "change %"]),
+        columns={"close": "Price", "volume": "Vol."},
+    ),
     Form("Interactive Brokers", frozenset(["date", "open", "close", "average", "barcount"])),
     Form("Binance Vision", frozenset(["open_time", "close_time", "quote_volume", "ignore"])),
     Form("Binance Vision", row=(_STAMP, *[_NUMBER] * 5, _STAMP, _NUMBER, _COUNT, *[_NUMBER] * 3)),

@@ -473,7 +473,9 @@ class _TextRows:
             first = {header[index]: by_index[index][0] for index in (*places["ts"], *self._others)}
             _judge_times(self._path, self._mapped, first)
         if self._layout.delimiter != "," or not block.plain:
-            self._style.look([by_index[index] for index in self._figures], block.rows)
+            is_by_semicolons = self._layout.delimiter == ";"
+            figures = [by_index[index] for index in self._figures]
+            self._style.look(figures, block.rows, is_by_semicolons=is_by_semicolons)
         for name in COLUMNS[1:]:
             for values, index in zip(self._read[name], places[name], strict=True):
                 values.extend(self._style.values(by_index[index], block.rows, name, is_plain=block.plain))

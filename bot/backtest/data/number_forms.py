@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ _GROUPED: Final = {
 }
 # One sign with three digits behind it: a decimal sign, or one between thousands.
 _EITHER: Final = re.compile(r"[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}")
+# A number without a sign between its thousands.
+_LARGE: Final = re.compile(r"\s*[0-9]{4,}\s*", re.ASCII)
 _SHORT: Final = re.compile(r"([+-]?[0-9]+(?:[.,][0-9]+)?) ?([KMBkmb])")
 _POWERS: Final = {"k": "e3", "m": "e6", "b": "e9"}
 _UNITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -39,24 +42,34 @@ class NumberStyle:
         # True: prices are whole numbers of 1e-9; None: not known yet, as Databento writes them so or with a point
         self._is_fixed: bool | None = None if mapped.may_be_fixed else False
 
-    def look(self, columns: Sequence[Sequence[str]], rows: Sequence[int]) -> None:
-        """Decide the decimal sign from the numbers of some rows. TwoReadings if they can be read with both."""
+    def look(self, columns: Sequence[Sequence[str]], rows: Sequence[int], *, is_by_semicolons: bool = False) -> None:
+        """Decide the decimal sign from the numbers of some rows. TwoReadings if they can be read with both: by a comma,
+        or in a table by semicolons, as they are written where the comma is the decimal point, by a point.
+        """
         if self._decimal is not None:
             return
-        marked = [
-            (row, cell.strip()) for cells in columns for row, cell in zip(rows, cells, strict=True) if "," in cell
+        places = [
+            (row, cell.strip())
+            for cells in columns
+            for row, cell in zip(rows, cells, strict=True)
+            if "," in cell or "." in cell
         ]
-        told = set(filter(None, (_sign_of(cell) for _, cell in marked)))
-        points = (cell.strip() for cells in columns for cell in cells if "." in cell and "," not in cell)
-        if not told:
-            told = set(filter(None, map(_sign_of, points)))
+        marked = [place for place in places if "," in place[1]]
+        told = set(filter(None, (_sign_of(cell) for _, cell in marked or places)))
+        if marked and not told:
+            told = set(filter(None, (_sign_of(cell) for _, cell in places)))
+        if not marked and is_by_semicolons and any(map(_LARGE.fullmatch, chain.from_iterable(columns))):
+            told.add(".")
+        either = next((place for place in marked or places if _EITHER.fullmatch(place[1])), None)
         if told:
             self._decimal = "," if told == {","} else "."
-        elif marked and (either := next((place for place in marked if _EITHER.fullmatch(place[1])), None)):
+        elif either is not None and (marked or is_by_semicolons):
             row, cell = either
+            whole = cell.replace(",", "").replace(".", "")
             raise TwoReadings(
-                f"{self._path}: row {row}: {cell!r} may be {cell.replace(',', '')} or {cell.replace(',', '.')}: no cell"
-                " tells whether the comma is the decimal point; say which with --decimal . or --decimal ,",
+                f"{self._path}: row {row}: {cell!r} may be {whole} or {cell.replace(',', '.')}: no cell tells whether"
+                f" the {'comma' if marked else 'point'} is the decimal point; say which with --decimal . or"
+                " --decimal ,",
                 {"--decimal .": {"decimal": "."}, "--decimal ,": {"decimal": ","}},
             )
 

@@ -40,6 +40,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
         "date_time",
         "gmt time",
         "t",
+        "datum",
     ),
     "open": ("open", "o", "open_price"),
     "high": ("high", "h", "high_price", "max"),
@@ -180,7 +181,9 @@ def layout_of(path: Path, mapped: ColumnMap) -> Layout:
     """Detect the delimiter, the header and where the rows begin."""
     with table_reader.opened_table(path) as stream:
         read = stream.read(SAMPLE_CHARS).splitlines()
-    ahead = next((number for number, line in enumerate(read) if number >= mapped.skip and line.strip()), mapped.skip)
+    # Excel writes `sep=;` above the header.
+    skip = mapped.skip or int(re.fullmatch(r"sep=.", read[0].strip()) is not None if read else False)
+    ahead = next((number for number, line in enumerate(read) if number >= skip and line.strip()), skip)
     lines = [line for line in read[ahead:][:SAMPLE_LINES] if line.strip()]
     if not lines:
         raise ConfigError(f"{path}: the file is empty")

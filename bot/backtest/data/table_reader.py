@@ -18,9 +18,8 @@ from typing import Any, BinaryIO, Final, TextIO
 from bot.backtest.data import column_files
 from bot.errors import ConfigError
 from bot.service.market_data import file_formats
+from bot.service.market_data.file_formats import OLD_SPREADSHEET, ZIP
 
-ZIP: Final = b"PK\x03\x04"
-OLD_SPREADSHEET: Final = b"\xd0\xcf\x11\xe0"
 SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 JSONS: Final = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".ndjson")
 # endings of files that `bot data import FOLDER` takes for tables
@@ -65,9 +64,10 @@ def arrow_kind(path: Path) -> str | None:
     if not path.is_file():
         return None
     with column_files.named_faults(path), path.open("rb") as raw:
-        if raw.read(len(file_formats.FEATHER)) == file_formats.FEATHER:
-            return "feather"
-    return "parquet" if column_files.is_parquet(path) else None
+        begins = _begins(raw)
+    if begins.startswith(file_formats.FEATHER):
+        return "feather"
+    return "parquet" if column_files.is_parquet(path) and not begins.startswith((ZIP, OLD_SPREADSHEET)) else None
 
 
 def is_candidate(path: Path) -> bool:
@@ -143,7 +143,7 @@ def _member(path: Path, raw: BinaryIO, inner: str | None) -> Iterator[Any]:
     except KeyError:
         raise ConfigError(f"{path}: there is no such file in the archive; it has {', '.join(names[:5])}") from None
     except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise ConfigError(f"{path}: {file_formats.OTHERS[ZIP]}: {error}") from None
+        raise ConfigError(f"{path}: {file_formats.OF_SERVICE[ZIP]}: {error}") from None
     except RuntimeError as error:
         raise ConfigError(f"{path}: cannot be unpacked: {error}; unpack it and import the files") from None
 
@@ -266,8 +266,8 @@ def _sheet_rows(path: Path, sheet: str | None, begins: bytes) -> Iterator[Sequen
         raise column_files.needs_extra("a spreadsheet") from None
     # The reader of spreadsheets has errors of its own.
     except Exception as error:  # noqa: BLE001
-        kind = next(filter(begins.startswith, file_formats.OTHERS))
-        raise ConfigError(f"{path}: {file_formats.OTHERS[kind]}: {str(error).splitlines()[0]}") from None
+        kind = next(filter(begins.startswith, file_formats.OF_SERVICE))
+        raise ConfigError(f"{path}: {file_formats.OF_SERVICE[kind]}: {str(error).splitlines()[0]}") from None
     tables = [name for name, frame in book.items() if frame.width >= column_files.COLUMNS_MIN and len(frame) > 1]
     wanted = [name for name in tables if sheet in (None, name)]
     if len(wanted) != 1:

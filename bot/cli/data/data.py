@@ -296,7 +296,7 @@ def _say_unlisted(markets: Sequence[str]) -> None:
     who = f"{unlisted[0]} is" if len(unlisted) == 1 else f"{unlisted[0]} and {len(unlisted) - 1:,} more are"
     click.echo(
         f"{who} not listed by the embedded service: a backtest can trade such candles only under a listed name (--data"
-        " LISTED=FILE).",
+        f" LISTED=FILE), or after {unlisted[0]} is listed in markets.yaml (docs/markets.md).",
         err=True,
     )
 

@@ -16,9 +16,11 @@ from bot.errors import ConfigError
 GZIP: Final = b"\x1f\x8b"
 PARQUET: Final = b"PAR1"
 FEATHER: Final = b"ARROW1"
+ZIP: Final = b"PK\x03\x04"
+OLD_SPREADSHEET: Final = b"\xd0\xcf\x11\xe0"
 # First bytes of files that are not text, and what to do with such a file. A spreadsheet is a zip archive too.
 OTHERS: Final = {
-    b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as CSV",
+    ZIP: "is a zip archive or a spreadsheet: `bot data import` reads it",
     b"BZh": "is compressed by bzip2: unpack it, or compress it by gzip",
     b"\xfd7zXZ": "is compressed by xz: unpack it, or compress it by gzip",
     b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it, or compress it by gzip",
@@ -28,7 +30,7 @@ OTHERS: Final = {
     FEATHER: "is Feather (Arrow): `bot data import` reads it",
     b"FEA1": "is Feather of the old version 1: write it as CSV with the program that made it",
     b"\x89HDF": "is HDF5: write the table of one market as CSV or Parquet with the program that made it",
-    b"\xd0\xcf\x11\xe0": "is an old spreadsheet (.xls): save it as CSV",
+    OLD_SPREADSHEET: "is an old spreadsheet (.xls): `bot data import` reads it",
     b"SQLite format 3": "is a SQLite database: write its table of candles as CSV with the program that made it",
     b"\x1f\x8b": "is compressed by gzip twice: unpack it once",
     b"\x04\x22\x4d\x18": "is compressed by lz4: unpack it, or compress it by gzip",
@@ -47,6 +49,8 @@ TAR_AT: Final = 257
 BEGINS: Final = 512
 # What the service says of files that a backtest reads, or converts to such: the service reads CSV alone.
 OF_SERVICE: Final = {
+    ZIP: "is a zip archive or a spreadsheet: unpack it, or save it as CSV",
+    OLD_SPREADSHEET: "is an old spreadsheet (.xls): save it as CSV",
     FEATHER: "is Feather (Arrow): write it as CSV with polars, which the extra `data` brings: {command}",
     PARQUET: "is Parquet, and a service reads CSV: write it as CSV with polars: {command}",
 }

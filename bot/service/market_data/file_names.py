@@ -67,6 +67,8 @@ _NOT_PRICES: Final = re.compile(
     r"CRYPTOCAP|PREMIUM|PREMIUMINDEX|BASIS|LIQUIDATIONS|HASHRATE|BOOKDEPTH|SENTIMENT|SUPPLY|RATIO"
 )
 SAME: Final = {"XBT": "BTC"}
+# The minutes at the end of a name of MetaTrader 4: EURUSD60.
+_PERIOD: Final = re.compile(r"(?<=[A-Z]{5})(?:1|5|15|30|60|240|1440)$")
 # markets that other coins are priced in
 QUOTES: Final = frozenset(["BTC", "ETH", "BNB"])
 # Well-known coins that the service does not list, as in XMR_BTC and BTC-XMR.
@@ -110,6 +112,10 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
     `of_prices` and no prices.
     """
     name = path.name.upper()
+    # A listed name with a point in it is no share of another exchange.
+    dotted = [coin for coin in known if "." in coin]
+    if own := [coin for coin in dotted if re.search(rf"(?<![A-Z0-9]){re.escape(coin)}(?![A-Z0-9])", name)]:
+        return max(own, key=len)
     words = [word for word in re.split(r"[-_.,\s()+]", name) if word]
     named: list[str] = []
     for index, word in enumerate(words):
@@ -181,6 +187,7 @@ def _parted(word: str, known: tuple[str, ...]) -> tuple[str | None, str | None]:
     for other, same in SAME.items():
         if word.startswith(other) and same in known:
             word = same + word.removeprefix(other)
+    word = word if word in known else _PERIOD.sub("", word)
     for coin in sorted(known, key=len, reverse=True):
         rest = word.removeprefix(coin)
         if word == coin:

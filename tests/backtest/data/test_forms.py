@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bot.backtest.data.importers import TableRead, read_table
+from bot.backtest.data.importers import TableRead, ordered, read_table
 from bot.backtest.data.quality import FaultyData, checked
 from bot.backtest.data.table_files import import_files
 from bot.backtest.data.table_layout import ColumnMap
@@ -141,9 +141,6 @@ class Case:
     form: str
     market: str = "BTC"
     rows: Callable[[], list[Row]] = candles
-    # what the volume is read as
-    volume: Callable[[float], float] = float
-    given: str | None = None
 
 
 def iso(at: datetime) -> str:
@@ -343,6 +340,19 @@ CASES: dict[str, Case] = {
         ),
         "columns by name",
     ),
+    "points with three digits, told by a number that has no sign between its thousands": Case(
+        "BTC.csv",
+        lambda rows: text(
+            [[iso(at), *(f"{px:.3f}" for px in figures), int(v)] for at, *figures, v in rows],
+            "Date;Open;High;Low;Close;Volume",
+            ";",
+        ),
+        "columns by name",
+        rows=lambda: [
+            (at, *(round(px) / 1_000 for px in figures), v)
+            for at, *figures, v in candles()  # type: ignore[misc]
+        ],
+    ),
     "yfinance, price first": Case(
         "SPY.csv",
         yfinance("Price,Close,High,Low,Open,Volume", "Ticker,SPY,SPY,SPY,SPY,SPY", "Date,,,,,"),
@@ -378,7 +388,25 @@ CASES: dict[str, Case] = {
         "BTCUSD60.csv",
         lambda rows: text([[f"{at:%Y.%m.%d}", f"{at:%H:%M}", *rest, int(v)] for at, *rest, v in rows]),
         "MetaTrader 4",
-        given="BTC",
+    ),
+    "Investing.com": Case(
+        "BTC_USD Bitfinex Historical Data.csv",
+        lambda rows: text(
+            [
+                [f"{at:%m/%d/%Y}", *map(commas, (c, o, h, low)), f"{v / 1000:.2f}K", "1.35%"]
+                for at, o, h, low, c, v in rows[::-1]
+            ],
+            '"Date","Price","Open","High","Low","Vol.","Change %"',
+        ),
+        "Investing.com",
+        rows=lambda: [(*row[:5], 1_230.0) for row in candles(step=24 * HOUR)],
+    ),
+    "CSV of Excel with the sign of its separator": Case(
+        "BTC.csv",
+        lambda rows: (
+            b"sep=;\n" + text([[iso(at), *rest] for at, *rest in rows], "Datum;Open;High;Low;Close;Volume", ";")
+        ),
+        "columns by name",
     ),
     "Interactive Brokers, text of the API": Case(
         "SPY.csv",
@@ -475,8 +503,7 @@ CASES: dict[str, Case] = {
 def read(folder: Path, case: Case, content: bytes) -> TableRead:
     path = folder / case.name
     path.write_bytes(content)
-    named = path if case.given is None else Path(f"{case.given}={path}")
-    (file,) = import_files([named], ColumnMap(), market=None, report=lambda _line: None)
+    (file,) = import_files([path], ColumnMap(), market=None, report=lambda _line: None)
     return read_table(file.path, file.market, ColumnMap(), is_given=file.is_given)
 
 
@@ -487,7 +514,7 @@ def test_a_file_as_its_program_writes_it_is_read_without_an_option(tmp_path: Pat
     rows = case.rows()
     reading = read(tmp_path, case, case.content(rows))
     assert reading.form == case.form
-    (taken,) = reading.candles
+    (taken,) = map(ordered, reading.candles)
     assert taken.market == case.market
     assert [list(column) for column in taken.columns] == [
         [ms(row[0]) for row in rows],
@@ -755,3 +782,27 @@ def test_feather_without_the_extra_is_refused_with_the_command_that_installs_it(
     for name, what in (("BTC.feather", "Feather"), ("BTC.xlsx", "a spreadsheet")):
         with pytest.raises(ConfigError, match=rf"{what} needs the data extra, which is not installed: "):
             read_table(tmp_path / name, "BTC", ColumnMap())
+
+
+def test_a_market_that_is_not_listed_is_imported_under_its_name_once_it_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [[f"{at:%Y.%m.%d}", f"{at:%H:%M}", *rest, int(v)] for at, *rest, v in candles(scale=0.00001)]
+    for name in ("CHFDKK60.csv", "SIE.DE.csv"):
+        Path(name).write_bytes(text(rows))
+    assert call(["data", "import", "CHFDKK60.csv"]) == 4
+    assert "write MARKET=CHFDKK60.csv, for example BTC=CHFDKK60.csv, or list its market in markets.yaml" in (
+        capsys.readouterr().err
+    )
+    Path("markets.yaml").write_text(
+        "markets:\n  CHFDKK: {tick: 0.00001, lot: 1, price: 0.8}\n  SIE.DE: {tick: 0.00001, lot: 1, price: 0.8}\n"
+    )
+    bot = [sys.executable, "-c", "import sys; from bot.cli import main; sys.exit(main())"]
+    done = subprocess.run(
+        [*bot, "data", "import", "CHFDKK60.csv", "SIE.DE.csv"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for market in ("CHFDKK", "SIE.DE"):
+        assert f"{market} 1h: 24 candles" in done.stdout
+    assert "not listed" not in done.stderr

@@ -281,6 +281,11 @@ CASES: dict[str, Case] = {
         "'100,000' may be 100000 or 100.000: no cell tells",
         ("--decimal ,",),
     ),
+    "points between digits, by semicolons": Case(
+        changed(table(times(), sign=";"), lambda rows: re.sub(r";(\d{3})(?=[;\n])", r";\1.000", rows)),
+        "'100.000' may be 100000 or 100.000: no cell tells whether the point is the decimal point",
+        ("--decimal .",),
+    ),
     "points and commas for the decimal sign": Case(
         changed(table(times(), sign=";"), lambda rows: rows.replace(";100;", ";100.0;").replace(";5\n", ";5,0\n")),
         "open '100.0' is not a number; when the point is its decimal point, say --decimal .",
