@@ -20,7 +20,7 @@ BARE: Final = ("/v1/events", "/v1/account", "/v1/orders")
 SHOWN: Final = re.compile(rb',"idempotencyKey":"[^"]*"')
 
 
-@pytest.mark.soak(worlds=20, full=5_000)
+@pytest.mark.soak(worlds=30, full=5_000)
 def test_what_is_ours_is_known_where_only_trades_show_keys(
     folder: Path, worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
