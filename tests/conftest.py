@@ -221,3 +221,11 @@ def browser() -> Iterator[Any]:
         made = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
         yield made
         made.close()
+
+
+@pytest.fixture(autouse=True)
+def _shipped_markets_only() -> Iterator[None]:
+    """The markets of a listing file belong to the process; the next test knows the shipped ones."""
+    yield
+    if (instruments := sys.modules.get("bot.service.market_data.instruments")) is not None:
+        instruments.use_listings({})

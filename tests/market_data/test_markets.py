@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
+from bot.checks.listing_file import listings_of
 from bot.cli.app import call
 from tests.market_data.exchange import Exchange
 
@@ -49,3 +52,16 @@ def test_without_a_source_the_markets_of_the_embedded_service_are_listed(capsys:
     assert "7 % p(1-p)" in out
     assert call(["markets", "kraken"]) == 2
     assert "the markets of an exchange: bot markets ccxt:EXCHANGE" in capsys.readouterr().err
+
+
+def test_markets_of_an_exchange_are_listed_by_ccxt(exchange: Exchange, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["markets", "import", "ccxt:binance", "BTC.X=BTC/USDT:USDT"]) == 0
+    listing = listings_of(Path("markets.yaml"))["BTC.X"]
+    assert call(["markets", "ccxt:binance", "BTC/USDT:USDT", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out.partition("\n")[2])["markets"]
+    assert listing.spec.tick == int(Decimal(row["tick"]) * 10**8)
+    assert listing.spec.lot == int(Decimal(row["size_step"]) * 10**8)
+    # All others of the exchange are shipped, and nothing is added.
+    assert call(["markets", "import", "ccxt:binance"]) == 0
+    assert list(listings_of(Path("markets.yaml"))) == ["BTC.X"]
+    assert "which the service lists already" in capsys.readouterr().err

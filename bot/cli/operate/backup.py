@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,6 +23,9 @@ from bot.cli.common.daemon_client import NotRunning, Place, Silent, where
 from bot.cli.common.shared_options import json_option
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import sync, write_private
+
+if TYPE_CHECKING:
+    from bot.config import Settings
 
 EPILOG = """\b
 Examples:
@@ -42,7 +45,7 @@ SERVICE: Final = "sandbox.db"
 DATABASES: Final = (JOURNAL, SERVICE)
 BESIDE: Final = ("journal.safety.json", "sandbox.db.webhook-key", "sandbox.options")
 # folders of a backup
-STATE, CONFIG, STRATEGIES = "state", "config", "strategies"
+STATE, CONFIG, STRATEGIES, LISTINGS = "state", "config", "strategies", "listings"
 # A place of strategies that a backup may name: below the config's folder, or a folder beside that one; none of them
 # hidden.
 IN_PROJECT: Final = re.compile(r"\.|(?:\.\./)?[^./\\\0~][^/\\\0]*|[^./\\\0~][^/\\\0]*(?:/[^./\\\0][^/\\\0]*)+")
@@ -85,7 +88,15 @@ class Manifest:
     @property
     def config(self) -> str | None:
         """The file name of the config; None if the backup has none."""
-        return next((PurePosixPath(name).name for name in self.files if name.startswith(f"{CONFIG}/")), None)
+        return self._name_in(CONFIG)
+
+    @property
+    def listing_file(self) -> str | None:
+        """The name of the listing file, which lies beside the config; None if the backup has none."""
+        return self._name_in(LISTINGS)
+
+    def _name_in(self, folder: str) -> str | None:
+        return next((PurePosixPath(name).name for name in self.files if name.startswith(f"{folder}/")), None)
 
 
 @click.command("backup", epilog=EPILOG)
@@ -194,7 +205,7 @@ def _copy_state(source: Path, target: Path) -> None:
 
 
 def _copy_project(config: Path, target: Path) -> str | None:
-    """Copy the config and its strategies.
+    """Copy the config, its strategies and the listing file beside it.
 
     Returns the place of the strategies, seen from the config; None if it is outside of the project.
     """
@@ -202,8 +213,15 @@ def _copy_project(config: Path, target: Path) -> str | None:
     for folder in (CONFIG, STRATEGIES):
         (target / folder).mkdir(mode=0o700)
     write_private(target / CONFIG / config.name, config.read_bytes())
-    strategies = _strategies_of(config)
-    if strategies is None or not strategies.is_dir():
+    settings = _settings_of(config)
+    if settings is None:
+        return None
+    listings, strategies = settings.listings, settings.strategies_dir
+    # One that lies elsewhere is of several projects, as candle files are.
+    if listings is not None and listings.parent == config.parent and listings.is_file():
+        (target / LISTINGS).mkdir(mode=0o700)
+        write_private(target / LISTINGS / listings.name, listings.read_bytes())
+    if not strategies.is_dir():
         return None
     files = [path for path in sorted(strategies.rglob("*.py")) if path.is_file()]
     if len(files) > FILES_MAX:
@@ -218,13 +236,13 @@ def _copy_project(config: Path, target: Path) -> str | None:
     return seen_from_config if IN_PROJECT.fullmatch(seen_from_config) else None
 
 
-def _strategies_of(config: Path) -> Path | None:
-    """The strategies folder of a config; None if the config cannot be read, because it is copied all the same."""
+def _settings_of(config: Path) -> Settings | None:
+    """The settings of a config; None if it cannot be read, because it is copied all the same."""
     from bot.config import read
     from bot.config.references import Outside
 
     try:
-        return read(config, lookup=Outside(config.parent, os.environ)).settings.strategies_dir
+        return read(config, lookup=Outside(config.parent, os.environ)).settings
     except ConfigError:
         return None
 

@@ -27,6 +27,7 @@ from bot.cli.operate.backup import (
     FORMAT,
     IN_PROJECT,
     JOURNAL,
+    LISTINGS,
     MANIFEST,
     SERVICE,
     STATE,
@@ -194,11 +195,13 @@ def _check_names(source: Path, manifest: Manifest) -> None:
             STATE: len(rest) == 1 and rest[0] in (*DATABASES, *BESIDE),
             CONFIG: len(rest) == 1,
             STRATEGIES: bool(rest) and name.endswith(".py"),
+            LISTINGS: len(rest) == 1,
         }
         if not is_known.get(kind, False):
             raise Unsound(f"{path} names {name}, which is no file of a backup: use another backup")
-    if sum(name.startswith(f"{CONFIG}/") for name in manifest.files) > 1:
-        raise Unsound(f"{path} names several configs: use another backup")
+    for folder in (CONFIG, LISTINGS):
+        if sum(name.startswith(f"{folder}/") for name in manifest.files) > 1:
+            raise Unsound(f"{path} names several files in {folder}: use another backup")
     given: object = manifest.strategies_dir
     if given is not None and not (isinstance(given, str) and IN_PROJECT.fullmatch(given)):
         raise Unsound(
@@ -249,6 +252,8 @@ def _write_project(source: Path, manifest: Manifest, config: Path, written: list
             raise ConfigError(f"{config} does not exist, and the backup has no config")
         return
     _write_missing(source / CONFIG / manifest.config, config, written, left)
+    if (listings := manifest.listing_file) is not None:
+        _write_missing(source / LISTINGS / listings, config.with_name(listings), written, left)
     if manifest.strategies_dir is None and any(name.startswith(f"{STRATEGIES}/") for name in manifest.files):
         click.echo(
             f"The strategies folder is outside of the project: copy {source / STRATEGIES} there yourself", err=True

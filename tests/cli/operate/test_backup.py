@@ -257,6 +257,19 @@ OUTSIDE = (
 )
 
 
+def test_the_listing_file_beside_the_config_comes_back(project: Path) -> None:
+    listing, kept, there = project / "markets.yaml", project.parent / "with-listing", project.parent / "elsewhere"
+    listing.write_text("markets: {SHIB: {tick: 0.00000001, lot: 1, price: 0.00001}}\n")
+    assert call(["backup", str(kept), "--config", str(project / "bot.yaml")]) == 0
+    there.mkdir()
+    assert call(["restore", str(kept), "--config", str(there / "bot.yaml")]) == 0
+    assert (there / "markets.yaml").read_text() == listing.read_text()
+    # One that is there stays.
+    (there / "markets.yaml").write_text("markets: {OTHER: {tick: 1, lot: 1}}\n")
+    assert call(["restore", str(kept), "--config", str(there / "bot.yaml")]) == 0
+    assert "OTHER" in (there / "markets.yaml").read_text()
+
+
 @pytest.mark.parametrize("given", OUTSIDE)
 def test_strategies_are_written_inside_of_the_project_only(
     kept: Path, capsys: pytest.CaptureFixture[str], given: object
