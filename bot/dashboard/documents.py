@@ -40,8 +40,9 @@ class PageFiles:
         self.static: dict[str, tuple[bytes, str]] = {
             path.name: (path.read_bytes(), TYPES[path.suffix]) for path in sorted((FOLDER / "static").iterdir())
         }
-        # The charts of the report: the same styles on both.
-        self.static["charts.css"] = ((FOLDER.parent / "backtest/report/charts.css").read_bytes(), TYPES[".css"])
+        # The report has the same colours and charts.
+        for name in ("colours.css", "charts.css"):
+            self.static[name] = ((FOLDER.parent / "backtest/report" / name).read_bytes(), TYPES[".css"])
         script = chart_script() if has_charts else None
         if script is not None:
             self.static[CHART_SCRIPT] = (script, TYPES[".js"])

@@ -77,7 +77,7 @@ def charts_script() -> str:
 
 def styles() -> str:
     """The styles of the report and of the page of a sweep."""
-    return _own("page.css") + _own("charts.css")
+    return _own("colours.css") + _own("page.css") + _own("charts.css")
 
 
 @cache

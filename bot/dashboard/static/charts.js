@@ -5,7 +5,13 @@
   const figure = document.querySelector("figure[data-chart]");
   if (!library || !figure) return;
   const canvas = figure.querySelector(".canvas");
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  // The library wants the colour itself, and not the rule that chooses it for light or dark.
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.hidden = true;
+  const colour = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  };
   const money = new Intl.NumberFormat("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
   const overlayColours = ["overlay-0", "overlay-1", "overlay-2", "overlay-3"];
   const lineStyle = library.LineStyle;
