@@ -51,6 +51,8 @@ from bot.words import many
 
 # the cause of an operator's close, as bot/runtime/control_plane/order_commands.py writes it
 OPERATOR: Final = "operator:"
+# A strategy that fails at a bar is quarantined at most so long after its close.
+FAILED_MS: Final = 10_000
 # USD; fees are rounded to 1e-6, so smaller differences do not count
 FEE_STEP: Final = Decimal("0.000002")
 # USD; a payment of funding is rounded to 1e-8, and a size may differ by a rounding
@@ -473,7 +475,14 @@ class _Comparison:
             later = next((start for start in self._bars.starts if start > at), None)
             if later is not None and not self._was_up(at, later):
                 return "down", f"nothing was decided until the daemon was started again at {iso(later)}"
+            since_ms, failed = self.recorded.quarantined.get(key.strategy, (at, ""))
+            if failed and since_ms <= at + FAILED_MS and not self._was_called(key.strategy, since_ms, at):
+                return "code", f"the strategy was quarantined at {iso(since_ms)}: {failed}"
         return self._why(key, there)
+
+    def _was_called(self, strategy: str, from_ms: int, to_ms: int) -> bool:
+        """True if the record has a decision of the strategy in this time."""
+        return any(key.strategy == strategy and from_ms < (key.bar_ms or 0) <= to_ms for key in self.recorded.decisions)
 
     def _was_up(self, from_ms: int, to_ms: int) -> bool:
         return any(from_ms <= decision.at_ms < to_ms for decision in self.recorded.decisions.values())

@@ -22,6 +22,7 @@ from bot.clock import HOUR_MS
 from bot.errors import BotError
 from bot.runtime.journal import queries
 from bot.runtime.journal.bars_seen import read_seen
+from bot.runtime.journal.journal import EVENTS_KEPT, INTENTS_KEPT, REFUSALS_KEPT
 from bot.runtime.model.intents import intent_key
 from bot.runtime.strategy_host.fingerprints import NOTE, known_since, marks_in
 
@@ -177,6 +178,8 @@ class RunRecord:
     fundings: dict[tuple[str, int], Paid] = field(default_factory=dict)
     # the entries that waited for an answer
     answers: dict[DecisionKey, EntryAnswer] = field(default_factory=dict)
+    # when a strategy was quarantined, and why; the newest of each
+    quarantined: dict[str, tuple[int, str]] = field(default_factory=dict)
     # (market, interval) -> close of each decided bar -> checksum of its values; empty if the record keeps none
     seen: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -288,6 +291,7 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> RunRe
             row["code"], row["message"], row["at_ms"], row["market"]
         )
     _read_answers(record, db)
+    _read_quarantines(record, db)
     _read_seen(record, db)
     for row in queries.rows(db, "SELECT market, interval, at_ms FROM progress"):
         record.done[row["market"], row["interval"]] = row["at_ms"]
@@ -316,6 +320,14 @@ def _read_answers(record: RunRecord, db: sqlite3.Connection) -> None:
         if key is not None:
             waited_ms = 0 if row["decided_ms"] is None else row["decided_ms"] - row["asked_ms"]
             record.answers[key] = EntryAnswer(row["state"], row["decider"], waited_ms)
+
+
+def _read_quarantines(record: RunRecord, db: sqlite3.Connection) -> None:
+    """From the notices, because a quarantine that has ended leaves nothing else."""
+    sql = "SELECT payload FROM outbox WHERE kind='strategy.quarantined' ORDER BY seq"
+    for row in queries.rows(db, sql):
+        payload = json.loads(row["payload"])
+        record.quarantined[str(payload.get("strategy"))] = int(payload["at_ms"]), str(payload.get("message"))
 
 
 def _read_seen(record: RunRecord, db: sqlite3.Connection) -> None:
@@ -358,17 +370,29 @@ def flat_points(db: sqlite3.Connection, *, epoch: int) -> list[FlatPoint]:
 def whole_since(db: sqlite3.Connection) -> int:
     """The instant since which the journal has every event, intent and refusal; 0 if nothing was removed.
 
-    Rows are numbered without gaps, so the newest gap is where a row was removed last.
+    Rows are numbered without gaps, and the journal removes rows only beyond the newest so many. A row that is missing
+    among those that it keeps was not removed by age, so it is a difference and no limit of the proof.
     """
     since_ms = 0
-    for table, instant in (("events", "ts"), ("intents", "opened_ms"), ("refusals", "at_ms")):
+    for table, instant, kept in (
+        ("events", "ts", EVENTS_KEPT),
+        ("intents", "opened_ms", INTENTS_KEPT),
+        ("refusals", "at_ms", REFUSALS_KEPT),
+    ):
         # Constants only.
-        sql = (
-            f"SELECT {instant} AS at_ms FROM {table} AS mine WHERE seq > 1 AND NOT EXISTS"  # noqa: S608
-            f" (SELECT 1 FROM {table} AS before WHERE before.seq = mine.seq - 1) ORDER BY seq DESC LIMIT 1"
+        ((old, there),) = db.execute(
+            f"WITH bound AS (SELECT max(0, coalesce(max(seq), 0) - ?) AS old FROM {table})"  # noqa: S608
+            f" SELECT old, (SELECT count(*) FROM {table} WHERE seq <= old) FROM bound",
+            (kept,),
+        ).fetchall()
+        if there == old:
+            continue
+        since = queries.rows(
+            db,
+            f"SELECT {instant} AS at_ms FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1",  # noqa: S608
+            (old,),
         )
-        rows = queries.rows(db, sql)
-        since_ms = max(since_ms, rows[0]["at_ms"] if rows else 0)
+        since_ms = max(since_ms, since[0]["at_ms"] if since else 0)
     return since_ms
 
 

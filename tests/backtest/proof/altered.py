@@ -173,6 +173,12 @@ def approved_late(db: sqlite3.Connection) -> None:
             write(db, seq, event)
 
 
+def renumber(db: sqlite3.Connection) -> None:
+    """Number the events anew, after one was put between others."""
+    for number, (seq,) in enumerate(db.execute("SELECT seq FROM events ORDER BY seq").fetchall(), start=1):
+        db.execute("UPDATE events SET seq=? WHERE seq=?", (number, seq))
+
+
 def fired(kind: str, *, closes: str | None) -> Change:
     """A guardian fired where a stop or a close ended the position, and `closes` is the kind of its fill."""
 
@@ -196,6 +202,7 @@ def fired(kind: str, *, closes: str | None) -> Change:
             event["data"]["kind"] = closes
             moved(event, 0.001)
             write(db, seq + 1_000_000, event)
+        renumber(db)
 
     return run
 
@@ -250,7 +257,7 @@ def operated(db: sqlite3.Connection) -> None:
     (values,) = db.execute("SELECT * FROM intents WHERE action='close' ORDER BY seq LIMIT 1").fetchall()
     seq, event = fills(db, "stop_loss")[1]
     row = dict(zip(columns, values, strict=True)) | {
-        "seq": 900_000,
+        "seq": 9_000,
         "id": "OPERATED",
         "strategy": "@runtime",
         "cause": "operator:1",
@@ -283,6 +290,19 @@ def unsee(db: sqlite3.Connection, from_ms: int, to_ms: int) -> None:
         rows = [seen[place : place + 6] for place in range(0, len(seen), 6)]
         kept = [row for row in rows if not from_ms <= hour_ms + int.from_bytes(row[:2]) * 1_000 <= to_ms]
         db.execute("UPDATE bars_seen SET seen=? WHERE seq=?", (b"".join(kept), seq))
+
+
+def quarantined(db: sqlite3.Connection) -> None:
+    """The strategy raised at its third entry, and was not called until the end of the day."""
+    at_ms = entry(db, 2)[3]
+    db.execute("DELETE FROM events WHERE ts >= ?", (at_ms,))
+    for (name,) in db.execute("SELECT id FROM intents WHERE opened_ms >= ?", (at_ms,)).fetchall():
+        forget(db, name)
+    payload = json.dumps({"strategy": "one", "at_ms": at_ms + 50, "message": "one raised ZeroDivisionError"})
+    db.execute(
+        "INSERT INTO outbox (event_id, kind, payload, created_ms) VALUES ('x', 'strategy.quarantined', ?, ?)",
+        (payload, at_ms),
+    )
 
 
 def lost_bar(db: sqlite3.Connection) -> None:
@@ -345,13 +365,6 @@ def last_fill_gone(where: str) -> Change:
     return drop(f"DELETE FROM events WHERE seq = ({chosen})")
 
 
-def renumber(db: sqlite3.Connection) -> None:
-    """Close the gaps that a change has left: a journal has them only where it has removed old rows."""
-    for table in ("events", "intents", "refusals"):
-        for number, (seq,) in enumerate(db.execute(f"SELECT seq FROM {table} ORDER BY seq").fetchall(), start=1):
-            db.execute(f"UPDATE {table} SET seq=? WHERE seq=?", (number, seq))
-
-
 GUARDED = "{type: account_drawdown, max_loss_pct_from_day_start: 0.01, action: flatten}"
 
 ALTERED = (
@@ -382,6 +395,7 @@ ALTERED = (
     Altered("another version of bot", "code", marked(version="0.0.9")),
     Altered("another source of bot", "code", marked(bot="0123456789abcdef")),
     Altered("another version of a package", "code", marked(packages={"numpy": "1.0"})),
+    Altered("the strategy was quarantined", "code", quarantined),
     Altered("the param bars", "config", params={"bars": 4}),
     Altered("the param size", "config", params={"size": 0.001}),
     Altered("the param stop_pct", "config", params={"stop_pct": 0.1}),

@@ -15,7 +15,7 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.proof.causes import PROOF_CAUSES, REFUSAL_CAUSES, ProofCause
 from tests.backtest.builders import minutes, write
 from tests.backtest.lived_day import BARS, HISTORY, STRATEGIES, lived
-from tests.backtest.proof.altered import ALTERED, Altered, decided_otherwise, proved, renumber
+from tests.backtest.proof.altered import ALTERED, Altered, decided_otherwise, proved
 
 # Params of an agent, which change what the model is told.
 AGENT_PARAMS = """        usd_per_million_in: float = Field(0.0)
@@ -68,7 +68,6 @@ def lived_again(day: tuple[Path, Candles], tmp_path: Path, change: Altered) -> P
             data = write(change.candles(day[1], db), tmp_path / "BTC_1m.csv")
         if change.live is not None:
             change.live(db)
-            renumber(db)
     db.close()
     return data
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bot.backtest.replay import records
 from bot.backtest.replay.records import flat_points, whole_since
 from bot.cli.app import call
 from bot.clock import iso
@@ -103,9 +104,11 @@ def test_a_replay_begins_at_a_flat_point_with_the_states_of_that_instant(
 
 
 def test_a_journal_without_its_oldest_rows_says_since_when_it_can_prove(
-    counted: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+    counted: Path, copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sqlite3.connect(copied / "state/journal.db") as db:
+        (newest,) = db.execute("SELECT max(seq) FROM events").fetchone()
+        monkeypatch.setattr(records, "EVENTS_KEPT", newest - 19)
         (kept_ms,) = db.execute("SELECT ts FROM events WHERE seq=20").fetchone()
         db.execute("DELETE FROM events WHERE seq < 20")
         points = db.execute("SELECT at_ms FROM flat_points").fetchall()
@@ -116,6 +119,25 @@ def test_a_journal_without_its_oldest_rows_says_since_when_it_can_prove(
     assert points
     assert call(["proof", "--config", str(copied / "mine.yaml"), "--data", str(counted / "BTC_1m.csv")]) == 1
     assert f"cannot be proved any more: it has removed its rows before {iso(kept_ms)}" in capsys.readouterr().err
+
+
+def test_only_rows_beyond_those_that_are_kept_count_as_removed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry of an open position stays although it is old; the rows around it do not."""
+    with sqlite3.connect(copied / "state/journal.db") as db:
+        (count,) = db.execute("SELECT max(seq) FROM events").fetchone()
+        instants = dict(db.execute("SELECT seq, ts FROM events").fetchall())
+        db.execute("DELETE FROM events WHERE seq = ?", (count - 5,))
+    with queries.opened(copied / "state") as reader:
+        assert whole_since(reader) == 0, "a row that is missing among the newest was not removed by age"
+        monkeypatch.setattr(records, "EVENTS_KEPT", 10)
+        assert whole_since(reader) == 0
+    with sqlite3.connect(copied / "state/journal.db") as db:
+        db.execute("DELETE FROM events WHERE seq BETWEEN 2 AND 4")
+    db.close()
+    with queries.opened(copied / "state") as reader:
+        assert whole_since(reader) == instants[count - 9]
+        monkeypatch.undo()
+        assert whole_since(reader) == 0
 
 
 def test_the_proof_is_kept_and_shown_with_the_trend(copied: Path, counted: Path, capsys: Any) -> None:
