@@ -436,8 +436,7 @@ class _TextRows:
         self._at_ms, self._rows = array("q"), array("q")
         self._names: list[str] = []
         self._read = {name: [array("d") for _ in self._places[name]] for name in COLUMNS[1:]}
-        if self._stamps.dates_ms is not None:
-            self._stamps.dates_ms = array("q")
+        self._stamps.begin_portion()
 
     def tables(self, rows_max: int | None, report: Callable[[int], None]) -> Iterator[_Table]:
         """The table in portions of about `rows_max` rows; None, and where all rows decide about one, as a whole."""
@@ -600,8 +599,7 @@ def _arrow(path: Path, kind: str, mapped: ColumnMap, rows_max: int | None) -> It
         markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
         numbers = {name: [table.get_column(header[index]) for index in places[name]] for name in COLUMNS[1:]}
         style.look([_texts(series) for each in numbers.values() for series in each if _is_text(series)], rows)
-        if stamps.dates_ms is not None:
-            stamps.dates_ms = array("q")
+        stamps.begin_portion()
         columns: list[array[Any]] = [_arrow_times(path, table.get_column(time), stamps, rows, markets)]
         for name, each in numbers.items():
             values = [_arrow_numbers(path, name, series, style, rows) for series in each]

@@ -59,6 +59,11 @@ class RowTimes:
         # True: some midnight was that of a zone behind UTC
         self.is_behind = False
 
+    def begin_portion(self) -> None:
+        """Forget the dates of the rows so far, unless some time was no midnight."""
+        if self.dates_ms is not None:
+            self.dates_ms = array("q")
+
     def read(self, texts: Sequence[str], rows: Sequence[int], markets: Sequence[str] = ()) -> array[int]:
         """Convert times. `markets` has the market of each row if the file has several."""
         if (self._unit == "auto" or self._unit in _PER_MS) and _EXPONENT.fullmatch(texts[0].strip()):

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import click
 
-EPILOG = """\b
+from bot.cli.operate.telegram_commands import NAMES
+
+EPILOG = f"""\b
 Example:
   bot telegram configs/live.yaml
 
 \b
 The config needs the section telegram, with a reference to the token and the ids of the chats that may control the
 daemon:
-  telegram: {token: "${credential:telegram-token}", chats: [123456789]}
+  telegram: {{token: "${{credential:telegram-token}}", chats: [123456789]}}
 A group needs `users` too: the ids of the persons whose commands count. Nobody else gets an answer; the log shows the
-ids. Commands: /status /positions /pause /resume /approvals /approve /refuse /kill. A kill must be confirmed by a code
+ids. Commands: {NAMES}. A kill must be confirmed by a code
 within a minute, and works while the daemon is dead, as bot kill does. A message that is edited, forwarded, or older
 than two minutes does nothing, and messages that were sent while this process did not run are dropped. Ctrl-C or SIGTERM
 ends it; the daemon goes on.

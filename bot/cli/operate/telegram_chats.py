@@ -27,6 +27,7 @@ from telegram.ext import (
 from bot.cli.operate.approvals import answer_line, line_of
 from bot.cli.operate.status import status_lines, stop_of
 from bot.cli.operate.telegram_answers import CheckedRequest, TelegramClock, fault_of, plain
+from bot.cli.operate.telegram_commands import COMMANDS, HELP
 from bot.cli.operate.telegram_messages import Ignored, Sender, ignored, sender_of
 from bot.clock import boot_ns
 from bot.errors import BotError
@@ -44,19 +45,6 @@ START_TRIES: Final = 3
 EMERGENCY: Final = ("kill", "confirm")
 # why Telegram gives no messages any more, although this process runs
 REFUSED: Final = "refused"
-HELP: Final = """\
-/status - state of the daemon, account and profit
-/positions - open positions with their stops
-/pause [STRATEGY] - no new entries; exits and stops go on
-/resume [STRATEGY] - entries again
-/approvals - entries that wait for you
-/approve ID - the daemon sends the entry
-/refuse ID [REASON] - the entry ends
-/kill - cancel entries and block new ones
-/kill flatten - also close every position
-/kill also works while the daemon does not run. A message that is older than 2 minutes, edited or forwarded does
-nothing."""
-
 UNKNOWN: Final = "no command of mine begins this message, so nothing was done; /help lists them"
 
 Args = Sequence[str]
@@ -71,17 +59,7 @@ class Chats:
         # code, flatten, until when
         self._kills: dict[Sender, tuple[str, bool, int]] = {}
         self.commands: Mapping[str, Callable[[Sender, Args], Awaitable[str]]] = {
-            "start": self._help,
-            "help": self._help,
-            "status": self._status,
-            "positions": self._positions,
-            "pause": self._pause,
-            "resume": self._resume,
-            "kill": self._kill,
-            "confirm": self._confirm,
-            "approvals": self._approvals,
-            "approve": self._approve,
-            "refuse": self._refuse,
+            name: getattr(self, f"_{name}") for name in COMMANDS
         }
 
     async def answer(self, sender: Sender, command: str, args: Args) -> str:
@@ -91,6 +69,9 @@ class Chats:
         except BotError as error:
             text = f"error: {error}"
         return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + " ..."
+
+    async def _start(self, sender: Sender, args: Args) -> str:
+        return await self._help(sender, args)
 
     async def _help(self, _sender: Sender, _args: Args) -> str:
         return HELP
