@@ -39,7 +39,7 @@ class BoundBroken(Exception):
 
 
 class _LostAnswer(BoundBroken, httpx.TransportError):
-    """The same for a caller that expects the errors of httpx."""
+    """A BoundBroken that callers of httpx catch as a transport error."""
 
 
 def certificate_files(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -157,7 +157,7 @@ def bounded_transport(
                 body = await self._read(answer)
             finally:
                 await answer.aclose()
-            # The body stands here as a whole, so the words about its transfer no longer hold.
+            # The body has been read to its end, so headers about its transfer (length, encoding) no longer apply.
             headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _OF_TRANSFER]
             extensions = {name: value for name, value in answer.extensions.items() if name != "network_stream"}
             return library.Response(answer.status_code, headers=headers, content=body, extensions=extensions)

@@ -54,7 +54,7 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         for name, stream in before.items():
-            # Somebody else may have put another one there.
+            # Other code may have replaced the stream meanwhile.
             if unguarded(getattr(sys, name)) is stream:
                 setattr(sys, name, stream)
 

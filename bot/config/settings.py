@@ -693,8 +693,8 @@ def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc,
 
 
 def _reading_circles(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc, str]]:
-    """The problem of strategies of one interval that read the markets of each other: the bars of an informative market
-    come first.
+    """The problem of two strategies with one interval that each read a market of the other. Bars of informative markets
+    must come first, and here none can.
     """
     reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for strategy in strategies:

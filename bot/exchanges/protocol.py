@@ -137,7 +137,7 @@ class ExecutionReport:
 
     @property
     def key(self) -> tuple[str, int, int, int]:
-        """The same for each copy of one fill; different for any two fills of an account."""
+        """A key that all copies of one fill share, and no two fills of an account."""
         return self.market, self.at_ms, self.trade_id, self.position_before
 
 
@@ -153,7 +153,7 @@ class FundingReport:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The same for each copy of one payment: a market pays once an hour, and the copies may differ by some ms."""
+        """A key that all copies of one payment share: a market pays once an hour, and copies may differ by some ms."""
         return self.market, (self.at_ms + HOUR_MS // 2) // HOUR_MS
 
 

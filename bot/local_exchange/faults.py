@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# Point -> kinds of faults there.
+# Point of a request -> kinds of faults that can happen at it.
 KINDS: Final[dict[str, tuple[str, ...]]] = {
     "request_in": ("lost", "silence", "status_400", "status_429", "status_500", "html_502"),
     "before_execution": ("late", "copy"),

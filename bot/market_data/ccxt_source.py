@@ -162,8 +162,8 @@ class CcxtSource:
             pages = [page async for page in self.history(symbol, "1m", since_ms, self._clock.now_ms(), say)]
             rows = [row for page in pages for row in page.rows]
             return Page(rows, rows[-1].at_ms + MINUTE_MS if rows else since_ms)
-        # The minute before is asked too: an answer that has it is whole. ccxt answers nothing where it cannot read the
-        # exchange.
+        # The minute before `since_ms` is asked for too: an answer that contains that minute is complete. ccxt gives an
+        # empty answer when it cannot read the exchange.
         before_ms = since_ms - MINUTE_MS
         body = await self._ask("candles", say, symbol=symbol, interval="1m", since_ms=before_ms, limit=limit + 1)
         end_ms = self._now_ms(body["now_ms"], say) - CLOSE_MARGIN_MS
@@ -175,7 +175,7 @@ class CcxtSource:
         closed = [row for row in rows if row.at_ms + MINUTE_MS <= end_ms]
         sure_ms = closed[-1].at_ms + MINUTE_MS if closed else since_ms
         # A minute without a candle had no trade, or its candle comes up to a minute late. An answer with a row before
-        # or after it is whole.
+        # or after that minute is complete.
         if len(closed) < len(rows) or (received and received[0].at_ms == before_ms):
             sure_ms = max(sure_ms, end_ms - MINUTE_MS)
         return Page(closed, sure_ms)

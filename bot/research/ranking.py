@@ -125,7 +125,7 @@ def verdicts_of(rows: Sequence[Ranked]) -> list[str]:
 
 
 def doubts_of(rows: Sequence[Ranked]) -> list[Doubt]:
-    """The same as tests with their bounds."""
+    """How sure one can be of the best trial, as tests with their bounds. Empty as for `verdicts_of`."""
     return doubts(whole_returns(rows), rows[0].trial.returns) if rows and rows[0].is_feasible else []
 
 

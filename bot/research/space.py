@@ -43,7 +43,7 @@ from bot.runtime.strategy_host import loader
 from bot.wire import INTERVAL_MS
 from bot.words import did_you_mean
 
-# cells that were there already, in a row, before one is taken in order
+# After so many cells in a row that were tried before, the next cell is taken in order.
 REPEATS_MAX: Final = 50
 # cells of a grid, and values of one param
 GRID_MAX: Final = 100_000

@@ -26,7 +26,7 @@ Asked = tuple[Any, Params]
 BATCH: Final = 16
 # a pruned trial ends after one part in three of the range
 PRUNE_PART: Final = 3
-# trials with a value there, before any is pruned
+# trials that must have a value after the first part of the range before any trial is pruned
 PRUNE_AFTER: Final = 8
 
 

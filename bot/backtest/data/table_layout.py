@@ -59,7 +59,7 @@ SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
 # a smaller ratio of both sums says that open and close are exchanged; chance gives about 1
 SWAPPED: Final = 0.9
-# The same for a file that names its columns.
+# The ratio below which open and close of a file are exchanged although the file names its columns.
 NAMES_SWAPPED: Final = 0.25
 NAMED_MIN: Final = 20
 # rows that decide which column is which

@@ -538,7 +538,7 @@ class _Comparison:
             )
             why = f"fee {rates[0] * 100:.4f} % then, {rates[1] * 100:.4f} % in the replay{how}"
             paid = f"{shown[0]}, fee {recorded.fee:f}", f"{shown[1]}, fee {replayed.fee:f}"
-            # A fill that also moved has its cash there.
+            # The cash of a fill that also moved is in the difference of its instant or price.
             cost = cash if moved is None else Decimal(0)
             self._add(_fill_difference(at, "fee", paid, why, key.owner, recorded.kind, cost, Decimal(0)))
 

@@ -104,7 +104,7 @@ def _part_lines(
 ) -> list[str]:
     sizes = {n: max(map(text_width, columns[n])) for n in part}
     if width is not None:
-        # Long columns get what the others leave, and fold.
+        # The longest columns share the width that is left; their cells wrap.
         over = sum(sizes.values()) + len(GAP) * (len(part) - 1) - width
         for longest in sorted(part, key=lambda n: -sizes[n]):
             less = min(max(0, over), max(0, sizes[longest] - CELL_MIN))

@@ -27,7 +27,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "cursor": (1.0, 6.0),
     "price": (90.0, 300.0),
 }
-# the part of a rate limit below which it warns
+# The page warns when less than this part of a rate limit is left.
 RATE_WARNS: Final = 0.25
 RATE_BAD: Final = 0.05
 

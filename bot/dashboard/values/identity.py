@@ -1,8 +1,8 @@
 """What a page and a control are about. It is fixed when the page is loaded and never worked out again.
 
-A page that was opened for one account, market and interval shows nothing of another one: its updates name them, and end
-with `Moved` when the daemon trades another account. A control names its subject by a stamp, and a change whose stamp is
-no longer right is refused.
+A page that was opened for one account, market and interval never shows another: each update names all three. Updates
+end with `Moved` when the daemon trades another account. A control names its subject by a stamp, and a change whose
+stamp is no longer right is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def stamp(*parts: object) -> str:
 
 
 def position_stamp(account: str, position: Data) -> str:
-    """The same for as long as the position is open.
+    """A stamp that stays equal while the position is open.
 
     A stop that moves or a part that is closed makes no other position.
     """

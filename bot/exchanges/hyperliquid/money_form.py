@@ -83,7 +83,7 @@ def _ledger(row: JsonRow, user: str) -> Iterator[LedgerReport]:
 
 
 def _name_of(row: JsonRow) -> str:
-    """The same for each copy of a row. A transaction has one row of each type and amount for a user."""
+    """A name that all copies of a row share. A transaction has one row of each type and amount for a user."""
     delta = row.row("delta")
     amount = next((delta.amount(field) for field in ("usdc", "amount") if delta.has(field)), 0)
     parts = (row.instant("time"), row.text("hash"), delta.text("type"), amount)

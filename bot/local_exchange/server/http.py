@@ -151,7 +151,7 @@ class Application:
             await asyncio.sleep(fault.ms / 1000)
         elif fault is not None:
             loop = asyncio.get_running_loop()
-            # The same bytes arrive once more.
+            # The exchange gets the same bytes a second time.
             loop.call_later(fault.ms / 1000, self.service.perform, signed)
 
     async def _meet(self, point: str, **where: Any) -> Reply | None:

@@ -40,7 +40,7 @@ _PATHS: Final[Mapping[PathPolicy, int]] = {"ohlc": OHLC, "olhc": OLHC, "adaptive
 Part = TypeVar("Part", ScreenPrices, ScreenOrders, ScreenRules)
 # nearer to a rounding's boundary than this, a number is rounded as a decimal
 _TIE: Final = 1e-3
-# A multiple of the maintenance margin: there the kernel stops for a liquidation.
+# The kernel stops for a liquidation when equity falls to this multiple of the maintenance margin.
 _MARGIN: Final = 1.02
 _HOOKS: Final = ("on_fill", "on_trigger", "on_guardian", "on_timer", "confirm")
 
@@ -357,7 +357,7 @@ def scaled(given: Any, unit: int, rounding: str) -> Any:
 
 
 def plain(columns: Part) -> Part:
-    """The same as lists, which Python reads faster than arrays and whose numbers have no bounds.
+    """The columns as lists, which Python reads faster than arrays and whose numbers have no bounds.
 
     Not for the compiled kernel.
     """

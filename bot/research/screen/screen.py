@@ -119,7 +119,7 @@ class Screened:
         risk = np.where(stop > 0, np.maximum(side * (paid - size * stop), 0.0), 0.0)
         columns = (side * (worth - paid), fees, funding, risk)
         trades = list(map(FinishedTrade, entries, exits, *(column.tolist() for column in columns)))
-        # Only the last one can be open.
+        # Only the last trade can still be open.
         del trades[int(np.count_nonzero(kind != OPEN_END)) :]
         prices = {
             ground.reader.coin: (

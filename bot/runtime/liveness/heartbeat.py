@@ -243,7 +243,7 @@ def _environment() -> dict[str, str]:
     from pathlib import Path
 
     kept = ("PATH", "PYTHONHOME", "LANG", "LC_ALL")
-    # The same package as the daemon's.
+    # The heartbeat process imports the package that the daemon runs.
     code = str(Path(__file__).resolve().parents[3])
     return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
 

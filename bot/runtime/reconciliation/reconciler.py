@@ -107,7 +107,7 @@ async def overlaps(account: DaemonAccount, actions: RepairActions) -> bool:
 
 
 def is_cursor_lost(error: Refused) -> bool:
-    """410: a reset wiped the event that we stand on, or it lies beyond the newest."""
+    """410: the service no longer has the event of our cursor, or its newest event is older than the cursor."""
     return error.status == 410 or (
         error.code == "not_found" and bool(error.fix) and (error.fix or {}).get("action") == "resync"
     )

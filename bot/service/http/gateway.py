@@ -325,7 +325,7 @@ class _Exchange:
         self._principal = principal
         if principal.key is not None:
             operations.key_used(principal.key)
-        # A tool call inside an MCP request has already taken its token there.
+        # The MCP request has already taken a token of the rate limit for a tool call inside it.
         self._take(None if rule.policy == self._scope.get("paid") else rule.policy)
         refused = refuse_access(principal, rule.access)
         if refused is not None:

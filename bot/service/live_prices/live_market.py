@@ -149,7 +149,7 @@ class LiveMarket:
                 return True
             if other.seen is not None and now_ms - other.seen[1] <= AGE_MAX_MS:
                 return is_near(px, other.seen[0])
-            # A whole minute of the jump's time that never went there.
+            # False if a whole minute since the jump has not reached the price.
             return False if any(candle.ts >= kept.held_since_ms for candle in self._missed) else None
 
         return says

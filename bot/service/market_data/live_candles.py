@@ -15,9 +15,9 @@ MINUTE_MS = INTERVAL_MS["1m"]
 
 
 class LiveCandles(CandleStore):
-    """The candles of one live market. It is also the market's source in the price feed, which has no future prices.
+    """The candles of one live market, and its source in the price feed. The source has no future prices.
 
-    `until_ms`: every minute that closed by then is known. `lived_ms`: at a start, every price before it was applied.
+    Every minute that closed by `until_ms` is known. At a start, every price before `lived_ms` has been applied.
     """
 
     base_ms = MINUTE_MS

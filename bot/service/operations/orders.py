@@ -312,7 +312,7 @@ class OrderOperations(OperationExecutor):
     ) -> ServiceAnswer:
         """POST /v1/guardians.
 
-        `confirm_token`: of a plan with the schedule's order; without that plan the schedule is not armed.
+        `confirm_token` names the plan of a schedule's order. A schedule without such a plan is not armed.
         """
         if refused := self._refuse_type(principal, request.type):
             return self.refusal(refused, context)

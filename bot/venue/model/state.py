@@ -428,7 +428,7 @@ class VenuePosition:
     # the position's margin level in the level lists
     liquidation_level: int | None = None
     watched_point: int = -1
-    # the price at which the position has used up its share of a drawdown's slack
+    # the price at which the position has lost its share of what the drawdown guardians still allow
     floor_level: int | None = None
 
     def entry_px(self) -> int:
@@ -633,7 +633,7 @@ class ReportedExecution:
 
     @property
     def key(self) -> str:
-        """The same for each copy of one fill; different for any two fills of an account."""
+        """A key that all copies of one fill share, and no two fills of an account."""
         return f"{self.coin} {self.at_ms} {self.trade_id} {self.before}"
 
 
@@ -693,21 +693,21 @@ class VenueAction:
     signer: str
     made_ms: int
     expires_ms: int
-    # The same wish was asked so often before, each time under its own nonce and only after the end of the one before.
+    # How often the same action was asked for before, each time with a new nonce and after the earlier one had ended.
     attempt: int = 0
     # open | voiding | placed | refused | void
     status: str = "open"
     # an end without an order that may be told
     is_final: bool = False
     idempotency_key: str | None = None
-    # place: our id of the order at the exchange, its number and trade here, and how much of it is asked for
+    # Of an action that places an order: the id that we gave the order, its number, its trade, and the size asked for.
     client_order_id: str | None = None
     oid: int | None = None
     trade: str | None = None
     size: int = 0
-    # True: a copy of this wish under another nonce could take more than one wish, so it is given up early
+    # True: a second action with a new nonce could fill more than was asked for, so this action is given up early.
     is_part: bool = False
-    # what is booked of it, and what the exchange has filled of it at once; None: the exchange has not said it
+    # The booked part of the order, and the part that the exchange filled at once (None: the exchange has not said).
     filled: int = 0
     owed: int | None = None
     # cancel: the orders by their ids at the exchange

@@ -100,7 +100,7 @@ RETRYABLE: Final = frozenset(("insufficient_depth", "service_unavailable", "rate
 
 
 def cancel(state: State, account: VenueAccount, orders: Sequence[VenueOrder], rank: int) -> list[VenueAction]:
-    """Ask the exchange to cancel orders that wait there, also those of others. None is asked twice at a time."""
+    """Ask the exchange to cancel its waiting orders, also orders of others. An order has one cancel at a time."""
     exchange = known(account)
     asked = {order_id for action in undecided(exchange) for order_id in action.cancels}
     ids = {number: order_id for order_id, number in exchange.orders.items()}

@@ -297,7 +297,7 @@ def forget(state: State, account: VenueAccount) -> None:
 def _entries(state: State, account: VenueAccount) -> Iterator[tuple[list[LevelEntry], LevelEntry]]:
     """All levels of an account, each with its list."""
     markets = state.markets
-    # The orders of an account at an exchange wait there, not here.
+    # The orders of an account that follows an exchange wait at the exchange.
     for order in account.orders.values() if account.exchange is None else ():
         market = markets[order.coin]
         if is_watched(market, order):

@@ -171,7 +171,7 @@ def check_dashboard(facts: Facts) -> Iterator[DoctorFinding]:
 
 
 def _port(facts: Facts, section: str, port: int, taken: int | None, path: str = "") -> Iterator[DoctorFinding]:
-    """Check that the port of a section is free, or in use by the daemon itself: `taken`."""
+    """Check that the port of a section is free, or is `taken`, the port that the daemon itself uses."""
     from bot.runtime.control_plane.acceptor import HOST, loopback_listener
 
     assert facts.settings is not None
