@@ -11,7 +11,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from itertools import groupby, islice, pairwise
 from operator import ge, sub
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from bot.backtest.data import column_files, table_reader
 from bot.backtest.data.candle_stream import CandleStream, NeedsWholeFileError
@@ -60,7 +60,6 @@ from bot.errors import ConfigError
 from bot.service.market_data.file_names import NamesNoMarket
 from bot.wire.vocabulary import INTERVAL_MS
 
-_Any = TypeVar("_Any")
 # markets in one file; a column with more different values is not a column of markets
 MARKETS_MAX: Final = 10_000
 # tolerated deviation of samples from their interval, as a share of it
@@ -131,19 +130,18 @@ def read_table(
     for wrong data; TwoReadings with the options that decide.
     """
     kind = table_reader.arrow_kind(path)
-    if kind is None:
-        tables = _TextRows(path, mapped).tables(rows_max, report)
-    else:
-        tables = _arrow(path, kind, mapped, rows_max)
+    tables = _tables(path, kind, mapped, rows_max, report)
     table, second = next(tables), next(tables, None)
+    tables.close()
     form = table.form if kind is None else f"{kind.capitalize()}, {table.form}"
     if second is not None:
         if table.dates_ms is not None:
             raise NeedsWholeFileError
         name = market or market_of(path, None)
-        portions = _portions(path, name, mapped, _again([table, second], tables))
-        first = next(portions)
-        return TableRead(form, [], CandleStream(name, first.interval, _again([first], portions)))
+        first = next(_portions(path, name, mapped, iter([table, second])))
+        # The file is read again when its candles pass: until then nothing of it is held.
+        again = _portions(path, name, mapped, _tables(path, kind, mapped, rows_max, report))
+        return TableRead(form, [], CandleStream(name, first.interval, again))
     names = dict.fromkeys(table.markets)
     if mapped.market is not None:
         return TableRead(form, _by_market(path, mapped, table, mapped.market))
@@ -158,11 +156,14 @@ def read_table(
     return TableRead(form, [_candles(path, market or market_of(path, None), mapped, table)])
 
 
-def _again(first: list[_Any], rest: Iterator[_Any]) -> Iterator[_Any]:
-    """What was taken from an iterator, and the rest of it; nothing that has passed is kept."""
-    while first:
-        yield first.pop(0)
-    yield from rest
+def _tables(
+    path: Path, kind: str | None, mapped: ColumnMap, rows_max: int | None, report: Callable[[int], None]
+) -> Generator[_Table]:
+    """The table of a file in portions of about `rows_max` rows. Nothing is read before the first one is taken."""
+    if kind is None:
+        yield from _TextRows(path, mapped).tables(rows_max, report)
+    else:
+        yield from _arrow(path, kind, mapped, rows_max)
 
 
 def _portions(path: Path, market: str, mapped: ColumnMap, tables: Iterator[_Table]) -> Iterator[Candles]:

@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from bot.backtest.data import table_reader
 from bot.backtest.data.importers import TableRead, ordered, read_table
 from bot.backtest.data.quality import FaultyData, checked
 from bot.backtest.data.table_files import import_files
@@ -73,8 +74,11 @@ def zipped(**members: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def spreadsheet(rows: list[list[object]]) -> bytes:
-    """A workbook of one sheet. A datetime is a cell in the form of a date, as Excel stores one."""
+def spreadsheet(rows: list[list[object]], *names: str) -> bytes:
+    """A workbook of one sheet, or of sheets with these names and the same rows.
+
+    A datetime is a cell in the form of a date, as Excel stores one.
+    """
 
     def cell(value: object) -> str:
         if isinstance(value, str):
@@ -89,6 +93,7 @@ def spreadsheet(rows: list[list[object]]) -> bytes:
     kinds = "application/vnd.openxmlformats-officedocument.spreadsheetml"
     parts = {"workbook": "sheet.main", "worksheets/sheet1": "worksheet", "styles": "styles"}
     body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+    sheets = "".join(f'<sheet name="{name}" sheetId="{n}" r:id="r1"/>' for n, name in enumerate(names or ("BTC",), 1))
     style = "<fonts><font/></fonts><fills><fill/></fills><borders><border/></borders><cellStyleXfs><xf/></cellStyleXfs>"
     return zipped(
         **{
@@ -101,8 +106,7 @@ def spreadsheet(rows: list[list[object]]) -> bytes:
             + "</Types>",
             "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
             f'Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-            "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets>'
-            '<sheet name="BTC" sheetId="1" r:id="r1"/></sheets></workbook>',
+            "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets>{sheets}</sheets></workbook>',
             "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
             f'Type="{office}/worksheet" Target="worksheets/sheet1.xml"/><Relationship Id="r2" Type="{office}/styles" '
             'Target="styles.xml"/></Relationships>',
@@ -759,6 +763,51 @@ def test_json_that_is_no_table_is_named(tmp_path: Path, content: bytes, says: st
     (tmp_path / "BTC.json").write_bytes(content)
     with pytest.raises(ConfigError, match=re.escape(says)):
         read_table(tmp_path / "BTC.json", "BTC", ColumnMap())
+
+
+@research
+def test_a_workbook_with_several_tables_is_refused_until_a_sheet_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [["Date", *map(str.capitalize, NAMES)], *map(list, candles())]
+    Path("BTC.xlsx").write_bytes(spreadsheet(rows, "hours", "copy"))
+    assert call(["data", "import", "BTC.xlsx"]) == 4
+    assert "BTC.xlsx: has the sheets hours, copy; name one, like BTC=BTC.xlsx/hours" in capsys.readouterr().err
+    assert call(["data", "import", "BTC=BTC.xlsx/hours"]) == 0
+    assert "BTC 1h: 24 candles" in capsys.readouterr().out
+    Path("BTC.xlsx").write_bytes(spreadsheet([["nothing", "here"]]))
+    assert call(["data", "import", "BTC.xlsx"]) == 4
+    assert "put the candles into one sheet" in capsys.readouterr().err
+
+
+def test_an_archive_that_cannot_be_unpacked_is_named_with_what_to_do(tmp_path: Path) -> None:
+    rows = text([[ms(at), *rest] for at, *rest in candles()])
+    locked = bytearray(zipped(**{"BTC.csv": rows}))
+    locked[6] |= 1
+    locked[locked.index(b"PK\x01\x02") + 8] |= 1
+    for content, says in (
+        (bytes(locked), "cannot be unpacked: File 'BTC.csv' is encrypted, password required for extraction"),
+        (zipped(**{"BTC.csv": rows})[:-30], "is a zip archive or a spreadsheet: unpack it, or save it as CSV"),
+        (zipped(**{"readme.md": b"x"}), "it has 0 tables"),
+    ):
+        (tmp_path / "BTC.zip").write_bytes(content)
+        with pytest.raises(ConfigError, match=re.escape(says)):
+            read_table(tmp_path / "BTC.zip", "BTC", ColumnMap())
+
+
+def test_a_large_object_of_json_is_refused_and_its_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [[ms(at), *rest] for at, *rest in candles()]
+    path = tmp_path / "BTC.json"
+    path.write_text(json.dumps(dict(zip("tohlcv", zip(*rows, strict=True), strict=True))))
+    monkeypatch.setattr(table_reader, "OBJECT_CHARS_MAX", 100)
+    monkeypatch.setattr(table_reader, "READ_CHARS", 64)
+    with pytest.raises(ConfigError, match="is one object of JSON with more than 100 characters; write a list of rows"):
+        read_table(path, "BTC", ColumnMap())
+    path.write_text(json.dumps(rows))
+    assert len(read_table(path, "BTC", ColumnMap()).candles[0]) == COUNT
 
 
 def test_a_price_of_databento_that_is_none_and_a_mixture_are_refused(tmp_path: Path) -> None:

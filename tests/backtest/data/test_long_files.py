@@ -165,6 +165,29 @@ def test_a_fault_in_a_late_portion_keeps_all_of_the_file_out(
     assert not list(Path().glob("data/*/*"))
 
 
+@pytest.mark.usefixtures("small")
+def test_several_large_files_pass_one_after_another_and_are_shown_in_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for market in ("BTC", "ETH", "SOL"):
+        Path(f"in/{market}.csv").write_text("\n".join([HEAD, *minutes()]) + "\n")
+    notes = noting_streams(monkeypatch)
+    assert call(["data", "import", "in", "--json"]) == 0
+    assert notes == [True]
+    told = json.loads(capsys.readouterr().out)
+    assert [(file["market"], file["rows"]) for file in told["files"]] == [
+        ("BTC", 1_000),
+        ("ETH", 1_000),
+        ("SOL", 1_000),
+    ]
+    for market in ("BTC", "ETH", "SOL"):
+        read = Store(Path("data")).read(market, "1m")
+        assert read is not None
+        assert list(read.volume) == [n + 1.0 for n in range(COUNT)]
+
+
 @research
 def test_the_memory_of_an_import_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
