@@ -5,13 +5,16 @@ They need no script: the pages show them first, and keep them if the chart libra
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+from bot.backtest.report import svg
 from bot.dashboard.pages.market import COLOURS, FillMark, Overlay, PriceLine
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import Drawing
+from bot.number_text import axis_text
 from bot.wire import INTERVAL_MS, Candle
 
 WIDTH: Final = 960
@@ -22,6 +25,8 @@ TOP: Final = 12
 BOTTOM: Final = 26
 # height of the volume
 VOLUME: Final = 48
+# points of the value over time
+POINTS: Final = 400
 # that stay readable
 CANDLES_MAX: Final = 120
 GRID: Final = 4
@@ -44,21 +49,20 @@ class _Scale:
 
 
 def value_chart(points: Sequence[tuple[int, float]]) -> Drawing:
-    """The account's value as a line with its area. Empty without two points."""
+    """The account's value as a line. Empty without two points."""
     if len(points) < 2:
         return Drawing()
-    values = [value for _, value in points]
-    scale = _Scale(min(values), max(values), top=TOP, bottom=HEIGHT - BOTTOM)
-    first, last = points[0][0], points[-1][0]
-    inner = WIDTH - RIGHT
-    places = [((at - first) / max(1, last - first) * inner, scale.y(value)) for at, value in points]
-    line = " ".join(f"{x:.1f},{y}" for x, y in places)
-    parts = [_grid(scale, inner)]
-    parts.append(f'<polygon class="area" points="0,{HEIGHT - BOTTOM} {line} {inner},{HEIGHT - BOTTOM}"/>')
-    parts.append(f'<polyline class="value" points="{line}"/>')
-    parts.append(_label(scale.y(values[-1]), formatting.usd(values[-1]), "now", inner))
-    parts += [_time(at, inner * part) for part, at in ((0.0, first), (0.5, (first + last) // 2), (1.0, last))]
-    return _svg(parts, HEIGHT)
+    first, last = points[0][0], max(points[-1][0], points[0][0] + 1)
+    instants = [at for at, _ in points]
+    places = [first + n * (last - first) // POINTS for n in range(POINTS + 1)]
+    values: list[float | None] = [points[bisect_right(instants, place) - 1][1] for place in places]
+    newest = points[-1][1]
+    # The tag holds eight characters.
+    tag = svg.axis_number(newest) if abs(newest) < 1e6 else axis_text(newest)
+    line = svg.ChartLine("value", values, tag=tag)
+    scale = svg.scale_of([value for _, value in points])
+    label = f"Account value, newest {formatting.usd(newest)}"
+    return Drawing(svg.line_chart([line], scale, label=label, times=(first, last)))
 
 
 def candle_chart(

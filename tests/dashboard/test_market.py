@@ -4,12 +4,15 @@ words.
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from bot.backtest.report import svg
+from bot.clock import DAY_MS
 from bot.dashboard import server_chart
 from bot.dashboard.pages import market
 from bot.strategy import Bar
@@ -153,8 +156,13 @@ def test_the_server_draws_candles_volume_indicators_lines_and_fills() -> None:
 
 
 def test_the_server_draws_the_value_of_the_account() -> None:
-    picture = ET.fromstring(server_chart.value_chart([(NOW_MS, 100.0), (NOW_MS + 1000, 100.0)]))
-    assert [one.get("class") for one in picture.iter("polyline")] == ["value"]
+    drawn = server_chart.value_chart([(NOW_MS, 100.0), (NOW_MS + 1_000, 100.0), (NOW_MS + 4_000, 300.0)])
+    (path,) = re.findall(r'class="ln " d="M([^"]+)"', drawn)
+    steps = [tuple(map(int, step.split())) for step in path.split("L")]
+    heights = [y for _, y in steps]
+    assert heights[:-1] == [max(heights)] * (len(steps) - 1), "a value stands until the next one is known"
+    assert (steps[-1][0], heights[-1]) == (1_000, min(heights))
+    assert 'aria-label="Account value, newest 300.00"' in drawn
     assert server_chart.value_chart([(NOW_MS, 1.0)]) == ""
 
 
@@ -165,3 +173,17 @@ def test_an_indicator_of_a_longer_interval_is_drawn_in_steps() -> None:
     steps = [value for value in drawn.values if value is not None]
     assert len(set(steps)) < len(steps)
     assert market.overlays("BTC", CANDLES, [strategy(indicators=[slow])], "5m") == []
+
+
+@pytest.mark.parametrize(
+    ("minutes", "texts"),
+    [
+        (6, ["00:00", "00:01", "00:02", "00:03", "00:04", "00:05", "00:06"]),
+        (59, ["00:00", "00:15", "00:30", "00:45"]),
+        (300, ["00:00", "01:00", "02:00", "03:00", "04:00", "05:00"]),
+        (1_440, ["00:00", "03:00", "06:00", "09:00", "12:00", "15:00", "18:00", "21:00", "00:00"]),
+    ],
+)
+def test_an_axis_of_a_short_time_has_between_four_and_nine_instants(minutes: int, texts: list[str]) -> None:
+    shown = svg.time_ticks(DAY_MS, DAY_MS + minutes * 60_000)
+    assert [text for _, text, _ in shown] == texts

@@ -13,7 +13,7 @@ from html import escape
 from typing import Final, NamedTuple
 
 from bot.backtest.report.trade_statistics import Bin, nice_step
-from bot.clock import DAY_MS, HOUR_MS, datetime_of, ms_of
+from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS, datetime_of, ms_of
 from bot.number_text import on_page
 
 # Units of the stretched part of a chart.
@@ -358,7 +358,10 @@ def time_ticks(start_ms: int, end_ms: int) -> list[tuple[float, str, bool]]:
             for at in moments
         ]
         return [(100 * (at - start_ms) / span, text, not text.isdigit()) for at, text in named]
-    unit = DAY_MS * max(1, round(days / 6)) if days > 3 else 6 * HOUR_MS if days > 1 else 3 * HOUR_MS
+    # At most nine ticks in a span of two days or less.
+    units = (MINUTE_MS, 5 * MINUTE_MS, 15 * MINUTE_MS, HOUR_MS, 3 * HOUR_MS, 6 * HOUR_MS)
+    short = next((unit for unit in units if span <= 8 * unit), units[-1])
+    unit = DAY_MS * max(1, round(days / 6)) if days > 3 else short
     first = -(-start_ms // unit) * unit
     shape = "{0.day} {0:%b}" if days > 3 else "{0:%H:%M}"
     places = range(first, end_ms + 1, unit)
