@@ -6,7 +6,7 @@ from bot.model.events import Liquidated, Triggered
 from bot.venue.accounting import ledger
 from bot.venue.accounting.ledger import ReportedFill
 from bot.venue.exchange import action_reports, order_reports
-from bot.venue.exchange.reports import FILL, followed, is_new
+from bot.venue.exchange.reports import CLIENT, FILL, followed, is_new
 from bot.venue.model.commands import BookExecution
 from bot.venue.model.record import emit, next_oid, next_seq, open_trade
 from bot.venue.model.state import (
@@ -103,6 +103,8 @@ def _foreign(
     state: State, account: VenueAccount, exchange: ExchangeAccount, fill: ReportedExecution
 ) -> tuple[VenueOrder, VenueTrade]:
     """An order and a trade for a fill whose order was not reported before it."""
+    if fill.client_order_id is not None:
+        is_new(exchange, CLIENT, fill.client_order_id, fill.at_ms)
     position = account.positions.get(fill.coin)
     closes = position is not None and position.side != fill.buy
     margin = exchange.margins.get(fill.coin)

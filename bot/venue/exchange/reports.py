@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from bot.venue.model.state import DAY_MS, HOUR_MS, ExchangeAccount, State, VenueAccount
+from bot.venue.orders import exchange_actions
 
 FILL: Final = "fill"
 FUNDING: Final = "funding"
 TRANSFER: Final = "transfer"
 ORDER: Final = "order"
+# Ids of orders that were filled and that this database does not know, by the name that their program gave them.
+CLIENT: Final = exchange_actions.CLIENT
 # A repair of the link begins a few minutes before what it knows; this is far more.
 KEPT_MS: Final = 2 * DAY_MS
 # Where a new link begins, before the newest booked fill: a message may have been lost that no repair has brought.

@@ -29,6 +29,8 @@ KEPT_MS: Final = DAY_MS
 # An exit that is not complete is asked for anew after this pause, which doubles while nothing comes of it.
 AGAIN_MS: Final = 2_000
 AGAIN_MAX_MS: Final = 32_000
+# Stream of `ExchangeAccount.seen` with the ids of orders that the log does not know.
+CLIENT: Final = "client"
 UNDECIDED: Final = "undecided"
 
 
@@ -67,6 +69,19 @@ def refuse_undecided(account: VenueAccount, coin: str) -> Refusal | None:
         return None
     text = f"an order in {coin} was sent to the exchange and is not decided yet; try again in a few seconds"
     return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 2}, details={"reason": UNDECIDED})
+
+
+def refuse_known(account: VenueAccount, key: str | None) -> Refusal | None:
+    """The refusal of a key whose order the exchange has filled although the log does not know it.
+
+    The database is older than the exchange: it was restored from a backup.
+    """
+    if key is None or account.exchange is None:
+        return None
+    if f"{CLIENT} {_client_order_id(account, key, 0)}" not in account.exchange.seen:
+        return None
+    text = "the exchange has filled the order of this key already, and this database is older than that order"
+    return Refusal("idempotency_conflict", text, fix={"action": "resync"}, details={"reason": "expired"})
 
 
 def place(

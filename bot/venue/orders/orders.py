@@ -181,7 +181,10 @@ def close(
     """A caller's reduce-only exit of a part or of the whole position."""
     if refused := fenced(state, account, command):
         return refused
-    if account.exchange is not None and (refused := exchange_actions.refuse_undecided(account, command.coin)):
+    if account.exchange is not None and (
+        refused := exchange_actions.refuse_known(account, command.idempotency_key)
+        or exchange_actions.refuse_undecided(account, command.coin)
+    ):
         return refused
     market = state.markets.get(command.coin)
     if market is None:

@@ -356,3 +356,35 @@ async def test_nothing_is_sent_with_a_key_that_may_not_act_for_the_account(
             assert (answer.status_code, answer.json()["error"]["code"]) == (422, "trade_failed"), answer.text
             assert text in answer.json()["error"]["message"]
             assert trader.placed() == [] and size_of(service) == 2 * E8 // 100
+
+
+@FUNDED
+async def test_a_database_of_a_backup_does_not_repeat_the_close_that_it_does_not_know(
+    hyperliquid: LocalExchange, tmp_path: Path
+) -> None:
+    async with trading(hyperliquid, tmp_path) as trader:
+        await trader.trade(0.04)
+        hand = trader.hand
+    backup = {path.name: path.read_bytes() for path in tmp_path.glob("a.db*")}
+    async with running(trading_options(hyperliquid, tmp_path)) as service:
+        await until(lambda: can_send(service))
+        async with owner(service) as http:
+            assert (await Trader(service, http, hand).close(fraction=0.25)).status_code == 200
+    for path in tmp_path.glob("a.db*"):
+        path.unlink()
+    for name, content in backup.items():
+        (tmp_path / name).write_bytes(content)
+    async with running(trading_options(hyperliquid, tmp_path)) as service:
+        await until(lambda: can_send(service))
+        async with owner(service) as http:
+            trader = Trader(service, http, hand)
+            answer = await trader.close(fraction=0.25)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["details"]) == (
+                409,
+                "idempotency_conflict",
+                {"reason": "expired"},
+            )
+            assert [fill["sz"] for fill in trader.placed()] == ["0.01"]
+            assert size_of(service) == 3 * E8 // 100
+            trader.check_books()
