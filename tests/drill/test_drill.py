@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -20,6 +21,7 @@ from bot.config import Settings
 from bot.drill.drill import junit, lived, outcomes, summary
 from bot.drill.faults import KINDS
 from bot.drill.judgment import Event, unguarded_entries
+from bot.drill.outcome import WorldOutcome
 from bot.drill.world import DrillSetup, World
 from bot.runtime.kernel.assembly import place_strategies
 from bot.runtime.strategy_host.host import StrategySpec
@@ -70,16 +72,25 @@ def test_every_kind_of_fault_is_drawn(ground: DrillSetup, tmp_path: Path) -> Non
         ("another_body_on_a_retry", "direct", 7, "doubled"),
         ("a_timeout_is_a_failure", "plan", 5, "lost"),
         ("not_found_is_a_failure", "plan", 14, "lost"),
+        ("absence_is_proof_before_the_fence", "plan", 14, "lost"),
+        ("giving_up_after_two_tries", "plan", 14, "lost"),
         ("a_restart_forgets_what_is_open", "plan", 13, "unsettled"),
+        ("nothing_is_written_before_the_answer", "plan", 2, "unsettled"),
+        ("a_lost_stop_is_not_replaced", "plan", 24, "unprotected"),
     ],
 )
 def test_a_planted_mistake_of_the_daemon_is_found(
     monkeypatch: pytest.MonkeyPatch, bug: str, path: str, seed: int, kind: str
 ) -> None:
-    ground = busy_ground(path=path)
-    assert lived(ground, seed).findings == ()
+    assert lived_well(path, seed).findings == ()
     BUGS[bug].patch(monkeypatch)
-    assert kind in {finding.kind for finding in lived(ground, seed).findings}
+    assert kind in {finding.kind for finding in lived(busy_ground(path=path), seed).findings}
+
+
+@cache
+def lived_well(path: str, seed: int) -> WorldOutcome:
+    """A world without a mistake, which several mistakes are compared with."""
+    return lived(busy_ground(path=path), seed)
 
 
 def switch(subtype: str) -> Event:

@@ -29,7 +29,6 @@ from bot.errors import BotError
 from bot.number_text import on_page, signed_usd
 from tests.html_tables import tables_of
 
-CHROMIUM = Path("/usr/bin/chromium")
 # 2025-05-01
 START_MS = 1_746_057_600_000
 BARS = 4_000
