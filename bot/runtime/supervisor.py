@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Awaitable, Sequence
 from functools import partial
@@ -166,9 +165,13 @@ class Supervisor:
         self.passes.report_when(self.scheduler.every(REPORT_S, "report"))
         self.proof.look_when(self.scheduler.every(proof_schedule.LOOK_S, "proof"))
         nothing = LeftBehind(known=False, complete=False)
+        faults: list[BaseException] = []
         try:
-            was_cut = await self._until_stopped(beat_at_once=beat_at_once)
+            was_cut = await self._until_stopped(faults, beat_at_once=beat_at_once)
             end = self._end_of(await self._wind_down(was_cut=was_cut) or nothing)
+            # The fault of a task beside the passes must not keep the end from what safety.on_exit says.
+            for fault in faults:
+                raise fault
         except AccessLost as error:
             end = DaemonEnd(Exit.REFUSED, nothing, f"the service refuses this key ({error.code}): {error.message}")
         except Refused as error:
@@ -182,9 +185,9 @@ class Supervisor:
         write("daemon.stopped", exit_code=int(end.exit_code), message=end.message or None)
         return end
 
-    async def _until_stopped(self, *, beat_at_once: bool) -> bool:
+    async def _until_stopped(self, faults: list[BaseException], *, beat_at_once: bool) -> bool:
         """Recover, then run passes until the stop. True if work under way was cancelled: the start, or a pass that took
-        longer than GRACE_S.
+        longer than GRACE_S. `faults` gets what tasks beside the passes have raised.
 
         A cancelled pass leaves nothing half done in the journal, which moves in transactions, and its request is in
         doubt as after a crash. Only a strategy's state in memory may be half changed, so its hooks are not called again
@@ -214,8 +217,8 @@ class Supervisor:
         finally:
             for task in tasks:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            faults += [end for end in ends if end is not None and not isinstance(end, asyncio.CancelledError)]
         return False
 
     async def _bound_by_stop(self, limit: asyncio.Timeout) -> None:

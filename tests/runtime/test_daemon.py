@@ -37,7 +37,9 @@ from bot.runtime import daemon, pass_runner, resync, startup, supervisor
 from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import commands, control_address, reporting, status_documents
 from bot.runtime.control_plane.daemon_access import DaemonAccess
+from bot.runtime.control_plane.excursion_watch import ExcursionWatch
 from bot.runtime.control_plane.metrics import Figures, MetricSources
+from bot.runtime.control_plane.price_watch import PriceWatch
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.opening import open_journal
@@ -1616,6 +1618,27 @@ async def test_an_internal_fault_that_ends_a_run_causes_an_error_notice_now_or_i
     assert text.startswith("a bug in Bracketbot: ValueError: one of two ")
     assert "; exit code 1. The account is unattended" in text
     assert one.key not in text
+
+
+@pytest.mark.parametrize("watch", [PriceWatch, ExcursionWatch])
+async def test_a_watch_beside_the_passes_that_has_failed_keeps_no_end_from_what_on_exit_says(
+    place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch, watch: type[Any]
+) -> None:
+    async def fails(_watch: object) -> None:
+        raise ValueError("one of two")
+
+    monkeypatch.setattr(watch, "run", fails)
+    one = await place(fast)
+    await one.ran(one.settings("Holds", on_exit="flatten"))
+
+    async def is_held() -> bool:
+        return "BTC" in await one.state_of()
+
+    await until("a position", is_held)
+    with pytest.raises(ValueError, match="one of two"):
+        await one.end()
+    assert "BTC" not in await one.state_of()
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith("-watch")] == []
 
 
 async def test_a_notice_is_sent_although_the_journal_that_ended_the_run_cannot_store_it(
