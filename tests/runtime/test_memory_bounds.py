@@ -14,7 +14,8 @@ from typing import Final
 
 import pytest
 
-from bot.runtime.account import account_state, ownership
+from bot.clock import MINUTE_MS
+from bot.runtime.account import account_state, ownership, trade_log
 from bot.runtime.decisions import bar_queue
 from bot.runtime.kernel import upkeep
 from bot.runtime.passes import bar_feed
@@ -75,6 +76,7 @@ def held(root: object, *, but: Collection[object]) -> Counter[str]:
 async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account_state, "KEYS_KEPT", KEPT)
     monkeypatch.setattr(ownership, "OWNERS_KEPT", KEPT)
+    monkeypatch.setattr(trade_log, "ENTRIES_MS", KEPT * MINUTE_MS)
     for module in (bar_feed, bar_queue):
         monkeypatch.setattr(module, "HISTORY_BARS", KEPT)
     venue, pacer = FaultyPort(), FakePacer()

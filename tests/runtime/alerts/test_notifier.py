@@ -237,7 +237,7 @@ async def test_notices_trimmed_while_a_target_was_down_are_counted_in_a_message(
     journal.notify([lost(str(n), market=f"M{n}") for n in range(9)], now_ms=0)
     again_ms = await delivery.step(0)
     with journal.together():
-        trim_rest(journal.db.execute, HeldKeys(), RowsKept(intents=9, events=9, refusals=9, notices=2))
+        trim_rest(journal.db.execute, HeldKeys(), RowsKept(intents=9, events=9, refusals=9, notices=2), now_ms=0)
     inbox.down = False
     await delivery.step(again_ms)
     assert inbox.titles == ["[b] 7 older notices were dropped", "[b] M7 is without a stop", "[b] M8 is without a stop"]
@@ -420,7 +420,7 @@ async def test_an_error_written_during_the_search_for_errors_is_sent_with_the_wa
 async def test_notices_trimmed_while_a_digest_is_made_are_counted_in_a_message(journal: Journal) -> None:
     async def trim() -> None:
         with journal.together():
-            trim_rest(journal.db.execute, HeldKeys(), RowsKept(intents=9, events=9, refusals=9, notices=50))
+            trim_rest(journal.db.execute, HeldKeys(), RowsKept(intents=9, events=9, refusals=9, notices=50), now_ms=0)
 
     inbox = Inbox()
     delivery = delivery_to(journal, inbox, per_hour=60)
