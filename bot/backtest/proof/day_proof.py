@@ -21,7 +21,15 @@ from bot.backtest.engine.options import SessionOptions
 from bot.backtest.proof.causes import ProofCause, causes_of
 from bot.backtest.replay.comparison import ReplayResult, replay_journal
 from bot.backtest.replay.differences import Difference
-from bot.backtest.replay.records import FlatPoint, ReplayedFill, RunRecord, flat_points, read_journal, whole_since
+from bot.backtest.replay.records import (
+    FlatPoint,
+    ReplayedFill,
+    RunRecord,
+    flat_points,
+    read_journal,
+    whole_since,
+    with_trades,
+)
 from bot.clock import HOUR_MS, iso
 from bot.config import Settings
 from bot.errors import BotError
@@ -69,7 +77,8 @@ def start_of(folder: Path, asked: Range) -> ProofStart:
     with queries.opened(folder) as db:
         since_ms = whole_since(db)
         epochs = queries.rows(db, "SELECT epoch FROM cursor")
-        points = flat_points(db, epoch=epochs[0]["epoch"] if epochs else 0)
+        epoch = epochs[0]["epoch"] if epochs else 0
+        points = flat_points(db, epoch=epoch)
     before = [point for point in points if since_ms <= point.at_ms < asked.from_ms]
     record = read_journal(folder, since_ms=before[-1].next_ms if before else 0)
     if asked.to_ms <= record.start_ms or asked.from_ms > record.end_ms:
@@ -78,18 +87,23 @@ def start_of(folder: Path, asked: Range) -> ProofStart:
             " it"
         )
     if before:
-        return ProofStart(record, before[-1].next_ms, asked.from_ms, before[-1])
+        return ProofStart(record, before[-1].next_ms, asked.from_ms, _counted(folder, before[-1], epoch))
     if not since_ms and not record.begins_open:
         return ProofStart(record, record.start_ms, max(asked.from_ms, record.start_ms))
     later = [point for point in points if max(since_ms, asked.from_ms) < point.at_ms < asked.to_ms]
     if later:
-        point = later[0]
+        point = _counted(folder, later[0], epoch)
         return ProofStart(read_journal(folder, since_ms=point.next_ms), point.next_ms, point.next_ms, point)
     gone = f"it has removed its rows before {iso(since_ms)}" if since_ms else "it begins with open positions"
     raise NotProvable(
         f"{folder}: {asked.day} cannot be proved{' any more' if since_ms else ''}: {gone}, and it has no instant"
         " without positions from which a replay could begin"
     )
+
+
+def _counted(folder: Path, point: FlatPoint, epoch: int) -> FlatPoint:
+    with queries.opened(folder) as db:
+        return with_trades(db, point, epoch=epoch)
 
 
 def provable_since(folder: Path) -> int:

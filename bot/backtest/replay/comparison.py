@@ -208,6 +208,7 @@ def _run(
         repeated.journal.db.execute("PRAGMA synchronous=OFF")
         if begins is not None:
             repeated.journal.decided((), states=begins.states, bars=begins.bars)
+            repeated.journal.write_attribution(begins.counted)
         repeated.run(events=io.StringIO())
         with queries.opened(folder) as db:
             record = of_journal(db, name="replay")

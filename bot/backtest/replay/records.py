@@ -20,10 +20,13 @@ from typing import Any, Final, NamedTuple
 
 from bot.clock import HOUR_MS
 from bot.errors import BotError
+from bot.money import e16_of_decimal
 from bot.runtime.journal import queries
 from bot.runtime.journal.bars_seen import read_seen
 from bot.runtime.journal.journal import EVENTS_KEPT, INTENTS_KEPT, REFUSALS_KEPT
+from bot.runtime.journal.queries import Row
 from bot.runtime.model.intents import intent_key
+from bot.runtime.model.shares import AttributionChanges, EntryRow, TradeRow
 from bot.runtime.strategy_host.fingerprints import NOTE, known_since, marks_in
 
 SECOND_MS: Final = 1_000
@@ -338,12 +341,16 @@ def _read_seen(record: RunRecord, db: sqlite3.Connection) -> None:
 
 
 class FlatPoint(NamedTuple):
-    """An instant without positions and orders, with the balance, what strategies knew, and the bars decided by then."""
+    """An instant without positions and orders, with the balance, what strategies knew, and the bars decided by then.
+
+    `counted`: the closed trades and the entries by then, which protections count (`with_trades`).
+    """
 
     at_ms: int
     balance_usd: Decimal
     states: Mapping[str, str]
     bars: tuple[tuple[str, str, int], ...]
+    counted: AttributionChanges = AttributionChanges(0)
 
     @property
     def next_ms(self) -> int:
@@ -365,6 +372,36 @@ def flat_points(db: sqlite3.Connection, *, epoch: int) -> list[FlatPoint]:
         )
         for row in queries.rows(db, sql, (epoch,))
     ]
+
+
+def with_trades(db: sqlite3.Connection, point: FlatPoint, *, epoch: int) -> FlatPoint:
+    """The flat point with the closed trades and the entries that the journal has of the time until then."""
+    if not queries.has_table(db, "trades"):
+        return point
+    trades = queries.rows(
+        db,
+        "SELECT strategy, market, side, opened_ms, closed_ms, net_usd, is_stop FROM trades WHERE epoch=? AND"
+        " closed_ms<=? ORDER BY seq",
+        (epoch, point.at_ms),
+    )
+    entries = queries.rows(
+        db,
+        "SELECT key, strategy, market, at_ms FROM entries WHERE epoch=? AND at_ms<=? ORDER BY seq",
+        (epoch, point.at_ms),
+    )
+    counted = AttributionChanges(0, trades=tuple(map(_trade_row, trades)), entries=tuple(map(_entry_row, entries)))
+    return point._replace(counted=counted)
+
+
+def _trade_row(row: Row) -> TradeRow:
+    net = e16_of_decimal(Decimal(row["net_usd"]))
+    return TradeRow(
+        row["strategy"], row["market"], row["side"], row["opened_ms"], row["closed_ms"], net, bool(row["is_stop"])
+    )
+
+
+def _entry_row(row: Row) -> EntryRow:
+    return EntryRow(row["key"], row["strategy"], row["market"], row["at_ms"])
 
 
 def whole_since(db: sqlite3.Connection) -> int:

@@ -239,6 +239,8 @@ NEVER_ASKED = {
     "of_trigger": "no assistant proposes anything to a session",
     "proposed_since": "no assistant proposes anything to a session",
     "refused_target": "a session watches no alarms",
+    "refusal_counts": "nor has it a status or metrics",
+    "put_flat_point": "the replay of a session begins with it",
 }
 
 

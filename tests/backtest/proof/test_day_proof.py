@@ -38,11 +38,14 @@ class Counting(Strategy):
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A day of a strategy that counts its bars, in a journal with many flat points."""
-    folder = tmp_path_factory.mktemp("counted")
+    return lived_day(tmp_path_factory.mktemp("counted"))
+
+
+def lived_day(folder: Path, more: str = "") -> Path:
     (folder / "counting.py").write_text(COUNTING)
     (folder / "mine.yaml").write_text(
         f"account: {{base_url: embedded}}\nname: mine\ndead_man: off\nstrategies_dir: {folder}\nstate_dir:"
-        f" {folder / 'state'}\nstrategies:\n  - {{name: one, use: counting, markets: [BTC], budget_usd: 1000}}\n"
+        f" {folder / 'state'}\nstrategies:\n  - {{name: one, use: counting, markets: [BTC], budget_usd: 1000{more}}}\n"
     )
 
     def rest(number: int, kernel: Kernel) -> None:
@@ -101,6 +104,26 @@ def test_a_replay_begins_at_a_flat_point_with_the_states_of_that_instant(
     db.close()
     call(["proof", *words, iso(asked_ms)])
     assert json.loads(capsys.readouterr().out)["causes"] != {}
+
+
+def test_a_replay_from_a_flat_point_counts_what_protections_have_counted_by_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = lived_day(tmp_path, ", protections: {max_entries: 14, max_drawdown: {usd: 500, within: 1d, rest: 1d}}")
+    with queries.opened(folder / "state") as db:
+        (point,) = flat_points(db, epoch=0)
+        (first,) = queries.rows(db, "SELECT min(at_ms) AS at_ms FROM refusals WHERE code='max_entries'")
+    assert first["at_ms"] > point.at_ms, "the limit is reached after the point, by entries from before it too"
+    words = ["--config", str(folder / "mine.yaml"), "--data", str(folder / "BTC_1m.csv"), "--json", "--since"]
+    capsys.readouterr()
+    call(["proof", *words, iso(point.next_ms + MINUTE_MS)])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["replayedFromMs"], found["differences"]) == (point.next_ms, [])
+    with sqlite3.connect(folder / "state/journal.db") as db:
+        db.execute("DELETE FROM entries")
+    db.close()
+    call(["proof", *words, iso(point.next_ms + MINUTE_MS)])
+    assert json.loads(capsys.readouterr().out)["differences"] != []
 
 
 def test_a_journal_without_its_oldest_rows_says_since_when_it_can_prove(
