@@ -19,7 +19,7 @@ import json, random, runpy, sys, warnings
 warnings.simplefilter("ignore")
 import exchange_calendars
 feeder = runpy.run_path(sys.argv[1])
-for name in sorted(exchange_calendars.get_calendar_names(include_aliases=False)):
+for name in sorted(exchange_calendars.get_calendar_names(include_aliases=False))[int(sys.argv[4]) :: int(sys.argv[5])]:
     answer = feeder["sessions"](exchange_calendars, name, *sys.argv[2:4])
     library = exchange_calendars.get_calendar(name, start=answer["first"], end=answer["last"])
     rows = [
@@ -45,10 +45,13 @@ def markets_python() -> str | None:
     return str(python) if python.exists() else None
 
 
-def every_calendar(python: str) -> dict[str, dict[str, Any]]:
-    """What feeder and library say of each calendar of the library, by its name."""
+def calendars_of(python: str, share: int, shares: int) -> dict[str, dict[str, Any]]:
+    """What feeder and library say of a share of the calendars of the library, by their names."""
     done = subprocess.run(
-        [python, "-c", _SCRIPT, calendar_feeder.__file__, FIRST, LAST], check=True, capture_output=True, text=True
+        [python, "-c", _SCRIPT, calendar_feeder.__file__, FIRST, LAST, str(share), str(shares)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {line["answer"]["name"]: line for line in lines}
