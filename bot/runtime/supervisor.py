@@ -208,6 +208,8 @@ class Supervisor:
                     tasks.append(asyncio.create_task(self.prices.run(), name="price-watch"))
                     excursions = ExcursionWatch(self.client, self.journal)
                     tasks.append(asyncio.create_task(excursions.run(), name="excursion-watch"))
+                for task in tasks:
+                    task.add_done_callback(_tell_fault)
                 await self.passes.run(self._reload_after_hangup, self.access.mailbox.do_next)
         except TimeoutError:
             if not limit.expired():
@@ -398,3 +400,9 @@ def _calls(path: Path, fence: int) -> call_record.CallRecord | None:
     except OSError as error:
         log.warning("calls.not_noted", path=str(path), message=f"{error.strerror or error}{disk_hint(path)}")
         return None
+
+
+def _tell_fault(task: asyncio.Task[None]) -> None:
+    """Log at once that a task beside the passes has failed. The run trades on without it, and ends with its fault."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("daemon.task_failed", task=task.get_name(), error=f"{type(error).__name__}: {error}")

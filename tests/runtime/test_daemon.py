@@ -1624,6 +1624,9 @@ async def test_an_internal_fault_that_ends_a_run_causes_an_error_notice_now_or_i
 async def test_a_watch_beside_the_passes_that_has_failed_keeps_no_end_from_what_on_exit_says(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch, watch: type[Any]
 ) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(supervisor.log, "error", lambda event, **fields: told.append(f"{event} {fields['error']}"))
+
     async def fails(_watch: object) -> None:
         raise ValueError("one of two")
 
@@ -1635,6 +1638,7 @@ async def test_a_watch_beside_the_passes_that_has_failed_keeps_no_end_from_what_
         return "BTC" in await one.state_of()
 
     await until("a position", is_held)
+    assert told == ["daemon.task_failed ValueError: one of two"], "it is said while the run goes on"
     with pytest.raises(ValueError, match="one of two"):
         await one.end()
     assert "BTC" not in await one.state_of()
