@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bot.venue.apply import apply
@@ -24,6 +24,8 @@ MINUTE_MS = 60_000
 # commands of one world, without its setup and without sign-ins and webhooks
 COMMANDS = 40
 VISITS = 0.03
+# how often a market gets other rules
+CHANGES = 0.01
 WALKS = 0.02
 
 Entry = tuple[int, c.Command]
@@ -66,6 +68,8 @@ class Author:
     doors: random.Random = field(default_factory=lambda: random.Random(0))
     # randomness of maker fees, odd grids and minimums
     terms: random.Random = field(default_factory=lambda: random.Random(0))
+    # randomness of rules that change
+    rules: random.Random = field(default_factory=lambda: random.Random(0))
 
     def say(self, command: c.Command, now_ms: int | None = None) -> None:
         if now_ms is not None:
@@ -156,6 +160,15 @@ class Author:
             expires_ms=self.now_ms + rng.choice((1, 7, 40, 400)) * MINUTE_MS,
         )
         return c.ListMarket(market, px)
+
+    def change_rules(self) -> None:
+        """Another fee or spread of a market, and sometimes another smallest order, which open orders forbid."""
+        rules = self.rules
+        market = self.state.markets[rules.choice(sorted(self.state.markets))]
+        other = {"taker_rate": rules.choice((0, 45_000, 90_000)), "half_spread": rules.choice((0, 500, 10_000))}
+        if rules.random() < 0.3:
+            other["min_notional"] = rules.choice((1, 5, 100)) * E8
+        self.say(c.ChangeListing(replace(market.spec, **other), market.mark))
 
     # Probabilities with a reason.
 
@@ -545,6 +558,8 @@ class Author:
                 end += len(self.log) - before
             if self.doors.random() < WALKS:
                 self.walk()
+            if self.rules.random() < CHANGES:
+                self.change_rules()
             self.wait()
             act = rng.choices(ACTS, cum_weights=WEIGHTS)[0]
             act(self)
@@ -585,7 +600,12 @@ def write(seed: int, commands: int = COMMANDS) -> tuple[Log, Exception | None]:
 
     If a command raises in the venue, it is the last of the log and the error is returned too.
     """
-    author = Author(random.Random(seed), doors=random.Random(~seed), terms=random.Random(f"terms {seed}"))
+    author = Author(
+        random.Random(seed),
+        doors=random.Random(~seed),
+        terms=random.Random(f"terms {seed}"),
+        rules=random.Random(f"rules {seed}"),
+    )
     try:
         author.write(commands)
     except Exception as error:  # noqa: BLE001 - `play` meets it again and says where.

@@ -58,7 +58,7 @@ class Watch:
         self.count += 1
         state = self.state
         kind = type(command)
-        if kind is c.ListMarket:
+        if kind is c.ListMarket or (kind is c.ChangeListing and not isinstance(answer, Refusal)):
             self.specs[command.spec.coin] = command.spec
         if isinstance(answer, Refusal):
             demand(not events, "a refusal makes no event", answer)
