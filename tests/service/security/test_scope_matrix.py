@@ -122,6 +122,7 @@ PUBLIC: list[tuple[str, str, Any]] = [
     ("GET", "/llms.txt", None),
     ("GET", "/docs", None),
     ("GET", "/docs/errors", None),
+    ("GET", "/docs/sections/Orders", None),
     ("GET", "/docs/models", None),
     ("GET", "/device", None),
     ("GET", "/watch/{address}", None),

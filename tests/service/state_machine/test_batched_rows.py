@@ -7,13 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bot.service.state_machine.command_log import CommandLog, LogRow, Statement, _gathered
-
-COMMAND = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
-REPLY = (
-    "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?,"
-    " ?, ?, ?)"
-)
+from bot.service.state_machine.command_log import _COMMAND, _REPLY, CommandLog, LogRow, Statement, _gathered
 
 
 def made(tmp_path: Path, name: str) -> sqlite3.Connection:
@@ -28,9 +22,11 @@ def test_a_batch_stores_the_same_rows_as_single_statements(tmp_path: Path, base_
     chance = Random(base_seed)
     batch: list[Statement] = []
     for seq in range(1, 400):
-        batch.append((COMMAND, LogRow(seq, seq * 10, f"[{seq}]", bytes([seq % 251]))))
+        batch.append((_COMMAND, LogRow(seq, seq * 10, f"[{seq}]", bytes([seq % 251]))))
         if chance.random() < 0.4:
-            batch.append((REPLY, ("a", f"k{seq}", 0, "f", f"req_{seq}", 200, b"{}", seq)))
+            # The answer of a key may be written anew.
+            key = f"k{seq - chance.choice((0, 0, 3))}"
+            batch.append((_REPLY, ("a", key, 0, "f", f"req_{seq}", 200, b"{}", seq)))
         if chance.random() < 0.03:
             batch.append(("DELETE FROM commands WHERE seq <= ?", (seq - chance.randrange(20),)))
             batch.append(("DELETE FROM replies WHERE real_ms < ?", (seq - chance.randrange(20),)))
