@@ -53,12 +53,16 @@ NICE: Final = 10
 CPU_S: Final = 600
 MEMORY_BYTES: Final = 4 * 1024**3
 
+_data_option = click.option(
+    "--data", "data", multiple=True, metavar="FILE|FOLDER", help="Candles. Default: those of the service."
+)
+
 
 @click.group(invoke_without_command=True, epilog=EPILOG)
 @where
 @click.option("--day", metavar="YYYY-MM-DD", default=None, help="Prove this UTC day.")
 @click.option("--since", "since_ms", type=Instant(), default=None, help="Prove from then to the journal's end.")
-@click.option("--data", "data", multiple=True, metavar="FILE|FOLDER", help="Candles. Default: those of the service.")
+@_data_option
 @click.option("--latency", type=Duration(may_be_zero=True), default=None, help="Delay of an order in the test: 300ms.")
 @click.option("--bounded", is_flag=True, hidden=True)
 @json_option("The whole proof as JSON.")
@@ -187,7 +191,7 @@ def proof_lines(document: Mapping[str, Any]) -> list[str]:
 @proof.command(epilog=CALIBRATE_EPILOG)
 @where
 @click.option("--days", type=click.IntRange(1, 400), default=30, show_default=True, help="The newest days.")
-@click.option("--data", "data", multiple=True, metavar="FILE|FOLDER", help="Candles. Default: those of the service.")
+@_data_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
