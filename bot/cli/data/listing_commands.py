@@ -96,7 +96,8 @@ def check(file: Path, *, as_json: bool) -> int:
 
 @click.command()
 @FILE
-def sessions(file: Path) -> int:
+@json_option("The calendars as one JSON object.")
+def sessions(file: Path, *, as_json: bool) -> int:
     """Store the sessions of each exchange that a listing file names, from 2000 to the end of next year.
 
     Asks exchange_calendars (extra `calendars`); the service, the daemon and backtests then need it no more.
@@ -104,19 +105,26 @@ def sessions(file: Path) -> int:
     from bot.checks.exchange_sessions import ask_sessions
     from bot.checks.listing_file import is_exchange, read_listing_file
     from bot.cli.data.listing_text import ListingText
+    from bot.cli.data.output import print_json
     from bot.clock import SystemClock
     from bot.config.source import text_of
 
     content = read_listing_file(file)
     named = {market.calendar for market in content.markets.values() if is_exchange(market.calendar)}
     text, now_ms = ListingText.of(text_of(file)), SystemClock().now_ms()
-    for name, stored in ask_sessions(sorted(named), now_ms).items() if named else ():
-        text.put("calendars", name, {key: str(value) for key, value in stored._asdict().items()})
-        click.echo(f"{name}: sessions from {stored.first} to {stored.last}")
-    if not named:
-        click.echo(f"{file}: no market has the calendar of an exchange, so there is nothing to store")
+    stored = ask_sessions(sorted(named), now_ms) if named else {}
+    for name, calendar in stored.items():
+        text.put("calendars", name, {key: str(value) for key, value in calendar._asdict().items()})
+    if stored:
+        text.write(file)
+    if as_json:
+        spans = [{"calendar": name, "from": str(kept.first), "to": str(kept.last)} for name, kept in stored.items()]
+        print_json({"file": str(file), "calendars": spans})
         return 0
-    text.write(file)
+    for name, calendar in stored.items():
+        click.echo(f"{name}: sessions from {calendar.first} to {calendar.last}")
+    if not stored:
+        click.echo(f"{file}: no market has the calendar of an exchange, so there is nothing to store")
     return 0
 
 
@@ -131,13 +139,17 @@ def sessions(file: Path) -> int:
     default=None,
     help="What the precision of a saved file counts, where both are possible.",
 )
-def import_(source: str, symbols: tuple[str, ...], file: Path, *, replacing: bool, precision: str | None) -> int:
+@json_option("What was added and what was left out as one JSON object.")
+def import_(
+    source: str, symbols: tuple[str, ...], file: Path, *, replacing: bool, precision: str | None, as_json: bool
+) -> int:
     """Add markets of SOURCE to a listing file: ccxt:EXCHANGE, or a JSON file that holds what ccxt's load_markets gives.
 
     SYMBOLS: SHIB, SHIB/USDT:USDT, or NAME=SYMBOL. Without any: all markets in dollars that are not listed yet.
     """
     from bot.cli.data.exchange_listings import chosen_markets, saved_instruments
     from bot.cli.data.listing_text import ListingText
+    from bot.cli.data.output import print_json
     from bot.client.names import run_unheld
     from bot.config.source import text_of
     from bot.words import many
@@ -149,10 +161,13 @@ def import_(source: str, symbols: tuple[str, ...], file: Path, *, replacing: boo
     text = ListingText.of(text_of(file) if file.exists() else None)
     markets, left_out = chosen_markets(source, instruments, symbols)
     added = text.add(markets, replacing=replacing, is_asked=bool(symbols))
-    for line in left_out:
-        click.echo(line, err=True)
     if added:
         text.write(file)
+    if as_json:
+        print_json({"file": str(file), "added": list(added), "leftOut": list(left_out)})
+        return 0
+    for line in left_out:
+        click.echo(line, err=True)
     click.echo(f"{file}: {many(len(added), 'market')} added{': ' + ', '.join(added) if added else ''}")
     return 0
 

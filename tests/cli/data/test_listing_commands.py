@@ -82,6 +82,11 @@ def test_a_saved_answer_becomes_exact_entries(folder: Path, capsys: pytest.Captu
     assert "has a tick that is no multiple of 0.00000001: TINY/USDT:USDT" in said.err
     assert "has no size step in the answer: OLD/USDT:USDT" in said.err
     assert "which the service lists already: BTC" in said.err
+    assert call(["markets", "import", "saved.json", "--file", "again.yaml", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["file"], told["added"]) == ("again.yaml", ["SHIB", "XAUT", "TEN"])
+    assert [*map(str.strip, said.err.splitlines())] == [*map(str.strip, told["leftOut"])]
+    assert (folder / "again.yaml").read_text() == (folder / "markets.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,10 @@ def test_sessions_are_stored_once_and_then_no_library_is_needed(
     assert "need the package exchange_calendars" in capsys.readouterr().err
     assert (folder / "markets.yaml").read_text() == text
     monkeypatch.setenv("BOT_MARKETS_PYTHON", python)
-    assert call(["markets", "sessions"]) == 0
+    capsys.readouterr()
+    assert call(["markets", "sessions", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["calendars"]
+    assert (told["calendar"], told["from"][:4]) == ("XETR", "2000")
     assert (folder / "markets.yaml").read_text().startswith(text)
     assert len((folder / "markets.yaml").read_text()) < 2_000
     monkeypatch.setenv("BOT_MARKETS_PYTHON", "/nowhere")
