@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from bot.config import load
 from bot.runtime import daemon, supervisor
+from bot.runtime.control_plane.excursion_watch import ExcursionWatch
 from bot.runtime.run_request import RunRequest
 from bot.runtime.shutdown import DaemonEnd
 from tests.runtime.stalling_proxy import Halfway
@@ -214,7 +215,13 @@ async def test_a_daemon_whose_orders_all_hang_is_degraded_and_not_safe(
     await until("passes go on, and with them beats, exits and stops", goes_on)
 
 
-async def test_hung_candles_of_one_market_delay_no_other(trading: Callable[..., Awaitable[Trading]]) -> None:
+async def test_hung_candles_of_one_market_delay_no_other(
+    trading: Callable[..., Awaitable[Trading]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(_watch: ExcursionWatch) -> None:
+        """It would ask for the same candles, and so hang too."""
+
+    monkeypatch.setattr(ExcursionWatch, "look", look)
     one = await trading("direct")
     await until("all of them trade", lambda: all(one.closes().values()))
     one.halfway.hangs = lambda path: path == "/v1/markets/BTC/candles"
