@@ -56,6 +56,8 @@ LANES = (
         "runtime/liveness/test_heartbeat_worlds.py",
     ),
     (
+        "service/exchange_accounts/test_seeded_bugs.py",
+        "service/exchange_accounts/test_action_kills.py",
         "e2e/test_bounded.py",
         "e2e/test_kill_lockstep.py",
         "e2e/test_kill_service.py",
@@ -68,6 +70,8 @@ LANES = (
         "integration/test_kill_points.py",
     ),
     (
+        "service/exchange_accounts/test_follower.py",
+        "service/exchange_accounts/test_shrinking.py",
         "runtime/liveness/test_heartbeat_process.py",
         "service/webhooks/test_webhook_process.py",
         "service/http/test_event_stream.py",
