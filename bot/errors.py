@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypedDict, Unpack
 
-# None: the answer did not say
+# None: the answer did not say whether the order was submitted
 OrderSubmitted = Literal["unknown"] | bool | None
 
 # a code of our own, for an error without the interface's error object

@@ -301,8 +301,10 @@ class Proof:
     moved: tuple[str, ...] = ()
 
     def of_moved(self, moved: Sequence[str]) -> Proof:
-        """This proof for candles whose times were changed or doubted, as `moved` says. The same object if there "
-        "are none."""
+        """This proof for candles whose times were changed or doubted, as `moved` says.
+
+        An empty `moved` gives this proof unchanged.
+        """
         return replace(self, is_whole=False, moved=tuple(moved)) if moved else self
 
     def spoiled_by(self, outside: Sequence[str]) -> Proof:

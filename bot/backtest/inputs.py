@@ -280,8 +280,10 @@ class _Lines:
 
 
 def moved_of(reports: Sequence[AuditReport]) -> list[str]:
-    """A sentence for each market whose times are not those of its source, or not surely UTC. Cutting such candles "
-    "proves nothing."""
+    """A sentence for each market whose times are not those of its source, or not surely UTC.
+
+    Cutting such candles proves nothing.
+    """
     return [
         f"{report.market}: {fault.text} (accepted by --accept-{fault.accept})"
         for report in reports

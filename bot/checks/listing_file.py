@@ -263,7 +263,7 @@ def _fault_of_hours(text: str, content: ListingFile, path: Path) -> str | None:
         except ConfigError as error:
             return str(error)
         return None
-    # It takes a second to ask the library, which only a file with a problem costs.
+    # Asking the library takes a second, so only a file with a problem asks.
     from bot.checks.exchange_sessions import names
 
     known = names()

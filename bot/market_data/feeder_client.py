@@ -181,7 +181,7 @@ class FeederProcess:
         try:
             await asyncio.wait_for(self._process.wait(), END_SECONDS)
         except TimeoutError:
-            # It has just ended.
+            # The process may have just ended.
             with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()

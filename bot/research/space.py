@@ -156,8 +156,10 @@ class Space:
         return None if None in counts else prod(count for count in counts if count is not None)
 
     def sample(self, count: int, seed: int) -> Iterator[dict[str, Scalar]]:
-        """`count` different cells by chance, or all if there are fewer. The same seed gives the same cells, and a "
-        "larger count only more of them."""
+        """`count` different cells chosen at random, or all cells if the space has fewer.
+
+        With one seed, a larger count gives the cells of a smaller count and more.
+        """
         chance = Random(f"{seed}:sweep")
         seen: set[str] = set()
         repeats = 0

@@ -64,9 +64,7 @@ def _blocks(slots: int, mean: float, chance: Random) -> Iterator[tuple[int, int]
 
 
 def _sources(slots: Sequence[int], blocks: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """For each slot the one that it takes its candles from, and the number of its block. After the last slot the first
-    one follows.
-    """
+    """For each slot, the slot whose candles it takes, and the number of its block. The first slot follows the last."""
     ends = [*(begin for begin, _ in blocks[1:]), len(slots)]
     return {
         slots[at]: (slots[(source + at - begin) % len(slots)], number)

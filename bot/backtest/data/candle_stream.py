@@ -55,7 +55,7 @@ class CandleStream:
         closed: Callable[[Candles], Candles],
         reports: list[AuditReport],
     ) -> CandleStream:
-        """The same candles, of which each portion is closed and checked as it passes; its report goes to `reports`."""
+        """This stream, with each portion closed and checked as it passes. The report of a check goes to `reports`."""
         return CandleStream(self.market, self.interval, self._checked(check, closed, reports))
 
     def _checked(

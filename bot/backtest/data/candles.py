@@ -167,8 +167,10 @@ class Candles:
 
 
 def late_ms(step_ms: int) -> int:
-    """How far an instant may lie beside the grid of an interval and still mean the grid: 23:59:59 is the end of a "
-    "day."""
+    """How far an instant may lie beside the grid of an interval and still mean the grid.
+
+    23:59:59 is the end of a day.
+    """
     return min(step_ms // LATE_SHARE, LATE_MAX_MS)
 
 

@@ -24,7 +24,7 @@ from bot.extras import install
 from bot.service.market_data import file_formats
 from bot.words import many
 
-# read at once; small enough for the processor's cache
+# characters read at once; few enough for the processor's cache
 BLOCK_CHARS: Final = 1 << 15
 ROWS_OF_CSV: Final = 4_096
 # a longer line cannot be a row of candles

@@ -66,7 +66,7 @@ class PullProgress:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that the rest takes at the pace so far."""
+        """Seconds that the rest of the work takes at the pace so far."""
         return self.seconds * (1 - self.share) / self.share if self.share else 0.0
 
 

@@ -552,8 +552,10 @@ def _judge_clock(path: Path, layout: Layout, places: Sequence[int], mapped: Colu
 
 
 def _judge_times(path: Path, mapped: ColumnMap, texts: Mapping[str, str]) -> None:
-    """ConfigError if two columns of the first row, `texts` by name, are different times. A date without an hour "
-    "is no other time."""
+    """ConfigError if two columns of the first row, `texts` by name, are different times.
+
+    A date without an hour does not differ from a time.
+    """
     instants: dict[str, int] = {}
     for name, text in texts.items():
         with suppress(ConfigError):
@@ -675,8 +677,10 @@ def ordered(candles: Candles) -> Candles:
 
 
 def closed(candles: Candles, now_ms: int) -> Candles:
-    """Remove the candles that are not closed at `now_ms`, by the source's own times: their values will change. "
-    "Candles of the future stay."""
+    """Remove the candles that are not closed at `now_ms`, by the source's own times: their values will change.
+
+    Candles of the future stay.
+    """
     step = candles.step_ms
     kept = [index for index, at in enumerate(candles.at_ms) if not at <= now_ms < at + step]
     return candles if len(kept) == len(candles) else candles.pick(kept)

@@ -107,7 +107,7 @@ class RowTimes:
         return self._dated(walls, instants)
 
     def _unit_of(self, text: str, row: int) -> str:
-        """The unit or the form of the file's times, by the first one, or by all where it can be read in two ways."""
+        """The unit or the form of the file's times, by the first time, or by all if it can be read in two ways."""
         if date_texts.is_serial(text):
             return _SERIAL
         if _STAMP.fullmatch(text) and not re.fullmatch(r"(19|20)[0-9]{6}", text):

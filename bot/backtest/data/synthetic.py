@@ -85,7 +85,7 @@ NEWS_SIZE: Final = 0.4
 BUSIEST: Final = 8.0
 # largest log return of a minute; an audit would report a larger one
 MOVE_MAX: Final = 0.04
-# share of the way back to the listing's price in a day
+# share of the way back to the listing's price that the price goes in a day
 PULL: Final = 0.004
 DECIMALS_MAX: Final = 6
 FIGURES: Final = 5

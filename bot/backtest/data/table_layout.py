@@ -314,7 +314,7 @@ def places_of(path: Path, header: list[str] | None, width: int, mapped: ColumnMa
 
 
 def _missing(name: str, header: list[str] | None, width: int) -> str:
-    """What to say of a column that no name of the header means."""
+    """The error text for a column that no name in the header stands for."""
     if header is None:
         return (
             f"no column for {name!r} among {width} without names; say it with --columns {name}=NUMBER, for all columns"

@@ -87,7 +87,7 @@ def tables_in(path: Path) -> list[Path]:
             return [path]
         try:
             names = _members(raw)
-        # Its reader raises the error.
+        # The reader of this archive raises the error.
         except zipfile.BadZipFile:
             return [path]
     return [path] if len(names) < 2 else [path / name for name in names]

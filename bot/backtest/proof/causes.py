@@ -162,7 +162,7 @@ class _Trail:
         return _DIRECT.get(kind)
 
     def _earlier(self, difference: Difference) -> ProofCause | None:
-        """The cause of the difference that it follows from. What is unknown by itself stays unknown."""
+        """The earlier cause that a difference follows from; None for a difference whose own cause is unknown."""
         if difference.cause == "unknown":
             return None
         of_decision = None if difference.decision is None else self._of_decision.get(difference.decision)

@@ -214,7 +214,7 @@ def chart(
 ) -> dict[str, Any]:
     """The data of the chart for the script, times in seconds.
 
-    `newest`: only so many of the last candles, for an update.
+    `newest`: the number of last candles that an update needs.
     """
     start = 0 if newest is None else max(0, len(candles) - newest)
     step_ms = INTERVAL_MS[interval]

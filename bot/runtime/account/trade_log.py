@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # kinds of fill that end a trade as a stop does
 STOPS: Final = frozenset({"stop_loss", "liquidation"})
 TRAILING_STOP: Final = "trailing_stop"
-# Trades that guardians have caused. Their fills come in the same page.
+# Trades remembered as caused by a guardian. Their fills come in the same page of events.
 CAUSES_KEPT: Final = 1_000
 # an entry counts for its UTC day
 ENTRIES_MS: Final = 2 * DAY_MS
@@ -90,7 +90,7 @@ class TradeLog:
     # -- changes
 
     def watching(self, fold: Callable[[Event], object]) -> Callable[[Event], object]:
-        """The function that folds one event, and notes here what the event did."""
+        """A function that folds an event and notes in this log what the event did."""
 
         def apply(event: Event) -> object:
             market = event.coin or ""
@@ -102,7 +102,7 @@ class TradeLog:
         return apply
 
     def guarding(self, fold: Callable[[GuardianMoved], object]) -> Callable[[GuardianMoved], object]:
-        """As `watching`, for the event of a guardian: it comes before the fills that the guardian caused."""
+        """Like `watching`, for the event of a guardian, which comes before the fills that the guardian caused."""
 
         def apply(event: GuardianMoved) -> object:
             for trade_id in event.trades:

@@ -131,7 +131,7 @@ class Tail:
             was_lost, self._is_lost = self._is_lost, True
             self._retry_ms = at_ms + RETRY_MS
             if was_lost and not raw:
-                # It has been said.
+                # An earlier note has reported the failure.
                 return
             note = {"level": "warning", "event": "log.unwritten", "path": str(path), "message": error.strerror}
             self.seq += 1

@@ -156,7 +156,7 @@ def _earlier_journal(settings: Settings) -> Journal | None:
         with queries.opened(settings.state_dir) as db:
             address = queries.address_of(db)
         return None if address is None else open_journal(settings.state_dir / queries.FILE, address=address)
-    # There is no journal, or it cannot be used.
+    # The folder has no journal, or the journal cannot be used.
     except BotError:
         return None
 

@@ -133,7 +133,7 @@ class ExecutionEngine:
         sent = 0
         for intent in waiting:
             if not self._budget.has_time():
-                # It is written, and the next pass goes on with it.
+                # The intent is in the journal, and the next pass goes on with the intent.
                 break
             if sent:
                 await self._drain()

@@ -25,7 +25,7 @@ def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpe
     """
     fence, asked = call_record.asked(folder)
     counted, before = _asked_before(journal)
-    # There is no call record, or a failed start has counted it already.
+    # There is no call record, or a failed start has already counted that record.
     if fence in (0, counted):
         return
     versions = {spec.strategy.name: spec.version for spec in specs}

@@ -153,7 +153,7 @@ class ActionDispatcher:
             self._changed.set()
 
     def _hear(self, account: VenueAccount, action: VenueAction, heard: Heard, now_ms: int, exchange_ms: int) -> None:
-        """Take what was heard of an action. It may be over by now."""
+        """Take what was heard of an action. The action may be over by now."""
         if action.over_ms:
             return
         tracked = life.seen(self._present(action), heard.what, now_ms, exchange_ms)

@@ -108,7 +108,7 @@ class ExchangeFollower:
             self.health = await link.health()
             try:
                 async for batch in link.account(followed.address, self.cursor()):
-                    # Its first reports come after it has checked the agent.
+                    # The first reports of a link come after the link has checked the agent.
                     if self.link is None:
                         self._set_link(link)
                     self.take(batch)

@@ -49,7 +49,7 @@ class LiveMarket:
         # The price before a restart: a wrong price that stands when the service starts is a jump too.
         last = machine.state.markets[coin].mark or None
         self.filter = QuoteFilter(last=last)
-        # None: open
+        # None: the market is open
         self.closed_reason: str | None = None
         # when it closed
         self.since_ms = lived_ms

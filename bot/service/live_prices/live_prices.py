@@ -207,7 +207,7 @@ class LivePrices:
         Returns when to fetch it again, if a bar is missing or the source did not offer it.
         """
         now_ms = self._machine.clock.now_ms()
-        # Its minutes come first.
+        # The market's minutes come first.
         if market.candles.whole_from_ms is None:
             return [(now_ms + MINUTE_MS, market, interval)]
         since_ms = now_ms - HISTORY_BARS * INTERVAL_MS[interval]

@@ -208,8 +208,10 @@ def _follow(words: list[str], wanted: list[str]) -> bool:
 
 
 def way_of_symbol(text: str, rest: str) -> str | None:
-    """What to write in place of an exchange's symbol: BTC/USDT:USDT -> BTC. `rest` stands behind the name. None "
-    "if the text is no symbol."""
+    """What to write in place of an exchange's symbol: BTC/USDT:USDT -> BTC. `rest` stands behind the name.
+
+    None if the text is no symbol.
+    """
     parts = [part.strip().upper() for part in re.split(r"[/:]", text) if part.strip()]
     if len(parts) < 2 or parts[1] not in (*DOLLARS, *OTHER_QUOTES):
         return None

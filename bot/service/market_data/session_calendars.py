@@ -46,7 +46,7 @@ class TradingSession(NamedTuple):
     """Whether the outside price is open, and when that changes."""
 
     is_open: bool
-    # None: it is not known when
+    # None: the time is not known
     turns_ms: int | None
 
 

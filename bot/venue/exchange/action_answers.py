@@ -13,7 +13,7 @@ from bot.venue.orders.open_orders import OrderCanceled
 from bot.venue.orders.orders import OrderPlaced
 from bot.venue.storage import pages
 
-# By kind and code: what it means here. `{coin}` is the market.
+# What an answer means, by the kind of its action and its code. `{coin}` is the market.
 SENTENCES: Final = {
     ("place", "not_found"): "there is no position in {coin} any more that this order could reduce; nothing was done",
     ("place", "insufficient_depth"): "nothing in the exchange's book of {coin} lies within the bound; nothing was done",

@@ -64,7 +64,7 @@ class AccountReader:
             try:
                 update = await self._account.order(order_id)
             except NoExchangeAnswer:
-                # It stays due, and the next event asks again.
+                # The order stays due, and the next event asks again.
                 return reports
             reports += orders.looked_up(order_id, update, self._clock.now_ms())
         return reports

@@ -78,7 +78,7 @@ class OrderWatch:
         if update is None:
             return []
         if update.state == "triggered":
-            # It has gone on under another id, which the states have.
+            # A triggered order goes on under another id, which the reported states have.
             self._open.pop(order_id, None)
             _keep(self._ended, order_id)
         return self.hear(update)
