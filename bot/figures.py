@@ -102,7 +102,7 @@ class Figure:
     state: State = "known"
 
     def of(self, value: Any) -> Figure:
-        """The same figure with another value."""
+        """This figure with another value."""
         return replace(self, value=value)
 
     @property
@@ -152,7 +152,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        """Its head with its unit."""
+        """The head of the figure with its unit."""
         return f"{self.head}, {self.unit}" if self.unit else self.head
 
     def text(self, value: Any) -> str:

@@ -144,7 +144,7 @@ class Inputs:
         return replace(given, outages=(*given.outages, *by_chance), settlements=settlements, listings=listings)
 
     def on(self, candles: Sequence[Candles]) -> Self:
-        """The same inputs on other candles of the same markets."""
+        """These inputs on other candles of the same markets."""
         other = copy(self)
         other.candles, other.options = list(candles), within(self.options, candles)
         return other

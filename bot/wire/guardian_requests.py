@@ -75,7 +75,7 @@ class GuardianFields(Request):
         return {alias: value for alias, value in pairs if value is not None and alias not in ("type", "scope")}
 
     def filled(self) -> Self:
-        """The same request with its scope and the defaults of its type filled in."""
+        """This request with its scope and the defaults of its type filled in."""
         rule = GUARDIAN_RULES[self.type]
         defaults: dict[str, Any] = {"scope": rule.scope}
         if self.type == "dead_man_switch" and self.on_miss is None:

@@ -167,7 +167,7 @@ class JournalDatabase:
     def checkpoint(self) -> None:
         """Write the log back into the file if it is long. Commits do not do this, because orders wait for commits.
 
-        The next write finds a file that fails here.
+        The next write reports a file that fails here.
         """
         if self.path is None or self.fault is not None or self._in_log < LOG_WRITES:
             return
@@ -176,7 +176,7 @@ class JournalDatabase:
             self._raw("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def free_pages(self) -> None:
-        """Give free pages back to the disk, some at a time. The next write finds a file that fails here."""
+        """Give free pages back to the disk, some at a time. The next write reports a file that fails here."""
         if self.path is None or self.fault is not None:
             return
         with suppress(sqlite3.Error):

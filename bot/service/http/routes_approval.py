@@ -222,7 +222,7 @@ class ApprovalPage:
         )
 
     def _again(self, visit: Visit, problem: str, form: Form) -> str:
-        """The same form again, with the reason for the refusal."""
+        """This form again, with the reason for the refusal."""
         if visit.device is None:
             return approval_page.enter_code(visit.csrf, _field(form, "userCode"), problem)
         if visit.owner is not None:

@@ -118,7 +118,7 @@ def cancel(state: State, account: VenueAccount, oid: str) -> OrderCanceled | Act
 
 
 def _ask(state: State, account: VenueAccount, coin: str, orders: list[VenueOrder]) -> ActionsSent | OrderCanceled:
-    """Ask the exchange to cancel orders. Without any there is nothing to wait for."""
+    """Ask the exchange to cancel orders. Without orders, nothing needs to be awaited."""
     if not orders:
         return OrderCanceled(coin, (), 0, unprotected(state, account, coin))
     exchange_actions.cancel(state, account, orders, CANCEL_RANK)

@@ -45,7 +45,7 @@ class MarketFeed:
         return None if difference is None else now_ms + difference
 
     def down(self) -> None:
-        """There is no socket any more."""
+        """The feed has no socket any more."""
         self._is_up = False
         for candle in self.candles.values():
             candle.end()
