@@ -1,5 +1,6 @@
-"""The forms in which files of other programs write times, for the sentences that refuse them: which options of "
-"`bot data import` read a text."""
+"""The forms in which files of other programs write times, for the sentences that refuse them: which options of
+`bot data import` read a text.
+"""
 
 from __future__ import annotations
 

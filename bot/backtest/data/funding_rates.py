@@ -144,7 +144,7 @@ def hour_by_hour(rates: Sequence[Payment], start_ms: int, end_ms: int) -> list[t
     """
     rates, hourly = from_start(rates, start_ms), []
     ends = [*(after.at_ms for after in rates[1:]), end_ms]
-    # Without rates there is one end more.
+    # If there are no rates, `ends` has one value more than `rates`.
     for rate, until_ms in zip(rates, ends, strict=False):
         if rate.hours == 1:
             hourly.append((rate.at_ms, rate.rate))

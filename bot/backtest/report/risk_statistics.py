@@ -23,7 +23,7 @@ NORMAL: Final = NormalDist()
 
 
 class Rolling(NamedTuple):
-    """Of the window that ends on one day. `sharpe` is None if the returns of the window do not vary."""
+    """The figures of the window that ends on one day. `sharpe` is None if its returns do not vary."""
 
     sharpe: float | None
     # The volatility of a year, as a fraction.

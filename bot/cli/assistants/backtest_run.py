@@ -114,6 +114,6 @@ async def _summary(command: Sequence[str]) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads(out)
     except ValueError:
         raise BacktestRefused(problem or f"bot backtest ended with {process.returncode}") from None
-    # It is gone.
+    # The folder was temporary.
     summary.pop("folder", None)
     return summary | ({"problem": problem} if process.returncode else {})

@@ -74,7 +74,7 @@ class Member:
 
     @property
     def alerts(self) -> str:
-        """Its alarms, and the guardians that block entries; "not known" without an answer."""
+        """The daemon's alarms, and the guardians that block entries; "not known" if the daemon has not answered."""
         return "not known" if self.status is None else _alerts(self.status)
 
     def document(self) -> dict[str, Any]:

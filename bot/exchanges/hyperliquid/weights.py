@@ -16,7 +16,7 @@ from bot.exchanges.actions import Rank
 WEIGHT_A_MINUTE: Final = 1_200
 # Kept for the ranks up to CANCEL.
 RESERVED: Final = 300
-# After "too many requests" somebody else at this IP address uses the limit too, so reads wait so long.
+# How long reads wait after "too many requests": another program at this IP address uses the limit too.
 REFUSED_WAIT_MS: Final = 10_000
 OTHER_WEIGHT: Final = 20
 WEIGHTS: Final[Mapping[str, int]] = {

@@ -21,7 +21,7 @@ class InfoRequest(NamedTuple):
 
 
 def nothing(value: Any) -> Callable[[Exchange, Query], Any]:
-    """An answer that does not depend on the query: what it asks for does not exist here."""
+    """Answer every query with this value: what the query asks for does not exist at this exchange."""
     return lambda exchange, query: value
 
 

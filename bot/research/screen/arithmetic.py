@@ -37,7 +37,7 @@ def plain_times(a: int, b: int) -> int:
 
 
 def split_times(a: int, b: int) -> int:
-    """The same in 64 bits."""
+    """As `plain_times`, in 64 bits."""
     if a > AMOUNT_MAX or b > AMOUNT_MAX or float(a) * float(b) > RESULT_MAX * E8:
         return TOO_LARGE
     high, low = a // E8, a % E8
@@ -52,7 +52,7 @@ def plain_over(a: int, b: int) -> int:
 
 
 def split_over(a: int, b: int) -> int:
-    """The same in 64 bits: four steps of two digits."""
+    """As `plain_over`, in 64 bits: four steps of two digits."""
     if a > AMOUNT_MAX or b > AMOUNT_MAX or float(a) * E8 > RESULT_MAX * float(b):
         return TOO_LARGE
     quotient, rest = a // b, a % b
@@ -96,7 +96,7 @@ def plain_funding(size: int, px: int, rate: int) -> int:
 
 
 def split_funding(size: int, px: int, rate: int) -> int:
-    """The same in 64 bits."""
+    """As `plain_funding`, in 64 bits."""
     notional = times(size, px)
     size_of_rate = rate if rate >= 0 else -rate
     if notional == TOO_LARGE or size_of_rate > RATE_MAX:

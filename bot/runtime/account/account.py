@@ -105,8 +105,8 @@ class DaemonAccount:
     def seen_unprotected(self) -> list[AccountPosition]:
         """Own positions without a working stop, for people and monitors.
 
-        Between a fill and the event of its stop a position only seems to have none: while a page of events is folded,
-        this is what the newest look before it has seen.
+        Between a fill and the event of its stop a position only seems to have no stop. So while a page of events is
+        folded, this gives what was seen before the page.
         """
         if self.bare_before_page is None:
             return self.account_state.unprotected()

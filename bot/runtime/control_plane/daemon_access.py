@@ -51,7 +51,7 @@ class DaemonAccess:
         self.started_ms = self._clock.now_ms()
 
     def attach(self, daemon: RoutedDaemon, wake: Callable[[], None]) -> None:
-        """There is a kernel now. `wake` makes its next pass come at once."""
+        """Take the daemon whose kernel was just made. `wake` makes the kernel's next pass come at once."""
         self.daemon = daemon
         self.mailbox.attach(wake)
 

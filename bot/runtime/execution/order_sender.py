@@ -51,7 +51,7 @@ _RUN_ENDED: Final = ("run_ended", "the run ended before it was sent")
 
 
 class _PassOver(Exception):
-    """This pass has no time for the rest of a cancel. The next pass goes on with it."""
+    """A pass has no time left for the rest of a cancel, so the next pass goes on with the cancel."""
 
 
 class OrderSender:

@@ -78,7 +78,7 @@ def write_bar(execute: Execute, market: str, interval: str, at_ms: int) -> None:
 
 
 def _write_ask(execute: Execute, strategy: str, record: AskRecord) -> None:
-    """Write a question, or replace what was known of it, and remove the strategy's oldest."""
+    """Write a question to a model, or replace its row, and remove the strategy's oldest questions."""
     *given, kept = record
     # A text of a model may hold lone surrogates, which cannot be encoded.
     values = [value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value for value in given]

@@ -17,10 +17,10 @@ from bot.clock import iso
 from bot.money import format_decimal
 from bot.runtime.model.excursions import Excursion, excursion
 
-# The rounding of an average price. The sums are exact.
+# An average price is rounded to this; sums are exact.
 PX_PLACES: Final = Decimal("0.00000001")
 TYPES: Final = ("fill", "funding", "liquidation", "settlement", "account", "trigger", "guardian")
-# with the orders, which tell the first stop of each trade
+# TYPES, and the events of orders, which tell the first stop of each trade
 TYPES_WITH_STOPS: Final = (*TYPES, "order")
 # wider than any sum of amounts here
 EXACT: Final = Context(prec=60)

@@ -22,7 +22,7 @@ REQUESTS_KEPT: Final = 256
 PX_FIGURES: Final = 5
 
 
-# decimals of a price and of a size of its market, together
+# the decimals of a market's prices and those of its sizes add up to this
 PX_DECIMALS: Final = 6
 
 

@@ -62,7 +62,7 @@ class Protections:
         self._live = live
         self._log: TradeLog | None = None
         self.rules: tuple[ProtectionRule, ...] = ()
-        # False: there are no rules, and nobody needs to ask
+        # False: there are no rules, so callers need not ask
         self.is_used = False
         self._waits: tuple[Waits, ...] = ()
         self._counting: tuple[ProtectionRule, ...] = ()

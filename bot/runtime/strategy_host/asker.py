@@ -16,7 +16,7 @@ from bot.clock import monotonic_ns
 from bot.logs import redact_text
 from bot.strategy import Answered, Question, Reply
 
-# begins the trigger of an intent that a reply decided; the cause of the question follows
+# The trigger of an intent that a model's reply decided is this prefix and the cause of the question.
 AGENT: Final = "agent"
 
 

@@ -1,5 +1,6 @@
-"""The market that a file's name or an exchange's symbol means. A name that may mean another market, or no price "
-"in dollars, is refused."""
+"""The market that a file's name or an exchange's symbol means. A name that may mean another market, or no price
+in dollars, is refused.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ OTHER_QUOTES: Final = frozenset(
         "BNB",
     ]
 )
-# Words of files with figures of a market that are not its prices.
+# A file with one of these words in its name holds no prices of its market, but another figure.
 _NOT_PRICES: Final = re.compile(
     r"VOLATILITY|DVOL|IV|RV|IMPLIED|SKEW|FUNDING|DOMINANCE|INTEREST|OPENINTEREST|OI|METRICS|MARKETCAP|"
     r"CRYPTOCAP|PREMIUM|PREMIUMINDEX|BASIS|LIQUIDATIONS|HASHRATE|BOOKDEPTH|SENTIMENT|SUPPLY|RATIO"

@@ -80,7 +80,9 @@ def shares_of_usd(
 
 
 def size_at_fill(market: VenueMarket, order: VenueOrder, bound: int) -> int:
-    """Size of an entry that waited for this price. Sizes an entry in USD now; never below the minimum order."""
+    """Size of an entry that has waited for its price. One in USD is sized at the price of now, never below the market's
+    minimum order.
+    """
     if order.usd is None:
         return order.size
     if market.spec.margin_mode == "full":

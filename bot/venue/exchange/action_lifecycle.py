@@ -185,7 +185,7 @@ def looked(action: TrackedAction, now_ms: int) -> TrackedAction:
 
 
 def given_up(action: TrackedAction) -> TrackedAction:
-    """The action is not wanted any more: after a while in doubt, at the client's own deadline, or at a kill."""
+    """Give up an open action: it was in doubt for a while, its client's deadline has passed, or a kill came."""
     return replace(action, status="voiding") if action.status == "open" else action
 
 

@@ -142,8 +142,8 @@ def _change_leverage(state: State, account: VenueAccount, position: VenuePositio
 
 
 def take_over(state: State, command: BookTakeover) -> None:
-    """End positions that the exchange took without fills, at the mark. What its cash lacks then is margin lost, also if
-    every position was taken with fills.
+    """End at the mark the positions that the exchange took without fills. What the exchange's cash then lacks against
+    the books is margin lost, also if every position was taken with fills.
     """
     account, exchange = followed(state, command.account)
     if not is_new(exchange, TRANSFER, command.takeover, command.at_ms):

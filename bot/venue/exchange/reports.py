@@ -17,9 +17,10 @@ TRANSFER: Final = "transfer"
 ORDER: Final = "order"
 # Ids of orders that were filled and that this database does not know, by the name that their program gave them.
 CLIENT: Final = exchange_actions.CLIENT
-# A repair of the link begins a few minutes before what it knows; this is far more.
+# How long keys of reports are kept: a repair of the link repeats reports of some minutes at most.
 KEPT_MS: Final = 2 * DAY_MS
-# Where a new link begins, before the newest booked fill: a message may have been lost that no repair has brought.
+# A new link begins this long before the newest booked fill, because a message may have been lost that no repair
+# has brought.
 OVERLAP_MS: Final = HOUR_MS
 
 

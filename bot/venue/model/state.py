@@ -335,7 +335,7 @@ class VenueOrder:
     usd: int | None = None
 
     def left_to_open(self) -> int:
-        """The most that later fills may open, even if the position that the order should close is gone."""
+        """The most that later fills of this order may open, also if the position that it should close is gone."""
         if self.reduce_only:
             return 0
         return self.size - self.filled if self.opens is None else self.opens

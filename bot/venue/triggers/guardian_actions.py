@@ -28,7 +28,7 @@ BLOCKING: Final = ("flatten", "block_opens")
 
 @dataclass(slots=True)
 class KillEffects:
-    """The guardian of a kill, and the orders and trades of it."""
+    """The guardian of a kill, the orders that it canceled and the trades that it closed positions with."""
 
     guardian: VenueGuardian
     canceled: tuple[str, ...]

@@ -36,7 +36,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """There is no socket."""
+    """The socket is closed, or could not be opened."""
 
     reason: str
 
