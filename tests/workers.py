@@ -56,8 +56,6 @@ LANES = (
         "runtime/liveness/test_heartbeat_worlds.py",
     ),
     (
-        "service/exchange_accounts/test_seeded_bugs.py",
-        "service/exchange_accounts/test_action_kills.py",
         "e2e/test_bounded.py",
         "e2e/test_kill_lockstep.py",
         "e2e/test_kill_service.py",
@@ -72,6 +70,8 @@ LANES = (
     (
         "service/exchange_accounts/test_follower.py",
         "service/exchange_accounts/test_shrinking.py",
+        "service/exchange_accounts/test_seeded_bugs.py",
+        "service/exchange_accounts/test_action_kills.py",
         "runtime/liveness/test_heartbeat_process.py",
         "service/webhooks/test_webhook_process.py",
         "service/http/test_event_stream.py",
