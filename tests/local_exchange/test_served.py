@@ -4,11 +4,13 @@ outlives a kill.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,20 @@ def signed(action: Any, nonce: int, *, mainnet: bool = False) -> dict[str, Any]:
 
 
 NOOP = {"type": "noop"}
+
+
+def test_an_idle_connection_can_be_used_again(hyperliquid: LocalExchange) -> None:
+    """The SDK does not send an order again whose connection was closed under it."""
+    connection = http.client.HTTPConnection(hyperliquid.base_url.removeprefix("http://"), timeout=10)
+    for idle_s in (0, 6):
+        # The wall clock of the server is under test: without a bound of its own it closes after five seconds.
+        time.sleep(idle_s)
+        before = connection.sock
+        connection.request("POST", "/info", '{"type": "meta"}', {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert (answer.status, b"universe" in answer.read()) == (200, True)
+        assert before in (None, connection.sock)
+    connection.close()
 
 
 @FUNDED

@@ -18,6 +18,8 @@ from bot.local_exchange.server.http import ABORT, Application
 from bot.local_exchange.server.service import ExchangeService, ExchangeServiceOptions
 
 TICK_SECONDS: Final = 0.05
+# An idle connection stays this long, as at servers behind a load balancer. Clients reuse theirs without a second try.
+KEEP_ALIVE_S: Final = 75
 
 
 class _Server(uvicorn.Server):
@@ -64,6 +66,7 @@ async def run(
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=1,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = _Server(config)
     server.on_started = lambda: ready(service)
