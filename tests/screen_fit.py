@@ -10,8 +10,9 @@ from typing import Any, Final
 from tests.html_tables import uneven_tables
 
 WIDTHS: Final = {1440: 900, 390: 844}
-# Elements that stand out of the screen or of their card. What is for screen readers alone, or closed, has no place on
-# the screen. What stands in a frame that scrolls by itself is judged by the frame; `frames` are those that may scroll.
+# Elements that stand out of the screen or of their card, and texts that stand out of their chart. What is for screen
+# readers alone, or closed, has no place on the screen. What stands in a frame that scrolls by itself is judged by the
+# frame; `frames` are those that may scroll.
 OUTSIDE: Final = """(frames) => {
   const wide = document.documentElement.clientWidth;
   const found = [];
@@ -25,6 +26,13 @@ OUTSIDE: Final = """(frames) => {
     if (box.right > edge + 1 || box.left < -1) {
       const text = one.textContent.trim().slice(0, 40);
       found.push(`${one.tagName} ${one.className} ${text}: ${Math.round(box.right)} > ${Math.round(edge)}`);
+    }
+  }
+  // A text of a chart that the chart's own edge cuts.
+  for (const one of document.querySelectorAll("main .plotbox text")) {
+    const box = one.getBoundingClientRect(), chart = one.closest(".plotbox").getBoundingClientRect();
+    if (box.width && (box.left < chart.left - 1 || box.right > chart.right + 1)) {
+      found.push(`text of a chart, ${one.textContent}: ${Math.round(box.left)} to ${Math.round(box.right)}`);
     }
   }
   return found.slice(0, 5);

@@ -14,7 +14,6 @@ from bot.backtest.report import svg
 from bot.dashboard.pages.market import COLOURS, FillMark, Overlay, PriceLine
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import Drawing
-from bot.number_text import axis_text
 from bot.wire import INTERVAL_MS, Candle
 
 WIDTH: Final = 960
@@ -57,9 +56,7 @@ def value_chart(points: Sequence[tuple[int, float]]) -> Drawing:
     places = [first + n * (last - first) // POINTS for n in range(POINTS + 1)]
     values: list[float | None] = [points[bisect_right(instants, place) - 1][1] for place in places]
     newest = points[-1][1]
-    # The tag holds eight characters.
-    tag = svg.axis_number(newest) if abs(newest) < 1e6 else axis_text(newest)
-    line = svg.ChartLine("value", values, tag=tag)
+    line = svg.ChartLine("value", values, tag=svg.axis_number(newest))
     scale = svg.scale_of([value for _, value in points])
     label = f"Account value, newest {formatting.usd(newest)}"
     return Drawing(svg.line_chart([line], scale, label=label, times=(first, last)))

@@ -227,7 +227,7 @@ def _falls(curve: DrawnCurve) -> str:
         svg.scale_of([lowest], has_zero=True),
         label="Drawdown in percent of the highest equity so far",
         kind="dn",
-        form=lambda value: f"{svg.axis_number(value)} %",
+        form=lambda value: svg.axis_number(value, " %"),
     )
     text = f"percent of the highest equity so far; lowest {pct(lowest)}, now {pct(now)}"
     return f'<p class="pane"><b>Drawdown</b> {on_page(text)}</p>{drawn}'
@@ -242,7 +242,7 @@ def _exposure(curve: DrawnCurve, times: tuple[int, int]) -> str:
         label="Exposure in multiples of the equity",
         kind="ex",
         height=60,
-        form=lambda value: f"{svg.axis_number(value)}×",
+        form=lambda value: svg.axis_number(value, "×"),
         times=times,
     )
     text = f"open notional in multiples of the equity; mean {mean:.2f}×, highest {max(parts):.2f}×"
@@ -269,7 +269,7 @@ def years_and_months(run: StoredRun) -> list[str]:
         for year, months in years.items()
     ]
     legend = svg.keys([svg.key("fu", "gain"), svg.key("fd", "loss"), svg.key("fb", "Always long, same average size")])
-    bars = svg.pair_bars(rows, label="Return of each year in percent", form=lambda x: f"{svg.axis_number(x)} %")
+    bars = svg.pair_bars(rows, label="Return of each year in percent", form=lambda x: svg.axis_number(x, " %"))
     values = [value for months in years.values() for value in months[:-1] if value is not None]
     won = sum(value > 0 for value in values)
     text = f"{won} of {many(len(values), 'month')} with a gain. Best {pct(max(values))}, worst {pct(min(values))}."

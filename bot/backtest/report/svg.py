@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from bot.backtest.report.trade_statistics import Bin, nice_step
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS, datetime_of, ms_of
-from bot.number_text import on_page
+from bot.number_text import axis_text, on_page
 
 # Units of the stretched part of a chart.
 ACROSS: Final = 1_000
@@ -28,6 +28,10 @@ HEIGHTS: Final = (60, 90, 170, 210, 260)
 TAG_PX: Final = 18
 
 Form = Callable[[float], str]
+# what the axis at the right holds in the width of charts.css
+AXIS_CHARS: Final = 9
+# A text whose middle is nearer to the left edge would be cut there.
+EDGE_PERCENT: Final = 3.0
 # How much higher than its highest bar a histogram is.
 HEADROOM: Final = 1.15
 
@@ -62,9 +66,12 @@ def scale_of(values: Iterable[float], *, has_zero: bool = False, is_log: bool = 
     return ChartScale(low - room if low < 0 or not has_zero else low, high + room if high > 0 else high)
 
 
-def axis_number(value: float) -> str:
-    """A number of an axis: `20,000`, `0.25`, `−5`."""
-    return on_page(f"{value:z,.0f}" if abs(value) >= 100 else f"{value:z,.4g}")
+def axis_number(value: float, unit: str = "") -> str:
+    """A number of an axis with its unit: `20,000`, `0.25 %`, `−5`. One that the axis would cut is in thousands or
+    millions: `−311.4M`.
+    """
+    text = f"{value:z,.0f}" if abs(value) >= 100 else f"{value:z,.4g}"
+    return on_page((text if len(text + unit) <= AXIS_CHARS else axis_text(value)) + unit)
 
 
 class ChartLine(NamedTuple):
@@ -214,7 +221,7 @@ def scatter(points: Sequence[ChartPoint], *, label: str, unit: str, line: tuple[
     below = [(across(value), f"{axis_number(value)} {unit}", False) for value in values]
 
     def form(value: float) -> str:
-        return f"{axis_number(value)} {unit}"
+        return axis_number(value, f" {unit}")
 
     return _chart(parts, scale, label, 170, form=form, below=below)
 
@@ -393,9 +400,9 @@ def _chart(
     assert height in HEIGHTS, f"charts.css has no height {height}"
     ticks = [(scale.down(value), form(value)) for value in scale.ticks()]
     grid = "".join(f'<line class="g" x1="0" x2="100%" y1="{y}%" y2="{y}%"/>' for y, _ in ticks)
-    texts = "".join(f'<text x="6" y="{y}%" dy="4">{escape(text)}</text>' for y, text in ticks)
+    texts = "".join(f'<text x="4" y="{y}%" dy="4">{escape(text)}</text>' for y, text in ticks)
     axis = "".join(
-        f'<text x="{x:.2f}%" y="14"{" class=k2" if is_minor else ""}>{escape(text)}</text>'
+        f'<text x="{x:.2f}%" y="14"{_place_class(x, is_minor=is_minor)}>{escape(text)}</text>'
         for x, text, is_minor in below
         if 0 <= x <= 100
     )
@@ -407,6 +414,12 @@ def _chart(
     )
 
 
+def _place_class(x: float, *, is_minor: bool) -> str:
+    """The classes of a text below a chart: one at the left edge begins there, so that nothing cuts it."""
+    names = [*(["k2"] if is_minor else []), *(["first"] if x < EDGE_PERCENT else [])]
+    return f' class="{" ".join(names)}"' if names else ""
+
+
 def _tags(tags: Sequence[tuple[float, str, str]], height: int) -> str:
     """Values beside the axis, moved apart where they would lie over each other."""
     gap, free, shown = 100 * TAG_PX / height, 0.0, []
@@ -414,8 +427,8 @@ def _tags(tags: Sequence[tuple[float, str, str]], height: int) -> str:
         place = max(y, free)
         free = place + gap
         shown.append(
-            f'<svg y="{place:.2f}%" height="1"><rect class="tag {kind}" x="1" y="-8" width="57" height="16" rx="2"/>'
-            f'<text class="tagt" x="6" y="4">{escape(text)}</text></svg>'
+            f'<svg y="{place:.2f}%" height="1"><rect class="tag {kind}" x="1" y="-8" width="63" height="16" rx="2"/>'
+            f'<text class="tagt" x="3" y="4">{escape(text)}</text></svg>'
         )
     return "".join(shown)
 

@@ -1,6 +1,6 @@
-"""A decision in words: the signal of a strategy, of which the journal has the Python text.
+"""A strategy's decision in words, made from the Python text of its signal that the journal holds.
 
-The text is parsed and never executed. What is no signal stays as it is.
+The text is parsed and never executed. A text that is no signal is shown as it is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def signal_words(text: str) -> str:
 
 
 def _value(node: ast.expr) -> Any:
-    """ValueError or TypeError for what is neither a literal nor a call with named literals."""
+    """The value of a literal, or of a call with named literals. ValueError or TypeError for any other node."""
     if isinstance(node, ast.Tuple | ast.List):
         return [_value(each) for each in node.elts]
     if not isinstance(node, ast.Call):

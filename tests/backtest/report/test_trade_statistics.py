@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from bot.backtest.report.svg import histogram
+from bot.backtest.report.svg import AXIS_CHARS, ChartLine, axis_number, histogram, line_chart, scale_of
 from bot.backtest.report.trade_statistics import (
     Excursion,
     TradeGroup,
@@ -116,3 +116,26 @@ def test_the_least_width_keeps_equal_values_in_one_bin_beside_zero() -> None:
     assert float(x) > 60, "the losses would stand on the left of zero"
     (top,) = re.findall(r'<rect[^>]* y="([0-9.]+)%"', drawn)
     assert float(top) * 170 / 100 > 12, "the words of the mark stand above the bar"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (20_000.0, "", "20,000"),
+        (0.25, " %", "0.25 %"),
+        (-5.0, "×", "−5×"),
+        (1_234_620.0, "", "1,234,620"),
+        (-311_370_163.0, "", "−311.4M"),
+        (-3_000_000.0, " %", "−3,000k %"),
+    ],
+)
+def test_a_number_of_an_axis_fits_it(value: float, unit: str, text: str) -> None:
+    assert axis_number(value, unit) == text
+    assert len(text) <= AXIS_CHARS
+
+
+def test_the_first_text_below_a_chart_begins_at_its_edge() -> None:
+    drawn = line_chart([ChartLine("It", [1.0, 2.0])], scale_of([1.0, 2.0]), label="It", times=(0, 3_600_000))
+    classes = re.findall(r'<text x="([0-9.]+)%" y="14"(?: class="([^"]*)")?>', drawn)
+    assert [names.split() for x, names in classes if float(x) < 3] == [["first"]]
+    assert not any("first" in names for x, names in classes if float(x) >= 3)
