@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import zlib
+from abc import ABC, abstractmethod
 from array import array
 from base64 import b64decode, b64encode
 from bisect import bisect_right
@@ -50,8 +51,8 @@ class TradingSession(NamedTuple):
     turns_ms: int | None
 
 
-class SessionCalendar:
-    """The sessions of a market, made year by year on request.
+class SessionCalendar(ABC):
+    """The sessions of a market.
 
     A trading day begins at `begins` in `zone`: at midnight, or at this time of the evening before.
     """
@@ -60,7 +61,6 @@ class SessionCalendar:
         self.zone, self.begins = zone, begins
         self._opens: Sequence[int] = []
         self._closes: Sequence[int] = []
-        self._years: tuple[int, int] | None = None
 
     def at(self, at_ms: int) -> TradingSession:
         """The session at an instant. The end of a session is exclusive."""
@@ -68,7 +68,7 @@ class SessionCalendar:
         index = bisect_right(self._opens, at_ms) - 1
         if index >= 0 and at_ms < self._closes[index]:
             return TradingSession(is_open=True, turns_ms=self._closes[index])
-        return TradingSession(is_open=False, turns_ms=self._opens[index + 1])
+        return TradingSession(is_open=False, turns_ms=self._opens[index + 1] if index + 1 < len(self._opens) else None)
 
     def open_ms(self, start_ms: int, end_ms: int) -> int:
         """How many milliseconds of a span are open."""
@@ -105,8 +105,23 @@ class SessionCalendar:
         """True if the outside price is open at some time of this trading day."""
         return self.open_ms(*self.day_span(day)) > 0
 
+    def instant(self, day: date, clock: time) -> int:
+        return int(datetime.combine(day, clock, self.zone).timestamp()) * SECOND_MS
+
+    @abstractmethod
     def _reach(self, at_ms: int) -> None:
-        """Make the sessions around an instant, adding years before or after as needed."""
+        """Make the sessions around an instant known."""
+
+
+class CalendarByYears(SessionCalendar):
+    """Sessions that follow from a rule, made year by year on request."""
+
+    def __init__(self, zone: ZoneInfo, begins: time) -> None:
+        super().__init__(zone, begins)
+        self._years: tuple[int, int] | None = None
+
+    def _reach(self, at_ms: int) -> None:
+        """Add years before or after as needed."""
         while not self._opens or at_ms < self._opens[0]:
             self._add(before=True, at_ms=at_ms)
         while at_ms >= self._opens[-1]:
@@ -128,11 +143,9 @@ class SessionCalendar:
             self._years = (first, last + 1)
             self._opens, self._closes = _joined((list(self._opens), list(self._closes)), (opens, closes))
 
+    @abstractmethod
     def _year(self, year: int) -> tuple[list[int], list[int]]:
-        raise NotImplementedError
-
-    def instant(self, day: date, clock: time) -> int:
-        return int(datetime.combine(day, clock, self.zone).timestamp()) * SECOND_MS
+        """The openings and the closings of a year, unix ms."""
 
 
 def _joined(a: tuple[list[int], list[int]], b: tuple[list[int], list[int]]) -> tuple[list[int], list[int]]:
@@ -145,7 +158,7 @@ def _joined(a: tuple[list[int], list[int]], b: tuple[list[int], list[int]]) -> t
 # ── A week that repeats ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class WeeklyCalendar(SessionCalendar):
+class WeeklyCalendar(CalendarByYears):
     """Spans of a week in local time, without the breaks of each day."""
 
     def __init__(self, text: str) -> None:
@@ -258,12 +271,6 @@ class StoredCalendar(SessionCalendar):
     def end_ms(self) -> int:
         """The end of the last day whose sessions are stored. Later sessions are not known."""
         return self.day_span(self.last)[1]
-
-    def at(self, at_ms: int) -> TradingSession:
-        index = bisect_right(self._opens, at_ms) - 1
-        if index >= 0 and at_ms < self._closes[index]:
-            return TradingSession(is_open=True, turns_ms=self._closes[index])
-        return TradingSession(is_open=False, turns_ms=self._opens[index + 1] if index + 1 < len(self._opens) else None)
 
     def beyond(self, first_ms: int, last_ms: int) -> str | None:
         """What is not known of a span, in words; None if all its sessions are stored."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from bot.service.market_data.session_calendars import SessionCalendar, TradingSession, listed_calendar
+from bot.service.market_data.session_calendars import CalendarByYears, SessionCalendar, TradingSession, listed_calendar
 
 # A trading day begins at this hour of the evening before and ends at that hour of the day, in New York time.
 CALENDARS: Final = {"equity": (20, 20), "index": (18, 17)}
@@ -28,7 +28,7 @@ EVENING_MS: Final = 6 * 3_600_000
 SATURDAY_OF_EPOCH: Final = 2
 
 
-class Calendar(SessionCalendar):
+class Calendar(CalendarByYears):
     """The sessions of shares or indices of New York."""
 
     def __init__(self, kind: str) -> None:
