@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from bot.market_data import calendar_feeder
 
 FIRST: Final = "2000-01-01"
@@ -36,6 +38,14 @@ for name in sorted(exchange_calendars.get_calendar_names(include_aliases=False))
     days = [f"{day:%Y-%m-%d}" for day in library.sessions]
     print(json.dumps({"answer": answer, "rows": rows, "minutes": minutes, "early": early, "days": days}))
 """
+
+
+def python_with_calendars() -> str:
+    """The interpreter of that environment. Skips the test where `make test` has not made it."""
+    python = markets_python()
+    if python is None:
+        pytest.skip("there is no environment with exchange_calendars: run `make test`")
+    return python
 
 
 def markets_python() -> str | None:

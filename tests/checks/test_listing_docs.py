@@ -9,7 +9,7 @@ import pytest
 
 from bot.checks.listing_file import ListedMarket, read_listing_file
 from bot.cli.app import call
-from tests.calendars import markets_python
+from tests.calendars import python_with_calendars
 from tests.documents import PAGES, blocks, section
 
 
@@ -21,9 +21,7 @@ def test_the_listing_file_of_the_docs_is_right(
     path.write_text(text)
     names = list(read_listing_file(path).markets)
     assert names == ["SHIB", "XAUUSD", "EURUSD", "ES", "SIE.DE"]
-    python = markets_python()
-    if python is None:
-        pytest.skip("there is no environment with exchange_calendars: run `make test`")
+    python = python_with_calendars()
     monkeypatch.setenv("BOT_MARKETS_PYTHON", python)
     assert call(["markets", "sessions", str(path)]) == 0
     assert call(["markets", "check", str(path)]) == 0

@@ -252,5 +252,5 @@ async def test_an_open_page_of_trades_gets_each_new_trade_with_all_its_sums_at_o
         sources = next(rows for rows in tables_of(shown) if "Win rate" in rows[0])
         assert {row[2] for row in sources[1:]} == {str(count)}
     assert counts[1] == counts[0] + 1
-    await updates.aclose()  # type: ignore[attr-defined]
+    await updates.aclose()
     kernel.journal.close()

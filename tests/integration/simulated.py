@@ -327,7 +327,7 @@ class Wire:
             case "crash_under_way":
                 self.send_late(deliver, chance.uniform(0.1, 20))
                 raise Crash(target)
-        return await spoiled(fate, deliver, is_order=is_order(method, target))  # type: ignore[no-any-return]
+        return await spoiled(fate, deliver, is_order=is_order(method, target))
 
     async def deliver(
         self, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes, left_at: float = math.inf

@@ -467,7 +467,7 @@ def test_each_nonce_is_new_each_order_of_ours_is_over_once_and_replay_gives_the_
             log.append((command, played.now_ms))
         return applied
 
-    played.take = take  # type: ignore[method-assign]
+    played.take = take
     session(Random(f"{seed}:actions"), played)
     changed = changed_actions(played.state)
     for number, (command, at_ms) in enumerate(log):

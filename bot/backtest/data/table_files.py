@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bot.backtest.data import column_files, table_reader
 from bot.backtest.data.candles import given_market, market_of, own_file, sources, store_files
@@ -32,7 +32,8 @@ class ImportFile(NamedTuple):
 def import_files(
     paths: Sequence[Path], mapped: ColumnMap, *, market: str | None, report: Callable[[str], None]
 ) -> list[ImportFile]:
-    """List the files of an import. `market` is that of all files; `report` gets a line for what is left out.
+    """List the files of an import. With `market` every file is of this market. `report` gets a line for each file that
+    is left out.
 
     ConfigError if a file's market is not known, or a path is not there.
     """
@@ -136,11 +137,11 @@ def _judge_folders(files: Sequence[ImportFile]) -> None:
             )
 
 
-def answered(mapped: ColumnMap, change: Mapping[str, object]) -> ColumnMap:
+def answered(mapped: ColumnMap, change: Mapping[str, Any]) -> ColumnMap:
     """The map after an answer to TwoReadings."""
     from dataclasses import replace
 
     changes = dict(change)
-    if isinstance(columns := changes.get("columns"), Mapping):
-        changes["columns"] = {**mapped.columns, **columns}
-    return replace(mapped, **changes)  # type: ignore[arg-type]
+    if "columns" in changes:
+        changes["columns"] = {**mapped.columns, **changes["columns"]}
+    return replace(mapped, **changes)

@@ -62,7 +62,7 @@ def read_files(
     show_progress: bool,
     rows_max: int | None,
 ) -> FilesRead:
-    """Read all files. `answers` keeps what a person has answered; `say` gets a line for what is left out.
+    """Read all files. `answers` keeps what a person has answered; `say` gets a line for each row or file left out.
 
     ConfigError if there are no candles; NeedsWholeFileError if a file with more than `rows_max` rows must be read as a
     whole.

@@ -73,9 +73,9 @@ class ListingText:
             raise BotError(f"{path}: cannot be written: {error.strerror or error}; nothing was changed") from None
 
 
-def quoted(text: str) -> str:
-    """A text that might be read as a number."""
-    return DoubleQuotedScalarString(text)  # type: ignore[no-any-return]
+def quoted(text: str) -> Any:
+    """A text that might be read as a number, as ruamel.yaml writes it in quotes."""
+    return DoubleQuotedScalarString(text)
 
 
 def _yaml() -> YAML:

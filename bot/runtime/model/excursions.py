@@ -7,11 +7,12 @@ its exit. A bar that lies whole between the two counts with its low and its high
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from typing import NamedTuple, TypeVar
 
 from bot.runtime.model.positions import unit_px
 
-Px = TypeVar("Px")
+Px = TypeVar("Px", int, float, Decimal)
 
 
 class PriceBar(NamedTuple):
@@ -69,5 +70,5 @@ def prices_between(bars: Iterable[PriceBar], step_ms: int, from_ms: int, until_m
 
 def extremes(prices: Iterable[Px]) -> tuple[Px, Px]:
     """The lowest and the highest of the prices of a trade."""
-    known = sorted(prices)  # type: ignore[type-var]
+    known = sorted(prices)
     return known[0], known[-1]

@@ -719,7 +719,7 @@ class VenueAction:
     text: str | None = None
     # when everything that it did was booked, or its end without an order could be told
     over_ms: int = 0
-    # when what is left of its exit is asked for anew; None: not any more
+    # when the venue asks again for the rest of this exit; None: it does not
     again_ms: int | None = None
 
 

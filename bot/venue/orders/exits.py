@@ -75,7 +75,7 @@ def force_exit(
 
 
 def ask_again(state: State, account: VenueAccount, nonce: int) -> None:
-    """Ask the exchange anew for what is left of an exit, at the present price."""
+    """Ask the exchange again for the rest of an exit, at the price of now."""
     action = exchange_actions.known(account).actions[nonce]
     action.again_ms = None
     order = account.orders[action.oid or 0]

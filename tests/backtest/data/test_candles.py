@@ -370,7 +370,7 @@ def test_a_table_that_begins_with_an_empty_line_is_not_called_empty(tmp_path: Pa
 def test_parquet_without_the_extra_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     (tmp_path / "BTC.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ConfigError, match=re.escape(install("research"))):
+    with pytest.raises(ConfigError, match=re.escape(install("data"))):
         load([tmp_path / "BTC.parquet"])
 
 

@@ -113,7 +113,7 @@ def spreadsheet(rows: list[list[object]], *names: str) -> bytes:
             "xl/styles.xml": f'<styleSheet xmlns="{main}">{style}<cellXfs><xf numFmtId="0"/>'
             '<xf numFmtId="22" applyNumberFormat="1"/></cellXfs></styleSheet>',
             "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>',
-        }  # type: ignore[arg-type]
+        }
     )
 
 
@@ -352,10 +352,7 @@ CASES: dict[str, Case] = {
             ";",
         ),
         "columns by name",
-        rows=lambda: [
-            (at, *(round(px) / 1_000 for px in figures), v)
-            for at, *figures, v in candles()  # type: ignore[misc]
-        ],
+        rows=lambda: [(at, *(round(px) / 1_000 for px in figures), v) for at, *figures, v in candles()],
     ),
     "yfinance, price first": Case(
         "SPY.csv",

@@ -75,7 +75,7 @@ def noting_streams(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def noting(self: Store, many: list[object], **options: bool) -> object:
         notes.append(any(isinstance(item, candle_stream.CandleStream) for item in many))
-        return write_all(self, many, **options)  # type: ignore[arg-type]
+        return write_all(self, many, **options)
 
     monkeypatch.setattr(store.Store, "write_all", noting)
     return notes

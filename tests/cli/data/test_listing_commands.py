@@ -14,7 +14,7 @@ import pytest
 from bot.checks.listing_file import LISTINGS_MAX, listings_of
 from bot.cli.app import call
 from bot.service.market_data.instruments import use_listings
-from tests.calendars import markets_python
+from tests.calendars import python_with_calendars
 
 
 def market(symbol: str, tick: float | None, step: float | None, **over: Any) -> dict[str, Any]:
@@ -181,9 +181,7 @@ def test_an_exchange_with_more_markets_than_a_file_holds_asks_for_names(
 def test_sessions_are_stored_once_and_then_no_library_is_needed(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = markets_python()
-    if python is None:
-        pytest.skip("there is no environment with exchange_calendars: run `make test`")
+    python = python_with_calendars()
     text = "markets:\n  SIE.DE: {tick: 0.02, lot: 1, calendar: XETR}  # Siemens\n"
     (folder / "markets.yaml").write_text(text)
     monkeypatch.delenv("BOT_MARKETS_PYTHON", raising=False)

@@ -18,7 +18,7 @@ from bot.cli.app import call
 from bot.client import Client
 from bot.service.market_data.instruments import use_listings
 from bot.wire.order_requests import CloseRequest, OrderRequest
-from tests.calendars import markets_python
+from tests.calendars import python_with_calendars
 from tests.e2e.processes import until
 
 MARKETS = {"SHIB": "0.00000001", "XAUUSD": "0.01", "EURUSD": "0.00001", "SIE.DE": "0.02", "ES": "0.25"}
@@ -59,9 +59,7 @@ strategies:
 @pytest.fixture
 def project(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A project with a listing file whose sessions are stored."""
-    python = markets_python()
-    if python is None:
-        pytest.skip("there is no environment with exchange_calendars: run `make test`")
+    python = python_with_calendars()
     monkeypatch.setenv("BOT_MARKETS_PYTHON", python)
     monkeypatch.chdir(place)
     (place / "markets.yaml").write_text(LISTINGS)

@@ -56,7 +56,7 @@ class World:
             state_dir=folder, dashboard=SimpleNamespace(port=self.port) if self.port else None
         )
         self.proof_failure: str | None = None
-        self.watch = AlarmWatch(kernel, self.prices, settings, lambda: self.proof_failure)  # type: ignore[arg-type]
+        self.watch = AlarmWatch(kernel, self.prices, settings, lambda: self.proof_failure)
 
     def look(self, after_ms: int = LOOK_SLOW_MS) -> list[str]:
         later(self.kernel, after_ms)

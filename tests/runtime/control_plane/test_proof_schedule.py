@@ -60,7 +60,7 @@ class Job:
         mark = {"version": "0", "config": {}, "strategies": {}, "atMs": MIDNIGHT_MS - DAY_MS, "epoch": 0}
         self.journal.state.write_note(fingerprints.NOTE, json.dumps([mark]))
         self.proof = DailyProof(
-            lambda: SimpleNamespace(proof=section, state_dir=folder),  # type: ignore[arg-type,return-value]
+            lambda: SimpleNamespace(proof=section, state_dir=folder),
             self.journal,
             now_ms=lambda: self.now_ms,
             mono_ms=lambda: self.mono_ms,

@@ -61,10 +61,10 @@ def patch(killer: Killer) -> None:
         links.append(link)
         return link
 
-    Machine._apply = applied  # type: ignore[method-assign]
-    action_sending.perform = performed  # type: ignore[assignment]
-    OperationExecutor._keep = kept  # type: ignore[assignment, method-assign]
-    ExchangeLink.__aenter__ = opened  # type: ignore[assignment, method-assign]
+    Machine._apply = applied
+    action_sending.perform = performed
+    OperationExecutor._keep = kept
+    ExchangeLink.__aenter__ = opened
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from bot.checks.exchange_sessions import ask_sessions
 from bot.errors import ConfigError
 from bot.service.market_data.session_calendars import StoredCalendar, WeeklyCalendar, packed, stored_hours, unpacked
 from bot.service.market_data.trading_hours import calendar, daily_start, resting_hours, session_at
-from tests.calendars import calendars_of, markets_python
+from tests.calendars import calendars_of, python_with_calendars
 
 # The library has some seventy calendars, and makes each in a second.
 SHARES = 8
@@ -24,10 +24,7 @@ NOW_MS = 1_795_862_400_000
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    found = markets_python()
-    if found is None:
-        pytest.skip("there is no environment with exchange_calendars: run `make test`")
-    return found
+    return python_with_calendars()
 
 
 @pytest.fixture
