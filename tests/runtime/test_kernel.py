@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from bot.runtime.passes.pass_budget import PASS_MS
 from bot.runtime.passes.ports import Calm
 from bot.runtime.reconciliation.daemon_run import KernelSettings
 from bot.strategy import Bar, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
-from bot.wire import BracketRequest, GuardianRequest, LegRequest
+from bot.wire import BracketRequest, GuardianRequest, LegRequest, TradeResource, TradesPage
 from tests.fakes import FakePacer
 from tests.faulty_port import ADDRESS, START_MS, Fault, FaultyPort, refused
 from tests.runtime.builders import (
@@ -194,6 +195,40 @@ async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_s
     found = kernel.journal.intents.find(intent.id)
     assert found is not None
     assert (found.state, found.trade_id) == ("expired", None)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "end"),
+    [(("pending", "pending", "void"), ("expired", None)), (("pending", "open"), ("accepted", "trd_9"))],
+)
+async def test_an_order_that_its_exchange_has_not_decided_stays_in_doubt_after_its_fence(
+    monkeypatch: pytest.MonkeyPatch, statuses: tuple[str, ...], end: tuple[str, str | None]
+) -> None:
+    venue = FaultyPort()
+    venue.minute(BTC="100")
+    kernel = make_kernel(venue, once)
+    await kernel.recover()
+    venue.faults = [Fault("confirm", "drop", count=1_000)]
+    await kernel.cycle()
+    (intent,) = kernel.journal.intents.live()
+    left = list(statuses)
+
+    async def trades(**query: Any) -> TradesPage:
+        row = {"id": "trd_9", "kind": "market", "symbol": "BTC", "side": "long", "intent": "open", "reduceOnly": False}
+        told = {"size": "1", "status": left.pop(0), "idempotencyKey": intent.id, "ts": venue.clock.now_ms()}
+        return TradesPage(trades=[TradeResource.model_validate(row | told)], next_before=None)
+
+    monkeypatch.setattr(venue, "trades", trades)
+    venue.clock.advance(60_000 + 5_001)
+    while len(left) > 1:
+        later(kernel, 20_000)
+        await kernel.cycle()
+        assert [waiting.state for waiting in kernel.journal.intents.live()] == ["sending"]
+    later(kernel, 20_000)
+    await kernel.cycle()
+    ended = kernel.journal.intents.find(intent.id)
+    assert ended is not None
+    assert (ended.state, ended.trade_id) == end
 
 
 async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came() -> None:

@@ -25,11 +25,20 @@ CLOCK_AHEAD_MS: Final = 5_000
 TRADES_PAGES_MAX: Final = 10
 
 
+# Status of a trade whose exchange has not decided it, and of one that its exchange has refused or never got.
+PENDING: Final = "pending"
+VOID: Final = "void"
+
+
 class SearchResult(NamedTuple):
-    """`trade_id` of the order under our key, if found. `is_proof`: None then means that there is no such order."""
+    """`trade_id` of the order under our key, if found. `is_proof`: None then means that there is no such order.
+
+    `is_undecided`: the service knows the request, and whether it becomes an order is not decided yet.
+    """
 
     trade_id: str | None
     is_proof: bool
+    is_undecided: bool = False
 
 
 class OrderSearch:
@@ -77,6 +86,9 @@ class OrderSearch:
             accepted = self.account_state.keys_of(trade.id for trade in page.trades)
             for trade in page.trades:
                 if trade.idempotency_key == intent.id:
+                    if trade.status in (PENDING, VOID):
+                        is_void = trade.status == VOID
+                        return SearchResult(None, is_proof=is_void, is_undecided=not is_void)
                     self.account_state.see_trade(intent.id, trade.id)
                     return SearchResult(trade.id, is_proof=True)
                 is_accepted = (intent.market, trade.id, trade.intent) in accepted

@@ -293,7 +293,7 @@ class OrderSender:
                 return intent
             if result.trade_id is not None:
                 return self.outcomes.accept(intent, result.trade_id)
-            if self.search.must_wait_for_late(intent, self._now_ms()):
+            if result.is_undecided or self.search.must_wait_for_late(intent, self._now_ms()):
                 state = self._states.of(intent.id)
                 state.ending = ending
                 state.next_try_ms = self.pacer.mono_ms() + SEARCH_AGAIN_MS
@@ -433,7 +433,8 @@ class OrderSender:
     ) -> Intent:
         """Search for the order. `absent` says what it means if the search proves that there is none.
 
-        `is_past`: the fence has passed, so that no later search can tell more. Without a proof a person must look then.
+        `is_past`: the fence has passed, so that no later search can tell more, unless an exchange has not decided the
+        order yet. Without a proof a person must look then.
         """
         try:
             result = await self.search.find(intent)
@@ -447,6 +448,9 @@ class OrderSender:
             self._states.of(intent.id).search_refused_since_ms = None
         if result.trade_id is not None:
             return self.outcomes.accept(intent, result.trade_id)
+        if result.is_undecided:
+            self._write_unsettled(intent, error, doubt=True)
+            return intent
         if absent is not None and result.is_proof:
             if isinstance(absent, End):
                 return self.outcomes.end(intent, absent.state, absent.code, absent.message)
