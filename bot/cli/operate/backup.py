@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -193,6 +194,7 @@ def _with_config(place: Place) -> Place:
 
 
 def _copy_state(source: Path, target: Path) -> None:
+    from bot.runtime.journal import proof_files
     from bot.runtime.journal.backup import write_copy
 
     target.mkdir(mode=0o700)
@@ -201,6 +203,13 @@ def _copy_state(source: Path, target: Path) -> None:
             write_copy(source / name, target / name)
     for name in BESIDE:
         if (source / name).exists():
+            write_private(target / name, (source / name).read_bytes())
+    names = [proof_files.name_of(day) for day in proof_files.days(source)]
+    if names:
+        (target / proof_files.FOLDER).mkdir(mode=0o700)
+    for name in names:
+        # Beside a running daemon the oldest proof may be removed meanwhile.
+        with suppress(FileNotFoundError):
             write_private(target / name, (source / name).read_bytes())
 
 

@@ -184,6 +184,8 @@ def _check_names(source: Path, manifest: Manifest) -> None:
 
     Unsound otherwise.
     """
+    from bot.runtime.journal import proof_files
+
     path = source / MANIFEST
     for name in manifest.files:
         try:
@@ -192,7 +194,7 @@ def _check_names(source: Path, manifest: Manifest) -> None:
             raise Unsound(f"{path} names {name}, which is no file of a backup ({error}): use another backup") from None
         kind, *rest = name.split("/")
         is_known = {
-            STATE: len(rest) == 1 and rest[0] in (*DATABASES, *BESIDE),
+            STATE: "/".join(rest) in (*DATABASES, *BESIDE) or proof_files.is_name("/".join(rest)),
             CONFIG: len(rest) == 1,
             STRATEGIES: bool(rest) and name.endswith(".py"),
             LISTINGS: len(rest) == 1,
@@ -301,7 +303,8 @@ def _restore_state(source: Path, folder: Path, written: list[Path], aside: list[
         try:
             for name in (*DATABASES, *BESIDE):
                 _move_aside(folder / name, stamp, aside)
-            for name in (*BESIDE, *reversed(DATABASES)):
+            # Of a day that is proved here too, this proof stays.
+            for name in (*_missing_proofs(source / STATE, folder), *BESIDE, *reversed(DATABASES)):
                 if (source / STATE / name).exists():
                     _copy_private(source / STATE / name, folder / name)
                     written.append(folder / name)
@@ -310,6 +313,16 @@ def _restore_state(source: Path, folder: Path, written: list[Path], aside: list[
             raise BotError(
                 f"{folder}: the state cannot be restored: {error.strerror or error}; correct that and run it again"
             ) from None
+
+
+def _missing_proofs(source: Path, folder: Path) -> list[str]:
+    """The proofs of a backup whose days have none in this state directory, and a folder for them."""
+    from bot.runtime.journal import proof_files
+
+    days = sorted({*proof_files.days(source)} - {*proof_files.days(folder)})
+    if days:
+        (folder / proof_files.FOLDER).mkdir(mode=0o700, exist_ok=True)
+    return [proof_files.name_of(day) for day in days]
 
 
 def _refuse_running_service(folder: Path) -> None:

@@ -24,8 +24,18 @@ _NAME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\.json")
 Document = dict[str, Any]
 
 
+def name_of(day: str) -> str:
+    """The path of a day's proof in its state directory."""
+    return f"{FOLDER}/{day}.json"
+
+
+def is_name(name: str) -> bool:
+    """True if a path in a state directory is that of a proof."""
+    return name.startswith(f"{FOLDER}/") and _NAME.fullmatch(name.removeprefix(f"{FOLDER}/")) is not None
+
+
 def path_of(state_dir: Path, day: str) -> Path:
-    return state_dir / FOLDER / f"{day}.json"
+    return state_dir / name_of(day)
 
 
 def write_proof(state_dir: Path, document: Mapping[str, Any]) -> Path:

@@ -23,6 +23,7 @@ from bot.cli.operate import backup as backup_module
 from bot.cli.operate import restore as restore_module
 from bot.cli.operate.backup import MANIFEST, sha256
 from bot.cli.run.embedded_service import Embedded
+from bot.runtime.journal import proof_files
 from bot.runtime.journal.backup import NotCopied
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.instance_lock import hold_state
@@ -270,6 +271,23 @@ def test_the_listing_file_beside_the_config_comes_back(project: Path) -> None:
     assert "OTHER" in (there / "markets.yaml").read_text()
 
 
+def test_the_proofs_of_days_come_back_and_replace_none(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state, kept, there = project / "state", project.parent / "with-proofs", project.parent / "elsewhere"
+    for day in ("2026-11-26", "2026-11-27"):
+        proof_files.write_proof(state, {"format": 1, "day": day, "note": "kept"})
+    (state / "proofs" / "2026-11-27.json.part").write_text("no proof")
+    assert call(["backup", str(kept), "--config", str(project / "bot.yaml")]) == 0
+    assert sorted(path.name for path in (kept / "state" / "proofs").iterdir()) == ["2026-11-26.json", "2026-11-27.json"]
+    there.mkdir()
+    assert call(["restore", str(kept), "--config", str(there / "bot.yaml")]) == 0
+    assert proof_files.days(there / "state") == ["2026-11-26", "2026-11-27"]
+    proof_files.write_proof(there / "state", {"format": 1, "day": "2026-11-27", "note": "mine"})
+    (there / "state" / "proofs" / "2026-11-26.json").unlink()
+    assert call(["restore", str(kept), "--config", str(there / "bot.yaml")]) == 0
+    notes = [(proof_files.read_proof(there / "state", day) or {})["note"] for day in proof_files.days(there / "state")]
+    assert notes == ["kept", "mine"]
+
+
 @pytest.mark.parametrize("given", OUTSIDE)
 def test_strategies_are_written_inside_of_the_project_only(
     kept: Path, capsys: pytest.CaptureFixture[str], given: object
@@ -301,6 +319,8 @@ def test_strategies_beside_or_below_the_config_are_restored(kept: Path, given: s
         "state/other.db",
         "config/a/b.yaml",
         "state/x/journal.db",
+        "state/proofs/2026-11-27.txt",
+        "state/proofs/x/2026-11-27.json",
         "other/x.py",
         "strategies//x.py",
         "strategies/./x.py",
