@@ -5,6 +5,7 @@ Reads are GET; changes are POST: to `/sign-in`, `/sign-out`, `/runs`, `/control/
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -117,7 +118,10 @@ class Dashboard:
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        # The closed trades are the only reading that grows with the journal: it is done before a person asks for it.
+        reading = asyncio.create_task(self._sources.daemon.closed_trades())
         yield
+        reading.cancel()
         await self._sources.backtests.close()
         await self._sources.service.close()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import urlencode
 
@@ -24,7 +23,7 @@ from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, wors
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import TableRows
 from bot.figures import Column
-from bot.runtime.journal import order_trace, proof_files, queries, round_trips
+from bot.runtime.journal import order_trace, proof_files, queries
 from bot.wire import INTERVAL_MS
 from bot.wire.resources import Market
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES, NavRange
@@ -194,16 +193,12 @@ async def _curve(sources: PageSources, read: Read, span: str) -> tuple[overview.
     if nav.value is not None and nav.value.series:
         return overview.curve(nav.value, (), span), nav.known
 
-    def closed(db: Any) -> list[tuple[int, Decimal]]:
-        trips = round_trips.trips(queries.all_events(db, round_trips.TYPES))
-        return [(trip.closed_ms, trip.net_usd) for trip in trips if trip.closed_ms is not None]
-
-    trips = await sources.daemon.journal(closed)
-    known = trips.known if trips.value is None else journal_known(read, trips)
-    if len(trips.value or ()) < 2:
+    closed = await sources.daemon.closed_trades()
+    known = closed.known if closed.value is None else journal_known(read, closed)
+    if len(closed.value or ()) < 2:
         # The journal cannot stand for a service that has not said its curve.
         known = worst(nav.known, known)
-    return overview.curve(None, trips.value or [], span), known
+    return overview.curve(None, [(trade.closed_ms, trade.net) for trade in closed.value or ()], span), known
 
 
 def _value_chart(curve: overview.ValueCurve) -> Data:

@@ -22,7 +22,8 @@ from bot.dashboard.values.daemon_control import DaemonControl, FleetMember
 from bot.dashboard.values.reading import Reading, old, unknown
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.errors import ApiError, BotError, Exit
-from bot.runtime.journal import queries, round_trips
+from bot.runtime.journal import queries
+from bot.runtime.journal.round_trip_log import every_trip
 from bot.wire import Candle
 from bot.wire.market import BookResult
 from bot.wire.resources import Market
@@ -194,9 +195,7 @@ class DaemonSource:
             stamp, began_ns = queries.trades_stamp(db), monotonic_ns()
             is_new = self._trades is None or self._trades[0] != stamp
             if self._trades is None or (is_new and began_ns >= self._trades_rest_until_ns):
-                trips = round_trips.trips(queries.all_events(db, round_trips.TYPES_WITH_STOPS))
-                trips = round_trips.with_extremes(trips, queries.trade_extremes(db))
-                self._trades = stamp, trades.closed(trips, queries.owners(db))
+                self._trades = stamp, trades.closed(every_trip(db), queries.owners(db))
                 took_ns = monotonic_ns() - began_ns
                 self._trades_rest_until_ns = monotonic_ns() + RESTS * took_ns
             return self._trades[1]

@@ -1,9 +1,10 @@
 """The page Trades with many closed trades: first paint in Chromium, and the server's time for the first page and for
 the next ones of the same journal.
 
-python -m tests.bench.dashboard_trades [TRADES]
+python -m tests.bench.dashboard_trades [TRADES] [--events]
 
-The first request reads every event of the journal; later ones read only whether there is another.
+The daemon has stored the trades in the journal; the first request reads them, later ones read only whether there is
+another. With --events, no daemon has stored a trade yet, and the first request folds every event.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from bot.dashboard.sign_in import DashboardSignIn
 from bot.dashboard.sources import DaemonSource, ServiceSource
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.queries import FILE
+from bot.runtime.journal.round_trip_log import RoundTripLog
 from tests.dashboard.browsing import Visitor
 from tests.dashboard.builders import KEY, NOW_MS, Daemon, documents, status, strategy
 
@@ -35,10 +37,11 @@ TRADES = 10_000
 CHROMIUM = "/usr/bin/chromium"
 
 
-def write_journal(folder: Path, trades: int) -> None:
+def write_journal(folder: Path, trades: int, *, is_stored: bool) -> None:
     """A journal of the trades of three markets, of two strategies, one each ten minutes."""
     chance = Random(7)
     journal = open_journal(folder / FILE, address="0xabc")
+    log = RoundTripLog(journal.database, journal.state, lambda: journal.events.changes)
     with journal.database.transaction():
         for n in range(trades):
             market, owner = ("BTC", "ETH", "SOL")[n % 3], ("trend", "reversion")[n % 2]
@@ -60,14 +63,17 @@ def write_journal(folder: Path, trades: int) -> None:
                     " (?,?,?,?,?,?,?,?)",
                     row,
                 )
+    while is_stored and log.fold():
+        pass
     journal.close()
 
 
 def main() -> None:
-    trades = int(sys.argv[1]) if len(sys.argv) > 1 else TRADES
+    counts = [int(argument) for argument in sys.argv[1:] if argument.isdecimal()]
+    trades = counts[0] if counts else TRADES
     with tempfile.TemporaryDirectory(prefix="bot-") as place:
         folder = Path(place)
-        write_journal(folder, trades)
+        write_journal(folder, trades, is_stored="--events" not in sys.argv)
         answers = {"/status": status(), "/strategies": {"strategies": [strategy()]}}
         lists = {"/positions": {"positions": []}, "/orders": {"orders": []}}
         daemon = Daemon(folder, answers | lists)

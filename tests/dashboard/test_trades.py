@@ -99,7 +99,6 @@ def test_each_figure_is_the_one_of_the_events() -> None:
 def test_r_is_over_the_first_stop_and_a_trade_without_one_has_none() -> None:
     assert [trade.trip.r_multiple for trade in closed()] == [r for *_, r in nets()]
     assert all(trip.stop_px is None for trip in trips(e for e in events() if e["type"] != "order"))
-    assert "order" not in round_trips.TYPES, "the value curve reads no orders"
 
 
 def test_the_excursions_are_those_of_the_recorded_extremes() -> None:

@@ -38,6 +38,8 @@ def record_extremes(journal: Journal, readers: Sequence[CandleReader], path: str
     """Write the extremes of each closed trade into a journal on disk, as a daemon does."""
     by_coin = {reader.coin: reader for reader in readers}
     table = TradeExtremes(journal)
+    while table.trips.fold():
+        pass
     while closed_trips := table.unrecorded():
         for closed in closed_trips:
             trip = closed.trip

@@ -93,7 +93,7 @@ def trade_rows(place: Place) -> list[dict[str, Any]]:
     If the journal may lack trades, a line on standard error says why.
     """
     from bot.runtime.journal import queries
-    from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, trips, with_extremes
+    from bot.runtime.journal.round_trip_log import every_trip
 
     try:
         fault = place.ask("GET", "/status").get("degraded", {}).get("journal")
@@ -102,9 +102,7 @@ def trade_rows(place: Place) -> list[dict[str, Any]]:
     except (NotRunning, Silent) as error:
         click.echo(f"{error}; what follows is from its journal", err=True)
     with queries.opened(place.folder) as db:
-        events = queries.all_events(db, TYPES_WITH_STOPS)
-        known = with_extremes(trips(events), queries.trade_extremes(db))
-        return [trip.row(lambda keys: queries.strategies_of(db, keys)) for trip in known]
+        return [trip.row(lambda keys: queries.strategies_of(db, keys)) for trip in every_trip(db)]
 
 
 def _only(rows: Sequence[dict[str, Any]], column: str, wanted: str, given: str) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ Every figure is of closed trades after fees and funding; a trade belongs to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from itertools import accumulate
@@ -48,31 +47,25 @@ TRADES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedTrade:
-    """A closed trade of the journal. `net` is exact; the floats are for statistics and charts."""
+class ClosedTrade(NamedTuple):
+    """A closed trade of the journal. `net` is exact; the floats are for statistics and charts.
+
+    All is worked out once: a page reads it many times of each trade.
+    """
 
     trip: Trip
     strategy: str
+    market: str
+    side: str
+    exit: str
     closed_ms: int
-    # Worked out once: a page reads them many times of each trade.
+    # the day of the exit, in UTC
+    day: date
     net: Decimal
     pnl_usd: float
     fees_usd: float
     funding_usd: float
     r_multiple: float | None
-
-    @property
-    def market(self) -> str:
-        return self.trip.market
-
-    @property
-    def side(self) -> str:
-        return self.trip.side
-
-    @property
-    def exit(self) -> str:
-        return exit_text(self.trip.exit_reason or "")
 
 
 class CalendarDay(NamedTuple):
@@ -91,11 +84,12 @@ def closed(trips: Iterable[Trip], owners: Owners) -> list[ClosedTrade]:
     trades = []
     for trip in trips:
         if trip.closed_ms is not None:
+            owner, ended_by = trip.strategy(owners) or "not ours", exit_text(trip.exit_reason or "")
             net, multiple = trip.net_usd, trip.r_multiple
             floats = float(net), float(trip.fees_usd), float(trip.funding_usd)
-            r_multiple = None if multiple is None else float(multiple)
-            owner = "+".join(owners(trip.keys)) or "not ours"
-            trades.append(ClosedTrade(trip, owner, trip.closed_ms, net, *floats, r_multiple))
+            r_multiple, day = None if multiple is None else float(multiple), datetime_of(trip.closed_ms).date()
+            given = owner, trip.market, trip.side, ended_by, trip.closed_ms, day, net, *floats, r_multiple
+            trades.append(ClosedTrade(trip, *given))
     return sorted(trades, key=lambda trade: trade.closed_ms)
 
 
@@ -108,7 +102,7 @@ def chosen(trades: Sequence[ClosedTrade], given: Mapping[str, str], now_ms: int)
         trade
         for trade in trades
         if (first_ms is None or trade.closed_ms >= first_ms)
-        and (on_day is None or day_of(trade) == on_day)
+        and (on_day is None or trade.day == on_day)
         and all(not given[name] or getattr(trade, name) == given[name] for name in FILTERS)
     ]
 
@@ -116,10 +110,6 @@ def chosen(trades: Sequence[ClosedTrade], given: Mapping[str, str], now_ms: int)
 def choices(trades: Sequence[ClosedTrade]) -> dict[str, list[str]]:
     """For each filter the values that occur."""
     return {name: sorted({getattr(trade, name) for trade in trades}) for name in FILTERS}
-
-
-def day_of(trade: ClosedTrade) -> date:
-    return datetime_of(trade.closed_ms).date()
 
 
 def figures(trades: Sequence[ClosedTrade]) -> list[Figure]:
@@ -157,7 +147,7 @@ def _deepest_fall(nets: Iterable[Decimal]) -> Decimal:
 
 def months_of(trades: Sequence[ClosedTrade]) -> list[str]:
     """The months with a closed trade, as `2026-11`, newest first."""
-    return sorted({day_of(trade).isoformat()[:7] for trade in trades}, reverse=True)
+    return sorted({day.isoformat()[:7] for day in {trade.day for trade in trades}}, reverse=True)
 
 
 def calendar(trades: Sequence[ClosedTrade], month: str) -> list[list[CalendarDay]]:
@@ -167,8 +157,8 @@ def calendar(trades: Sequence[ClosedTrade], month: str) -> list[list[CalendarDay
     first = date.fromisoformat(f"{month}-01")
     sums: dict[date, tuple[Decimal, int]] = {}
     for trade in trades:
-        total, count = sums.get(day_of(trade), (Decimal(0), 0))
-        sums[day_of(trade)] = total + trade.net, count + 1
+        total, count = sums.get(trade.day, (Decimal(0), 0))
+        sums[trade.day] = total + trade.net, count + 1
     mine = {day: part for day, part in sums.items() if (day.year, day.month) == (first.year, first.month)}
     largest = max((abs(float(total)) for total, _ in mine.values()), default=0.0)
     day, weeks = first - timedelta(days=first.weekday()), []

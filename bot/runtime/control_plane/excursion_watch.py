@@ -1,4 +1,4 @@
-"""Records the lowest and the highest price of each closed trade in the journal, from the service's candles.
+"""Records each closed trade in the journal, and its lowest and highest price from the service's candles.
 
 It works beside the passes, so that no order waits for it.
 """
@@ -37,17 +37,21 @@ class ExcursionWatch:
         """Look until cancelled."""
         self._extremes.begin()
         while True:
-            await self.look()
-            await sleep(LOOK_S)
+            # The passes go on between the batches of a long journal.
+            await sleep(0 if await self.look() else LOOK_S)
 
-    async def look(self) -> None:
-        """Record the trades that have closed. A service that is away is asked again by the next look."""
+    async def look(self) -> bool:
+        """Record the trades that have closed; True if there may be more. A service that is away is asked again by the
+        next look.
+        """
+        is_behind = self._extremes.trips.fold()
         for closed in self._extremes.unrecorded():
             try:
                 await self._record(closed)
             except ApiError:
                 # The passes report a service that is away or has lost this key.
-                return
+                return False
+        return is_behind
 
     async def _record(self, closed: ClosedTrip) -> None:
         trip = closed.trip

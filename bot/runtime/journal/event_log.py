@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bot.logs import log
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.failover import seal
+from bot.runtime.journal.round_trip_log import take_back
 from bot.runtime.model.intents import Intent
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class EventLog:
         self._database = database
         # ids that another event had before the service was restored
         self.reused_ids: set[str] = set()
+        # how often written events were changed, for readers that have folded them
+        self.changes = 0
 
     def write(self, events: Sequence[Event], last_id: str, *, epoch: int) -> None:
         """Write a page of events and the cursor after it. The primary key refuses an event that was counted before."""
@@ -96,9 +99,15 @@ class EventLog:
 
         Its notices get another name, because the outbox accepts an event's id once.
         """
+        for (seq,) in self._database.read("SELECT seq FROM events WHERE id=? AND ts<>?", (event.id, event.ts)):
+            self._changes_from(seq)
         self._database.execute("DELETE FROM events WHERE id=? AND ts<>?", (event.id, event.ts))
         self._database.execute("UPDATE outbox SET event_id=event_id||':'||seq WHERE event_id=?", (event.id,))
         log.warning("event.id_reused", event_id=event.id, message="the service was restored and gives this id again")
+
+    def _changes_from(self, seq: int) -> None:
+        self.changes += 1
+        take_back(self._database, seq)
 
     @property
     def cursor(self) -> Cursor | None:
@@ -200,15 +209,16 @@ class EventLog:
     def attach_key(self, intent: Intent) -> list[dict[str, Any]]:
         """Give an accepted intent's key to the events of its trade that came before its answer; returns them."""
         rows = self._database.read(
-            "SELECT id, payload FROM events WHERE coin=? AND epoch=? AND type IN ('fill', 'order') AND idempotency_key"
-            " IS NULL AND json_extract(payload, '$.data.tradeId')=? AND json_extract(payload, '$.data.intent')=? ORDER"
-            " BY seq",
+            "SELECT id, payload, seq FROM events WHERE coin=? AND epoch=? AND type IN ('fill', 'order')"
+            " AND idempotency_key IS NULL AND json_extract(payload, '$.data.tradeId')=?"
+            " AND json_extract(payload, '$.data.intent')=? ORDER BY seq",
             (intent.market, intent.epoch, intent.trade_id, intent.action),
         )
         if not rows:
             return []
         named = {row[0]: json.loads(row[1]) | {"idempotencyKey": intent.id, "keyFrom": "trade"} for row in rows}
         with self._database.transaction():
+            self._changes_from(rows[0][2])
             for event_id, event in named.items():
                 payload = json.dumps(event, separators=(",", ":"))
                 self._database.execute(

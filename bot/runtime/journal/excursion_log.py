@@ -6,13 +6,13 @@ none: they are not known.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bot.money import E8, decimal_of_e8, format_decimal
-from bot.runtime.journal.round_trips import TYPES_WITH_STOPS, Trip, trips
+from bot.runtime.journal.round_trip_log import RoundTripLog
+from bot.runtime.journal.round_trips import Trip
 from bot.runtime.journal.state_store import is_number
 
 if TYPE_CHECKING:
@@ -25,18 +25,6 @@ TRADES_MAX: Final = 50
 # As many as trades can have events in the journal.
 ROWS_KEPT: Final = 50_000
 SEQ_MAX: Final = 2**62
-
-_CLOSINGS: Final = (
-    "SELECT seq, id, coin, epoch FROM events WHERE seq>? AND (type='settlement' OR (type='liquidation' AND"
-    " subtype!='partial') OR (type='fill' AND CAST(json_extract(payload, '$.data.positionSize') AS REAL)=0))"
-    " ORDER BY seq LIMIT ?"
-)
-# The fill that opened a position from zero.
-_OPENING: Final = (
-    "SELECT max(seq) FROM events WHERE coin=? AND epoch=? AND seq<=? AND type='fill' AND subtype='entry' AND"
-    " CAST(json_extract(payload, '$.data.size') AS REAL)=abs(CAST(json_extract(payload, '$.data.positionSize')"
-    " AS REAL))"
-)
 
 
 class ClosedTrip(NamedTuple):
@@ -56,6 +44,7 @@ class TradeExtremes:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self.trips = RoundTripLog(journal.database, journal.state, lambda: journal.events.changes)
         # the newest event that was looked at; the note is written only with a trade
         self._seen = 0
 
@@ -69,27 +58,9 @@ class TradeExtremes:
         self._seen = int(text)
 
     def unrecorded(self) -> list[ClosedTrip]:
-        """The oldest trades that closed since, at most TRADES_MAX."""
-        read = self._journal.database.read
-        newest = read("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
-        if newest <= self._seen:
-            return []
-        closings = [tuple(row) for row in read(_CLOSINGS, (self._seen, TRADES_MAX))]
-        if not closings:
-            self._seen = newest
-        return [ClosedTrip(seq, event_id, self._trip(seq, event_id, *of)) for seq, event_id, *of in closings]
-
-    def _trip(self, seq: int, event_id: str, coin: str, epoch: int) -> Trip | None:
-        read = self._journal.database.read
-        (first,) = read(_OPENING, (coin, epoch, seq)).fetchone()
-        if first is None:
-            return None
-        marks = ", ".join("?" for _ in TYPES_WITH_STOPS)
-        where = f"coin=? AND epoch=? AND seq BETWEEN ? AND ? AND type IN ({marks})"
-        sql = f"SELECT payload FROM events WHERE {where}"  # noqa: S608 - constants only
-        rows = read(f"{sql} ORDER BY seq", (coin, epoch, first, seq, *TYPES_WITH_STOPS))
-        events: list[dict[str, Any]] = [json.loads(payload) for (payload,) in rows]
-        return next((trip for trip in trips(events) if trip.closed_by == event_id and trip.complete), None)
+        """The oldest trades that closed since, of those that `trips` has folded, at most TRADES_MAX."""
+        closed = self.trips.closed_after(self._seen, TRADES_MAX)
+        return [ClosedTrip(seq, event_id, trip if trip.complete else None) for seq, event_id, trip in closed]
 
     def write(self, closed: ClosedTrip, low: float, high: float, step_ms: int) -> None:
         """Record the extremes of a trade, and that it is done."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -265,9 +266,17 @@ def search_events(
 
 def all_events(db: sqlite3.Connection, types: Sequence[str]) -> Iterator[Row]:
     marks = ", ".join("?" for _ in types)
-    sql = f"SELECT payload, epoch FROM events WHERE type IN ({marks}) ORDER BY seq"  # noqa: S608 - constants only
-    for row in db.execute(sql, tuple(types)):
-        yield json.loads(row["payload"]) | {"epoch": row["epoch"]}
+    sql = f"SELECT seq, epoch, payload FROM events WHERE type IN ({marks}) ORDER BY seq"  # noqa: S608 - constants only
+    return parsed(db.execute(sql, tuple(types)))
+
+
+def parsed(selected: Iterable[Sequence[Any]]) -> Iterator[Row]:
+    """The events of rows of seq, epoch and payload. Many payloads are read as one list, which is faster."""
+    left = iter(selected)
+    while batch := list(islice(left, PAGE_MAX)):
+        for (seq, epoch, _), event in zip(batch, json.loads(f"[{','.join(row[2] for row in batch)}]"), strict=True):
+            event["seq"], event["epoch"] = seq, epoch
+            yield event
 
 
 def trade_extremes(db: sqlite3.Connection) -> dict[str, tuple[str, str]]:

@@ -22,6 +22,8 @@ PX_PLACES: Final = Decimal("0.00000001")
 TYPES: Final = ("fill", "funding", "liquidation", "settlement", "account", "trigger", "guardian")
 # TYPES, and the events of orders, which tell the first stop of each trade
 TYPES_WITH_STOPS: Final = (*TYPES, "order")
+# newest causes that a fold keeps; those of one instant are some
+CAUSES_KEPT: Final = 1_000
 # wider than any sum of amounts here
 EXACT: Final = Context(prec=60)
 
@@ -91,6 +93,8 @@ class Trip:
     risk_usd: Decimal = Decimal(0)
     # the event that closed the trade
     closed_by: str | None = None
+    # the strategies of a stored trip, joined by +
+    owner: str | None = None
     # The lowest and the highest price while the trade was open. None: the journal has not recorded them.
     low_px: Decimal | None = None
     high_px: Decimal | None = None
@@ -124,6 +128,10 @@ class Trip:
     def net_usd(self) -> Decimal:
         return self.realized_usd - self.fees_usd + self.funding_usd - self.lost_margin_usd
 
+    def strategy(self, owners: Owners) -> str | None:
+        """The strategies of its entries, joined by +. None: no strategy of this journal."""
+        return self.owner or "+".join(owners(self.keys)) or None
+
     def row(self, owners: Owners) -> dict[str, Any]:
         """The columns; amounts are exact text."""
         open_size = Decimal(0) if self.closed_ms is not None else max(self.size - self.exited, Decimal(0))
@@ -132,7 +140,7 @@ class Trip:
         return {
             "market": self.market,
             "side": self.side,
-            "strategy": "+".join(owners(self.keys)) or None,
+            "strategy": self.strategy(owners),
             "status": self.status,
             "opened_at": None if self.opened_ms is None else iso(self.opened_ms),
             "closed_at": None if self.closed_ms is None else iso(self.closed_ms),
@@ -160,75 +168,127 @@ class Trip:
         }
 
 
-def trips(events: Iterable[Event]) -> Iterator[Trip]:
-    """Every trip in the order of its end; open trips come last."""
-    open_now: dict[str, Trip] = {}
-    # trade id -> size of its fills; a liquidation repeats their sum
-    filled: dict[str, Decimal] = {}
+@dataclass(slots=True)
+class TripFold:
+    """The fold of events into trips, one event at a time."""
+
+    open_now: dict[str, Trip] = field(default_factory=dict)
+    # market -> trade id -> size of the exits of its open trip; a liquidation repeats their sum
+    filled: dict[str, dict[str, Decimal]] = field(default_factory=dict)
     # trade id -> trigger or guardian that caused it, which comes before its fills
-    causes: dict[str, str] = {}
+    causes: dict[str, str] = field(default_factory=dict)
     epoch: int | None = None
-    for event in events:
+
+    @property
+    def is_flat(self) -> bool:
+        """True if later events make the same trips without what came before."""
+        return not self.open_now
+
+    def take(self, event: Event) -> Iterator[Trip]:
+        """The trips that end with this event."""
         kind, coin, data = event["type"], event.get("coin"), event["data"]
         # A reset whose event is not in the journal.
-        if event.get("epoch", epoch) != epoch:
-            epoch = event["epoch"]
-            yield from _wiped(open_now)
+        if event.get("epoch", self.epoch) != self.epoch:
+            self.epoch = event["epoch"]
+            yield from self._wiped()
         if kind == "account":
             if event["subtype"] == "reset":
-                yield from _wiped(open_now)
+                yield from self._wiped()
         elif kind == "guardian":
             for trade_id in data.get("tradeIds") or ():
-                causes[trade_id] = str(data.get("guardianType"))
+                self._cause(trade_id, str(data.get("guardianType")))
         elif kind == "order":
-            _armed(open_now.get(str(coin)), event)
+            _armed(self.open_now.get(str(coin)), event)
         elif kind == "trigger":
-            causes[data["tradeId"]] = event["subtype"]
+            self._cause(data["tradeId"], event["subtype"])
         elif kind == "funding":
-            if coin in open_now:
-                open_now[coin].funding_usd += Decimal(data["amountUsd"])
+            if coin in self.open_now:
+                self.open_now[coin].funding_usd += Decimal(data["amountUsd"])
         elif kind == "fill":
-            filled[data["tradeId"]] = filled.get(data["tradeId"], Decimal(0)) + Decimal(data["size"])
-            yield from _filled(open_now, event, causes)
+            yield from self._filled(event)
         else:
-            yield from _ended(open_now, event, filled)
-    yield from open_now.values()
+            yield from self._ended(event)
+
+    def _filled(self, event: Event) -> Iterator[Trip]:
+        coin, data = event["coin"], event["data"]
+        size, px, fee = Decimal(data["size"]), Decimal(data["px"]), Decimal(data["feeUsd"])
+        is_flat = not Decimal(data["positionSize"])
+        trip = self.open_now.get(coin)
+        if event["subtype"] == "entry":
+            if trip is None:
+                trip = self.open_now[coin] = Trip(
+                    coin,
+                    data["side"],
+                    event["ts"],
+                    entry_kind=data["kind"],
+                    entry_trade_id=data["tradeId"],
+                    complete=abs(Decimal(data["positionSize"])) == size,
+                )
+            if trip.stop_trade_id == data["tradeId"]:
+                # Another fill of the order that brought the stop.
+                trip.risk_usd += trip.loss_at_stop(size, EXACT.multiply(size, px))
+            trip.size += size
+            trip.entry_usd = EXACT.add(trip.entry_usd, EXACT.multiply(size, px))
+            if event.get("idempotencyKey"):
+                trip.keys.append(event["idempotencyKey"])
+        else:
+            if trip is None:
+                trip = self.open_now[coin] = Trip(coin, data["side"], None, complete=False)
+            exits = self.filled.setdefault(coin, {})
+            exits[data["tradeId"]] = exits.get(data["tradeId"], Decimal(0)) + size
+            trip.exited += size
+            trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
+            trip.realized_usd += _borne(data)
+            trip.exit_reason = self.causes.get(data["tradeId"], data["kind"])
+            trip.exit_trade_id = data["tradeId"]
+        trip.fees_usd += fee
+        if is_flat:
+            trip.closed_ms, trip.closed_by = event["ts"], event.get("id")
+            yield self._popped(coin)
+
+    def _ended(self, event: Event) -> Iterator[Trip]:
+        """A liquidation or settlement: the size beyond its fills is an exit at its price."""
+        coin, data = event["coin"], event["data"]
+        trip = self.open_now.get(coin)
+        size = Decimal(data["size"]) - self.filled.get(coin, {}).get(data["tradeId"], Decimal(0))
+        if trip is None:
+            # The fills of the settlement have closed the trip.
+            return
+        trip.exit_reason, trip.exit_trade_id = event["type"], data["tradeId"]
+        trip.lost_margin_usd += Decimal(data.get("marginLostUsd") or 0)
+        if size > 0:
+            px = Decimal(data["outcomePx"] if event["type"] == "settlement" else data["px"])
+            trip.exited += size
+            trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
+            trip.realized_usd += _borne(data)
+            trip.fees_usd += Decimal(data.get("feeUsd") or 0)
+        if event["subtype"] != "partial":
+            trip.closed_ms, trip.closed_by = event["ts"], event.get("id")
+            yield self._popped(coin)
+
+    def _wiped(self) -> Iterator[Trip]:
+        """End all open trips without an exit, because the account was reset."""
+        for coin in list(self.open_now):
+            trip = self._popped(coin)
+            trip.ended_by = "reset"
+            yield trip
+
+    def _popped(self, coin: str) -> Trip:
+        self.filled.pop(coin, None)
+        return self.open_now.pop(coin)
+
+    def _cause(self, trade_id: str, cause: str) -> None:
+        self.causes[trade_id] = cause
+        if len(self.causes) > CAUSES_KEPT:
+            del self.causes[next(iter(self.causes))]
 
 
-def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) -> Iterator[Trip]:
-    coin, data = event["coin"], event["data"]
-    size, px, fee = Decimal(data["size"]), Decimal(data["px"]), Decimal(data["feeUsd"])
-    is_flat = not Decimal(data["positionSize"])
-    trip = open_now.get(coin)
-    if event["subtype"] == "entry":
-        if trip is None:
-            trip = open_now[coin] = Trip(
-                coin,
-                data["side"],
-                event["ts"],
-                entry_kind=data["kind"],
-                entry_trade_id=data["tradeId"],
-                complete=abs(Decimal(data["positionSize"])) == size,
-            )
-        if trip.stop_trade_id == data["tradeId"]:
-            # Another fill of the order that brought the stop.
-            trip.risk_usd += trip.loss_at_stop(size, EXACT.multiply(size, px))
-        trip.size += size
-        trip.entry_usd = EXACT.add(trip.entry_usd, EXACT.multiply(size, px))
-        if event.get("idempotencyKey"):
-            trip.keys.append(event["idempotencyKey"])
-    else:
-        if trip is None:
-            trip = open_now[coin] = Trip(coin, data["side"], None, complete=False)
-        trip.exited += size
-        trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
-        trip.realized_usd += _borne(data)
-        trip.exit_reason = causes.get(data["tradeId"], data["kind"])
-        trip.exit_trade_id = data["tradeId"]
-    trip.fees_usd += fee
-    if is_flat:
-        trip.closed_ms, trip.closed_by = event["ts"], event.get("id")
-        yield open_now.pop(coin)
+def trips(events: Iterable[Event]) -> Iterator[Trip]:
+    """Every trip in the order of its end; open trips come last."""
+    fold = TripFold()
+    for event in events:
+        yield from fold.take(event)
+    yield from fold.open_now.values()
 
 
 def _armed(trip: Trip | None, event: Event) -> None:
@@ -240,27 +300,6 @@ def _armed(trip: Trip | None, event: Event) -> None:
     trip.stop_px, trip.stop_trade_id = Decimal(data["triggerPx"]), data.get("tradeId")
     if not trip.exited:
         trip.risk_usd = trip.loss_at_stop(trip.size, trip.entry_usd)
-
-
-def _ended(open_now: dict[str, Trip], event: Event, filled: Mapping[str, Decimal]) -> Iterator[Trip]:
-    """A liquidation or settlement: the size beyond its fills is an exit at its price."""
-    coin, data = event["coin"], event["data"]
-    trip = open_now.get(coin)
-    size = Decimal(data["size"]) - filled.get(data["tradeId"], Decimal(0))
-    if trip is None:
-        # The fills of the settlement have closed the trip.
-        return
-    trip.exit_reason, trip.exit_trade_id = event["type"], data["tradeId"]
-    trip.lost_margin_usd += Decimal(data.get("marginLostUsd") or 0)
-    if size > 0:
-        px = Decimal(data["outcomePx"] if event["type"] == "settlement" else data["px"])
-        trip.exited += size
-        trip.exit_usd = EXACT.add(trip.exit_usd, EXACT.multiply(size, px))
-        trip.realized_usd += _borne(data)
-        trip.fees_usd += Decimal(data.get("feeUsd") or 0)
-    if event["subtype"] != "partial":
-        trip.closed_ms, trip.closed_by = event["ts"], event.get("id")
-        yield open_now.pop(coin)
 
 
 def _borne(data: Mapping[str, Any]) -> Decimal:
@@ -276,14 +315,6 @@ def with_extremes(closed: Iterable[Trip], known: Mapping[str, tuple[str, str]]) 
             low, high = prices
             trip.low_px, trip.high_px = Decimal(low), Decimal(high)
         yield trip
-
-
-def _wiped(open_now: dict[str, Trip]) -> Iterator[Trip]:
-    """End all open trips without an exit, because the account was reset."""
-    for trip in open_now.values():
-        trip.ended_by = "reset"
-        yield trip
-    open_now.clear()
 
 
 def _average(usd: Decimal, size: Decimal) -> str | None:

@@ -189,3 +189,16 @@ def m010_proof(db: Database) -> None:
     db.execute("""CREATE TABLE flat_points (
         day_ms INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, epoch INTEGER NOT NULL, balance_usd TEXT NOT NULL,
         states TEXT NOT NULL, bars TEXT NOT NULL) STRICT""")
+
+
+@migrations()
+def m011_round_trips(db: Database) -> None:
+    """The ended trades as a person counts them (round_trip_log.py), each as JSON with its strategies.
+
+    They have a table of their own, because old events are removed, and because pages list them. `event_id` NULL: the
+    account was reset. `is_flat`: no trade was open after this one.
+    """
+    db.execute("""CREATE TABLE round_trips (
+        seq INTEGER PRIMARY KEY, event_id TEXT, ended_seq INTEGER NOT NULL, is_flat INTEGER NOT NULL, owner TEXT,
+        trip TEXT NOT NULL) STRICT""")
+    db.execute("CREATE INDEX round_trips_ended ON round_trips (ended_seq)")

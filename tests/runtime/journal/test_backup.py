@@ -97,8 +97,8 @@ def test_a_migration_keeps_a_copy_of_the_journal_first(older: Path, tmp_path: Pa
     with contextlib.closing(sqlite3.connect(kept)) as old, contextlib.closing(sqlite3.connect(older)) as new:
         number = int(kept.name.rpartition("-")[2])
         assert [db.execute("PRAGMA user_version").fetchone()[0] for db in (old, new)] == [number, number + 1]
-        assert not old.execute("PRAGMA table_info(flat_points)").fetchall()
-        assert new.execute("PRAGMA table_info(flat_points)").fetchall()
+        assert not old.execute("PRAGMA table_info(round_trips)").fetchall()
+        assert new.execute("PRAGMA table_info(round_trips)").fetchall()
     before = kept.read_bytes()
     open_journal(older, address=ADDRESS).close()
     assert [path.name for path in tmp_path.glob("journal.db.format-*")] == [kept.name]
@@ -113,7 +113,7 @@ def test_without_a_copy_nothing_is_migrated(older: Path, monkeypatch: pytest.Mon
     with pytest.raises(JournalError, match=r"is of another version and cannot be written|no copy can be kept"):
         open_or_rebuild(older, address=ADDRESS, now_ms=0)
     with contextlib.closing(sqlite3.connect(older)) as db:
-        assert not db.execute("PRAGMA table_info(flat_points)").fetchall()
+        assert not db.execute("PRAGMA table_info(round_trips)").fetchall()
 
 
 def test_a_new_journal_needs_no_copy(tmp_path: Path) -> None:
