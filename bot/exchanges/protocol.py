@@ -262,6 +262,9 @@ class LinkHealth:
     `weight`: what its requests of the last minute weigh, of `weight_most`. `messages`: those of the exchange that it
     has read. `connections`: those that are open now; `opened`: all that it has opened. `signer`: the address of the
     agent's key; None: no key was given. `actions_left`: of the account's budget; None: not known.
+
+    `agent`: how the exchange lists the agent, as of `agent_read_ms`; None: it does not list it. `agent_fault`: why
+    nothing can be sent.
     """
 
     connections: int
@@ -274,6 +277,9 @@ class LinkHealth:
     heard_ms: int | None
     signer: str | None = None
     actions_left: int | None = None
+    agent: AgentReport | None = None
+    agent_read_ms: int | None = None
+    agent_fault: str | None = None
 
 
 AccountReport = (

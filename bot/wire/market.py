@@ -169,11 +169,15 @@ class LivePriceStatus(Resource):
 
 class ExchangeLinkStatus(Resource):
     """The account at an exchange that the service follows. `link`: away, behind or in_step, `since` when and for which
-    `reason`.
+    `reason`. What is null is not known.
 
     `waiting_fills`: fills that the service cannot book yet because one before them is missing. `differences`: what the
     books of the service have otherwise than the exchange. `clock_difference_ms`: the exchange's clock less ours.
-    `request_weight`: what the requests of the last minute count in the exchange's limit.
+    `request_weight`: what the requests of the last minute count in the exchange's limit. `agent_read_at`: when the
+    exchange was last asked about the agent; then `agent_until` null means that it lists no end. `agent_fault`: why
+    nothing can be sent. `actions_left`: of the exchange's budget. `actions_undecided`: sent, and not known yet what
+    became of them. `audit_differences`: what the last comparison of the books has named, at `audited_at`;
+    `audit_trouble`: why no later one has ended. `blocked_markets`: entries are refused there because of it.
     """
 
     name: str
@@ -188,6 +192,19 @@ class ExchangeLinkStatus(Resource):
     clock_difference_ms: int | None = None
     request_weight: int | None = None
     differences: tuple[str, ...] = ()
+    has_agent_key: bool = False
+    agent: str | None = None
+    agent_name: str | None = None
+    agent_until: int | None = None
+    agent_read_at: int | None = None
+    agent_fault: str | None = None
+    actions_left: int | None = None
+    actions_undecided: int | None = None
+    oldest_undecided_at: int | None = None
+    audited_at: int | None = None
+    audit_differences: tuple[str, ...] | None = None
+    audit_trouble: str | None = None
+    blocked_markets: tuple[str, ...] = ()
 
 
 class StatusResult(Resource):

@@ -27,10 +27,10 @@ def key_file(folder: Path, key: str = KEY) -> Path:
     return path
 
 
-def approve(hyperliquid: LocalExchange, master: Any = MASTER) -> None:
+def approve(hyperliquid: LocalExchange, master: Any = MASTER, name: str = "bot") -> None:
     """Let the agent act for the funded account."""
     exchange = Exchange(master, hyperliquid.base_url)
-    action = {"type": "approveAgent", "agentAddress": AGENT, "agentName": "bot", "nonce": hyperliquid.state()["now"]}
+    action = {"type": "approveAgent", "agentAddress": AGENT, "agentName": name, "nonce": hyperliquid.state()["now"]}
     answer = exchange._post_action(action, sign_agent(master, action, False), action["nonce"])
     assert answer["status"] == "ok"
 

@@ -151,25 +151,31 @@ def status(network: str, address: str, url: str | None, as_json: bool, dex: str,
     """
     import asyncio
     import json
+    from dataclasses import asdict
 
     from bot.cli.exchange.link_health import LinkReading, read_link
+    from bot.cli.exchange.reading_facts import reading_facts
     from bot.cli.exchange.status_view import read_status
+    from bot.clock import SystemClock
     from bot.exchanges.hyperliquid.account import HyperliquidAccount
     from bot.exchanges.hyperliquid.transport import Transport
 
-    chosen = url_of(network, url)
+    chosen, clock = url_of(network, url), SystemClock()
 
     async def read() -> tuple[ExchangeReading, LinkReading | None]:
         async with Transport(chosen) as transport:
-            reading = await read_status(HyperliquidAccount(transport, address), dex, int(since * 1000))
+            reading = await read_status(HyperliquidAccount(transport, address), dex, int(since * 1000), clock)
         return reading, await read_link(url or network, address) if has_link else None
 
     reading, link = asyncio.run(read())
+    known = reading_facts(reading, link, clock.now_ms())
     if as_json:
         place = {"network": network, "url": chosen, "address": address, "dex": dex}
-        click.echo(json.dumps({**place, **reading.as_json(), **({} if link is None else {"link": link.as_json()})}))
+        rows = {"facts": [asdict(fact) for fact in known], **({} if link is None else {"link": link.as_json()})}
+        click.echo(json.dumps({**place, **reading.as_json(), **rows}))
     else:
         click.echo(f"{address} on {network} at {chosen}" + (f", dex {dex}" if dex else ""))
-        for line in [*reading.lines(), *([] if link is None else link.lines())]:
+        shown = [f"{fact.level:<7} {fact.name}: {fact.line}" for fact in known]
+        for line in [*reading.lines(), *shown, *([] if link is None else link.lines())]:
             click.echo(line)
     return Exit.DONE

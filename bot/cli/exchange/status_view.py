@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from bot.cli.common.text_table import screen_width, table_lines
-from bot.clock import iso
+from bot.clock import Clock, iso
 from bot.errors import ConfigError
 from bot.exchanges.hyperliquid.account import Fills, HyperliquidAccount
+from bot.exchanges.hyperliquid.checks import clock_difference_ms
 from bot.exchanges.hyperliquid.fill_order import gaps
 from bot.exchanges.hyperliquid.form import MAIN_DEX, dex_of
-from bot.exchanges.protocol import AccountStanding, ExecutionReport, OrderReport, PositionReport, RequestBudget
+from bot.exchanges.protocol import (
+    AccountStanding,
+    AgentReport,
+    ExecutionReport,
+    OrderReport,
+    PositionReport,
+    RequestBudget,
+)
 from bot.money import format_e8
 from bot.words import did_you_mean, many
 
@@ -25,6 +33,9 @@ class ExchangeReading:
     fills: Fills
     since_ms: int
     budget: RequestBudget
+    agents: tuple[AgentReport, ...]
+    # the exchange's clock less ours
+    clock_difference_ms: int
 
     def as_json(self) -> dict[str, Any]:
         standing = self.standing
@@ -175,7 +186,7 @@ def fill_json(fill: ExecutionReport) -> dict[str, Any]:
     }
 
 
-async def read_status(account: HyperliquidAccount, dex: str, span_ms: int) -> ExchangeReading:
+async def read_status(account: HyperliquidAccount, dex: str, span_ms: int, clock: Clock) -> ExchangeReading:
     """Read the account in one dex. The span of the fills ends at the exchange's instant of the positions.
 
     ConfigError if there is no such dex: the exchange answers requests for it as if the exchange itself had failed.
@@ -186,9 +197,13 @@ async def read_status(account: HyperliquidAccount, dex: str, span_ms: int) -> Ex
             raise ConfigError(
                 f"--dex {dex}: is not listed{did_you_mean(dex, names) or '; `perpDexs` of the exchange names all'}"
             )
+    before_ms = clock.now_ms()
     standing = await account.standing(dex)
+    difference_ms = clock_difference_ms(before_ms, clock.now_ms(), standing.at_ms)
     orders = await account.open_orders(dex)
     since_ms = max(0, standing.at_ms - span_ms)
     fills = await account.fills(since_ms, standing.at_ms)
     own = tuple(fill for fill in fills.reports if dex_of(fill.market) == dex)
-    return ExchangeReading(standing, tuple(orders), Fills(own, fills.is_cut), since_ms, await account.budget())
+    budget, agents = await account.budget(), tuple(await account.agents())
+    known = Fills(own, fills.is_cut)
+    return ExchangeReading(standing, tuple(orders), known, since_ms, budget, agents, difference_ms)

@@ -33,6 +33,8 @@ FOLLOW_S: Final = 0.5
 WATCH_S: Final = 1.0
 # least difference between the clocks of the service and of its prices that is shown
 APART_MS: Final = 1_000
+# The daemon asks the service for the facts of an account at an exchange every 5 s.
+OLD_FACTS_MS: Final = 30_000
 # What the money of an account is, by the environment that the service reports.
 MONEY_OF: Final = {
     "sandbox": ", play money",
@@ -385,7 +387,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         yield f"              run bot explain {intent['id'][:12]}, check the account, then bot resume"
     yield _dead_man_line(told["heartbeat"])
     yield from _price_lines(told.get("prices"))
-    yield from _exchange_lines(told.get("service") or {})
+    yield from _exchange_lines(told)
     # A daemon of an older version does not send these fields.
     for alarm in told.get("alarms", ()):
         subject = f" {alarm['subject']}" if alarm["subject"] else ""
@@ -497,8 +499,19 @@ def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
             yield f"  prices      {market['market']} {'; '.join(filter(None, (closed, dropped)))}"
 
 
-def _exchange_lines(service: Mapping[str, Any]) -> Iterable[str]:
+def _exchange_lines(told: Mapping[str, Any]) -> Iterable[str]:
     """What the service knows of the account at the exchange that it follows."""
+    from bot.clock import iso
+
+    service, known = told.get("service") or {}, told.get("exchange")
+    if known is not None:
+        if told.get("service_ms", 0) - known["as_of_ms"] > OLD_FACTS_MS:
+            yield f"  exchange    AS OF {iso(known['as_of_ms'])}: the service has not answered since"
+        for fact in known["facts"]:
+            mark = "" if fact["level"] in ("ok", "unknown") else f"{fact['level'].upper()} "
+            yield f"  exchange    {mark}{fact['name']}: {fact['line']}"
+        return
+    # The daemon has not asked the service for more yet.
     link = service.get("exchange_link")
     if link == "in_step":
         yield "  exchange    in step: everything until now is known"

@@ -390,6 +390,7 @@ def health(snapshot: DaemonSnapshot, price_age_s: float | None) -> list[HealthPa
         _rate(told.get("rates") or ()),
         _journal_health(told),
         _doubt(status.get("intents")),
+        *_exchange(status.get("exchange")),
     ]
 
 
@@ -407,6 +408,21 @@ def _doubt(intents: Data | None) -> HealthPanel:
         return HealthPanel("Orders in doubt", formatting.NOT_KNOWN, "idle", note)
     doubt = intents["in_doubt"]
     return HealthPanel("Orders in doubt", str(doubt), "bad" if doubt else "good", note)
+
+
+def _exchange(known: Data | None) -> list[HealthPanel]:
+    """What is known of the account at an exchange; nothing if the service follows none."""
+    tones = {"ok": "good", "warn": "warn", "fail": "bad"}
+    words = {"ok": "well", "warn": "look", "fail": "mend"}
+    return [
+        HealthPanel(
+            f"Exchange: {fact['name']}",
+            words.get(fact["level"], formatting.NOT_KNOWN),
+            tones.get(fact["level"], "idle"),
+            fact["line"],
+        )
+        for fact in (() if known is None else known["facts"])
+    ]
 
 
 def _health(label: str, value: float | None, bound: str, note: str) -> HealthPanel:

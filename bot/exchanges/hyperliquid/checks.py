@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
-from bot.clock import DAY_MS, Clock, datetime_of
+from bot.clock import Clock, datetime_of
 from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from bot.exchanges.hyperliquid.form import ACCOUNT_MODES, MAIN_DEX, URLS, dex_of
 from bot.exchanges.protocol import AddressReport, AgentReport, MarketListing, UnknownForm
+from bot.wire.exchange_facts import CLOCK_MAX_MS, CLOCK_SHOWN_MS, EXPIRY_WARN_MS
 from bot.words import did_you_mean, many
-
-SKEW_WARN_MS: Final = 2_000
-# An order carries the instant at which it expires, so a clock that is further off would let orders expire or live on.
-SKEW_FAIL_MS: Final = 30_000
-EXPIRY_WARN_MS: Final = 14 * DAY_MS
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -53,17 +49,22 @@ def judge_network(network: str, url: str) -> AccountCheck:
     return AccountCheck("network", "ok", message)
 
 
+def clock_difference_ms(before_ms: int, after_ms: int, exchange_ms: int) -> int:
+    """The least difference of the exchange's clock from ours, which was read before and after the request."""
+    # Between these instants the difference is not known.
+    return exchange_ms - after_ms if exchange_ms > after_ms else min(0, exchange_ms - before_ms)
+
+
 def judge_clock(before_ms: int, after_ms: int, exchange_ms: int) -> AccountCheck:
     """The difference of the exchange's clock from ours, which was read before and after the request."""
-    # Between these instants the difference is not known.
-    skew = exchange_ms - after_ms if exchange_ms > after_ms else min(0, exchange_ms - before_ms)
+    skew = clock_difference_ms(before_ms, after_ms, exchange_ms)
     side = "ahead of" if skew > 0 else "behind"
     text = f"the exchange's clock is {abs(skew) / 1000:,.1f} s {side} this machine's"
-    if abs(skew) > SKEW_FAIL_MS:
+    if abs(skew) > CLOCK_MAX_MS:
         return AccountCheck("clock", "fail", f"{text}, and at most 30 s are safe; set this machine's clock by NTP")
-    if abs(skew) > SKEW_WARN_MS:
+    if abs(skew) > CLOCK_SHOWN_MS:
         return AccountCheck("clock", "warn", f"{text}; set this machine's clock by NTP")
-    return AccountCheck("clock", "ok", f"the clocks differ by less than {SKEW_WARN_MS // 1000} s")
+    return AccountCheck("clock", "ok", f"the clocks differ by less than {CLOCK_SHOWN_MS // 1000} s")
 
 
 def judge_address(address: str, report: AddressReport, network: str) -> AccountCheck:

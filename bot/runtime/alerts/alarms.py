@@ -73,6 +73,16 @@ _ALARMS: Final = (
         is_event=True,
     ),
     Alarm(
+        "exchange_account",
+        "the account at an exchange is known, its agent may act, and the books equal the exchange's",
+        "error",
+        "The exchange account of {bot}",
+        "critical",
+        "the {{ $labels.subject }} of the exchange account needs a person",
+        "bot status names the fact and what to do",
+        grace_ms=30_000,
+    ),
+    Alarm(
         "agent_silent",
         "an agent is asked and answers",
         "warning",

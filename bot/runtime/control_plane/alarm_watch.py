@@ -69,6 +69,7 @@ class AlarmWatch:
         self._finders: Mapping[str, Callable[[], Messages]] = {
             "prices_lost": self._prices_lost,
             "price_jump": self._price_jumps,
+            "exchange_account": self._exchange,
             "approval_expiring": self._approvals,
             "agent_silent": lambda: self._agents("agent_silent"),
             "agent_spent": lambda: self._agents("agent_spent"),
@@ -160,6 +161,10 @@ class AlarmWatch:
             for coin, jump in jumps
             if coin in ours and now_ms - jump.at < JUMP_SHOWN_MS
         }
+
+    def _exchange(self) -> Messages:
+        """What is wrong with the account at an exchange; what is not known yet is no alarm."""
+        return {fact.name: fact.line for fact in self._prices.exchange_facts() if fact.level in ("warn", "fail")}
 
     def _agents(self, name: str) -> Messages:
         alarms = {

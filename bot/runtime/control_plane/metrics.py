@@ -20,6 +20,7 @@ from bot.runtime.control_plane.status import WORDS
 from bot.runtime.model.intents import FINAL, IN_DOUBT
 from bot.runtime.model.protection_rules import PROTECTIONS
 from bot.runtime.strategy_host.asker import ThreadAsker
+from bot.wire.exchange_facts import FIGURES
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -126,6 +127,7 @@ METRICS: Final[Mapping[str, MetricText]] = {
     "exchange_in_step": MetricText(
         "gauge", "1 if the service knows everything of the account at the exchange that it follows; else 0."
     ),
+    **{name: MetricText("gauge", figure.help) for name, figure in FIGURES.items()},
     "positions": MetricText("gauge", "Open positions."),
     "orders": MetricText("gauge", "Resting orders, with stops and targets."),
     "unprotected_positions": MetricText("gauge", "Own positions without a stop that need one."),
@@ -252,6 +254,7 @@ class Figures:
             yield from self._strategies()
         yield from self._guards(now_ns)
         yield from self._prices()
+        yield from self._exchange()
 
     def _trading(self) -> Iterator[Metric]:
         kernel = self._of.kernel
@@ -327,6 +330,15 @@ class Figures:
         yield _family("price_closed", [((market.coin,), float(not market.open)) for market in now.markets])
         refused = [((market.coin, reason), count) for market in now.markets for reason, count in market.refused.items()]
         yield _family("prices_refused", refused)
+
+    def _exchange(self) -> Iterator[Metric]:
+        """The account at an exchange, if the service follows one. What is not known has no sample."""
+        watch = self._of.prices
+        if watch is None or watch.exchange is None:
+            return
+        for name, figure in FIGURES.items():
+            value = figure.value(watch.exchange, watch.told_ms)
+            yield _family(name, [] if value is None else [((), value)])
 
     def _strategies(self) -> Iterator[Metric]:
         kernel = self._of.kernel

@@ -95,6 +95,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "heartbeat": heartbeat(daemon),
         "health": health(daemon),
         "prices": daemon.prices.document(),
+        "exchange": daemon.prices.exchange_document(),
         "alarms": daemon.alarms.documents(),
         "guardians": guardians(kernel),
         "blocked_by": [

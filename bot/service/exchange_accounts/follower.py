@@ -31,6 +31,7 @@ from bot.venue.exchange import reports as venue_reports
 from bot.venue.exchange.order_reports import VENUE
 from bot.venue.model import commands as c
 from bot.venue.model.state import VenueAccount
+from bot.venue.orders import exchange_actions
 
 WAIT_FIRST_SECONDS: Final = 1.0
 WAIT_MAX_SECONDS: Final = 60.0
@@ -282,6 +283,8 @@ class ExchangeFollower:
         """The state of the link, for GET /v1/system/status."""
         account, health = self.account, self.health
         known = None if account is None else account.exchange
+        agent = None if health is None else health.agent
+        undecided = None if known is None else exchange_actions.undecided(known)
         return {
             "name": self.followed.exchange,
             "network": self.followed.network,
@@ -296,6 +299,15 @@ class ExchangeFollower:
             "clockDifferenceMs": None if health is None else health.clock_difference_ms,
             "requestWeight": None if health is None else health.weight,
             "differences": list(self.differences),
+            "hasAgentKey": self.followed.agent_key_file is not None,
+            "agent": None if health is None else health.signer,
+            "agentName": None if agent is None else agent.name,
+            "agentUntil": None if agent is None else agent.valid_until_ms,
+            "agentReadAt": None if health is None else health.agent_read_ms,
+            "agentFault": None if health is None else health.agent_fault,
+            "actionsLeft": None if health is None else health.actions_left,
+            "actionsUndecided": None if undecided is None else len(undecided),
+            "oldestUndecidedAt": undecided[0].made_ms if undecided else None,
         }
 
 

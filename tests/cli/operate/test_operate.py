@@ -147,7 +147,7 @@ def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is()
         ({"exchange_link": "in_step"}, ["  exchange    in step: everything until now is known"]),
         ({"exchange_link": "away", "exchange_reason": "no answer"}, ["  exchange    AWAY: no answer"]),
     ):
-        assert list(look._exchange_lines(link)) == line
+        assert list(look._exchange_lines({"service": link})) == line
     for environment, text in (
         ("sandbox", ", play money"),
         ("local", ", play money of a local exchange"),

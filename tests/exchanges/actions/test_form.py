@@ -17,10 +17,11 @@ from bot.exchanges.actions import (
     OrderPlacement,
     Rank,
 )
-from bot.exchanges.hyperliquid.actions.budget import KEPT, READ_EVERY_MS, ActionBudget
+from bot.exchanges.hyperliquid.actions.budget import READ_EVERY_MS, ActionBudget
 from bot.exchanges.hyperliquid.actions.form import WrongSigner, action_answer, wire_action
 from bot.exchanges.protocol import RequestBudget, UnknownForm
 from bot.money import parse_e8
+from bot.wire.exchange_facts import ACTIONS_KEPT
 
 AGENT, OTHER = "0x" + "c1" * 20, "0x" + "d2" * 20
 ASSETS = {"BTC": 0, "ETH": 1, "xyz:TSLA": 110_000}
@@ -242,7 +243,7 @@ def test_the_last_actions_are_kept_for_stops_exits_and_cancels() -> None:
     budget, entry = ActionBudget(), place(order())
     assert "not known yet" in str(budget.refusal(entry)) and budget.is_read_due(0)
     assert budget.refusal(replace(entry, rank=Rank.STOP)) is None
-    budget.correct(RequestBudget(10_000, 10_000 + KEPT + 2), 1_000)
+    budget.correct(RequestBudget(10_000, 10_000 + ACTIONS_KEPT + 2), 1_000)
     assert not budget.is_read_due(1_000 + READ_EVERY_MS - 1) and budget.is_read_due(1_000 + READ_EVERY_MS)
     assert budget.refusal(TWO) is None
     budget.count(entry)
@@ -252,6 +253,6 @@ def test_the_last_actions_are_kept_for_stops_exits_and_cancels() -> None:
         "trade 1 USD for each further action"
     )
     budget.count(TWO, is_expired=True)
-    assert budget.left == KEPT + 2 - 1 - 10
+    assert budget.left == ACTIONS_KEPT + 2 - 1 - 10
     for rank in (Rank.STOP, Rank.EXIT, Rank.CANCEL):
         assert budget.refusal(replace(TWO, rank=rank)) is None

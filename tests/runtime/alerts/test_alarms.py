@@ -31,6 +31,7 @@ from bot.runtime.journal import proof_files
 from bot.runtime.kernel.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.strategy import Bracket, Open
+from bot.wire.exchange_facts import ExchangeFact
 from bot.wire.market import LivePriceStatus
 from tests.faulty_port import FaultyPort, refused
 from tests.runtime.builders import later, make_kernel, minutes
@@ -51,7 +52,7 @@ class World:
     def __init__(self, folder: Path, kernel: Kernel, venue: FaultyPort) -> None:
         self.folder, self.kernel, self.venue = folder, kernel, venue
         self.port = 0
-        self.prices = SimpleNamespace(newest=None)
+        self.prices = SimpleNamespace(newest=None, exchange_facts=tuple)
         settings = lambda: SimpleNamespace(  # noqa: E731
             state_dir=folder, dashboard=SimpleNamespace(port=self.port) if self.port else None
         )
@@ -96,6 +97,17 @@ async def price_jump(world: World) -> Any:
     world.prices.newest = prices(jump_at=world.kernel.now_ms())
     yield
     world.prices.newest = prices(jump_at=world.kernel.now_ms() - JUMP_SHOWN_MS)
+    yield
+
+
+async def exchange_account(world: World) -> Any:
+    facts = [ExchangeFact("link", "ok", "in step"), ExchangeFact("audit", "unknown", "no audit has ended")]
+    world.prices.exchange_facts = lambda: facts
+    assert world.look() == []
+    facts.append(ExchangeFact("agent", "warn", "expires in 13 days", "approve a new one"))
+    yield
+    assert [row["subject"] for row in world.watch.documents()] == ["agent"]
+    facts.pop()
     yield
 
 
@@ -168,6 +180,7 @@ async def proof_failed(world: World) -> Any:
 CASES: dict[str, Callable[[World], Any]] = {
     "prices_lost": prices_lost,
     "price_jump": price_jump,
+    "exchange_account": exchange_account,
     "agent_silent": lambda world: of_agent(world, "agent_silent"),
     "agent_spent": lambda world: of_agent(world, "agent_spent"),
     "approval_expiring": approval_expiring,

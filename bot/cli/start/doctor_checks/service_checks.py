@@ -142,7 +142,7 @@ async def _versions(client: Client, base_url: str) -> AsyncIterator[DoctorFindin
         yield DoctorFinding(
             "service", "ok", f"{words}, API {status.api_version}, limits version {status.limits_version}"
         )
-    for finding in _prices(status):
+    for finding in (*_prices(status), *_exchange(status)):
         yield finding
 
 
@@ -190,6 +190,17 @@ def _prices(status: StatusResult) -> Iterator[DoctorFinding]:
             f"{prices.source} is connected{how}: {many(len(prices.markets), 'market')}{oldest},"
             f" {many(refused, 'quote')} refused",
         )
+
+
+def _exchange(status: StatusResult) -> Iterator[DoctorFinding]:
+    """What is known of the account at an exchange, if the service follows one."""
+    from bot.wire.exchange_facts import facts
+
+    if status.exchange is None:
+        return
+    for fact in facts(status.exchange, status.server_time or 0):
+        level: Level = "skip" if fact.level == "unknown" else fact.level
+        yield DoctorFinding("exchange", level, f"{fact.name}: {fact.text}", fact.fix)
 
 
 def _skew(client: Client) -> Iterator[DoctorFinding]:

@@ -11,8 +11,8 @@ from typing import Final
 from bot.clock import MINUTE_MS
 from bot.exchanges.actions import ExchangeAction, Rank
 from bot.exchanges.protocol import RequestBudget
+from bot.wire.exchange_facts import ACTIONS_KEPT
 
-KEPT: Final = 500
 # The exchange's own count corrects ours so often.
 READ_EVERY_MS: Final = 5 * MINUTE_MS
 # An action that the exchange refuses because it has expired costs so many.
@@ -47,10 +47,10 @@ class ActionBudget:
             return None
         if self.left is None:
             return "how many actions are left is not known yet; try again"
-        if self.left - cost(action) < KEPT:
+        if self.left - cost(action) < ACTIONS_KEPT:
             return (
-                f"{max(0, self.left):,} actions are left of the account's budget, and {KEPT} are kept for stops and"
-                " exits; trade 1 USD for each further action"
+                f"{max(0, self.left):,} actions are left of the account's budget, and {ACTIONS_KEPT} are kept for stops"
+                " and exits; trade 1 USD for each further action"
             )
         return None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bot.clock import SECOND_MS, Clock
+from bot.clock import MINUTE_MS, SECOND_MS, Clock
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
 from bot.exchanges.hyperliquid import form
 from bot.exchanges.hyperliquid.actions.budget import ActionBudget
@@ -16,7 +17,7 @@ from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.checks import judge_agent
 from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.requests import Requests
-from bot.exchanges.protocol import ActionMalformed, BudgetUsedUp, NoExchangeAnswer
+from bot.exchanges.protocol import ActionMalformed, AgentReport, BudgetUsedUp, NoExchangeAnswer, UnknownForm
 
 # Asset numbers of a dex of its own begin here, and are so far apart.
 DEX_ASSETS: Final = 100_000
@@ -26,6 +27,10 @@ EXPIRED: Final = "already expired"
 LATER: Final = "service_unavailable"
 # An entry is worth less with every second, so it is refused rather than kept for later. Stops and exits wait.
 ENTRY_WAIT_MS: Final = 2 * SECOND_MS
+
+
+# The answer to "whose agent is it, and until when" is read so often; it weighs 100 of the 1,200 of a minute.
+CHECK_EVERY_MS: Final = 10 * MINUTE_MS
 
 
 class ExchangePost(Protocol):
@@ -49,6 +54,16 @@ class ActionSender:
         self._fault: str | None = None
         self._agent_fault: str | None = None
         self._preparing = asyncio.Lock()
+        # how the exchange lists the agent, and when it was asked
+        self.agent: AgentReport | None = None
+        self.read_ms: int | None = None
+        # when it was last tried to ask
+        self._asked_ms = 0
+
+    @property
+    def fault(self) -> str | None:
+        """Why nothing is signed; None: nothing is known to be wrong."""
+        return self._fault or self._agent_fault
 
     @property
     def left(self) -> int | None:
@@ -57,15 +72,28 @@ class ActionSender:
 
     async def check(self, address: str, network: str) -> None:
         """Send nothing from now on if the agent may not act for this address. NoExchangeAnswer if it is not known."""
-        agent = self.signer.address
+        agent, user = self.signer.address, address.lower()
+        self._asked_ms = self._clock.now_ms()
         report = form.address_report(await self._requests.info({"type": "userRole", "user": agent}, Rank.REPAIR))
-        verdict = judge_agent(address.lower(), agent, report, (), network, self._clock.now_ms())
+        listed = form.agents(await self._requests.info({"type": "extraAgents", "user": user}, Rank.REPAIR))
+        told = await self._requests.info({"type": "userRateLimit", "user": user}, Rank.REPAIR)
+        now_ms = self._clock.now_ms()
+        self._budget.correct(form.request_budget(told), now_ms)
+        verdict = judge_agent(user, agent, report, listed, network, now_ms)
         self._agent_fault = verdict.message if verdict.level == "fail" else None
-        self._master = report.master
+        self._master, self.read_ms = report.master, now_ms
+        self.agent = next((known for known in listed if known.address == agent), None)
+
+    async def check_again(self, address: str, network: str) -> None:
+        """Ask anew if the last answer is old: an agent may be renewed, revoked or replaced meanwhile."""
+        if self._clock.now_ms() - self._asked_ms < CHECK_EVERY_MS:
+            return
+        with suppress(NoExchangeAnswer, UnknownForm):
+            await self.check(address, network)
 
     async def act(self, action: ExchangeAction) -> ActionAnswer:
         """Send an action once. NoAnswer if it is in doubt whether the exchange has performed it."""
-        if (fault := self._fault or self._agent_fault) is not None:
+        if (fault := self.fault) is not None:
             return _not_sent(action, fault, FAILED)
         try:
             refusal = await self._refusal(action)

@@ -208,15 +208,21 @@ class Hyperliquid:
         """Stream the reports of an account, without an end."""
         account = HyperliquidAccount(RankedSource(self._requests, Rank.REPAIR), address)
         if self._sender is not None:
-            await self._sender.check(address, "mainnet" if self._url == form.URLS["mainnet"] else "this test network")
+            await self._sender.check(address, self._network)
         reader = AccountReader(account, self._clock, cursor)
         await reader.prepare()
         socket = self._socket(reader.subscriptions)
         async for event in socket.events():
             reports = await reader.take(event, socket)
+            if self._sender is not None:
+                await self._sender.check_again(address, self._network)
             self._difference_ms = reader.feed.clock_difference_ms
             if reports:
                 yield reports
+
+    @property
+    def _network(self) -> str:
+        return "mainnet" if self._url == form.URLS["mainnet"] else "this test network"
 
     async def look(self, address: str, name: str) -> OrderUpdate | None:
         """The newest change of an order; None if the exchange does not know it, or not yet."""
@@ -243,6 +249,9 @@ class Hyperliquid:
             heard_ms=counters.heard_ms,
             signer=None if self._sender is None else self._sender.signer.address,
             actions_left=None if self._sender is None else self._sender.left,
+            agent=None if self._sender is None else self._sender.agent,
+            agent_read_ms=None if self._sender is None else self._sender.read_ms,
+            agent_fault=None if self._sender is None else self._sender.fault,
         )
 
     def _socket(self, wanted: Sequence[Mapping[str, str]], *, needs_all: bool = True) -> LiveSocket:
