@@ -33,6 +33,9 @@ Data = dict[str, Any]
 Query = Mapping[str, str]
 
 SPANS: Final = get_args(NavRange)
+SPAN: Final[NavRange] = "7d"
+# newest decisions on the overview
+DECISIONS: Final = 5
 CURVE_ROWS_MAX: Final = 60
 GUARDIAN_EVENTS: Final = 50
 # The parts of pages, each known, old or not known.
@@ -159,7 +162,7 @@ def journal_known(read: Read, reading: Reading[Any]) -> Known:
 async def overview_values(sources: PageSources, query: Query) -> Data:
     current = await read(sources, query)
     snapshot, wallet = current.snapshot, current.wallet.value
-    span = query.get("range", "1d")
+    span = query.get("range", SPAN)
     if span not in SPANS:
         raise NoSuchPage(f"range is one of {', '.join(SPANS)}")
     curve, curve_known = await _curve(sources, current, span)
@@ -171,8 +174,23 @@ async def overview_values(sources: PageSources, query: Query) -> Data:
         "curve": curve_known,
         "health": unknown("a daemon that does not answer has no health.") if snapshot.trouble else NOW,
     }
+    closed = await sources.daemon.closed_trades()
+    decided = await sources.daemon.journal(lambda db: _decisions(db, None, DECISIONS))
+    current.values["known"] |= {"journal": journal_known(current, closed), "strategies": current.daemon}
+    now_ms = snapshot.service_ms or current.now_ms
+    figures = overview.figures(snapshot, wallet)
+    before = server_chart.week_ago(curve.points)
+    days_svg, days_text = trades.by_day(closed.value or (), now_ms)
+    week = [trades.of_week(closed.value, now_ms)] if closed.value is not None and figures else []
     return current.values | {
-        "figures": overview.figures(snapshot, wallet),
+        "verdict": overview.verdict(snapshot, figures),
+        "figures": figures + week,
+        "days_svg": days_svg,
+        "days_text": days_text,
+        "strategies": strategies.rows(snapshot),
+        "last_trades": trades.newest(closed.value or ()),
+        "decisions": decided.value or [],
+        "week_ago": None if before is None else formatting.usd(before),
         "positions": overview.position_rows(snapshot, wallet),
         "health": overview.health(snapshot, await _price_age_s(sources, snapshot)),
         "span": span,
@@ -203,7 +221,8 @@ async def _curve(sources: PageSources, read: Read, span: str) -> tuple[overview.
 
 def _value_chart(curve: overview.ValueCurve) -> Data:
     """Points by second, each second once, as the chart library wants them."""
-    return {"value": list({at // 1000: value for at, value in curve.points}.items())}
+    points = list({at // 1000: value for at, value in curve.points}.items())
+    return {"value": points, "week_ago": server_chart.week_ago(curve.points)}
 
 
 async def _price_age_s(sources: PageSources, snapshot: DaemonSnapshot) -> float | None:
@@ -285,6 +304,13 @@ def _market_of(
     return coin, interval
 
 
+def _decisions(db: sqlite3.Connection, strategy: str | None, limit: int) -> list[strategies.DecisionRow]:
+    """The newest decisions of a strategy, or of all, newest first."""
+    intents = queries.intents(db, strategy=strategy, limit=limit)
+    signals = {intent["id"]: queries.traces(db, intent["id"]).get("wish", {}).get("wish") for intent in intents}
+    return strategies.decisions(intents, {key: text for key, text in signals.items() if text})
+
+
 async def strategies_values(sources: PageSources, query: Query) -> Data:
     current = await read(sources, query)
     current.values["known"]["strategies"] = current.daemon
@@ -299,11 +325,8 @@ async def strategy_values(sources: PageSources, query: Query) -> Data:
         raise NoSuchPage(f"there is no strategy {name}; there are {', '.join(row.name for row in rows)}")
 
     def of_journal(db: sqlite3.Connection) -> tuple[list[strategies.DecisionRow], list[strategies.RefusalRow]]:
-        intents = queries.intents(db, strategy=name, limit=strategies.DECISIONS_MAX)
-        signals = {intent["id"]: queries.traces(db, intent["id"]).get("wish", {}).get("wish") for intent in intents}
         refused = queries.newest_refusals(db, strategy=name, limit=strategies.DECISIONS_MAX)
-        texts = {key: text for key, text in signals.items() if text}
-        return strategies.decisions(intents, texts), strategies.refusals(refused)
+        return _decisions(db, name, strategies.DECISIONS_MAX), strategies.refusals(refused)
 
     journal = await sources.daemon.journal(of_journal)
     decisions, refusals = journal.value or ([], [])
@@ -525,10 +548,11 @@ async def compare_values(sources: PageSources, query: Query) -> Data:
     return current.values | {"answer": answer, "rows": runs.compared(answer)}
 
 
+OVERVIEW: Final = ("figures", "curve", "days", "positions", "recent", "health")
 PAGES: Final = {
     page.name: page
     for page in (
-        PageSpec("overview", "Overview", "overview", ("figures", "curve", "positions", "health"), overview_values),
+        PageSpec("overview", "Overview", "overview", OVERVIEW, overview_values),
         PageSpec(
             "market",
             "Market",

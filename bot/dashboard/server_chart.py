@@ -11,6 +11,7 @@ from html import escape
 from typing import Final
 
 from bot.backtest.report import svg
+from bot.clock import DAY_MS, HOUR_MS
 from bot.dashboard.pages.market import COLOURS, FillMark, Overlay, PriceLine
 from bot.dashboard.values import formatting
 from bot.dashboard.values.formatting import Drawing
@@ -47,19 +48,27 @@ class _Scale:
         return [self.low + (self.high - self.low) * n / GRID for n in range(1, GRID)]
 
 
+def week_ago(points: Sequence[tuple[int, float]]) -> float | None:
+    """The value seven days before the newest point; None if the points do not reach back so far."""
+    at_ms = points[-1][0] - 7 * DAY_MS if points else 0
+    if not points or points[0][0] > at_ms + HOUR_MS:
+        return None
+    return points[max(0, bisect_right([at for at, _ in points], at_ms) - 1)][1]
+
+
 def value_chart(points: Sequence[tuple[int, float]]) -> Drawing:
-    """The account's value as a line. Empty without two points."""
+    """The account's value as a line, with a dashed one at the value of a week ago. Empty without two points."""
     if len(points) < 2:
         return Drawing()
     first, last = points[0][0], max(points[-1][0], points[0][0] + 1)
     instants = [at for at, _ in points]
     places = [first + n * (last - first) // POINTS for n in range(POINTS + 1)]
     values: list[float | None] = [points[bisect_right(instants, place) - 1][1] for place in places]
-    newest = points[-1][1]
+    newest, before = points[-1][1], week_ago(points)
     line = svg.ChartLine("value", values, tag=svg.axis_number(newest))
     scale = svg.scale_of([value for _, value in points])
     label = f"Account value, newest {formatting.usd(newest)}"
-    return Drawing(svg.line_chart([line], scale, label=label, times=(first, last)))
+    return Drawing(svg.line_chart([line], scale, label=label, base=before, times=(first, last)))
 
 
 def candle_chart(

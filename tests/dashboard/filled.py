@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,6 +174,10 @@ def journal(folder: Path) -> None:
         kernel.journal.close()
 
     asyncio.run(trade())
+    # The trades close on the last days, so that the bars of days are there.
+    with contextlib.closing(sqlite3.connect(folder / queries.FILE)) as db, db:
+        db.execute("UPDATE events SET ts=? - 3 * 3600000 * ((SELECT max(seq) FROM events) - seq)", (NOW_MS,))
+        db.execute("UPDATE events SET payload=json_set(payload, '$.ts', ts)")
 
 
 def runs(folder: Path) -> None:
@@ -251,7 +256,8 @@ def answer_for_the_service(service: ServiceSource) -> None:
 
         return answer
 
-    points = [{"ts": NOW_MS + n * 60_000, "nav_usd": f"{1_234_567.89 + n}"} for n in range(60)]
+    # eight days, so that the line of seven days ago is there
+    points = [{"ts": NOW_MS + n * 10_800_000, "nav_usd": f"{1_234_567.89 + 97 * (n % 13)}"} for n in range(65)]
     service.wallet = gives(  # type: ignore[method-assign]
         WalletResult.model_validate(
             {

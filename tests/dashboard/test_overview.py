@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from bot.dashboard import server_chart
 from bot.dashboard.pages import frame, overview
 from bot.dashboard.sources import DaemonSnapshot
 from bot.figures import Figure
@@ -220,3 +222,44 @@ def test_real_money_is_named() -> None:
     assert frame.frame(snapshot(), now_ms=NOW_MS).money == "Play money"
     live = frame.frame(snapshot(service={"environment": "production", "speed": 1, "now_ms": NOW_MS}), now_ms=NOW_MS)
     assert (live.money, live.is_real_money) == ("Real money", True)
+
+
+@pytest.mark.parametrize(
+    ("positions", "in_doubt", "lead", "rest", "tone"),
+    [
+        ([], 0, "No open position.", "No order in doubt.", "good"),
+        (
+            [position()],
+            0,
+            "1 open position, each with its stop at the service.",
+            "If every stop is hit now: −3.00 USD (from now, −0.03 % of the account). No order in doubt.",
+            "good",
+        ),
+        (
+            [position(), position(market="ETH", protected=False)],
+            1,
+            "1 of 2 open positions without a stop.",
+            "1 order in doubt.",
+            "bad",
+        ),
+    ],
+)
+def test_the_overview_says_first_what_the_account_means(
+    positions: list[dict[str, Any]], in_doubt: int, lead: str, rest: str, tone: str
+) -> None:
+    known = snapshot(positions=positions, intents={"in_doubt": in_doubt})
+    shown = overview.verdict(known, overview.figures(known, None))
+    assert shown == (lead, rest, tone)
+    assert overview.verdict(DaemonSnapshot(NOW_MS), []) is None
+    old = replace(known, trouble="it does not answer")
+    assert overview.verdict(old, overview.figures(old, None)) is None, "never said of what is old"
+
+
+def test_the_line_of_a_week_ago_is_the_value_then_and_missing_without_it() -> None:
+    hour = 3_600_000
+    points = [(NOW_MS + n * hour, 100.0 + n) for n in range(8 * 24 + 1)]
+    assert server_chart.week_ago(points) == 124.0
+    assert 'class="z dash"' in server_chart.value_chart(points)
+    for short in (points[-6 * 24 :], []):
+        assert server_chart.week_ago(short) is None
+        assert 'class="z dash"' not in server_chart.value_chart(short)

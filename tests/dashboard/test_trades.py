@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from html import unescape
 from pathlib import Path
@@ -253,3 +253,36 @@ async def test_an_open_page_of_trades_gets_each_new_trade_with_all_its_sums_at_o
     assert counts[1] == counts[0] + 1
     await updates.aclose()
     kernel.journal.close()
+
+
+def test_the_bars_and_the_week_of_the_overview_are_sums_of_the_trades_on_their_days() -> None:
+    now_ms = MONDAY_MS + 8 * DAY + 3_600_000
+    drawn, words = trades.by_day(closed(), now_ms)
+    days: dict[int, Decimal] = {}
+    for _, _, day, net, _ in nets():
+        days[day] = days.get(day, Decimal(0)) + net
+    gains = sum(total > 0 for total in days.values())
+    signed = [f"{total:+,.2f}".replace("-", "−") for total in (max(days.values()), min(days.values()))]
+    assert words == f"{gains} of 14 days with a gain. Best {signed[0]}, worst {signed[1]}."
+    titles = re.findall(r"<title>(.*?)</title>", drawn)
+    assert len(titles) == trades.DAYS
+    expected = {(date(2026, 11, 30) + timedelta(days=day)): total for day, total in days.items()}
+    for day, total in expected.items():
+        text = f"{total:+,.2f}".replace("-", "−")
+        assert f"{day.day} {day:%b}: {text}" in titles
+    assert titles[-1] == "today: 0.00"
+    assert drawn.count(" soft") == 2, "the bar of today and its legend"
+    assert trades.by_day(closed(), now_ms + 30 * DAY) == ("", "")
+    week = trades.of_week(closed(), now_ms)
+    assert week.value == sum(total for day, total in days.items() if day >= 2)
+    shown = [trade for trade in nets() if trade[2] >= 2]
+    assert week.note.startswith(f"{len(shown)} trades, {100 * sum(t[3] > 0 for t in shown) / len(shown):.1f} % won")
+    assert trades.of_week([], now_ms).note == "no trade"
+
+
+def test_the_last_trades_of_the_overview_are_the_newest_of_the_list() -> None:
+    newest = trades.newest(closed())
+    assert [(one.market, one.result.value) for one in newest] == [
+        (trade.market, trade.net) for trade in closed()[::-1][: trades.RECENT]
+    ]
+    assert newest[0].about == "back · held 10 h · +2.41 R", "10 * (45 - 40) - 0.8 - 1 over 10 * (40 - 38)"

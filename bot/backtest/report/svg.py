@@ -129,30 +129,36 @@ def area_chart(
 
 
 class BarPair(NamedTuple):
-    """A bar with its text, and one beside it; None without one."""
+    """A bar with its text, and one beside it; None without one. `is_running`: its time is not over, so it is paler."""
 
     name: str
     value: float
     beside: float | None
     text: str
+    is_running: bool = False
 
 
-def pair_bars(pairs: Sequence[BarPair], *, label: str, form: Form, height: int = 210) -> str:
-    """One bar for each name, coloured by its sign, and a grey one beside it."""
+def pair_bars(pairs: Sequence[BarPair], *, label: str, form: Form, height: int = 210, named: int = 0) -> str:
+    """One bar for each name, coloured by its sign, and a grey one beside it. With `named`, at most so many have their
+    name, the last one among them.
+    """
     scale = scale_of([x for pair in pairs for x in (pair.value, pair.beside) if x is not None], has_zero=True)
     wide = 100 / len(pairs)
+    part = 0.34 if any(pair.beside is not None for pair in pairs) else 0.72
     parts = [_across(0.0, scale, "z")]
     ticks = []
     for n, pair in enumerate(pairs):
         left = n * wide
-        kind = "fu" if pair.value >= 0 else "fd"
-        parts.append(_bar(left + 0.14 * wide, 0.34 * wide, pair.value, scale, kind, f"{pair.name}: {pair.text}"))
+        kind = ("fu" if pair.value >= 0 else "fd") + (" soft" if pair.is_running else "")
+        parts.append(_bar(left + 0.14 * wide, part * wide, pair.value, scale, kind, f"{pair.name}: {pair.text}"))
         if pair.beside is not None:
             parts.append(_bar(left + 0.52 * wide, 0.34 * wide, pair.beside, scale, "fb soft", f"{pair.name}, market"))
         if len(pairs) <= 12:
             place = f'y="{scale.down(pair.value):.2f}%" dy="{-5 if pair.value >= 0 else 14}"'
-            parts.append(f'<text class="bv" x="{left + 0.31 * wide:.2f}%" {place}>{escape(pair.text)}</text>')
-        ticks.append((left + wide / 2, pair.name, n % max(1, len(pairs) // 8) != 0))
+            middle = left + (0.14 + part / 2) * wide
+            parts.append(f'<text class="bv" x="{middle:.2f}%" {place}>{escape(pair.text)}</text>')
+        if not named or (len(pairs) - 1 - n) % -(-len(pairs) // named) == 0:
+            ticks.append((left + wide / 2, pair.name, not named and n % max(1, len(pairs) // 8) != 0))
     return _chart(parts, scale, label, height, form=form, below=ticks)
 
 

@@ -68,6 +68,14 @@ class PositionRow:
     stamp: str = ""
 
 
+class AccountVerdict(NamedTuple):
+    """The account in one sentence: what matters first, the rest, and how it looks."""
+
+    lead: str
+    rest: str
+    tone: str
+
+
 @dataclass(frozen=True, slots=True)
 class HealthPanel:
     label: str
@@ -161,6 +169,23 @@ def _at_stops(snapshot: DaemonSnapshot, wallet: WalletResult | None, value: Deci
     note = of_account if positions else _positions(0, is_old=snapshot.is_old)
     state: State = "old" if snapshot.is_old else "known"
     return Figure("If all stops hit", total, "gain", unit="USD", note=note, state=state)
+
+
+def verdict(snapshot: DaemonSnapshot, shown: Sequence[Figure]) -> AccountVerdict | None:
+    """What the account means now, in one sentence of the same figures. None while it is old or not known."""
+    if not shown or snapshot.is_old or not snapshot.knows_account:
+        return None
+    count, bare = len(snapshot.positions), sum(position["protected"] is False for position in snapshot.positions)
+    positions = _positions(count, is_old=False)
+    lead = f"{positions[0].upper()}{positions[1:]}{', each with its stop at the service' if count else ''}."
+    if bare:
+        lead = f"{bare:,} of {positions} without a stop."
+    at_stops = next(figure for figure in shown if figure.name == "If all stops hit")
+    texts = [f"If every stop is hit now: {at_stops.shown} USD ({at_stops.note})."] if count and not bare else []
+    doubt = ((snapshot.status or {}).get("intents") or {}).get("in_doubt")
+    if doubt is not None:
+        texts.append(f"{doubt or 'No'} {'order' if doubt in (0, 1) else 'orders'} in doubt.")
+    return AccountVerdict(lead, " ".join(texts), "bad" if bare or doubt else "good")
 
 
 def _margin_note(used: Decimal | None, free: Decimal | None, value: Decimal) -> str:

@@ -23,6 +23,9 @@ from bot.number_text import signed_usd
 from bot.runtime.journal.round_trips import Owners, Trip
 
 RANGES: Final = {"today": 0, "7d": 7, "30d": 30, "all": None}
+# days of the bars of the overview, and trades of its list
+DAYS: Final = 14
+RECENT: Final = 5
 FILTERS: Final = ("strategy", "market", "side", "exit")
 # Lines of single strategies beside the sum of all, each with its class in the style sheet.
 LINES: Final = ("v", "m", "c")
@@ -66,6 +69,17 @@ class ClosedTrade(NamedTuple):
     fees_usd: float
     funding_usd: float
     r_multiple: float | None
+
+
+class RecentTrade(NamedTuple):
+    """A line of the list of the last closed trades."""
+
+    market: str
+    side: str
+    exit: str
+    result: Figure
+    closed_at: str
+    about: str
 
 
 class CalendarDay(NamedTuple):
@@ -225,6 +239,54 @@ def _added_up(trades: Sequence[ClosedTrade], places: Sequence[int]) -> list[floa
             total, n = total + trades[n].net, n + 1
         values.append(float(total))
     return values
+
+
+def by_day(trades: Sequence[ClosedTrade], now_ms: int) -> tuple[Drawing, str]:
+    """The closed profit of each of the last DAYS days as bars, and the same in words. The present day is paler."""
+    today = datetime_of(now_ms).date()
+    days = [today - timedelta(days=DAYS - 1 - n) for n in range(DAYS)]
+    sums: dict[date, Decimal] = {}
+    for trade in trades:
+        sums[trade.day] = sums.get(trade.day, Decimal(0)) + trade.net
+    shown = [day for day in days if day in sums]
+    if not shown:
+        return Drawing(), ""
+    bars = []
+    for day in days:
+        total = sums.get(day, Decimal(0))
+        name = "today" if day == today else f"{day.day} {day:%b}"
+        bars.append(svg.BarPair(name, float(total), None, formatting.signed_usd(total), is_running=day == today))
+    gains = sum(sums[day] > 0 for day in shown)
+    best, worst = (formatting.signed_usd(pick(sums[day] for day in shown)) for pick in (max, min))
+    words = f"{gains} of {DAYS} days with a gain. Best {best}, worst {worst}."
+    legend = svg.keys([svg.key("fu", "gain"), svg.key("fd", "loss"), svg.key("fu soft", "today")])
+    label = f"Closed profit by day in USD: {words}"
+    return Drawing(legend + svg.pair_bars(bars, label=label, form=svg.axis_number, named=4)), words
+
+
+def of_week(trades: Sequence[ClosedTrade], now_ms: int) -> Figure:
+    """The closed profit of the last seven days, today included, as the page Trades has it."""
+    shown = chosen(trades, dict.fromkeys((*FILTERS, "day"), "") | {"range": "7d"}, now_ms)
+    known = {figure.name: figure for figure in figures(shown)}
+    rate, factor = known["Win rate"].shown, known["Profit factor"].shown
+    count = _count(len(shown)) or "no trade"
+    note = f"{count}, {rate} won, profit factor {factor}" if shown else count
+    return Figure("Closed, 7 days", known["Net result"].value, "gain", "higher", "USD", note)
+
+
+def newest(trades: Sequence[ClosedTrade]) -> list[RecentTrade]:
+    """The trades that closed last, newest first."""
+    rows = []
+    for trade in trades[: -RECENT - 1 : -1]:
+        opened_ms = trade.trip.opened_ms
+        held = "" if opened_ms is None else f"held {formatting.duration((trade.closed_ms - opened_ms) / 1000)}"
+        multiple = "" if trade.r_multiple is None else formatting.r(trade.r_multiple)
+        about = " · ".join(filter(None, (trade.strategy, held, multiple)))
+        result = Figure("Result", trade.net, "gain", "higher")
+        rows.append(
+            RecentTrade(trade.market, trade.side, trade.exit, result, formatting.instant(trade.closed_ms), about)
+        )
+    return rows
 
 
 def source_table(trades: Sequence[ClosedTrade]) -> Drawing:

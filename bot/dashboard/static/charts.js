@@ -45,9 +45,11 @@
     const series = chart.addSeries(library.AreaSeries, { ...style(), priceFormat: { type: "custom", formatter: (value) => money.format(value), minMove: 0.01 } });
     const set = (points) => series.setData(points.map(([time, value]) => ({ time, value })));
     set(data.value);
+    const dash = () => ({ price: data.week_ago, color: colour("bench"), lineStyle: lineStyle.Dashed, lineWidth: 1, title: "7 days ago" });
+    const before = data.week_ago === null ? null : series.createPriceLine(dash());
     chart.timeScale().applyOptions({ rightOffset: 0 });
     chart.timeScale().fitContent();
-    return { update: (fresh) => set(fresh.value), theme: () => { chart.applyOptions(layout()); series.applyOptions(style()); } };
+    return { update: (fresh) => set(fresh.value), theme: () => { chart.applyOptions(layout()); series.applyOptions(style()); before?.applyOptions(dash()); } };
   };
 
   const drawCandles = (data) => {
