@@ -27,6 +27,7 @@ tests check this).
     chart_library, money, clock, descriptors, encryption, errors, extras, logs, model, words
     terminal           the guard in front of standard output and error
     files, plain_text  checks of files | text of others in a form that is safe to show
+    operating_system   the calls that only Linux has, and what is done without them
 
 The daemon knows only the interface (never `venue` or `service`), so that it behaves the same against any service.
 

@@ -6,12 +6,12 @@ argument. `datetime` is for people and for cron.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final, Protocol
+
+from bot.operating_system import kernel_boot_id, sleeping_clock_ns
 
 SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
@@ -90,10 +90,9 @@ def monotonic_ns() -> int:
 def boot_ns() -> int:
     """Nanoseconds since boot, including the machine's sleep. For deadlines in real seconds.
 
-    Comparable between processes of one boot. Without CLOCK_BOOTTIME (not Linux) it is the monotonic clock.
+    Comparable between processes of one boot. On a system without such a clock it stands still in sleep.
     """
-    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic_ns() if clock_id is None else time.clock_gettime_ns(clock_id)
+    return sleeping_clock_ns()
 
 
 def boot_id() -> str:
@@ -101,11 +100,8 @@ def boot_id() -> str:
 
     "" if unknown (not Linux). A unit cannot read /proc/sys, so systemd passes the id to it.
     """
-    name = os.environ.get(BOOT_ID, "")
-    with contextlib.suppress(OSError):
-        name = name or Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     # systemd writes the id without hyphens.
-    return name.replace("-", "")
+    return (os.environ.get(BOOT_ID) or kernel_boot_id() or "").replace("-", "")
 
 
 def datetime_of(at_ms: int) -> datetime:

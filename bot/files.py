@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
+from bot.operating_system import sync_descriptor
+
 # Faults of a disk that is full, read-only or failing. A change of the config does not help; a later start may succeed.
 DISK_FAULTS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
@@ -57,7 +59,7 @@ def replacing(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
             os.fchmod(descriptor, mode)
             yield file
             file.flush()
-            os.fsync(descriptor)
+            sync_descriptor(descriptor)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -80,7 +82,7 @@ def sync(path: Path) -> None:
     """Wait until a file or the names in a folder are on disk."""
     number = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        sync_descriptor(number)
     finally:
         os.close(number)
 

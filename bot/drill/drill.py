@@ -6,13 +6,10 @@ Also as JUnit XML, for a test server.
 from __future__ import annotations
 
 import os
-import select
 import signal
-import threading
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,6 +21,7 @@ from bot.drill.faults import KINDS, Kind
 from bot.drill.outcome import WorldOutcome
 from bot.drill.world import DrillSetup, World
 from bot.errors import BotError
+from bot.operating_system import watch_parent
 
 # The ground of the process in which worlds run: forked processes have it without a copy.
 _ground: DrillSetup | None = None
@@ -76,14 +74,7 @@ def _lived(seed: int) -> WorldOutcome:
 def _ready(parent: int) -> None:
     # Ctrl-C is for the process that started this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, also by kill -9."""
-    with suppress(ProcessLookupError):
-        select.select([os.pidfd_open(parent)], [], [])
-    os._exit(1)
+    watch_parent(parent)
 
 
 class Summary(NamedTuple):

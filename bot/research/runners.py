@@ -8,10 +8,7 @@ nothing.
 from __future__ import annotations
 
 import os
-import select
 import signal
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from bot.errors import BotError
 from bot.extras import install
+from bot.operating_system import watch_parent
 from bot.research.trials import Bundle, Task, TrialOutcome, code_here, evaluate
 from bot.words import many
 
@@ -47,19 +45,7 @@ _bundle: Bundle | None = None
 def _ready(parent: int) -> None:
     # Ctrl-C is for the process that started this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, also by kill -9."""
-    if hasattr(os, "pidfd_open"):
-        with suppress(ProcessLookupError):
-            select.select([os.pidfd_open(parent)], [], [])
-        os._exit(1)
-    # macOS has no event for it.
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    watch_parent(parent)
 
 
 def _evaluated(task: Task) -> TrialOutcome:

@@ -11,6 +11,7 @@ from bot.clock import boot_ns, monotonic_ns
 from bot.descriptors import free, keep_reserve
 from bot.errors import ApiError, is_access_lost
 from bot.logs import log
+from bot.operating_system import listing_of_files
 from bot.runtime.control_plane.metrics import Meter
 from bot.runtime.passes.pass_budget import YIELD_MS
 from bot.wire import INTERVAL_MS
@@ -144,7 +145,7 @@ def check_descriptors(health: DaemonHealth) -> None:
         health.degrade(
             "descriptors",
             "the process has used up its file descriptors (ulimit -n), but for a reserve of the daemon: most likely a"
-            f" strategy leaves files or connections open. Find out which (ls -l /proc/{os.getpid()}/fd), mend it and"
+            f" strategy leaves files or connections open. Find out which ({listing_of_files(os.getpid())}), mend it and"
             " start again",
         )
     elif count == FREE_MIN * 2:

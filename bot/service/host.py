@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import gc
 import json
@@ -29,6 +28,7 @@ from bot.errors import BotError, ConfigError, Exit
 from bot.files import replacing
 from bot.logs import log
 from bot.model.events import Event
+from bot.operating_system import SOCKET_NAME_MAX, map_large_blocks
 from bot.service.docs.routes import add_documents
 from bot.service.http.event_stream import StreamOperations, Streams, add_stream
 from bot.service.http.fault_injection import InjectedFaults
@@ -69,15 +69,11 @@ TICK_MAX_SECONDS: Final = 1.0
 SAVING_PAUSE_SECONDS: Final = 0.004
 # time between making the histories of two markets, so that callers do not wait
 WARM_PAUSE_SECONDS: Final = 0.05
-# bytes that the kernel allows for a Unix socket's path
-SOCKET_PATH_MAX: Final = 107
 # the interface's limits for inviteCode
 INVITE_CODE_MIN: Final = 6
 INVITE_CODE_MAX: Final = 64
 # thresholds of the garbage collector's three generations
 COLLECTOR: Final = (20_000, 20, 100)
-# the parameter's number in <malloc.h>
-M_MMAP_THRESHOLD: Final = -3
 # glibc's first threshold, which it raises by itself up to 32 MB
 MAPPED_BYTES_MIN: Final = 128 * 1024
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -466,7 +462,8 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
     try:
         if options.control_socket is not None:
             sockets.append(_bind_unix(options.control_socket))
-        return_large_blocks()
+        # The freed texts of a snapshot then leave no holes in the heap.
+        map_large_blocks(MAPPED_BYTES_MIN)
         with sparing_the_collector():
             service = build(options, control_token=os.environ.get(CONTROL_TOKEN_ENV))
         service.freezes = True
@@ -503,14 +500,6 @@ def sparing_the_collector() -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(*COLLECTOR)
         gc.enable()
-
-
-def return_large_blocks() -> None:
-    """Let glibc map each block of 128 kB or more on its own, so that the freed texts of a snapshot leave no holes in
-    the heap. Elsewhere: nothing.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
 
 
 def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str], None] | None) -> None:
@@ -562,9 +551,9 @@ def _bind_tcp(host: str, port: int) -> socket.socket:
 
 def _bind_unix(path: Path) -> socket.socket:
     """A socket that only this user may open. The file permission is the credential of the sandbox control."""
-    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+    if len(os.fsencode(path)) > SOCKET_NAME_MAX:
         raise ConfigError(
-            f"{path}: a socket's path may have at most {SOCKET_PATH_MAX} bytes; choose a shorter state directory"
+            f"{path}: a socket's path may have at most {SOCKET_NAME_MAX} bytes; choose a shorter state directory"
         )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

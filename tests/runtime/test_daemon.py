@@ -33,6 +33,7 @@ from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
+from bot.operating_system import socket_name
 from bot.runtime import daemon, pass_runner, resync, startup, supervisor
 from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import commands, control_address, reporting, status_documents
@@ -595,7 +596,7 @@ async def test_a_second_daemon_on_one_account_is_refused_although_its_folder_dif
 
 
 async def asked(one: Place, method: str, path: str) -> tuple[int, Any]:
-    with control_address.reachable(one.folder / "state" / control_address.SOCKET) as name:
+    with socket_name(one.folder / "state" / control_address.SOCKET) as name:
         reader, writer = await asyncio.open_unix_connection(name)
     writer.write(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
     head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE_S)).partition(b"\r\n\r\n")

@@ -16,7 +16,8 @@ from tests.conftest import REPOSITORY
 # none of that size.
 SCRIPT = """
 import ctypes
-from bot.service.host import return_large_blocks
+from bot.operating_system import map_large_blocks
+from bot.service.host import MAPPED_BYTES_MIN
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks \
@@ -25,7 +26,7 @@ fordblks keepcost".split()]
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype = Info
 if {is_called}:
-    return_large_blocks()
+    map_large_blocks(MAPPED_BYTES_MIN)
 block = bytes(3_000_000)
 del block
 before = libc.mallinfo2().hblkhd

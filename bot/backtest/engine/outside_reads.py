@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 import bot
 from bot.backtest.engine import bar_runs
 from bot.logs import redact_text
+from bot.operating_system import path_of
 from bot.runtime.strategy_host import host, instance, loader
 from bot.strategy import hook_answers
 
@@ -205,7 +206,7 @@ def _listed(folder: Any = None, *_: Any) -> str:
 
 def _mapped(descriptor: int, *_: Any) -> str | None:
     """A file that is mapped, or memory that another process has shared. Memory of its own has no descriptor."""
-    return None if descriptor == -1 else f"reads {_shown(str(Path(f'/proc/self/fd/{descriptor}').readlink()))}"
+    return None if descriptor == -1 else f"reads {_shown(str(path_of(descriptor) or 'a mapped file'))}"
 
 
 def _asked_for(url: Any, *_: Any) -> str:

@@ -28,7 +28,7 @@ def checked(base_url: str, reference: str) -> tuple[str, str]:
     from bot.config.document import Rejected
     from bot.config.references import References
     from bot.errors import ConfigError
-    from bot.runtime.liveness.process_hardening import harden
+    from bot.operating_system import harden
 
     base_url = checked_base_url(base_url)
     try:

@@ -93,11 +93,11 @@ def proof(
 def _bound() -> None:
     """Take little of the machine: the daemon beside it trades."""
     import os
-    import resource
+
+    from bot.operating_system import limit_work
 
     os.nice(NICE)
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    limit_work(CPU_S, MEMORY_BYTES)
 
 
 def _proved(place: Place, given: Mapping[str, Any], *, is_over: bool) -> dict[str, Any]:

@@ -336,11 +336,11 @@ class _Connection(http.client.HTTPConnection):
         self._answer_s = answer_s
 
     def connect(self) -> None:
-        from bot.runtime.control_plane.control_address import reachable
+        from bot.operating_system import socket_name
 
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(CONNECT_S)
-        with reachable(self._path) as name:
+        with socket_name(self._path) as name:
             self.sock.connect(name)
         self.sock.settimeout(self._answer_s)
 
@@ -374,6 +374,7 @@ def _ask(
 ) -> Any:
     from urllib.parse import urlencode
 
+    from bot.operating_system import is_stopped
     from bot.runtime.control_plane.control_address import FROM_MEMORY, SOCKET, answer_s
     from bot.runtime.journal.queries import Closed
     from bot.runtime.liveness.instance_lock import holder_pid
@@ -407,7 +408,7 @@ def _ask(
         if not place.is_running():
             raise NotRunning(f"the daemon of {place.folder} ended before it answered") from None
         pid = holder_pid(place.folder)
-        if _is_stopped(pid):
+        if is_stopped(pid):
             raise Hung(
                 f"the daemon (pid {pid}) is stopped by a signal (SIGSTOP); kill -CONT {pid} resumes it{may_be_done}"
             ) from None
@@ -430,12 +431,3 @@ def _ask(
     if failure.get("exit_code") == Exit.UNSAFE:
         raise JournalError(message)
     raise Denied(message) if answer.status in (400, 403, 404, 405) else DaemonRefused(message)
-
-
-def _is_stopped(pid: int | None) -> bool:
-    """True if a signal or a debugger has stopped the process. Always False where there is no /proc."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return False
-    return state in ("T", "t")

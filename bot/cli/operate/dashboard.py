@@ -64,8 +64,8 @@ def dashboard(
     """Show a daemon in the browser: account, positions, charts, strategies, orders, guardians, backtests."""
     from bot.cli.common.daemon_client import find
     from bot.errors import BotError, Exit
+    from bot.operating_system import harden
     from bot.runtime.liveness.instance_lock import private_dir
-    from bot.runtime.liveness.process_hardening import harden
 
     harden()
     place = find(config, state_dir, dead_too=True)

@@ -96,10 +96,10 @@ def run_config(config: Path, *, keep_service: bool = False, observer: Observer |
     from bot.checks.config_check import checked_config
     from bot.cli.common import crash_report
     from bot.client.names import run_unheld
+    from bot.operating_system import harden
     from bot.runtime.control_plane.log_tail import FILE, Tail
     from bot.runtime.liveness.instance_lock import hold_state, private_dir
     from bot.runtime.liveness.memory import keep_heap_whole
-    from bot.runtime.liveness.process_hardening import harden
 
     harden()
     keep_heap_whole()

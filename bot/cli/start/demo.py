@@ -84,9 +84,9 @@ def demo(
         raise click.UsageError("the demo needs a running clock; for a manual clock use `bot sandbox --clock manual`")
     from bot.cli.common import crash_report
     from bot.config.state_folder import default_state_dir
+    from bot.operating_system import harden
     from bot.runtime.liveness.instance_lock import hold_state, private_dir
     from bot.runtime.liveness.memory import keep_heap_whole
-    from bot.runtime.liveness.process_hardening import harden
 
     harden()
     keep_heap_whole()

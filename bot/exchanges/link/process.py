@@ -6,9 +6,6 @@ It has no durable state. It ends when the service closes the connection or ends,
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
-import resource
 import signal
 import socket
 import sys
@@ -23,9 +20,7 @@ from bot.exchanges.link.values import packed, packed_error, unpacked
 from bot.exchanges.protocol import ExchangePlugin, FillCursor, NoExchangeAnswer
 from bot.exchanges.registry import open_exchange
 from bot.logs import log
-
-PR_SET_PDEATHSIG: Final = 1
-PR_SET_DUMPABLE: Final = 4
+from bot.operating_system import die_with_parent, harden
 
 Say = Callable[[str], None]
 Values = AsyncIterator[list[Any]]
@@ -33,18 +28,10 @@ Values = AsyncIterator[list[Any]]
 
 def guard(parent_pid: int) -> None:
     """Make the process private, and end it with its parent. The agent's key will be in this memory."""
-    os.umask(0o077)
+    harden()
     # Ctrl-C goes to the service, which then closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            libc = ctypes.CDLL(None)
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        raise SystemExit(0)
+    die_with_parent(parent_pid)
 
 
 async def _instruments(exchange: ExchangePlugin, fields: Frame, say: Say) -> Values:

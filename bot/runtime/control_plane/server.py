@@ -14,7 +14,6 @@ import difflib
 import json
 import os
 import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -27,8 +26,9 @@ from bot.clock import SystemClock
 from bot.descriptors import reserved
 from bot.errors import ApiError, BotError, ConfigError, Exit
 from bot.logs import log
+from bot.operating_system import peer_uid, socket_name
 from bot.runtime.control_plane.acceptor import Acceptor
-from bot.runtime.control_plane.control_address import SOCKET, WARMING, answer_s, reachable
+from bot.runtime.control_plane.control_address import SOCKET, WARMING, answer_s
 from bot.runtime.liveness.run_files import KEPT_LOOK_S, kept
 
 # milliseconds or line numbers in a query; JSON carries whole numbers up to here exactly
@@ -41,7 +41,6 @@ READ_S: Final = 5.0
 WRITE_S: Final = 10.0
 # characters of a number; an order's have far fewer
 NUMBER_MAX: Final = 40
-_UCRED: Final = struct.Struct("3i")
 
 JSON: Final = "application/json"
 
@@ -131,7 +130,7 @@ async def serving(
 
     Every `look_s` a socket that was removed is made again, and one that could not be made is tried again.
     """
-    control_socket = _ControlSocket(folder / SOCKET, ControlServer(routes, base))
+    control_socket = _ControlSocket(folder / SOCKET, ControlServer(routes, base, folder=folder))
     await control_socket.open()
     try:
         async with kept(control_socket, look_s=look_s):
@@ -197,9 +196,9 @@ def _listener(path: Path) -> socket.socket:
     """This process holds the folder, so a socket file in it is left from a run that was killed."""
     path.unlink(missing_ok=True)
     with reserved():
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with reserved(), reachable(path) as name:
+        with reserved(), socket_name(path) as name:
             listener.bind(name)
         path.chmod(0o600)
         listener.listen(CONNECTIONS_MAX)
@@ -210,11 +209,14 @@ def _listener(path: Path) -> socket.socket:
 
 
 class ControlServer:
-    """Serves one request per connection."""
+    """Serves one request per connection. `folder`: where its socket is."""
 
-    def __init__(self, routes: Routes, base: Callable[[], Data], user: int | None = None) -> None:
+    def __init__(
+        self, routes: Routes, base: Callable[[], Data], user: int | None = None, folder: Path | None = None
+    ) -> None:
         self._routes = routes
         self._base = base
+        self._folder = folder
         self._user = os.geteuid() if user is None else user
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -245,13 +247,20 @@ class ControlServer:
             method, path, values = await read_request(reader)
         except RequestProblem as problem:
             return problem.status, _error(problem.code, problem.message)
-        if peer_uid(peer) not in (
-            self._user,
-            0,
-            # The answer follows the reading, because a caller that still writes would not read it.
-        ):
+        # The answer follows the reading, because a caller that still writes would not read it.
+        if not self._admits(peer_uid(peer)):
             return 403, _error("forbidden", "this socket is for the user who runs the daemon")
         return await self._routed(method, path, values)
+
+    def _admits(self, uid: int | None) -> bool:
+        if uid is not None:
+            return uid in (self._user, 0)
+        # The system does not say who calls. Then only the owner of a private folder can have reached the socket.
+        try:
+            status = None if self._folder is None else self._folder.stat()
+        except OSError:
+            return False
+        return status is not None and status.st_uid == self._user and not status.st_mode & 0o077
 
     async def _routed(self, method: str, path: str, values: Mapping[str, Any]) -> tuple[int, Data]:
         route = self._routes.get((method, path))
@@ -298,19 +307,6 @@ async def send_answer(writer: asyncio.StreamWriter, status: int, kind: str, body
             await writer.wait_closed()
     except (TimeoutError, OSError):
         writer.transport.abort()
-
-
-def peer_uid(connection: Any) -> int | None:
-    """The caller's user id, from the operating system. None if it is unknown; the server then refuses the request."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        # Here only the folder's permissions protect the socket.
-        return os.geteuid()
-    try:
-        _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _UCRED.size))
-    except OSError:
-        return None
-    return int(uid)
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:

@@ -9,7 +9,6 @@ the exit. The credential comes over stdin, never in argv or environment, and is 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import json
 import os
@@ -24,6 +23,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.clock import boot_ns, monotonic_ns
+from bot.operating_system import die_with_parent, hide_memory
 from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.liveness.heartbeat_rule import SECOND, Heart, HeartbeatAnswer
 from bot.runtime.liveness.progress_stamp import ProgressReader, Stamp
@@ -47,8 +47,6 @@ STAGGER_S: Final = 0.25
 ATTEMPTS_AT_ONCE_MAX: Final = 8
 NICE: Final = -5
 EXIT_ACCESS_LOST: Final = 7
-PR_SET_PDEATHSIG: Final = 1
-PR_SET_DUMPABLE: Final = 4
 
 
 class HeartbeatOrders(NamedTuple):
@@ -422,11 +420,9 @@ def _armed(body: bytes) -> HeartbeatAnswer:
 def main() -> int:
     """What `python -m bot.runtime.liveness.heartbeat` runs."""
     orders = HeartbeatOrders(**json.loads(sys.stdin.readline()))
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # No core file and no ptrace: the credential is in this memory.
-        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    # The credential is in this memory.
+    hide_memory()
+    die_with_parent(orders.parent_pid)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     # Ctrl-C is for the daemon, which stops this process at its end.

@@ -24,6 +24,7 @@ from bot.clock import monotonic_ns
 from bot.errors import BotError, ConfigError, JournalError
 from bot.files import DISK_FAULTS
 from bot.logs import log
+from bot.operating_system import lock_holders
 
 LOCK: Final = "lock"
 # every daemon's folder contains one of these, also a copied one
@@ -35,8 +36,6 @@ LOOKERS_S: Final = 5.0
 # time between two attempts
 LOOK_S: Final = 0.001
 HOLDER_BYTES_MAX: Final = 4_096
-# in /proc/PID/fdinfo
-LOCKED: Final = re.compile(r"^lock:.* FLOCK .* WRITE ", re.MULTILINE)
 
 
 class Lock:
@@ -245,7 +244,7 @@ def holder_pid(folder: Path) -> int | None:
         pid = _holder_of(lock).get("pid")
         if not isinstance(pid, int):
             return None
-        pids = lockers(path)
+        pids = lock_holders(path)
         return pid if not pids or pid in pids else pids[0]
     return None
 
@@ -255,10 +254,13 @@ def _left_behind(path: Path, written: Mapping[str, Any]) -> str:
 
     "" while the daemon runs. A child that C code forked can have it.
     """
-    pid, pids = written.get("pid"), lockers(path)
-    if not isinstance(pid, int) or pid in pids or (not pids and _is_alive(pid)):
+    pid, pids = written.get("pid"), lock_holders(path)
+    if not isinstance(pid, int) or pid in (pids or ()) or (not pids and _is_alive(pid)):
         return ""
-    who = f"a process (pid {', '.join(map(str, pids))})" if pids else "a process of another user"
+    if pids is None:
+        who = f"a process (pid not known on this system; lsof {quote(str(path))} may say it)"
+    else:
+        who = f"a process (pid {', '.join(map(str, pids))})" if pids else "a process of another user"
     return f"{who} that a daemon (pid {pid}) started and left running"
 
 
@@ -270,25 +272,6 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def lockers(path: Path) -> list[int]:
-    """The processes that have locked the file exclusively, of those that this user may inspect.
-
-    Only Linux shows them.
-    """
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            wanted = path.stat()
-            for file in (process / "fd").iterdir():
-                # Closed meanwhile.
-                with contextlib.suppress(OSError):
-                    is_it = os.path.samestat(file.stat(), wanted)
-                    if is_it and LOCKED.search((process / "fdinfo" / file.name).read_text()):
-                        pids.append(int(process.name))
-                        break
-    return sorted(pids)
 
 
 def folders_held(places: Path | None = None) -> list[Path]:

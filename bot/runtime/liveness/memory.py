@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 from typing import Final
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+from bot.operating_system import map_large_blocks
+
 LARGE_BYTES: Final = 64 * 1024
 # young collections before `collect_at_rest` runs a full one; Python itself runs one after more than 10
 LOOKS_MAX: Final = 5
@@ -16,14 +15,8 @@ LOOKS_MAX: Final = 5
 def keep_heap_whole() -> None:
     """Return large, short-lived memory to the system at once. Otherwise glibc's heap fragments and grows by megabytes
     in weeks.
-
-    See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD.
     """
-    # Another C library does not have this function.
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            libc.mallopt(option, LARGE_BYTES)
+    map_large_blocks(LARGE_BYTES, trims=True)
 
 
 def collect_at_rest() -> None:

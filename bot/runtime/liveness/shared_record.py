@@ -12,6 +12,8 @@ import os
 import struct
 import zlib
 
+from bot.operating_system import reserve_bytes
+
 _CHECK = struct.Struct("<I")
 # A write takes about a microsecond; fifty torn reads in a row mean a damaged file.
 READ_TRIES = 50
@@ -112,7 +114,7 @@ class SharedRecord:
                     # The writer is creating the file now.
                     return None
                 # A full disk raises here, at the start, because the space is taken now.
-                os.posix_fallocate(fd, 0, self._size)
+                reserve_bytes(fd, self._size)
         except OSError:
             os.close(fd)
             raise

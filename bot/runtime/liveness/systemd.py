@@ -31,7 +31,7 @@ def notify(message: str) -> bool:
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(SEND_S)
         try:
             sender.connect("\0" + address[1:] if address.startswith("@") else address)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bot.clock import boot_ns
+from bot.operating_system import reserve_bytes
 from bot.runtime.liveness.heartbeat_process import LEASE, LeaseFile
 
 FILE: Final = "calls"
@@ -95,7 +96,7 @@ class CallRecord:
         self._is_open = True
         self._turn = threading.Lock()
         try:
-            os.posix_fallocate(self._fd, 0, SIZE)
+            reserve_bytes(self._fd, SIZE)
             os.pwrite(self._fd, _HEAD.pack(_MAGIC, fence).ljust(SIZE, b"\0"), 0)
         except OSError:
             os.close(self._fd)

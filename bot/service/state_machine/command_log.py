@@ -352,6 +352,8 @@ class CommandLog:
                     writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 writer.execute("PRAGMA journal_mode=WAL")
                 writer.execute("PRAGMA synchronous=FULL")
+                # On macOS only this waits for the disk itself; elsewhere it does nothing.
+                writer.execute("PRAGMA fullfsync=ON")
                 if fresh or not _has_schema(writer):
                     _create(writer)
                 recovered = read_all(writer)

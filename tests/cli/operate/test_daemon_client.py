@@ -24,7 +24,7 @@ from bot.cli.operate.systemd_unit import USER_UNITS
 from bot.cli.run.embedded_service import Embedded
 from bot.config import load
 from bot.errors import BotError, ConfigError
-from bot.runtime.control_plane.control_address import reachable
+from bot.operating_system import socket_name
 from bot.runtime.liveness.instance_lock import folders_held, hold_state, noted, private_dir
 
 CONFIG = 'account: {base_url: "https://x.example", api_key: "${credential:none}"}\nstrategies: []\n'
@@ -457,7 +457,7 @@ def test_a_command_to_a_daemon_that_hangs_prints_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(place_module, "NOTICE_S", 0.05)
     folder = private_dir(tmp_path / "state")
-    with hold_state(folder), reachable(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
+    with hold_state(folder), socket_name(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
         listener.listen()
         with pytest.raises(Hung) as caught:

@@ -19,7 +19,7 @@ from bot.cli.app import call
 from bot.cli.common import daemon_client as place_module
 from bot.cli.common.daemon_client import Hung, Place, Silent
 from bot.cli.operate import kill as kill_module
-from bot.runtime.control_plane.control_address import reachable
+from bot.operating_system import socket_name
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.instance_lock import hold_state
 from bot.runtime.strategy_host.fingerprints import note_run
@@ -128,7 +128,7 @@ def test_a_kill_reaches_the_service_while_the_daemon_hangs(
 ) -> None:
     folder = been(config)
     monkeypatch.setattr(kill_module, "STATUS_S", 0.05)
-    with hold_state(folder), reachable(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
+    with hold_state(folder), socket_name(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
         listener.listen()
         assert call(["kill", "--state-dir", str(folder)]) == 0

@@ -21,6 +21,7 @@ import pytest
 
 from bot.cli.common.daemon_client import Place
 from bot.errors import ApiError, BotError, ConfigError, Exit, JournalError
+from bot.operating_system import peer_uid, socket_name
 from bot.runtime.control_plane import control_address, server
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.mailbox import WAITING_MAX, Mailbox
@@ -94,7 +95,7 @@ async def folder() -> AsyncIterator[Path]:
 
 
 async def raw(folder: Path, request: bytes) -> tuple[int, Any]:
-    with control_address.reachable(folder / control_address.SOCKET) as name:
+    with socket_name(folder / control_address.SOCKET) as name:
         reader, writer = await asyncio.open_unix_connection(name)
     writer.write(request)
     writer.write_eof()
@@ -223,7 +224,7 @@ async def test_a_command_exits_with_the_code_of_its_answer(folder: Path, path: s
 
 async def test_a_silent_caller_delays_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READ_S", 0.2)
-    with control_address.reachable(folder / control_address.SOCKET) as name:
+    with socket_name(folder / control_address.SOCKET) as name:
         silent = [await asyncio.open_unix_connection(name) for _ in range(5)]
     assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200
     for reader, writer in silent:
@@ -278,7 +279,7 @@ async def test_another_user_is_refused_by_the_operating_systems_word() -> None:
 def test_the_peer_of_a_socket_pair_is_this_user() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert server.peer_uid(one) == os.geteuid()
+        assert peer_uid(one) == os.geteuid()
 
 
 # -- operator commands

@@ -23,11 +23,11 @@ from bot.cli.run.embedded_service import Embedded, EmbeddedKey, RunningService, 
 from bot.client.http import TIMEOUTS
 from bot.config import load
 from bot.errors import BotError, ConfigError, Exit, JournalError, OutcomeUnknown, TryLater
+from bot.operating_system import PR_GET_DUMPABLE
 from bot.runtime.control_plane.log_tail import Tail
 from bot.runtime.liveness import systemd
 from bot.runtime.liveness.instance_lock import hold_account, hold_state, holder_pid, is_held, private_dir, runtime_dir
 from bot.runtime.liveness.memory import LOOKS_MAX, collect_at_rest
-from bot.runtime.liveness.process_hardening import PR_GET_DUMPABLE
 from bot.runtime.liveness.run_files import kept
 from bot.runtime.passes.pass_scheduler import PASS_S
 
@@ -319,7 +319,7 @@ def test_a_nearly_due_full_garbage_collection_runs_while_nothing_is_due() -> Non
 
 def test_a_hardened_process_leaves_no_core_file_and_hides_its_memory() -> None:
     code = (
-        "import ctypes, json, os, resource; from bot.runtime.liveness.process_hardening import harden; harden(); mask ="
+        "import ctypes, json, os, resource; from bot.operating_system import harden; harden(); mask ="
         " os.umask(0);print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE),"
         f" ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}, 0, 0, 0, 0), mask]))"
     )

@@ -513,9 +513,9 @@ async def test_bot_mcp_offers_the_same_tools_over_stdio(served: serving.Served) 
 def test_bot_mcp_reports_at_its_start_a_refused_key_or_an_absent_service(
     served: serving.Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    from bot import operating_system
     from bot.cli.app import call
     from bot.cli.assistants.service_tools import _check_key
-    from bot.runtime.liveness import process_hardening
 
     with httpx.Client(base_url=served.base_url) as http:
         owner = http.post("/v1/sandbox/accounts", json={}).json()["apiKey"]
@@ -524,7 +524,7 @@ def test_bot_mcp_reports_at_its_start_a_refused_key_or_an_absent_service(
         asyncio.run(_check_key(served.base_url, trades["apiKey"]))
         assert capfd.readouterr() == ("", ""), "a key without the right to read is a key"
         assert http.delete(f"/v1/keys/{trades['id']}").is_success
-    monkeypatch.setattr(process_hardening, "harden", lambda: None)
+    monkeypatch.setattr(operating_system, "harden", lambda: None)
     monkeypatch.setenv("BOT_API_KEY", trades["apiKey"])
     assert call(["mcp", "--base-url", served.base_url]) == 7
     out, err = capfd.readouterr()
@@ -547,16 +547,16 @@ def test_bot_mcp_takes_no_key_from_the_command_line(capfd: pytest.CaptureFixture
 
 
 def test_bot_mcp_makes_its_process_private_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bot import operating_system
     from bot.cli.app import call
     from bot.cli.assistants import service_tools
-    from bot.runtime.liveness import process_hardening
 
     done: list[str] = []
 
     async def serve(*_given: str) -> None:
         done.append("serve")
 
-    monkeypatch.setattr(process_hardening, "harden", lambda: done.append("harden"))
+    monkeypatch.setattr(operating_system, "harden", lambda: done.append("harden"))
     monkeypatch.setattr(service_tools, "serve", serve)
     monkeypatch.setenv("BOT_API_KEY", "bbk_test_secret")
     assert call(["mcp"]) == 0
