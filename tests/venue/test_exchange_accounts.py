@@ -181,6 +181,18 @@ def test_a_fill_that_starts_elsewhere_waits_for_the_one_between() -> None:
     assert sizes(follower.account) == {}
 
 
+def test_fills_that_are_reported_late_are_booked_once_they_leave_the_position_as_it_was() -> None:
+    follower = begun()
+    first, sold, bought, last = fill(0, 1), fill(1, -1, 99_000, at_ms=2), fill(0, 1, at_ms=3), fill(1, 2, at_ms=4)
+    assert [done.answer for done in follower.take(first, last)] == [1, 1]
+    exchange = follower.account.exchange
+    assert [done.answer for done in follower.take(sold)] == [0] and exchange is not None and exchange.waiting
+    assert [done.answer for done in follower.take(bought)] == [2] and not exchange.waiting
+    assert sizes(follower.account) == {"BTC": 3 * E8}
+    # 10,000 less what the three that remain have cost, and the loss between.
+    assert nav.stand_of(follower.account, follower.state).cash == (10_000 - 3 * 100_000 - 1_000) * E8
+
+
 def test_funding_transfers_and_margin_become_events_and_only_money_that_moved_is_booked() -> None:
     follower = begun()
     follower.take(fill(0, 1))

@@ -31,19 +31,36 @@ def book(state: State, command: BookExecution) -> int:
         return 0
     exchange.waiting.append(fill)
     booked = 0
-    while (fitting := _fitting(account, exchange, fill.coin)) is not None:
-        exchange.waiting.remove(fitting)
-        _book(state, account, exchange, fitting)
-        booked += 1
+    while fitting := _fitting(account, exchange, fill.coin) or _late(exchange, fill.coin):
+        for fits in fitting:
+            exchange.waiting.remove(fits)
+            _book(state, account, exchange, fits)
+        booked += len(fitting)
     return booked
 
 
-def _fitting(account: VenueAccount, exchange: ExchangeAccount, coin: str) -> ReportedExecution | None:
-    """The first waiting fill of the market that starts at its booked position."""
+def _fitting(account: VenueAccount, exchange: ExchangeAccount, coin: str) -> list[ReportedExecution]:
+    """The first waiting fill of the market that starts at its booked position, if there is one."""
     position = account.positions.get(coin)
     size = 0 if position is None else position.side * position.size
     fitting = [fill for fill in exchange.waiting if fill.coin == coin and fill.before == size]
-    return min(fitting, key=lambda fill: (fill.at_ms, fill.trade_id), default=None)
+    return sorted(fitting, key=lambda fill: (fill.at_ms, fill.trade_id))[:1]
+
+
+def _late(exchange: ExchangeAccount, coin: str) -> list[ReportedExecution]:
+    """Waiting fills of the market that happened before booked ones, once they leave the position as it was.
+
+    The messages of such fills were lost, and no later fill showed that, because each began at the same position without
+    them. Where their own positions are gone for ever, only their sum can fit.
+    """
+    waiting = {f"{FILL} {fill.key}": fill for fill in exchange.waiting if fill.coin == coin}
+    if not waiting:
+        return []
+    begins = f"{FILL} {coin} "
+    booked = (at_ms for name, (at_ms, _) in exchange.seen.items() if name.startswith(begins) and name not in waiting)
+    newest_ms = max(booked, default=0)
+    late = sorted((fill for fill in waiting.values() if fill.at_ms <= newest_ms), key=lambda f: (f.at_ms, f.trade_id))
+    return [] if sum(fill.buy * fill.size for fill in late) else late
 
 
 def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: ReportedExecution) -> None:

@@ -317,6 +317,39 @@ async def test_one_difference_of_an_account_in_step_is_read_again_before_it_is_t
     assert len(one.fills()) >= 1
 
 
+async def test_a_message_that_comes_before_the_read_of_a_new_connection_waits_for_it() -> None:
+    venue = Venue()
+    begun_ms = venue.exchange.now_ms - 1
+    for side in "BABAB":
+        venue.place(ANN, limit(BTC, side, "0.01", "110000" if side == "B" else "90000", "Ioc"))
+        venue.control("advance", ms=1_000)
+    reader = Follower(venue, ANN, Random(1), FillCursor(begun_ms, {}))
+    await reader.reader.prepare()
+    reader.source.share = 1.0
+    await reader.take(Up())
+    # It begins where the cursor is, as the first fill does.
+    newest = [row for row in reader.rows_of("userFills") if parse_e8(row["startPosition"]) == 0][-1]
+    await reader.take(ChannelMessage("userFills", {"user": ANN, "fills": [newest]}))
+    assert reader.fills() == []
+    reader.source.share = 0.0
+    venue.control("advance", ms=AGAIN_MS)
+    await reader.take(Tick())
+    assert [fill.key for fill in reader.fills()] == [fill.key for fill in in_order(reader.journal())]
+
+
+async def test_a_fill_whose_message_is_lost_is_read_when_two_standings_have_shown_it() -> None:
+    reader = follower()
+    await reader.reader.prepare()
+    await reader.take(Up())
+    reader.venue.control("advance", ms=1_000)
+    reader.venue.place(ANN, limit(BTC, "B", "0.01", "110000", "Ioc"))
+    await reader.take(reader.message("allDexsClearinghouseState"))
+    assert reader.fills() == []
+    await reader.take(reader.message("allDexsClearinghouseState"))
+    assert [fill.key for fill in reader.fills()] == [fill.key for fill in reader.journal()]
+    assert reader.reader.feed.state.phase == "in_step"
+
+
 async def test_a_clock_that_is_set_and_a_late_standing_change_nothing_of_what_is_read() -> None:
     one = follower()
     await one.reader.prepare()

@@ -1,8 +1,8 @@
 """An account from its messages and reads: each report once, and whether anything may be missing. Pure.
 
 Fills are booked by the chain of positions. A read of all fills, payments and transfers repairs what the messages lack:
-after each connection, every 5 minutes, and when a fill does not fit. The positions of the exchange must then equal the
-booked ones.
+after each connection, every 5 minutes, when a fill does not fit, and when told positions differ. The positions of the
+exchange must then equal the booked ones.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from bot.money import format_e8
 STANDING_MAX_MS: Final = 20 * SECOND_MS
 # Answers may be older than messages by about 1.2 s, so a repair that found a difference is done again after this.
 AGAIN_MS: Final = 2 * SECOND_MS
+# A message of a fill is lost when so many told standings in a row differ: the newest fill may be on its way.
+DIFFERING_MAX: Final = 2
 KINDS: Final = ("userFills", "userFundings", "userNonFundingLedgerUpdates", "orderUpdates", "allDexsClearinghouseState")
 
 
@@ -74,13 +76,18 @@ class AccountFeed:
         self.records = None if cursor is None else AccountRecords(cursor)
         self.orders = OrderWatch()
         self.state = LinkState("away", now_ms, "not connected yet")
-        # Reports that came before the records could begin.
+        # False from each connection until the first read after it. A message that came meanwhile may fit although
+        # others before it are missing.
+        self._has_read = False
+        # Reports of messages that wait for that read.
         self._early: list[ExecutionReport | FundingReport | LedgerReport] = []
         self._newest_standing_ms = 0
         self._difference_ms: int | None = None
         # The earliest instant of the next repair.
         self._repair_ms: int | None = None
         self._has_differed = False
+        # told standings in a row that differ from the booked fills
+        self._differing = 0
         self._standing_ms = now_ms
 
     # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -109,6 +116,7 @@ class AccountFeed:
     def up(self, now_ms: int) -> list[AccountReport]:
         """A socket is connected: no change of the account is missed from now on, but earlier changes may be missing."""
         self._standing_ms, self._repair_ms, self._has_differed = now_ms, None, False
+        self._has_read = False
         return self._enter("behind", now_ms, "connected; fills since the last read are being read")
 
     def down(self, reason: str, now_ms: int) -> list[AccountReport]:
@@ -149,8 +157,8 @@ class AccountFeed:
     def _hear(
         self, reports: Sequence[ExecutionReport | FundingReport | LedgerReport], now_ms: int
     ) -> list[AccountReport]:
-        """Take reports of messages. Those from before the records begin wait for them."""
-        if self.records is None:
+        """Take reports of messages. Those from before the first read of a connection wait for it."""
+        if self.records is None or not self._has_read:
             self._early += reports
             return []
         heard: list[AccountReport] = []
@@ -170,6 +178,10 @@ class AccountFeed:
                 raise unknown(f"{row.where}.clearinghouseStates", "pairs of a dex and its state", pair)
             standings[pair[0]] = form.standing(pair[1], pair[0])
         self.hear_standings(standings, now_ms)
+        if self.state.phase == "in_step":
+            self._differing = 0 if self._difference(standings) is None else self._differing + 1
+            if self._differing >= DIFFERING_MAX:
+                self._has_differed, self._repair_ms, self._differing = True, None, 0
         return standings
 
     def hear_standings(self, standings: Mapping[str, AccountStanding], now_ms: int) -> None:
@@ -181,15 +193,13 @@ class AccountFeed:
 
     # ── Repair ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, standings: Mapping[str, AccountStanding], now_ms: int) -> list[AccountReport]:
-        """Begin the records at these standings, if they have not begun. The early messages are heard then."""
+    def begin(self, standings: Mapping[str, AccountStanding], now_ms: int) -> None:
+        """Begin the records at these standings, if they have not begun."""
         self.hear_standings(standings, now_ms)
         if self.records is not None:
-            return []
+            return
         positions = {held.market: held.signed_size for standing in standings.values() for held in standing.positions}
         self.records = AccountRecords(FillCursor(min(standing.at_ms for standing in standings.values()), positions))
-        early, self._early = self._early, []
-        return self._hear(early, now_ms)
 
     def repaired(self, rows: AccountRows, standings: Mapping[str, AccountStanding], now_ms: int) -> list[AccountReport]:
         """Take all rows until an instant, and the standings that were read after them. Transfers come first."""
@@ -200,6 +210,8 @@ class AccountFeed:
             *records.funding.read(rows.funding, rows.read_ms),
             *records.fills.read(rows.fills, rows.read_ms, self.exchange_ms(now_ms)),
         ]
+        self._has_read, early, self._early = True, self._early, []
+        reports += self._hear(early, now_ms)
         difference = self._difference(standings)
         if difference is None:
             self._has_differed, self._repair_ms = False, None

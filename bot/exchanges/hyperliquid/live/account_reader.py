@@ -71,10 +71,10 @@ class AccountReader:
 
     async def _repair(self) -> list[AccountReport]:
         """Read all rows since the verified instants, and compare the positions."""
-        feed, reports = self.feed, list[AccountReport]()
+        feed = self.feed
         try:
             before = await self._standings()
-            reports += feed.begin(before, self._clock.now_ms())
+            feed.begin(before, self._clock.now_ms())
             assert feed.records is not None
             # By the exchange's own clock: ours may have been set, and what is verified is never read again.
             read_ms = min(standing.at_ms for standing in before.values())
@@ -82,8 +82,8 @@ class AccountReader:
             standings = await self._standings()
             feed.hear_standings(standings, self._clock.now_ms())
         except NoExchangeAnswer as error:
-            return [*reports, *feed.failed(str(error), self._clock.now_ms())]
-        return [*reports, *feed.repaired(rows, standings, self._clock.now_ms())]
+            return feed.failed(str(error), self._clock.now_ms())
+        return feed.repaired(rows, standings, self._clock.now_ms())
 
     async def _rows(self, records: AccountRecords, read_ms: int) -> AccountRows:
         account, end_ms = self._account, read_ms + DAY_MS
