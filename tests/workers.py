@@ -70,7 +70,6 @@ LANES = (
     (
         "service/exchange_accounts/test_follower.py",
         "service/exchange_accounts/test_shrinking.py",
-        "service/exchange_accounts/test_seeded_bugs.py",
         "service/exchange_accounts/test_action_kills.py",
         "runtime/liveness/test_heartbeat_process.py",
         "service/webhooks/test_webhook_process.py",

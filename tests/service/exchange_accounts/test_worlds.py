@@ -1,0 +1,73 @@
+"""An account at an exchange in seeded worlds: nothing lost, nothing doubled, nobody told another thing, books equal to
+the exchange's to the last unit. Seeded bugs are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bot.service.exchange_accounts.action_dispatcher import ActionDispatcher
+from bot.venue.exchange import action_lifecycle as life
+from bot.venue.exchange import action_reports
+from tests.service.exchange_accounts.worlds import run_world
+
+
+@pytest.mark.soak(worlds=60, full=10_000)
+def test_worlds(worlds: int, base_seed: int) -> None:
+    broken = []
+    for seed in range(base_seed + 1, base_seed + worlds + 1):
+        try:
+            run_world(seed)
+        except AssertionError as error:
+            broken.append(f"{seed}: {error}"[:2_000])
+        if len(broken) >= 3:
+            break
+    assert not broken, "\n".join(broken)
+
+
+def new_nonce_on_a_retry(patch: pytest.MonkeyPatch) -> None:
+    """Each copy has a nonce of its own."""
+    wire = ActionDispatcher._wire
+
+    def renumbered(self: ActionDispatcher, account: Any, action: Any) -> Any:
+        copies = self._tracked[action.nonce].copies
+        return replace(wire(self, account, action), action_nonce=action.nonce + copies)
+
+    patch.setattr(ActionDispatcher, "_wire", renumbered)
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    """What is given up is taken for void, without a void."""
+    patch.setattr(life, "given_up", lambda action: replace(action, status="void", is_final=True))
+
+
+def told_too_early(patch: pytest.MonkeyPatch) -> None:
+    """An action that is given up is over, before it is known whether it was performed."""
+    is_over: Callable[..., bool] = action_reports._is_over
+    patch.setattr(action_reports, "_is_over", lambda *given: is_over(*given) or given[1].status == "voiding")
+
+
+def fills_by_the_answer_alone(patch: pytest.MonkeyPatch) -> None:
+    """An answer that says "filled" ends the action, whether its fills are booked or not."""
+    is_over: Callable[..., bool] = action_reports._is_over
+    patch.setattr(action_reports, "_is_over", lambda *given: is_over(*given) or given[1].owed is not None)
+
+
+BUGS = (new_nonce_on_a_retry, no_fence, told_too_early, fills_by_the_answer_alone)
+# worlds in which a bug must show
+WORLDS_MAX = 60
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_seeded_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    for seed in range(1, WORLDS_MAX + 1):
+        try:
+            run_world(seed)
+        except AssertionError:
+            return
+    pytest.fail(f"not found in {WORLDS_MAX} worlds")
