@@ -39,6 +39,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         ),
         "init": Entry("bot.cli.start.init", "init", "Create a project: config, strategy, test and unit."),
         "new-strategy": Entry("bot.cli.start.init", "new_strategy", "Create a strategy and its test."),
+        "convert": Entry("bot.cli.freqtrade.command", "convert", "Write a strategy from one of freqtrade."),
         "strategies": Entry("bot.cli.start.config", "strategies", "List the strategies and their params."),
         "check": Entry("bot.cli.start.config", "check", "Check a config, and call its strategies on generated bars."),
         "config": Entry(

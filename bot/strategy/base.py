@@ -88,7 +88,7 @@ class Strategy(ABC):
 
     def _indicators(self) -> Indicators:
         indicators = declared(type(self))
-        if type(self).on_bar is not _follow_signals:
+        if type(self).signals is Strategy.signals:
             return Indicators(indicators, (*self.markets, *self.informative), self.params)
         if self.informative:
             raise StrategyError(
@@ -108,9 +108,15 @@ class Strategy(ABC):
         """In place of `on_bar`: the entries and exits of many bars at once, as arrays. One row may read the last
         `lookback` bars.
 
-        A strategy of several markets is asked for one market at a time.
+        A strategy of several markets is asked for one market at a time. An `on_bar` of its own may return
+        `self.follow_signals(view, bar)`.
         """
         raise NotImplementedError
+
+    def follow_signals(self, view: View, bar: Bar) -> Iterable[Intent]:
+        """What the signals of this bar ask for."""
+        assert isinstance(self.indicators, SignalRows)
+        return self.indicators.intents(view, bar)
 
     def on_start(self, view: View) -> None:
         """The daemon has read the account. Called once, before the warm-up bars and the first bar of a run."""
@@ -185,8 +191,7 @@ def _intervals_of(strategy: type[Strategy]) -> Mapping[str, int | str]:
 
 def _follow_signals(self: Strategy, view: View, bar: Bar) -> Iterable[Intent]:
     """`on_bar` of a strategy with `signals`."""
-    assert isinstance(self.indicators, SignalRows)
-    return self.indicators.intents(view, bar)
+    return self.follow_signals(view, bar)
 
 
 def follows_signals(strategy: Strategy) -> bool:

@@ -23,7 +23,7 @@ from bot.errors import StrategyError
 from bot.extras import install
 from bot.strategy.bar import Bar
 from bot.strategy.indicators import SOURCES, Columns, Indicator, Indicators
-from bot.strategy.intents import Bracket, Close, Intent, Open, Side
+from bot.strategy.intents import Bracket, Close, Intent, MaxHold, Open, Side, TrailingStop
 from bot.strategy.view import View
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Signals:
     usd or size              exactly one: a number, or an array with one for each bar
     stop_pct or stop_px, target_pct, target_px or target_r   as of a Bracket: numbers or arrays. NaN in an array: none
     at this bar
-    leverage                 as of Open
+    leverage, guardians      as of Open
     """
 
     long: Bools | None = None
@@ -100,6 +100,7 @@ class Signals:
     target_px: float | Floats | None = None
     target_r: float | Floats | None = None
     leverage: int | None = None
+    guardians: tuple[TrailingStop | MaxHold, ...] = ()
 
     def codes(self, count: int) -> Any:
         """The bits of each row. StrategyError if an array does not fit `count` bars."""
@@ -130,7 +131,15 @@ class Signals:
         given = {name: _at(getattr(self, name), row) for name in NUMBERS}
         legs = {name: value for name in LEGS if (value := given[name]) is not None and value == value}
         bracket = Bracket(**legs) if legs else None
-        return Open(market, side, usd=given["usd"], size=given["size"], leverage=self.leverage, bracket=bracket)
+        return Open(
+            market,
+            side,
+            usd=given["usd"],
+            size=given["size"],
+            leverage=self.leverage,
+            bracket=bracket,
+            guardians=self.guardians,
+        )
 
 
 def _at(given: Any, row: int) -> Any:

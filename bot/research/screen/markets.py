@@ -297,6 +297,8 @@ def orders_of(ground: ScreenSetup, spec: StrategySpec, signals: Signals, codes: 
     # Raises for numbers that no entry can have.
     if len(bars):
         signals.open_at(spec.strategy.markets[0], "long", int(bars[0]))
+    if signals.guardians:
+        raise ConfigError("the screen knows no guardians of an entry: run it without --screen")
     limits, leverage = spec.limits, signals.leverage or 1
     most = min(limits.max_leverage, ground.max_leverage)
     if leverage > most:

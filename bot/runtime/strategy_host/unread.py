@@ -39,8 +39,11 @@ def check_declarations(target: type[Strategy], where: str) -> None:
     if target.timers and target.on_timer is Strategy.on_timer:
         raise StrategyError(f"{label}.timers is read by nobody: define on_timer(self, view, timer), or remove it")
     has_signals = target.signals is not Strategy.signals
-    if has_signals and target.on_bar is not _follow_signals:
-        raise StrategyError(f"{label} has both signals and on_bar, so signals is never called: remove one of them")
+    if has_signals and target.on_bar is not _follow_signals and not _is_used(target, "follow_signals"):
+        raise StrategyError(
+            f"{label} has both signals and on_bar, so signals is never called: remove one of them, or let on_bar return"
+            " self.follow_signals(view, bar)"
+        )
     if not has_signals and target.lookback != Strategy.lookback:
         raise StrategyError(f"{label}.lookback is read by nobody without signals: write warmup, or remove it")
     for name, value in _own_names(target):
