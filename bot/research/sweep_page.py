@@ -27,9 +27,6 @@ from bot.words import many
 
 # rows of the ranking; the command writes all
 TOP: Final = 15
-# The size of the Pareto front, in px.
-PLOT: Final = (560, 320)
-EDGE: Final = 44
 # points of an equity line
 DAYS_SHOWN: Final = 240
 # figures of the best trial beside its objectives
@@ -265,34 +262,20 @@ def _front(rows: Sequence[Ranked], space: Space) -> str:
     """The first two objectives of every feasible trial as SVG."""
     if len(space.objectives) < 2:
         return ""
-    dots = [(row.values[0], row.values[1], row.is_on_front) for row in rows if row.is_feasible]
-    if not dots:
+    figures = [figure_of(objective.figure) for objective in space.objectives[:2]]
+    points = []
+    for row in rows:
+        texts = (f"{figure.name} {figure.of(value).shown}" for figure, value in zip(figures, row.values, strict=False))
+        if row.is_feasible:
+            title = f"trial {row.trial.cell}: {', '.join(texts)}"
+            points.append(svg.ChartPoint(row.values[0], row.values[1], row.is_on_front, title))
+    if not points:
         return ""
-    (x0, x1), (y0, y1) = (
-        (min(values), max(values)) for values in (tuple(x for x, _, _ in dots), tuple(y for _, y, _ in dots))
-    )
-    width, height = PLOT
-
-    def spot(x: float, y: float) -> tuple[float, float]:
-        across = EDGE + (width - 2 * EDGE) * ((x - x0) / (x1 - x0) if x1 > x0 else 0.5)
-        return across, height - EDGE - (height - 2 * EDGE) * ((y - y0) / (y1 - y0) if y1 > y0 else 0.5)
-
-    circles = []
-    for x, y, is_best in sorted(dots, key=lambda dot: dot[2]):
-        cx, cy = spot(x, y)
-        kind = "best" if is_best else "other"
-        circles.append(
-            f'<circle class="{kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="{5 if is_best else 3}"><title>{x:,.4g} /'
-            f" {y:,.4g}</title></circle>"
-        )
-    first, second = (escaped(figure_of(objective.figure).name) for objective in space.objectives[:2])
-    on_front = sum(is_best for _, _, is_best in dots)
-    return (
-        f'<svg class="front" viewBox="0 0 {width} {height}" role="img" aria-label="{first} against {second}: {on_front}'
-        f' of {len(dots)} trials are on the front">{"".join(circles)}<text x="{width / 2}" y="{height - 8}"'
-        f' text-anchor="middle">{first}: {x0:,.4g} to {x1:,.4g}</text><text x="14" y="{height / 2}"'
-        f' text-anchor="middle" transform="rotate(-90 14 {height / 2})">{second}: {y0:,.4g} to {y1:,.4g}</text></svg>'
-    )
+    first, second = (figure.name for figure in figures)
+    on_front = sum(point.is_good for point in points)
+    label = f"{first} against {second}: {on_front} of {len(points)} trials are on the front"
+    legend = svg.keys([svg.key("fa", "on the front"), svg.key("hol", "beaten in both")])
+    return legend + svg.front(points, label=label) + foot(f"{first} across, {second} up")
 
 
 def _importance(weights: dict[str, float]) -> str:
@@ -375,8 +358,6 @@ name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>{style}
-.front {{ width: 100%; max-width: 560px; }} .front text {{ fill: currentColor; font-size: 12px; }}
-.front .best {{ fill: var(--accent); }} .front .other {{ fill: none; stroke: var(--bench); }}
 .heat .best {{ outline: 2px solid var(--text); font-weight: 700; }}
 .heat .plateau {{ outline: 2px dashed var(--muted); }}
 .chips {{ margin-bottom: 10px; }} .best-cell {{ fill: none; stroke: var(--text); stroke-width: 2; }}

@@ -101,7 +101,8 @@ def works_without_scripts(browser: Any, folder: Path) -> None:
         for path, text in (("/", "Account value"), ("/events", "Resting orders"), ("/market/BTC", "Order book")):
             page.goto(base + path)
             assert text in page.locator("main").inner_text()
-        assert page.locator("svg.drawn .up, svg.drawn .down").count() > 50
+        paths = page.locator("#chart-candles path.fu, #chart-candles path.fd").all()
+        assert sum((one.get_attribute("d") or "").count("M") for one in paths) > 50
 
 
 def status(folder: Path) -> dict[str, Any]:

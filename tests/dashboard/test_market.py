@@ -146,12 +146,21 @@ def test_the_server_draws_candles_volume_indicators_lines_and_fills() -> None:
     lines = market.lines("BTC", snapshot(positions=[position()]), Decimal("0.01"))
     marks = market.fills([fill("entry", "long")])
     picture = ET.fromstring(server_chart.candle_chart(CANDLES, "1m", overlays, marks, lines))
-    kinds = [one.get("class") for one in picture.iter() if one.get("class")]
-    assert kinds.count("up") + kinds.count("down") == len(CANDLES) == kinds.count("volume")
-    assert kinds.count("overlay o0") == 1
-    assert "level stop" in kinds
-    assert "level liquidation" not in kinds, "a line far away would flatten the candles"
-    assert "fill bought" in kinds
+    paths = {one.get("class", ""): one.get("d", "") for one in picture.iter("path")}
+    assert set(paths) <= {"wick su", "fu", "vol fu", "wick sd", "fd", "vol fd", "ln o0"}
+    for kinds in (("fu", "fd"), ("wick su", "wick sd"), ("vol fu", "vol fd")):
+        assert sum(paths.get(kind, "").count("M") for kind in kinds) == len(CANDLES), kinds
+    known = [n for n, value in enumerate(overlays[0].values) if value is not None]
+    steps = re.findall(r"[ML]([0-9.]+) ", paths["ln o0"])
+    assert [float(x) for x in steps] == pytest.approx([1000 * (n + 0.5) / len(CANDLES) for n in known], abs=0.5)
+    shown = [one.get("class") for one in picture.iter("line")]
+    assert "lv stop" in shown
+    assert "lv liquidation" not in shown, "a line far away would flatten the candles"
+    (mark,) = [one for one in picture.iter("text") if "mk" in one.get("class", "")]
+    assert (mark.get("class"), mark.text) == ("mk long", "▲")
+    assert [one.text for one in mark] == [marks[0].text]
+    high = server_chart.candle_chart([candle(n, 104_310.5) for n in range(9)], "1m", [], [], [])
+    assert re.findall(r'class="tagt"[^>]*>([^<]*)<', high) == ["104,310"], "a tag is no wider than its box"
     assert server_chart.candle_chart([], "1m", [], [], []) == ""
 
 

@@ -24,8 +24,11 @@ POINTS_MAX: Final = 700
 # Marks with a title, which a browser shows on hover.
 TITLES_MAX: Final = 400
 # Heights in px of the style sheet, and the least distance of two tags.
-HEIGHTS: Final = (60, 90, 170, 210, 260)
+HEIGHTS: Final = (60, 90, 170, 210, 260, 520)
+ON_PHONE: Final = {260: 200, 520: 330}
 TAG_PX: Final = 18
+# The height of the largest volume below candles, of ACROSS.
+VOLUME: Final = 130
 
 Form = Callable[[float], str]
 # what the axis at the right holds in the width of charts.css
@@ -199,6 +202,22 @@ class ChartPoint(NamedTuple):
     title: str
 
 
+def front(points: Sequence[ChartPoint], *, label: str) -> str:
+    """Trials by two objectives: those that no other beats filled, the others hollow."""
+    scale = scale_of([point.y for point in points])
+    low, high = min(point.x for point in points), max(point.x for point in points)
+    room = (high - low) or 1.0
+    parts = []
+    for point in sorted(points, key=lambda point: point.is_good):
+        kind, radius = ("fa", 5) if point.is_good else ("hol", 3)
+        at = f'cx="{3 + 94 * (point.x - low) / room:.2f}%" cy="{scale.down(point.y)}%" r="{radius}"'
+        parts.append(f'<circle class="{kind}" {at}><title>{escape(point.title)}</title></circle>')
+    step = nice_step(room / 4)
+    values = [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    below = [(3 + 94 * (value - low) / room, axis_number(value), False) for value in values]
+    return _chart(parts, scale, label, 260, form=axis_number, below=below)
+
+
 def scatter(points: Sequence[ChartPoint], *, label: str, unit: str, line: tuple[float, str] | None = None) -> str:
     """A point for each trade: filled for a profit, hollow for a loss. `line`: a value across, with its word."""
     if not points:
@@ -289,7 +308,7 @@ def band_chart(
 
 
 class CandleEntry(NamedTuple):
-    """A trade on candles: places from 0 to 1 across, and prices. `exit_at` is None while the trade is open."""
+    """A trade or a fill on candles: places from 0 to 1 across, and prices. `exit_at` is None without an exit."""
 
     at: float
     px: float
@@ -297,6 +316,40 @@ class CandleEntry(NamedTuple):
     exit_px: float
     is_long: bool
     is_gain: bool
+    title: str = ""
+
+
+class PriceLevel(NamedTuple):
+    """A price with a line across and a tag. `kind`: its classes in the style sheet."""
+
+    px: float
+    kind: str
+
+
+def _candle_paths(columns: Sequence[Sequence[float]], scale: ChartScale) -> str:
+    """The bodies, the wicks and, below them, the volume: one path for all that rise, and one for all that fall."""
+    opened, highs, lows, closes, *volumes = columns
+    wide = ACROSS / len(opened)
+    wicks: dict[str, list[str]] = {"u": [], "d": []}
+    bodies: dict[str, list[str]] = {"u": [], "d": []}
+    bars: dict[str, list[str]] = {"u": [], "d": []}
+    largest = max(volumes[0]) if volumes else 0.0
+    for n, (first, high, low, close) in enumerate(zip(opened, highs, lows, closes, strict=True)):
+        kind, middle = "u" if close >= first else "d", (n + 0.5) * wide
+        top, bottom = sorted((10 * scale.down(first), 10 * scale.down(close)))
+        wicks[kind].append(f"M{middle:.1f} {10 * scale.down(high):.0f}V{10 * scale.down(low):.0f}")
+        side = f"M{middle - 0.35 * wide:.1f}"
+        bodies[kind].append(f"{side} {top:.0f}h{0.7 * wide:.1f}v{max(2.0, bottom - top):.0f}h-{0.7 * wide:.1f}z")
+        if largest:
+            bars[kind].append(
+                f"{side} {ACROSS}h{0.7 * wide:.1f}v-{VOLUME * volumes[0][n] / largest:.0f}h-{0.7 * wide:.1f}z"
+            )
+    return "".join(
+        (f'<path class="vol f{kind}" d="{"".join(bars[kind])}"/>' if bars[kind] else "")
+        + f'<path class="wick s{kind}" d="{"".join(wicks[kind])}"/><path class="f{kind}" d="{"".join(bodies[kind])}"/>'
+        for kind in ("u", "d")
+        if wicks[kind]
+    )
 
 
 def candle_chart(
@@ -306,25 +359,18 @@ def candle_chart(
     label: str,
     form: Form,
     times: tuple[int, int],
+    lines: Sequence[ChartLine] = (),
+    levels: Sequence[PriceLevel] = (),
+    height: int = 260,
 ) -> str:
-    """Candles (open, high, low, close) with entries, exits and their connections."""
-    opened, highs, lows, closes = columns
-    scale = scale_of([*highs, *lows, *(entry.px for entry in entries)])
-    wide = ACROSS / len(opened)
-    wicks: dict[str, list[str]] = {"u": [], "d": []}
-    bodies: dict[str, list[str]] = {"u": [], "d": []}
-    for n, (first, high, low, close) in enumerate(zip(opened, highs, lows, closes, strict=True)):
-        kind, middle = "u" if close >= first else "d", (n + 0.5) * wide
-        top, bottom = sorted((10 * scale.down(first), 10 * scale.down(close)))
-        wicks[kind].append(f"M{middle:.1f} {10 * scale.down(high):.0f}V{10 * scale.down(low):.0f}")
-        bodies[kind].append(
-            f"M{middle - 0.35 * wide:.1f} {top:.0f}h{0.7 * wide:.1f}v{max(2.0, bottom - top):.0f}h-{0.7 * wide:.1f}z"
-        )
-    paths = "".join(
-        f'<path class="wick s{kind}" d="{"".join(wicks[kind])}"/><path class="f{kind}" d="{"".join(bodies[kind])}"/>'
-        for kind in ("u", "d")
-        if wicks[kind]
-    )
+    """Candles (open, high, low, close, and volume if there is a fifth) with entries, exits and their connections, lines
+    with a value for each candle, and levels.
+    """
+    _, highs, lows, closes, *_ = columns
+    scale = scale_of([*highs, *lows, *(entry.px for entry in entries), *(level.px for level in levels)])
+    paths = _candle_paths(columns, scale)
+    wide = ACROSS / len(closes)
+    paths += "".join(f'<path class="ln {line.kind}" d="{_path(line.values, scale, wide / 2)}"/>' for line in lines)
     marks = []
     for entry in entries:
         y = scale.down(entry.px)
@@ -337,10 +383,12 @@ def candle_chart(
             hollow = "fu" if entry.is_gain else "hol fd"
             marks.append(f'<circle class="{hollow}" cx="{100 * entry.exit_at:.2f}%" cy="{end}%" r="4"/>')
         kind, glyph, dy = ("long", "▲", 12) if entry.is_long else ("short", "▼", -4)
-        marks.append(f'<text class="mk {kind}" x="{100 * entry.at:.2f}%" y="{y}%" dy="{dy}">{glyph}</text>')
-    tag = [(scale.down(closes[-1]), form(closes[-1]), "")]
-    parts = [_stretched(paths), *marks]
-    return _chart(parts, scale, label, 260, form=form, tags=tag, below=time_ticks(*times))
+        title = f"<title>{escape(entry.title)}</title>" if entry.title else ""
+        marks.append(f'<text class="mk {kind}" x="{100 * entry.at:.2f}%" y="{y}%" dy="{dy}">{glyph}{title}</text>')
+    tags = [(scale.down(px), _short(form(px), px), kind) for px, kind in ((closes[-1], ""), *levels)]
+    across = [_across(level.px, scale, f"lv {level.kind}") for level in levels]
+    parts = [_stretched(paths), *across, *marks]
+    return _chart(parts, scale, label, height, form=form, tags=tags, below=time_ticks(*times))
 
 
 def key(kind: str, words: str, value: str = "", *, is_line: bool = False) -> str:
@@ -426,9 +474,14 @@ def _place_class(x: float, *, is_minor: bool) -> str:
     return f' class="{" ".join(names)}"' if names else ""
 
 
+def _short(text: str, value: float) -> str:
+    """The text of a value, or a shorter one if the axis would cut it."""
+    return text if len(text) <= AXIS_CHARS else axis_number(value)
+
+
 def _tags(tags: Sequence[tuple[float, str, str]], height: int) -> str:
     """Values beside the axis, moved apart where they would lie over each other."""
-    gap, free, shown = 100 * TAG_PX / height, 0.0, []
+    gap, free, shown = 100 * TAG_PX / ON_PHONE.get(height, height), 0.0, []
     for y, text, kind in sorted(tags):
         place = max(y, free)
         free = place + gap
@@ -443,13 +496,14 @@ def _stretched(paths: str) -> str:
     return f'<svg viewBox="0 0 {ACROSS} {ACROSS}" preserveAspectRatio="none" width="100%" height="100%">{paths}</svg>'
 
 
-def _path(values: Sequence[float | None], scale: ChartScale) -> str:
+def _path(values: Sequence[float | None], scale: ChartScale, inset: float = 0.0) -> str:
+    """A line through the values, from `inset` to as far from the other side."""
     last, pen, steps = max(1, len(values) - 1), "M", []
     for n, value in enumerate(values):
         if value is None:
             pen = "M"
             continue
-        steps.append(f"{pen}{ACROSS * n / last:.0f} {10 * scale.down(value):.0f}")
+        steps.append(f"{pen}{inset + (ACROSS - 2 * inset) * n / last:.0f} {10 * scale.down(value):.0f}")
         pen = "L"
     return "".join(steps)
 
