@@ -123,6 +123,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "proof": Entry(
             "bot.cli.backtest.proof", "proof", "Prove that a day of a daemon was what the test does; show the trend."
         ),
+        "whatif": Entry(
+            "bot.cli.backtest.what_if", "whatif", "Show what other guardians would have changed in a real history."
+        ),
     },
     "Data": {
         "data": Entry("bot.cli.data.data", "data", "Import, audit, generate, list and pull candles for backtests."),

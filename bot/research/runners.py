@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 from typing import Any, Final, Protocol
@@ -38,8 +39,9 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-# The bundle of the process in which the trials run: forked processes have it without a copy.
-_bundle: Bundle | None = None
+Evaluate = Callable[[Any, Task], TrialOutcome]
+# What runs a task, with its bundle: forked processes have it without a copy.
+_run_task: Callable[[Task], TrialOutcome] | None = None
 
 
 def _ready(parent: int) -> None:
@@ -49,21 +51,21 @@ def _ready(parent: int) -> None:
 
 
 def _evaluated(task: Task) -> TrialOutcome:
-    assert _bundle is not None
-    return evaluate(_bundle, task)
+    assert _run_task is not None
+    return _run_task(task)
 
 
 class Processes:
-    """Processes of this machine."""
+    """Processes of this machine. `run` runs one task of the bundle: a trial of a sweep, unless another is given."""
 
-    def __init__(self, bundle: Bundle, workers: int) -> None:
-        self._bundle = bundle
+    def __init__(self, bundle: Any, workers: int, run: Evaluate = evaluate) -> None:
+        self._run_task = partial(run, bundle)
         self._workers = workers
         self._pool = self._started()
 
     def _started(self) -> ProcessPoolExecutor:
-        global _bundle  # noqa: PLW0603  read by the forked processes
-        _bundle = self._bundle
+        global _run_task  # noqa: PLW0603  read by the forked processes
+        _run_task = self._run_task
         return ProcessPoolExecutor(
             self._workers, mp_context=get_context("fork"), initializer=_ready, initargs=(os.getpid(),)
         )

@@ -89,6 +89,14 @@ class Dimension:
         return self.values or range(int(self.low), int(self.high) + 1)
 
 
+def stepped(low: Decimal, high: Decimal, step: Decimal) -> list[Decimal]:
+    """The values from `low` to at most `high`. ConfigError if there are too many."""
+    count = int((high - low) / step) + 1
+    if count > GRID_MAX:
+        raise ConfigError(f"{count:,} values are more than {GRID_MAX:,}; take a larger step")
+    return [low + number * step for number in range(count)]
+
+
 def key_of(params: Params) -> str:
     """A text that is the same for the same cell."""
     return json.dumps(dict(params), sort_keys=True)
@@ -298,12 +306,11 @@ class _Reader:
             return None
         if step is None:
             return Dimension(name, (), low, high, is_whole, is_log)
-        exact, width = Decimal(str(low)), Decimal(str(step))
-        count = int((Decimal(str(high)) - exact) / width) + 1
-        if count > GRID_MAX:
-            self.refuse(loc, f"{count:,} values are more than {GRID_MAX:,}; take a larger step, or none")
+        try:
+            values = stepped(*(Decimal(str(value)) for value in (low, high, step)))
+        except ConfigError as error:
+            self.refuse(loc, f"{error}, or none")
             return None
-        values = [exact + number * width for number in range(count)]
         return Dimension(name, tuple(int(value) if is_whole else float(value) for value in values))
 
     def _is_within(self, name: str, dimension: Dimension, loc: Loc) -> bool:

@@ -13,7 +13,7 @@ import click
 from bot.cli.common.daemon_client import find, where
 from bot.cli.common.formatting import print_table
 from bot.cli.common.param_types import Duration, Instant
-from bot.cli.common.shared_options import json_option
+from bot.cli.common.shared_options import SERVICE_DATA, json_option
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -53,16 +53,12 @@ NICE: Final = 10
 CPU_S: Final = 600
 MEMORY_BYTES: Final = 4 * 1024**3
 
-_data_option = click.option(
-    "--data", "data", multiple=True, metavar="FILE|FOLDER", help="Candles. Default: those of the service."
-)
-
 
 @click.group(invoke_without_command=True, epilog=EPILOG)
 @where
 @click.option("--day", metavar="YYYY-MM-DD", default=None, help="Prove this UTC day.")
 @click.option("--since", "since_ms", type=Instant(), default=None, help="Prove from then to the journal's end.")
-@_data_option
+@SERVICE_DATA
 @click.option("--latency", type=Duration(may_be_zero=True), default=None, help="Delay of an order in the test: 300ms.")
 @click.option("--bounded", is_flag=True, hidden=True)
 @json_option("The whole proof as JSON.")
@@ -191,7 +187,7 @@ def proof_lines(document: Mapping[str, Any]) -> list[str]:
 @proof.command(epilog=CALIBRATE_EPILOG)
 @where
 @click.option("--days", type=click.IntRange(1, 400), default=30, show_default=True, help="The newest days.")
-@_data_option
+@SERVICE_DATA
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -20,9 +20,11 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles
     from bot.backtest.data.funding_rates import FundingRates
+    from bot.backtest.engine.options import SessionOptions
     from bot.backtest.replay.comparison import ReplayResult
     from bot.backtest.replay.differences import Difference
     from bot.backtest.replay.records import RunRecord
+    from bot.backtest.results.run_reader import StoredRun
     from bot.client import Client
     from bot.config import Settings
 
@@ -155,38 +157,13 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
 def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> ReplayResult:
     from dataclasses import replace
 
-    from bot.backtest.engine.options import SessionOptions, within
+    from bot.backtest.engine.options import within
     from bot.backtest.inputs import traded
     from bot.backtest.replay.comparison import replay_run
-    from bot.backtest.results.run_reader import read_run
-    from bot.checks.config_check import checked_text, checked_without_secrets
-    from bot.errors import BotError, ConfigError
 
-    run = read_run(what)
-    manifest = run.manifest
-    if config is not None:
-        settings = checked_without_secrets(config)[0]
-    else:
-        name = f"{manifest['config']['name']}.yaml"
-        try:
-            listings = SessionOptions.of_plain(manifest["options"]).listings or None
-            settings = checked_text(manifest["config"]["text"], Path(name), listings)
-        except ConfigError as error:
-            here = f"a run stores the text of its config without its folder, so relative paths start at {Path.cwd()}"
-            raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None
-    series = ", ".join(f"{entry['market']} {entry['interval']} ({entry['candles']:,})" for entry in manifest["data"])
-    if not given["data"]:
-        raise click.UsageError(f"a run does not store its candles: give them with --data; they were {series}")
-    start_ms = SessionOptions.of_plain(manifest["options"]).start_ms
-    candles = _read(given, settings, tuple(manifest["accepted"]), start_ms)
-    fundings = _fundings(given, settings)
+    run, settings, candles, options, fundings = run_inputs(what, config, given)
     rates = {market: rate_file.rates for market, rate_file in fundings.items()}
     funding = {market: rate_file.sha256 for market, rate_file in fundings.items()}
-    if manifest["funding"] and not funding:
-        raise BotError(
-            f"{what}: this backtest used recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
-        )
-    options = SessionOptions.of_plain(manifest["options"])
     rules = rules_of(given, traded(settings))
     over = {name: rule.over(options.rules[name]) if name in options.rules else rule for name, rule in rules.items()}
     options = replace(
@@ -199,8 +176,43 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
         end_ms=options.end_ms if given["end_ms"] is None else given["end_ms"],
     )
     options = within(options, candles)
-    changed = _changed(manifest, settings, candles, funding)
+    changed = _changed(run.manifest, settings, candles, funding)
     return replay_run(run, settings, candles, options, rates=rates, changed=changed)
+
+
+def run_inputs(
+    what: Path, config: Path | None, given: Mapping[str, Any]
+) -> tuple[StoredRun, Settings, list[Candles], SessionOptions, dict[str, FundingRates]]:
+    """What repeats the backtest in a folder: its config, the candles and the funding of --data and --funding, and its
+    options.
+    """
+    from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.results.run_reader import read_run
+    from bot.checks.config_check import checked_text, checked_without_secrets
+    from bot.errors import BotError, ConfigError
+
+    run = read_run(what)
+    manifest = run.manifest
+    options = SessionOptions.of_plain(manifest["options"])
+    if config is not None:
+        settings = checked_without_secrets(config)[0]
+    else:
+        name = f"{manifest['config']['name']}.yaml"
+        try:
+            settings = checked_text(manifest["config"]["text"], Path(name), options.listings or None)
+        except ConfigError as error:
+            here = f"a run stores the text of its config without its folder, so relative paths start at {Path.cwd()}"
+            raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None
+    series = ", ".join(f"{entry['market']} {entry['interval']} ({entry['candles']:,})" for entry in manifest["data"])
+    if not given["data"]:
+        raise click.UsageError(f"a run does not store its candles: give them with --data; they were {series}")
+    candles = _read(given, settings, tuple(manifest["accepted"]), options.start_ms)
+    fundings = _fundings(given, settings)
+    if manifest["funding"] and not fundings:
+        raise BotError(
+            f"{what}: this backtest used recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
+        )
+    return run, settings, candles, options, fundings
 
 
 def folder_and_config(what: Path) -> tuple[Path, Path | None]:

@@ -204,7 +204,7 @@ def run(
         runner = runners.Processes(bundle, given["workers"]) if address is None else runners.Cluster(bundle, address)
         walked: Sequence[Walked] = []
         study: Study | None = None
-        with closing(runner), one_sweep(storage, study_name), _shown(quiet=as_json) as show:
+        with closing(runner), one_sweep(storage, study_name), progress_bar(quiet=as_json) as show:
             try:
                 if prepared.folds is not None:
                     walked = prepared.walk(storage, study_name, runner, show)
@@ -344,7 +344,7 @@ def _holdout_lines(study: Study, storage: str) -> list[str]:
 
 
 @contextmanager
-def _shown(*, quiet: bool) -> Iterator[Callable[[Progress], object]]:
+def progress_bar(*, quiet: bool) -> Iterator[Callable[[Progress], object]]:
     """A progress bar with the best so far and the time left. Without a terminal nothing is shown."""
     import sys
 

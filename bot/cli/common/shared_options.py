@@ -51,6 +51,9 @@ OPEN: Final = click.option("--open", "shown", is_flag=True, help="Show the page 
 WORKERS: Final = click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine."
 )
+SERVICE_DATA: Final = click.option(
+    "--data", "data", multiple=True, metavar="FILE|FOLDER", help="Candles. Default: those of the service."
+)
 MAKER_FEES: Final = click.option(
     "--maker-fee",
     "maker_fees",
