@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bot.clock import MINUTE_MS
 from bot.errors import BotError, ConfigError
-from bot.extras import install
+from bot.extras import install, own_environment
 from bot.market_data import calendar_feeder
 from bot.market_data.feeder_client import PYTHON
 from bot.service.market_data.session_calendars import packed
@@ -51,8 +51,7 @@ def ask_sessions(wanted: Sequence[str], now_ms: int) -> dict[str, ExchangeSessio
     if known is None:
         raise ConfigError(
             f"sessions of exchanges need the package exchange_calendars: {install('calendars')}. Or give it an"
-            " environment of its own: python3 -m venv markets && markets/bin/pip install 'exchange_calendars>=4.13,<5'"
-            f" 'pandas<3', and set {PYTHON}=markets/bin/python"
+            f" environment of its own: {own_environment('markets', 'calendars')}, and set {PYTHON}=markets/bin/python"
         )
     for name in wanted:
         if name not in known:

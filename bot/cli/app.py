@@ -53,6 +53,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Run": {
         "run": Entry("bot.cli.run.run", "run", "Run the daemon of a config in the foreground."),
         "systemd": Entry("bot.cli.operate.systemd", "systemd", "Print or install the systemd unit of a config."),
+        "launchd": Entry(
+            "bot.cli.operate.launchd", "launchd", "Print or install the launchd agent of a config (macOS)."
+        ),
         "stop": Entry("bot.cli.operate.operate", "stop", "End the daemon and its embedded service, as SIGTERM does."),
         "reload": Entry(
             "bot.cli.operate.operate", "reload_config", "Reload the config and its strategies without a restart."

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from bot.errors import ConfigError
-from bot.extras import install
+from bot.extras import install, own_environment
 from bot.http_limits import NETWORK, check_proxies
 from bot.market_data.source import NoAnswer, SourceError
 
@@ -82,8 +82,8 @@ class FeederProcess:
             if "error" in first:
                 raise SourceError(
                     f"ccxt is not installed for {self._python} ({first['error']['message']}): {install('markets')}. Or"
-                    " give it an environment of its own: python3 -m venv markets && markets/bin/pip install"
-                    f" 'ccxt>=4.5,<5', and set {PYTHON}=markets/bin/python"
+                    f" give it an environment of its own: {own_environment('markets', 'markets')}, and set"
+                    f" {PYTHON}=markets/bin/python"
                 )
         except BaseException:
             await self._end()

@@ -19,9 +19,9 @@ import click
 from bot.cli.docs import reference, service_reference
 from bot.cli.docs.paths import SITE, SOURCES
 from bot.errors import BotError, ConfigError
+from bot.extras import install_package
 
 CONFIG: Final = "zensical.toml"
-INSTALL: Final = "run `make docs`, or `pip install zensical`"
 BUILD_SECONDS: Final = 300
 
 
@@ -34,7 +34,9 @@ def build(site: Path = SITE, work: Path | None = None) -> None:
     if not (SOURCES / CONFIG).is_file():
         raise ConfigError(f"{SOURCES} does not exist: the documentation is built in a clone of the project")
     if find_spec("zensical") is None:
-        raise ConfigError(f"the documentation site needs the package zensical: {INSTALL}")
+        raise ConfigError(
+            f"the documentation site needs the package zensical: run `make docs`, or {install_package('zensical')}"
+        )
     work = work or site.with_name("site-pages")
     pages = work / "pages"
     shutil.rmtree(work, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""`bot status` and its kin, `pause`, `resume`, `reload`, `stop`, `kill`, `explain`, `systemd`."""
+"""`bot status` and its kin, `pause`, `resume`, `reload`, `stop`, `kill`, `explain`, `systemd`, `launchd`."""

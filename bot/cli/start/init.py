@@ -271,15 +271,18 @@ def _next(folder: Path) -> list[str]:
     """The commands that follow `bot init`."""
     import importlib.util
 
+    from bot.extras import install_package
+    from bot.operating_system import IS_LINUX
+
     python = quote(sys.executable)
-    install = [] if importlib.util.find_spec("pytest") else [f"{python} -m pip install pytest"]
+    install = [] if importlib.util.find_spec("pytest") else [install_package("pytest")]
     return [
         f"cd {quote(str(folder))}",
         f"bot check {CONFIG_FILE}",
         *install,
         f"{python} -m pytest tests",
         f"bot run {CONFIG_FILE}",
-        f"bot systemd {CONFIG_FILE} --user --install",
+        f"bot systemd {CONFIG_FILE} --user --install" if IS_LINUX else f"bot launchd {CONFIG_FILE} --install",
     ]
 
 

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from bot.cli.app import call
 from bot.cli.docs import builder, docs
 from bot.errors import BotError
+from bot.extras import install_package
 from tests.documents import DOCS, PAGES, ROOT, blocks
 
 WAIT_S = 60
@@ -74,7 +75,7 @@ def test_without_the_builder_or_the_site_the_command_says_what_to_do(
     assert "run `make docs`" in capsys.readouterr().err
     monkeypatch.setattr(builder, "find_spec", lambda name: None)
     assert call(["docs", "--build"]) == 4
-    assert "pip install zensical" in capsys.readouterr().err
+    assert install_package("zensical") in capsys.readouterr().err
 
 
 def test_the_server_refuses_other_hosts_and_lets_no_page_load_from_them(site: Path) -> None:

@@ -20,6 +20,7 @@ import bot
 from bot.cli.app import call
 from bot.cli.common.daemon_client import Place
 from bot.cli.start.templates import TEMPLATES, write_template
+from bot.extras import install_package
 from tests.environments import CORE, PYTEST, folders_of
 
 
@@ -52,9 +53,7 @@ def test_the_test_of_every_template_passes_with_what_init_says_to_install(
     assert call(["init", str(tmp_path / "project"), "--json"]) == 0
     commands = json.loads(capsys.readouterr().out)["next"]
     monkeypatch.undo()
-    assert [one for one in commands if "install" in one and "systemd" not in one] == [
-        f"{sys.executable} -m pip install pytest"
-    ]
+    assert [one for one in commands if "install" in one and "systemd" not in one] == [install_package("pytest")]
     for name in TEMPLATES:
         if name != "trend":
             write_template(name, tmp_path / "project")

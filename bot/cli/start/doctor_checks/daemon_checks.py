@@ -209,13 +209,16 @@ def _missing_package(facts: Facts, section: str) -> DoctorFinding | None:
 
 def check_unit(facts: Facts) -> Iterator[DoctorFinding]:
     from bot.cli.operate.systemd_unit import installed, opening, unit_of
+    from bot.operating_system import IS_LINUX
 
     settings, config = facts.settings, facts.place.config
     if settings is None or config is None:
         return
     path, command = installed(settings.name), f"bot systemd {quote(str(config))}"
     if path is None:
-        yield DoctorFinding("unit", "skip", f"no systemd unit is installed; {command} prints one")
+        manager = "systemd" if IS_LINUX else "launchd"
+        command = f"bot {manager} {quote(str(config))} prints one"
+        yield DoctorFinding("unit", "skip", f"no {manager} unit is installed; {command}" if IS_LINUX else command)
         return
     user = "" if path.is_relative_to("/etc") else " --user"
     try:
