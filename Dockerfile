@@ -11,7 +11,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY configs/demo.yaml configs/
 COPY strategies strategies/
 COPY bot bot/
-RUN pip --python /opt/bot/bin/python install --no-cache-dir --no-deps .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel . \
+    && pip --python /opt/bot/bin/python install --no-cache-dir --no-index --no-deps /wheel/*.whl
 
 FROM base
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/bot bot \

@@ -1,7 +1,7 @@
 # Two commands for a new machine with Python 3.11, make and git:
 #   make demo                        trades on the embedded service, play money, offline; make demo ARGS="--for 60s"
 #   make test                        installs what the tests need and runs all of them
-# Also: make docs · make soak (ARGS="--worlds 500 --kills 5": smaller) · make bench · make lint · make pins (after a change of dependencies) · make clean
+# Also: make docs · make dist (wheel, sdist, SBOM and notes of a release, tried on each Python) · make soak (ARGS="--worlds 500 --kills 5": smaller) · make bench · make lint · make pins (after a change of dependencies) · make clean
 # Another interpreter: make demo PYTHON=/path/to/python3.12
 
 SHELL := bash
@@ -40,7 +40,7 @@ $(shell [ -e $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$(pwd -P)
 # One environment. The development pins contain the run-time pins, so whoever has run the tests is not stepped back by the demo.
 READY := $(if $(wildcard .venv/dev.stamp),.venv/dev.stamp,.venv/run.stamp)
 
-.PHONY: help demo test docs soak bench lint install pins clean
+.PHONY: help demo test docs dist soak bench lint install pins clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -54,6 +54,10 @@ test: .venv/dev.stamp .venv/markets.stamp
 # The site goes into build/site; `bot docs` shows it.
 docs: .venv/dev.stamp
 	@exec $(BIN)/bot docs --build
+
+# The files of a release go into dist/. It installs the wheel into an empty environment of each Python that is here.
+dist: .venv/dev.stamp
+	@exec $(BIN)/python -m tests.dist $(ARGS)
 
 soak: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m pytest -q -m soak -n auto -o faulthandler_timeout=0 --full $(ARGS)
@@ -71,6 +75,7 @@ lint: .venv/dev.stamp
 	$(BIN)/deptry .
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/release.yml
 
 install: $(READY)
 
