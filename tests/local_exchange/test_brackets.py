@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.local_exchange.exchanges import ANN, BOB, BTC, START_MS, Venue, limit, trigger
+from tests.local_exchange.exchanges import ANN, BTC, START_MS, Venue, limit, trigger
 
 MARGIN_MS = 5_000
 
@@ -78,13 +78,6 @@ def test_children_live_when_the_rest_of_the_parent_fills_later() -> None:
     assert statuses(venue, oid) == ["filled", "open", "open"]
 
 
-def test_a_parent_canceled_without_a_fill_cancels_its_children() -> None:
-    venue = Venue()
-    oid = bracket(venue, limit(BTC, "B", "0.02", "99000"))[0]["resting"]["oid"]
-    assert venue.cancel(ANN, BTC, oid) == "success"
-    assert statuses(venue, oid) == ["canceled", "canceled", "canceled"]
-
-
 def test_a_parent_that_loses_its_margin_after_a_partial_fill_leaves_children_of_full_size() -> None:
     venue = Venue(usd="150")
     oid = bracket(venue, limit(BTC, "B", "0.02", "99000"))[0]["resting"]["oid"]
@@ -94,14 +87,6 @@ def test_a_parent_that_loses_its_margin_after_a_partial_fill_leaves_children_of_
     venue.price("BTC", "98800")
     assert statuses(venue, oid) == ["marginCanceled", "open", "open"]
     assert {row["sz"] for row in venue.info("openOrders", user=ANN)} == {"0.02"}
-
-
-@pytest.mark.parametrize(("answer", "status"), [("canceled", "canceled"), ("placed", "open")])
-def test_the_children_of_an_ioc_parent_that_fills_in_part(answer: str, status: str) -> None:
-    venue = Venue(switches={"partial_ioc_children": answer})
-    venue.rest(BOB, limit(BTC, "A", "0.01", "100000"))
-    oid = bracket(venue, limit(BTC, "B", "0.02", "100000", "Ioc"))[0]["filled"]["oid"]
-    assert statuses(venue, oid)[1:] == [status, status]
 
 
 def test_faults_of_a_bracket_refuse_the_whole_batch() -> None:
@@ -138,23 +123,6 @@ def test_a_stop_of_the_whole_position_follows_its_size_and_ends_with_it() -> Non
     venue.place(ANN, trigger(BTC, "A", "0", "90000", "sl"), grouping="positionTpsl")
     venue.place(ANN, limit(BTC, "A", "0.02", "90000", "Ioc", reduce=True))
     assert venue.info("historicalOrders", user=ANN)[0]["status"] == "reduceOnlyCanceled"
-
-
-@pytest.mark.parametrize(("answer", "kept"), [("refused", False), ("kept", True)])
-def test_a_stop_of_a_position_that_does_not_exist(answer: str, kept: bool) -> None:
-    venue = Venue(switches={"position_stop_alone": answer})
-    status = venue.place(ANN, trigger(BTC, "A", "0", "95000", "sl"), grouping="positionTpsl")[0]
-    assert (status == "waitingForTrigger") is kept
-    assert len(venue.info("openOrders", user=ANN)) == kept
-
-
-@pytest.mark.parametrize(("answer", "count"), [("both", 2), ("replaces", 1)])
-def test_a_second_stop_of_a_position(answer: str, count: int) -> None:
-    venue = Venue(switches={"two_position_stops": answer})
-    opened(venue)
-    for at in ("95000", "96000"):
-        venue.place(ANN, trigger(BTC, "A", "0", at, "sl"), grouping="positionTpsl")
-    assert len(venue.info("openOrders", user=ANN)) == count
 
 
 # ── Triggers ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,15 +178,6 @@ def test_the_price_of_a_market_trigger_must_lie_on_the_worse_side() -> None:
     ]
 
 
-@pytest.mark.parametrize(("answer", "left"), [("tighter", "0.02"), ("ten_percent", "0.0")])
-def test_the_price_of_a_market_trigger_as_a_bound(answer: str, left: str) -> None:
-    venue = Venue(switches={"trigger_bound": answer})
-    opened(venue)
-    venue.rest(ANN, trigger(BTC, "A", "0.02", "95000", "sl", px="95000"))
-    venue.price("BTC", "94000")
-    assert venue.size(ANN, "BTC") == left
-
-
 def test_a_limit_trigger_rests_when_the_price_has_jumped_over_it() -> None:
     venue = Venue()
     opened(venue)
@@ -229,22 +188,6 @@ def test_a_limit_trigger_rests_when_the_price_has_jumped_over_it() -> None:
     venue.price("BTC", "95000")
     assert venue.status(ANN, oid) == "filled"
     assert venue.info("userFills", user=ANN)[0]["px"] == "94900.0"
-
-
-@pytest.mark.parametrize(("order", "first"), [("stop_first", "sl"), ("target_first", "tp")])
-def test_which_of_two_triggers_in_one_update_fires_first(order: str, first: str) -> None:
-    venue = Venue(switches={"trigger_order": order, "trigger_bound": "ten_percent"})
-    opened(venue)
-    cloids = {"sl": "0x" + "1" * 32, "tp": "0x" + "2" * 32}
-    venue.rest(ANN, trigger(BTC, "A", "0.02", "95000", "sl", cloid=cloids["sl"]))
-    target = trigger(BTC, "A", "0.02", "105000", "tp", cloid=cloids["tp"])
-    venue.rest(ANN, target)
-    coin = venue.exchange.coins["BTC"]
-    moved = next(order for order in coin.triggers.values() if order.cloid == cloids["tp"])
-    # both are passed at 94,500
-    moved.trigger = moved.trigger._replace(px=94_000 * 10**8) if moved.trigger else None
-    venue.price("BTC", "94500")
-    assert venue.info("userFills", user=ANN)[0]["cloid"] == cloids[first]
 
 
 @pytest.mark.parametrize(("answer", "left"), [("wait", "0.02"), ("fire", "0.0")])
@@ -278,16 +221,6 @@ def test_a_reduce_only_order_larger_than_the_position(tif: str) -> None:
             assert status["filled"]["totalSz"] == "0.02"
         else:
             assert venue.info("openOrders", user=ANN)[0]["origSz"] == "0.02"
-
-
-@pytest.mark.parametrize(("answer", "count"), [("both", 2), ("older_canceled", 1)])
-def test_resting_reduce_only_orders_whose_sum_exceeds_the_position(answer: str, count: int) -> None:
-    venue = Venue(switches={"reduce_sum": answer})
-    opened(venue)
-    venue.rest(ANN, limit(BTC, "A", "0.02", "101000", reduce=True))
-    newest = venue.rest(ANN, limit(BTC, "A", "0.02", "102000", reduce=True))[0]
-    rows = venue.info("openOrders", user=ANN)
-    assert len(rows) == count and newest in [row["oid"] for row in rows]
 
 
 def test_a_resting_reduce_only_order_ends_with_its_position() -> None:
@@ -351,16 +284,6 @@ def test_with_always_place_a_stop_moves_and_can_exist_twice() -> None:
     assert [row["oid"] for row in venue.info("openOrders", user=ANN)] == [moved]
     again = modify(venue, stop, trigger(BTC, "A", "0.02", "97000", "sl"), always=True)["resting"]["oid"]
     assert {row["oid"] for row in venue.info("openOrders", user=ANN)} == {moved, again}
-
-
-@pytest.mark.parametrize(("answer", "is_position"), [("lost", False), ("kept", True)])
-def test_the_grouping_of_a_modified_stop(answer: str, is_position: bool) -> None:
-    venue = Venue(switches={"modified_group": answer})
-    opened(venue)
-    venue.place(ANN, trigger(BTC, "A", "0.02", "95000", "sl"), grouping="positionTpsl")
-    oid = venue.info("openOrders", user=ANN)[0]["oid"]
-    modify(venue, oid, trigger(BTC, "A", "0.02", "96000", "sl"), always=True)
-    assert venue.info("frontendOpenOrders", user=ANN)[0]["isPositionTpsl"] is is_position
 
 
 def test_a_fast_cancel_is_refused_for_a_trigger_order() -> None:

@@ -34,15 +34,6 @@ def approve(venue: Venue, agent: str, name: str = "") -> Any:
     return venue.act(ANN, action, nonce=nonce)
 
 
-def test_noop_marks_a_nonce_as_used_and_fences_the_order_that_had_it() -> None:
-    venue = Venue()
-    assert venue.act(ANN, NOOP, nonce=START_MS) == OK
-    assert refused(venue.act(ANN, ORDER, nonce=START_MS)) == f"Invalid nonce: duplicate nonce {START_MS}"
-    assert venue.info("openOrders", user=ANN) == []
-    assert venue.act(ANN, ORDER, nonce=START_MS + 1)["status"] == "ok"
-    assert refused(venue.act(ANN, NOOP, nonce=START_MS + 1)) == f"Invalid nonce: duplicate nonce {START_MS + 1}"
-
-
 def test_the_window_is_two_days_back_and_one_day_ahead() -> None:
     venue = Venue()
     for nonce in (START_MS - 2 * DAY_MS + 1, START_MS + DAY_MS - 1):

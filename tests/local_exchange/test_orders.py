@@ -123,25 +123,6 @@ def test_a_self_trade_cancels_the_resting_order_and_the_incoming_one_goes_on() -
     assert venue.info("userFills", user=ANN)[0]["px"] == "99999.0"
 
 
-@pytest.mark.parametrize("told", ["resting", "filled"])
-def test_a_gtc_order_that_fills_in_part_has_one_status(told: str) -> None:
-    venue = Venue(switches={"partial_gtc": told})
-    venue.rest(BOB, limit(BTC, "A", "0.01", "100000"))
-    venue.place(ANN, limit(BTC, "B", "0.005", "100000", "Ioc"))
-    status = venue.place(ANN, limit(BTC, "B", "0.02", "100000"))[0]
-    assert list(status) == [told]
-    assert venue.info("openOrders", user=ANN)[0]["sz"] == "0.015"
-
-
-@pytest.mark.parametrize("final", ["filled", "canceled"])
-def test_an_ioc_order_that_fills_in_part_says_how_much(final: str) -> None:
-    venue = Venue(switches={"partial_ioc": final})
-    venue.rest(BOB, limit(BTC, "A", "0.01", "100000"))
-    filled = venue.place(ANN, limit(BTC, "B", "0.02", "100000", "Ioc"))[0]["filled"]
-    assert filled["totalSz"] == "0.01"
-    assert venue.status(ANN, filled["oid"]) == final
-
-
 def test_the_book_shows_accounts_and_others_and_the_price_sweeps_what_it_passes() -> None:
     venue = Venue()
     oid = venue.rest(ANN, limit(BTC, "B", "0.03", "99990"))[0]
@@ -169,17 +150,6 @@ def test_a_cancel_answers_for_each_order_and_a_second_cancel_is_refused() -> Non
     assert answer == {"type": "cancel", "data": {"statuses": ["success", missing]}}
     assert venue.status(ANN, oid) == "canceled"
     assert venue.cancel(ANN, BTC, oid) == missing
-
-
-def test_a_cloid_may_be_used_again_after_its_order_and_finds_the_latest() -> None:
-    venue = Venue()
-    first = venue.rest(ANN, limit(BTC, "B", "0.01", "99000", cloid=CLOID))[0]
-    assert "error" in venue.place(ANN, limit(BTC, "B", "0.01", "98000", cloid=CLOID))[0]
-    assert venue.cancel(ANN, BTC, first) == "success"
-    second = venue.rest(ANN, limit(BTC, "B", "0.01", "98000", cloid=CLOID.upper().replace("X", "x")))[0]
-    assert venue.info("orderStatus", user=ANN, oid=CLOID)["order"]["order"]["oid"] == second
-    venue.control("switch", name="cloid_open", value="accepted")
-    assert "resting" in venue.place(ANN, limit(BTC, "B", "0.01", "97000", cloid=CLOID))[0]
 
 
 def test_fees_are_cut_at_six_decimals_and_fills_chain_by_start_position() -> None:
