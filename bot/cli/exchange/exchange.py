@@ -12,6 +12,7 @@ import click
 from bot.cli.common.param_types import ClockParam, Group, speed_of
 from bot.cli.common.shared_options import HOST, json_option
 from bot.cli.exchange.account import check, status
+from bot.cli.exchange.certification import certify
 from bot.cli.exchange.watch import watch
 
 EPILOG = """\b
@@ -30,12 +31,13 @@ MEMORY = ":memory:"
 
 @click.group(cls=Group, epilog=EPILOG)
 def exchange() -> None:
-    """Read an account at Hyperliquid, or run an exchange on this machine for tests of trading bots."""
+    """Read or certify an account at Hyperliquid, or run an exchange on this machine for tests of trading bots."""
 
 
 exchange.add_command(check)
 exchange.add_command(status)
 exchange.add_command(watch)
+exchange.add_command(certify)
 
 
 @exchange.command(epilog=EPILOG)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bot.errors import BotError
 from bot.exchanges.hyperliquid.certification.scenario import Observed, Scenario
 from bot.exchanges.hyperliquid.certification.session import ContractSession, Exchanged, Unsettled
+from bot.money import format_e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,44 @@ class AssumptionResult:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """The findings of a scenario, and what was sent and answered. `left`: what could not be cleaned up."""
+    """What a scenario has shown, and what was sent and answered. `left`: what could not be cleaned up."""
 
-    findings: tuple[AssumptionResult, ...]
+    scenario: Scenario
+    assumptions: tuple[AssumptionResult, ...]
     record: tuple[Exchanged, ...]
     left: str | None = None
+
+
+@dataclass(slots=True)
+class CertificationRun:
+    """The scenarios that have run. `stopped` None: all of them. Amounts of USD are integers of 1e-8."""
+
+    results: list[ScenarioResult] = field(default_factory=list)
+    stopped: str | None = None
+    cost: int = 0
+
+    async def run(
+        self,
+        session: ContractSession,
+        scenarios: Sequence[Scenario],
+        cost_most: int,
+        tell: Callable[[ScenarioResult], None],
+    ) -> None:
+        """Run the scenarios; `tell` hears of each at once. The run stops when it has cost more than it may, and when
+        something is left open that cannot be cleaned up.
+        """
+        value = (await session.account.standing()).value
+        for scenario in scenarios:
+            self.results.append(await run_scenario(session, scenario))
+            tell(self.results[-1])
+            if (left := self.results[-1].left) is not None:
+                self.stopped = f"{scenario.name} has left {left}"
+                return
+            self.cost = value - (await session.account.standing()).value
+            if self.cost > cost_most:
+                self.stopped = f"it has cost {format_e8(self.cost)} USD, and {format_e8(cost_most)} are allowed"
+                return
+        self.stopped = None
 
 
 async def run_scenario(session: ContractSession, scenario: Scenario) -> ScenarioResult:
@@ -39,22 +73,10 @@ async def run_scenario(session: ContractSession, scenario: Scenario) -> Scenario
     except (BotError, Unsettled) as error:
         reason = str(error)
     finally:
+        # Also when the operator ends the run.
         left = await session.clean()
-    findings = tuple(
+    shown = tuple(
         AssumptionResult(name, scenario.name, value := observed.get(name), None if value else reason)
         for name in scenario.shows
     )
-    return ScenarioResult(findings, tuple(session.record[first:]), left)
-
-
-async def run_all(
-    session: ContractSession, scenarios: Sequence[Scenario], tell: Callable[[Scenario, ScenarioResult], None]
-) -> list[ScenarioResult]:
-    """Run scenarios until one leaves something open that cannot be cleaned up. `tell` hears of each at once."""
-    results: list[ScenarioResult] = []
-    for scenario in scenarios:
-        results.append(await run_scenario(session, scenario))
-        tell(scenario, results[-1])
-        if results[-1].left is not None:
-            break
-    return results
+    return ScenarioResult(scenario, shown, tuple(session.record[first:]), left)
