@@ -12,8 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
+from bot.backtest.data.resampling import resample as longer
 from bot.backtest.python_api import (
     BacktestRun,
     Place,
@@ -25,6 +27,7 @@ from bot.backtest.python_api import (
     trades_frame,
     written,
 )
+from bot.backtest.python_inputs import series_of
 from bot.backtest.report.summary import figure_lines
 from bot.backtest.results.layout import COLUMNS
 from bot.backtest.results.run_reader import trade_of
@@ -38,11 +41,12 @@ from bot.research.sweep_inputs import PreparedSweep
 from bot.research.sweep_page import render_sweep
 from bot.research.trials import bundle_of, screened_of
 from bot.strategy import Strategy
+from bot.wire.vocabulary import INTERVAL_MS
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["BacktestRun", "ScreenRun", "SweepRun", "run", "screen", "sweep"]
+__all__ = ["BacktestRun", "ScreenRun", "SweepRun", "resample", "run", "screen", "sweep"]
 
 # the file of the studies, in the folder `out`
 STORAGE: Final = "sweeps.db"
@@ -212,6 +216,23 @@ def screen(strategy: Place | type[Strategy], data: Any, **given: Unpack[RunInput
     rows = (trip.row(number) for number, trip in enumerate(screened.trips(), start=1))
     trades = trades_frame(trade_of(dict(zip(COLUMNS, row, strict=True))) for row in rows)
     return ScreenRun(figures, trades, screened.curve()[0][-1] - screened.ground.start_ms)
+
+
+def resample(data: Any, interval: str, *, keep_partial: bool = False) -> pl.DataFrame:
+    """Longer candles of shorter ones: time, open, high, low, close, volume, with the times of their starts in UTC.
+
+    `data` is a path, a frame, or {"BTC": frame}; `interval` is one of 1m to 1w. A first or last candle that the data do
+    not cover is left out, unless `keep_partial`. ConfigError if it cannot be made of them.
+    """
+    if interval not in INTERVAL_MS:
+        raise ConfigError(f"interval: {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
+    with TemporaryDirectory() as folder:
+        candles = longer(series_of(data, folder=Path(folder)), interval, keep_partial=keep_partial)
+    frames = polars()
+    columns = {name: list(getattr(candles, name)) for name in ("open", "high", "low", "close", "volume")}
+    times = frames.Series("time", list(candles.at_ms)).cast(frames.Datetime("ms", "UTC"))
+    table: pl.DataFrame = frames.DataFrame({"time": times, **columns})
+    return table
 
 
 def _space(

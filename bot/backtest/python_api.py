@@ -18,10 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
+from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import Progress
 from bot.backtest.inputs import Files, Inputs, traded
-from bot.backtest.python_inputs import FOLDER, config_of_class, data_files, markets_of
+from bot.backtest.python_inputs import FOLDER, config_of_class, data_files, markets_of, series_of
+from bot.backtest.report.benchmark import ClosePrices, relation_of
+from bot.backtest.report.derived import relation_figures
 from bot.backtest.report.page import render_charts, render_html
 from bot.backtest.report.summary import costs_of, figure_lines, line_of, nothing_traded, ran_text, risk_of
 from bot.backtest.results import run_writer
@@ -56,15 +59,27 @@ class BacktestRun:
 
     folder: Path
     figures: Mapping[str, Any] = field(repr=False)
+    # what alpha and beta are against; None: the markets of the run
+    benchmark: Candles | None = field(default=None, repr=False)
+
+    def against(self, data: Any) -> BacktestRun:
+        """The same run with alpha, beta and correlation to another series: a path, a frame with a time and a close, or
+        {"SPX": frame}. They are of daily returns, over the days that both have.
+        """
+        return replace(self, benchmark=series_of(data, folder=self.folder.parent / FOLDER))
 
     def __str__(self) -> str:
-        """The statistics in full, as `bot backtest` shows them."""
+        """The statistics in full, as `bot backtest` shows them; alpha and beta to the markets, or to `benchmark`."""
         stored = self.stored
         course = stored.summary["course"]
         figures = {**stored.summary["figures"], **risk_of(stored)}
         lines = [f"  {ran_text(stored)}"]
         lines += figure_lines(figures, stored.summary.get("band"), course["toMs"] - course["fromMs"])
         lines += [line_of(figure) for figure in costs_of(stored)]
+        other = self.benchmark
+        related = relation_of(stored, None if other is None else ClosePrices.of(other))
+        lines.append(f"  Against {'its markets' if other is None else other.market}, by daily returns")
+        lines += [line_of(figure) for figure in relation_figures(related)]
         if (nothing := nothing_traded(stored.summary)) is not None:
             lines.append(f"  {nothing}")
         return "\n".join([f"{stored.name}", *lines])
@@ -172,7 +187,7 @@ def run(
     """Run a strategy over candles in simulated time, as `bot backtest` does.
 
     `strategy` is the path of a config, or a class. `data` are paths of candle files or folders (MARKET=FILE names the
-    market), a frame of polars or pandas with a time and open, high, low, close and perhaps volume, or a mapping of
+    market), a frame of polars or pandas with a time and open, high, low, close and volume, or a mapping of
     market to path or frame. `start` and `end` (exclusive) are dates, datetimes, ISO texts or ms UTC. `params` are
     values by "strategy.param", of a class by "param". `options` sets fees, latency and the rest; the balance is 10,000
     USD if nothing says another. `progress` shows a bar; None: on a terminal and in a notebook.
@@ -321,13 +336,14 @@ def param_texts(params: Mapping[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def _ms(name: str, given: Instant | None) -> int | None:
-    if given is None or isinstance(given, int):
+    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
         return given
     if isinstance(given, date) and not isinstance(given, datetime):
         given = datetime(given.year, given.month, given.day, tzinfo=UTC)
     try:
-        moment = given if isinstance(given, datetime) else datetime.fromisoformat(given)
-    except (ValueError, TypeError):
+        # The text of a numpy.datetime64 is an ISO time.
+        moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
+    except ValueError:
         raise ConfigError(f"{name}: {given!r} is not a time; write 2025-05-01 or 2025-05-01T10:30") from None
     return ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 

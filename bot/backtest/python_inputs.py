@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bot.backtest.data.candles import load, market_name
+from bot.backtest.data.candles import Candles, load, market_name
 from bot.backtest.data.importers import ordered, read_foreign
 from bot.backtest.data.store import write_file
 from bot.backtest.data.table_layout import ColumnMap
@@ -27,6 +27,8 @@ from bot.strategy import Strategy
 # A class of a notebook has no file; it is found here under its name, in this process only.
 CLASSES: Final = "bot.given_in_python"
 FOLDER: Final = "inputs"
+# the name of a series that has none
+SERIES: Final = "SERIES"
 
 
 def data_files(data: Any, *, markets: Sequence[str] | None, folder: Path) -> list[str]:
@@ -63,6 +65,14 @@ def data_files(data: Any, *, markets: Sequence[str] | None, folder: Path) -> lis
                 f'data: {kind} in a list is no path: write {{"BTC": frame}} for frames of several markets'
             )
     return [str(entry) for entry in given]
+
+
+def series_of(data: Any, *, folder: Path) -> Candles:
+    """The candles of one series: a path, a frame, or {"NAME": frame}. A frame may have a time and a close alone."""
+    name, given = next(iter(data.items())) if isinstance(data, Mapping) and len(data) == 1 else (SERIES, data)
+    if _is_frame(given):
+        given = _filled(given.collect() if type(given).__name__ == "LazyFrame" else given)
+    return load([Path(f"{name}={_file_of(given, str(name), folder)}")], listed=False)[0]
 
 
 def config_of_class(
@@ -148,8 +158,21 @@ def _file_of(given: Any, market: str, folder: Path) -> str:
         try:
             write_file(path, ordered(read_foreign(raw, market, ColumnMap({}))))
         except ConfigError as error:
-            raise ConfigError(f"data: the frame of {market}: {error}".replace(f"{raw}: ", "")) from None
+            hint = "; in a frame, add the column: volume=1.0" if "'volume'" in str(error) else ""
+            raise ConfigError(f"data: the frame of {market}: {error}{hint}".replace(f"{raw}: ", "")) from None
     return str(path)
+
+
+def _filled(frame: Any) -> Any:
+    """The frame of a series with the columns of candles: each price that it lacks is its close, each volume is 0."""
+    names = {str(name).lower(): str(name) for name in frame.columns}
+    if "close" not in names:
+        return frame
+    close = frame[names["close"]]
+    lacking = {name: close for name in ("open", "high", "low") if "open" not in names}
+    if not any("vol" in name or name == "v" for name in names):
+        lacking["volume"] = 0 * close
+    return frame.assign(**lacking) if hasattr(frame, "assign") else frame.with_columns(**lacking)
 
 
 def _csv_of(frame: Any, market: str) -> bytes:

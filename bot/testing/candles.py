@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from random import Random
 from typing import Any, Final
 
@@ -22,16 +22,21 @@ Bar = float | tuple[float, float, float, float]
 
 
 def bars(
-    closes: Iterable[Bar], *, market: str = "BTC", interval: str = "1m", start: str = START, volume: float = VOLUME
+    closes: Iterable[Bar],
+    *,
+    market: str = "BTC",
+    interval: str = "1m",
+    start: str | date = START,
+    volume: float = VOLUME,
 ) -> Candles:
     """Candles, one for each item: a close, or (open, high, low, close) for a bar with wicks or a gap.
 
     A bar that is given by its close opens at the close before it; its high and low are the greater and the smaller of
-    both. `start` is an ISO time; without a time zone it is UTC.
+    both. `start` is an ISO time, a date or a datetime; without a time zone it is UTC.
     """
     if interval not in INTERVAL_MS:
         raise ValueError(f"interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
-    moment = datetime.fromisoformat(start)
+    moment = datetime.fromisoformat(str(start))
     at_ms = ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
     if at_ms % INTERVAL_MS[interval]:
         raise ValueError(f"start {start!r} is not the beginning of a {interval} bar")

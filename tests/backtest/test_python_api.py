@@ -4,9 +4,11 @@ with its name.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -19,6 +21,8 @@ from bot.backtest import BacktestRun, run
 from bot.backtest.results import layout
 from bot.clock import iso
 from bot.errors import BotError, ConfigError
+from bot.notebook import resample
+from bot.strategy import BarArrays, Signals, crossed_above
 from tests.backtest.builders import MINUTE_MS, START_MS, backtested, config, minutes, write
 
 polars = pytest.importorskip("polars")
@@ -252,3 +256,116 @@ def test_a_class_trades_the_markets_of_its_files(
 def test_candles_of_other_markets_are_refused(tmp_path: Path, data: Path) -> None:
     with pytest.raises(ConfigError, match="BTC_1m.csv: no candles of SOL here"):
         run(Cross, data, markets="SOL", out=tmp_path / "mine")
+
+
+class Crossing(Strategy):
+    """Signals of two averages."""
+
+    fast = sma(3)
+    slow = sma(9)
+
+    def signals(self, bars: BarArrays) -> Signals:
+        return Signals(
+            long=crossed_above(bars.fast, bars.slow),
+            close_long=crossed_above(bars.slow, bars.fast),
+            usd=100,
+            stop_pct=5,
+        )
+
+
+def test_signals_trade_several_markets(tmp_path: Path, frame: Any) -> None:
+    both = run(Crossing, {"BTC": frame, "ETH": frame}, out=tmp_path / "both")
+    of_one = run(Crossing, {"BTC": frame}, out=tmp_path / "one")
+    assert set(both.trades["market"]) == {"BTC", "ETH"}
+    entries = both.trades.filter(polars.col("market") == "BTC")["entry_at"].to_list()
+    assert entries == of_one.trades["entry_at"].to_list() != []
+
+
+DAY = "2025-06-01"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        DAY,
+        f"{DAY}T00:00:00Z",
+        date(2025, 6, 1),
+        datetime.fromisoformat(DAY),
+        datetime(2025, 6, 1, tzinfo=UTC),
+        lambda: importlib.import_module("numpy").datetime64(f"{DAY}T00:00:00.000000000"),
+        lambda: importlib.import_module("pandas").Timestamp(DAY),
+        1_748_736_000_000,
+    ],
+    ids=["text", "text in UTC", "date", "datetime", "datetime in UTC", "numpy", "pandas", "ms"],
+)
+def test_an_instant_may_be_given_in_any_form(tmp_path: Path, frame: Any, given: Any) -> None:
+    start = given() if callable(given) else given
+    result = run(Crossing, frame, start=start, out=tmp_path / "mine")
+    assert result.stored.summary["course"]["fromMs"] == 1_748_736_000_000
+
+
+@pytest.mark.parametrize("given", [True, "tomorrow", object(), 1.5])
+def test_what_is_no_instant_is_named(tmp_path: Path, frame: Any, given: Any) -> None:
+    with pytest.raises(ConfigError, match="start: .* is not a time; write 2025-05-01"):
+        run(Crossing, frame, start=given, out=tmp_path / "mine")
+
+
+def daily_closes(result: BacktestRun, scale: float) -> Any:
+    """A series that moves `scale` times as the equity of the run."""
+    equity = result.equity
+    px = 100 * (1 + scale * (equity["equity_usd"] / equity["equity_usd"][0] - 1))
+    return polars.DataFrame({"ts": equity["at"].dt.offset_by("-1m"), "close": px})
+
+
+def test_alpha_and_beta_are_printed_against_the_markets_and_any_series(tmp_path: Path) -> None:
+    candles = polars.read_csv(write(minutes(6_000), tmp_path / "BTC_1m.csv"))
+    result = run(Crossing, candles, out=tmp_path / "mine")
+    assert "Against its markets" in str(result)
+    series = daily_closes(result, 2.0)
+    for given in (series, {"MINE": series}, {"MINE": pandas_frame(series)}):
+        other = result.against(given)
+        lines = [line.split() for line in str(other).splitlines()]
+        assert other.benchmark is not None
+        assert ["Against", other.benchmark.market, "by", "daily", "returns"] in [
+            [word.strip(",") for word in line] for line in lines
+        ]
+        (beta,) = [float(line[-1]) for line in lines if line[:1] == ["Beta"]]
+        (correlation,) = [float(line[-1]) for line in lines if line[:1] == ["Correlation"]]
+        assert beta == pytest.approx(0.5, abs=0.02)
+        assert correlation == pytest.approx(1, abs=0.01)
+    with pytest.raises(ConfigError, match="neither a path nor a frame"):
+        result.against(7)
+
+
+def test_longer_candles_are_a_frame(frame: Any) -> None:
+    hours = resample({"BTC": frame}, "1h")
+    assert hours.columns == ["time", "open", "high", "low", "close", "volume"]
+    assert hours.height == 600 // 60
+    first = frame.head(60)
+    names = {str(name).lower(): name for name in frame.columns}
+    assert hours["high"][0] == first[names["high"]].max()
+    assert hours["close"][0] == first[names["close"]][-1]
+    assert resample(pandas_frame(frame), "1h").equals(hours)
+    with pytest.raises(ConfigError, match="interval: '7m' is not known; there are 1m"):
+        resample(frame, "7m")
+    with pytest.raises(ConfigError, match="finer data are needed"):
+        resample(hours, "1m")
+
+
+def test_a_frame_without_a_volume_is_refused_with_what_to_do(tmp_path: Path, frame: Any) -> None:
+    (volume,) = [name for name in frame.columns if "vol" in name.lower()]
+    with pytest.raises(ConfigError, match="in a frame, add the column: volume=1.0"):
+        run(Crossing, frame.drop(volume), out=tmp_path / "mine")
+    run(Crossing, frame.drop(volume).with_columns(volume=1.0), out=tmp_path / "mine")
+
+
+def test_a_bar_of_progress_is_shown_in_a_notebook_and_on_a_terminal(
+    tmp_path: Path, frame: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+        run(Crossing, frame, out=tmp_path / "mine")
+    assert "100 %  600 of 600 bars" in capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run(Crossing, frame, out=tmp_path / "mine")
+    assert "100 %  600 of 600 bars" in capsys.readouterr().err

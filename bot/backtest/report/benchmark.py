@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bot.backtest.data.candles import Candles
 from bot.backtest.report.summary import daily_of, exposure_of
 from bot.backtest.results.run_reader import StoredRun
 from bot.backtest.results.statistics import DAYS_A_YEAR
@@ -65,6 +66,11 @@ class ClosePrices:
         self._close = candles["close"]
         self.first = float(candles["open"][0]) if candles["open"] else 1.0
 
+    @classmethod
+    def of(cls, candles: Candles) -> ClosePrices:
+        """Those of candles that are no part of a run."""
+        return cls({"ts": candles.at_ms, "stepMs": candles.step_ms, "close": candles.close, "open": candles.open})
+
     def at(self, at_ms: int) -> float:
         row = bisect_right(self._ends_ms, at_ms) - 1
         return self.first if row < 0 else float(self._close[row])
@@ -72,7 +78,11 @@ class ClosePrices:
 
 def market_returns(run: StoredRun) -> list[float]:
     """The mean daily return of the markets of a run, for the days of `summary.daily_of`."""
-    columns = [ClosePrices(candles) for candles in run.chart.values() if candles["ts"]]
+    return price_returns(run, [ClosePrices(candles) for candles in run.chart.values() if candles["ts"]])
+
+
+def price_returns(run: StoredRun, columns: Sequence[ClosePrices]) -> list[float]:
+    """The mean daily return of some prices, for the days of a run."""
     start_ms, end_ms = run.summary["course"]["fromMs"], run.summary["course"]["toMs"]
     if not columns or end_ms <= start_ms:
         return []
@@ -116,6 +126,6 @@ def relation(returns: Sequence[float], others: Sequence[float]) -> Relation | No
     return Relation(DAYS_A_YEAR * (own - beta * other), beta, together / math.sqrt(spread * spread_other))
 
 
-def relation_of(run: StoredRun) -> Relation | None:
-    """Alpha, beta and correlation of a run to the mean daily return of its markets."""
-    return relation(daily_of(run), market_returns(run))
+def relation_of(run: StoredRun, prices: ClosePrices | None = None) -> Relation | None:
+    """Alpha, beta and correlation of a run to the mean daily return of its markets, or to that of other prices."""
+    return relation(daily_of(run), market_returns(run) if prices is None else price_returns(run, [prices]))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from bot.backtest.report.benchmark import relation_of, same_size
+from bot.backtest.report.benchmark import Relation, relation_of, same_size
 from bot.backtest.report.summary import figure_of, guardian_of, monthly, risk_of
 from bot.backtest.report.trade_statistics import ResultSource, exit_text, finished, sources
 from bot.backtest.results.run_reader import StoredRun
@@ -53,9 +53,7 @@ def derived_of(run: StoredRun) -> dict[str, float | int | None]:
     costs = run.summary["costs"]
     figures = {
         "Always Long Return [%]": None if held is None or not start_usd else 100 * (held.usd[0] / start_usd - 1),
-        "Alpha (Ann.) [%]": related and 100 * related.alpha,
-        "Beta": related and related.beta,
-        "Correlation": related and related.correlation,
+        **_of_relation(related),
         "Net [$]": run.summary["figures"]["Equity Final [$]"] - start_usd,
         "Costs [$]": float(costs.get("feesUsd", 0)) - float(costs.get("fundingUsd", 0)),
         "Best Year [%]": max(years, default=None),
@@ -66,6 +64,19 @@ def derived_of(run: StoredRun) -> dict[str, float | int | None]:
     return {
         name: value if value is None or isinstance(value, int) else round(value, DECIMALS)
         for name, value in figures.items()
+    }
+
+
+def relation_figures(related: Relation | None) -> list[Figure]:
+    """Alpha, beta and correlation to another series."""
+    return [DERIVED[name].of(value) for name, value in _of_relation(related).items()]
+
+
+def _of_relation(related: Relation | None) -> dict[str, float | None]:
+    return {
+        "Alpha (Ann.) [%]": related and 100 * related.alpha,
+        "Beta": related and related.beta,
+        "Correlation": related and related.correlation,
     }
 
 
