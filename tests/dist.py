@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
@@ -35,6 +35,7 @@ UV = REPOSITORY / ".tools" / "bin" / "uv"
 WAIT_S = 600
 # The Pythons on which a release is tried.
 MINORS = range(11, 15)
+STOP = re.compile(r"^\S+ +stop .*armed at ")
 DEMO = ("demo", "--for", "20s")
 BUILD = "import sys, uv_build; uv_build.build_wheel(sys.argv[1]); uv_build.build_sdist(sys.argv[1])"
 
@@ -159,31 +160,40 @@ def pythons(given: Sequence[str]) -> list[str]:
     return [path for _, (_, path) in sorted(newest.items())]
 
 
-def check(wheel: Path, python: str, arguments: Iterable[str]) -> str:
-    """Install the wheel alone into an empty environment and run `bot` in an empty folder; what it said."""
+def check(wheel: Path, python: str, arguments: Sequence[str] = DEMO) -> str:
+    """Install the wheel alone into an empty environment and run `bot` in an empty folder; how long that took.
+
+    DistError if the command fails.
+    """
     with tempfile.TemporaryDirectory(prefix="bot-dist-") as place:
         environment, home = Path(place, "environment"), Path(place, "h")
         home.mkdir()
+        began = time.monotonic()
         subprocess.run([UV, "venv", "--quiet", "--python", python, environment], check=True, timeout=WAIT_S)
         interpreter = environment / "bin" / "python"
-        subprocess.run(
-            [UV, "pip", "install", "--quiet", "--python", interpreter, wheel.resolve()], check=True, timeout=WAIT_S
-        )
+        install = [UV, "pip", "install", "--quiet", "--python", interpreter, wheel.resolve()]
+        subprocess.run(install, check=True, timeout=WAIT_S)
         environ = {"PATH": f"{environment / 'bin'}:{os.defpath}", "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
-        done = subprocess.run(
+        installed, said, protected = time.monotonic(), "", ""
+        with subprocess.Popen(
             [environment / "bin" / "bot", *arguments],
             cwd=home,
             env=environ,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-        if done.returncode:
-            said = (done.stdout + done.stderr)[-2_000:]
-            raise DistError(f"bot {' '.join(arguments)} under {python} ended with {done.returncode}:\n{said}")
-        return done.stdout
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                said += line
+                if not protected and STOP.search(line):
+                    protected = f"; first trade with its stop after {time.monotonic() - installed:.0f} s more"
+        if process.returncode:
+            raise DistError(
+                f"bot {' '.join(arguments)} under {python} ended with {process.returncode}:\n{said[-2_000:]}"
+            )
+        return f"installed in {installed - began:.0f} s{protected or '; no trade'}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -205,9 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (given.out / "SHA256SUMS").write_text(sums, encoding="utf-8")
         print(sums, end="")
         for python in pythons(given.python):
-            began = time.monotonic()
-            said = check(wheel, python, DEMO)
-            print(f"{python}: installed, {said.count(' fill ')} fills in 20 s, {time.monotonic() - began:.0f} s in all")
+            print(f"{python}: {check(wheel, python)}; load {os.getloadavg()[0]:.0f}", flush=True)
     except DistError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

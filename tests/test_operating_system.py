@@ -23,7 +23,7 @@ from bot.runtime.liveness.instance_lock import hold_state
 WAIT_S = 30
 # Names of calls, constants and modules that differ between operating systems.
 NOT_PORTABLE = re.compile(
-    "CLOCK_BOOTTIME|F_FULLFSYNC|F_OFD_SETLKW?|LOCAL_PEERCRED|PR_[A-Z_]+|RLIMIT_AS|SOCK_CLOEXEC|SOCK_NONBLOCK|SO_PEER[A-Z]+"
+    "CLOCK_BOOTTIME|F_FULLFSYNC|F_OFD_SETLKW?|LOCAL_PEERCRED|PR_[A-Z_]+|RLIMIT_AS|SOCK_(CLOEXEC|NONBLOCK)|SO_PEER[A-Z]+"
     "|copy_file_range|ctypes|epoll|eventfd|fdatasync|inotify|kqueue|mallopt|memfd_create|pidfd_[a-z_]+|pipe2"
     "|posix_fallocate|prctl|process_cpu_count|sched_[a-z]+|sendfile|setns|signalfd|splice|timerfd_[a-z]+|uname|unshare"
 )

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,62 +19,17 @@ from ruamel.yaml import YAML
 
 from bot.cli.app import COMMANDS
 from tests.documents import EVERYTHING
-from tests.environments import CORE, folders_of
+from tests.environments import COPIES, DOCKERFILE, build_wheel, environment_of
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
-# Source -> folder of each COPY out of the project.
-COPIES = {
-    source: target
-    for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
-    for *sources, target in [line.split()]
-    for source in sources
-}
 ENVIRON = dict(re.findall(r"(\w+)=(\S+)", "".join(re.findall(r"^ENV .+$", DOCKERFILE, re.MULTILINE))))
 (HEALTHCHECK,) = [json.loads(one) for one in re.findall(r"^HEALTHCHECK .*CMD (\[.+\])$", DOCKERFILE, re.MULTILINE)]
 WAIT_S = 120
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    """The wheel, built from the files that the Dockerfile copies by the build backend that is installed here,
-    without a network.
-    """
-    tree = tmp_path / "tree"
-    for source, target in COPIES.items():
-        path, folder = ROOT / source, tree / target
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            shutil.copytree(
-                path, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            shutil.copy(path, folder)
-    build = "import uv_build, sys; uv_build.build_wheel(sys.argv[1])"
-    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=tree, env=environ, check=True, timeout=WAIT_S)
-    (made,) = tmp_path.glob("*.whl")
-    return made
-
-
-@pytest.fixture
-def environment(wheel: Path, tmp_path: Path) -> Path:
-    """A virtual environment with the core dependencies and the wheel; nothing in it leads back to the project's
-    tree.
-    """
-    uv = ROOT / ".tools" / "bin" / "uv"
-    if not uv.exists():
-        pytest.skip("uv is not in .tools: run `make test`")
-    folder = tmp_path / "env"
-    python = folder / "bin" / "python"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True, timeout=WAIT_S)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for path in folders_of(CORE):
-        if not (packages / path.name).exists():
-            (packages / path.name).symlink_to(path)
-    install = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", python, wheel]
-    subprocess.run(install, check=True, timeout=WAIT_S)
-    return folder
+def environment(tmp_path: Path) -> Path:
+    return environment_of(build_wheel(tmp_path), tmp_path / "env")
 
 
 @pytest.fixture

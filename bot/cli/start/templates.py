@@ -174,7 +174,9 @@ def write_files(home: Path, files: Mapping[Path, str]) -> list[Path]:
         try:
             (home / name).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BotError(f"cannot create the folder {(home / name).parent}: {error.strerror}") from None
+            raise BotError(
+                f"cannot create the folder {(home / name).parent}: {error.strerror}. Name a folder that you may write"
+            ) from None
         write_atomic(home / name, text)
     return [home / name for name in files]
 

@@ -149,7 +149,8 @@ def private_dir(path: Path) -> Path:
                 " the service."
             ) from error
         raise ConfigError(
-            f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may write."
+            f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may"
+            " write (bot demo: --state-dir)."
         ) from error
     return path
 
