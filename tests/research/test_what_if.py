@@ -9,11 +9,14 @@ import shlex
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bot.backtest.engine.options import Outage
+from bot.backtest.replay.records import flat_points
 from bot.cli.app import call
 from bot.clock import iso
 from bot.errors import ConfigError
@@ -23,6 +26,8 @@ from bot.research.what_if.comparison import Effect, what_if
 from bot.research.what_if.history import lives_of
 from bot.research.what_if.recorded_requests import GivenRequest
 from bot.research.what_if.setting import read_grid, requests_under
+from bot.runtime.journal import queries
+from bot.runtime.kernel.kernel import Kernel
 from bot.strategy import MaxHold, TrailingStop
 from bot.venue.model.state import State, VenueAccount, VenueGuardian
 from bot.venue.prices import index
@@ -96,6 +101,34 @@ def test_an_account_wide_setting_is_armed_at_since(kind: str, field: str, value:
     history = lived(0).history.since(START_MS + 120 * MINUTE_MS)
     armed = [request for request in requests_under(history, {f"{kind}.{field}": value}) if request.action == "arm"]
     assert [(request.at_ms, request.body["type"]) for request in armed] == [(history.since_ms, kind)]
+
+
+def test_an_armed_guardian_of_the_account_is_replaced_at_since() -> None:
+    guardian = {"type": "account_drawdown", "max_loss_pct_from_day_start": Decimal(5), "action": "block_opens"}
+    history = lived(0, config={"guardians": [guardian]}).history
+    later = history.since(START_MS + 120 * MINUTE_MS)
+    requests = [r for r in requests_under(later, {"account_drawdown.maxLossPctFromDayStart": "0.01"}) if not r.market]
+    armed = [request.body.get("maxLossPctFromDayStart") for request in requests]
+    assert [(r.at_ms, r.action) for r in requests] == [
+        (START_MS, "arm"),
+        (later.since_ms, "disarm"),
+        (later.since_ms, "arm"),
+    ]
+    assert armed == [5, None, Decimal("0.01")]
+    assert {request.body.get("action") for request in requests} == {"block_opens", None}
+    assert {request.key for request in requests} == {requests[0].key}
+
+
+def test_a_dead_man_switch_changes_at_since_and_acts_at_the_outage_after_it() -> None:
+    outage = Outage(START_MS + 100 * MINUTE_MS, 20 * MINUTE_MS)
+    record = lived(0, outages=(outage,), config={"dead_man": {"heartbeat_seconds": 3_600, "on_miss": "flatten"}})
+    history, setting = record.history, {"dead_man_switch.heartbeatSeconds": "60"}
+    later = history.since(START_MS + 50 * MINUTE_MS)
+    whole, part, present = play(history, setting), play(later, setting), play(history, {})
+    assert part.trades == whole.trades != present.trades
+    assert any(trade.exit_kind == "guardian" for trade in whole.trades)
+    assert play(later, {"dead_man_switch.heartbeatSeconds": "off"}).trades == present.trades
+    assert play(history.since(outage.at_ms + 30 * MINUTE_MS), setting).trades == present.trades
 
 
 def test_an_order_of_others_is_played_with_its_size_and_named() -> None:
@@ -390,6 +423,32 @@ def test_the_journal_of_a_daemon_says_what_a_daemon_with_the_setting_has(
     turned = [(trade["entryMs"], trade["present"], trade["setting"]) for trade in back["trades"]]
     there = [(trade["entryMs"], trade["setting"], trade["present"]) for trade in row["trades"]]
     assert sorted(there, key=str) == sorted(turned, key=str)
+
+
+def test_a_history_begins_at_the_newest_instant_without_a_position_before_since(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rest(number: int, kernel: Kernel) -> None:
+        # A minute of real time passes, so that the daemon looks after its journal. Later no time passes.
+        kernel.budget.pacer.now_ms += MINUTE_MS if number < BARS // 2 else 0
+
+    data = write(minutes(HISTORY + BARS + 30, vol=0.001), tmp_path / "BTC_1m.csv")
+    file = config(tmp_path, 0.1)
+    asyncio.run(lived_at_sandbox(file, data, between=rest))
+    with queries.opened(tmp_path / "state") as db:
+        (point,) = flat_points(db, epoch=0)
+    since = iso(point.next_ms + 5 * MINUTE_MS)
+    words = ["live", "--config", str(file), "--data", str(data), "--guardian", "trailing_stop: 0.1, 1", "--json"]
+    _, whole, _ = asked(capsys, *words)
+    _, part, _ = asked(capsys, *words, "--since", since)
+    assert part["sinceMs"] == point.next_ms + 5 * MINUTE_MS
+    assert 0 < part["present"]["fills"] < whole["present"]["fills"]
+    for result in (whole, part):
+        assert result["present"]["fills"] == result["present"]["recordedFills"]
+        assert result["present"]["balanceUsd"] == result["present"]["recordedBalanceUsd"]
+        assert [row["net_usd"] for row in result["settings"] if row["setting"]["trailing_stop.trailPct"] == "0.1"] == [
+            "0"
+        ]
 
 
 def test_the_best_of_many_settings_is_deflated() -> None:

@@ -317,9 +317,10 @@ async def _asked(settings: Settings, recorded: RunRecord, config: Path, given: M
             if candles.at_ms[0] > start_ms and interval != "1m":
                 candles = await newest(client, market, interval)
             if candles.at_ms[0] > start_ms:
+                later = given.get("later", "--from")
                 raise BotError(
                     f"{market}: the service keeps {candles.interval} candles from {iso(candles.at_ms[0])} on, and the"
-                    f" record begins at {iso(start_ms)}: give older ones with --data, or begin later with --from"
+                    f" record begins at {iso(start_ms)}: give older ones with --data, or begin later with {later}"
                 )
             all_series.append(candles)
     return all_series

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,7 @@ a grid. Later orders stay as they were given, and no strategy decides again.
 # rows of a table; --json and --csv have all
 SHOWN_MAX: Final = 10
 LIVE: Final = "live"
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(epilog=EPILOG)
@@ -43,23 +45,14 @@ LIVE: Final = "live"
 @click.option(
     "--guardian", "guardians", multiple=True, required=True, metavar="TYPE: VALUES", help="The settings to try."
 )
-@click.option("--since", "since_ms", type=Instant(), default=None, help="Try them from then on. Default: the start.")
+@click.option("--since", "since_ms", type=Instant(), help="Try them from then on. Default: the start.")
 @SERVICE_DATA
 @click.option("--funding", "funding", multiple=True, metavar="FILE", help="Recorded rates (ts,rate) of a backtest.")
-@click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), default=None, help="The config of the daemon or run."
-)
+@click.option("--config", type=FILE, help="The config of the daemon or of the run.")
 @STATE_DIR
 @WORKERS
 @accepting
-@click.option(
-    "--csv",
-    "csv_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=None,
-    metavar="FILE",
-    help="Write every setting as CSV.",
-)
+@click.option("--csv", "csv_file", type=FILE, metavar="FILE", help="Write every setting as CSV.")
 @json_option("Every setting with its trades as one JSON object on standard output.")
 def whatif(what: str, *, csv_file: Path | None, as_json: bool, workers: int, **given: Any) -> int:
     """Show what other settings of a guardian would have changed in a real history."""
@@ -102,18 +95,19 @@ def _of_run(folder: Path, given: Mapping[str, Any]) -> AccountHistory:
 
 
 def _of_journal(given: Mapping[str, Any]) -> AccountHistory:
-    from bot.backtest.replay.records import read_journal
+    """From the journal's start, or from the newest instant without a position before --since."""
+    from bot.backtest.proof.day_proof import Range, start_of
     from bot.checks.config_check import checked_without_secrets
     from bot.cli.backtest.replay import candles_for, noted_config
     from bot.cli.common.daemon_client import find
     from bot.research.what_if.history import history_of_journal
 
     place = find(given["config"], given["state_dir"], dead_too=True)
-    record = read_journal(place.folder)
-    file = place.config or noted_config(record, place.folder)
+    start = start_of(place.folder, Range("the range", given["since_ms"] or 0, sys.maxsize))
+    file = place.config or noted_config(start.record, place.folder)
     settings, _ = checked_without_secrets(file)
-    candles = candles_for({**given, "start_ms": record.start_ms}, settings, record, file)
-    return history_of_journal(place.folder, settings, candles, given["since_ms"])
+    candles = candles_for({**given, "start_ms": start.at_ms, "later": "--since"}, settings, start.record, file)
+    return history_of_journal(place.folder, start, settings, candles)
 
 
 def _print(result: WhatIf) -> None:
@@ -121,7 +115,10 @@ def _print(result: WhatIf) -> None:
     from bot.cli.common.formatting import print_table
     from bot.clock import iso
     from bot.money import format_e8
-    from bot.research.what_if.comparison import PRESENT, setting_text
+    from bot.research.what_if.comparison import PRESENT
+
+    def text(setting: Mapping[str, str]) -> str:
+        return ", ".join(f"{name} {value}" for name, value in setting.items())
 
     def ended(trade: PlayedTrade | None) -> str:
         if trade is None:
@@ -129,8 +126,8 @@ def _print(result: WhatIf) -> None:
         return f"{iso(trade.exit_ms)[:19]} {trade.exit_kind}" if trade.exit_ms else "open"
 
     best = result.best
-    rows = [{"setting": setting_text(effect.setting), **effect.row()} for effect in result.effects[:SHOWN_MAX]]
-    present = f"{PRESENT}: {setting_text(result.present_setting)}"
+    rows = [{"setting": text(effect.setting), **effect.row()} for effect in result.effects[:SHOWN_MAX]]
+    present = f"{PRESENT}: {text(result.present_setting)}"
     rows.append({"setting": present, **dict.fromkeys(best.row(), 0)})
     print_table(rows, [*rows[0]], empty="")
     _print_more(len(result.effects), "setting", "--csv")
@@ -144,7 +141,7 @@ def _print(result: WhatIf) -> None:
         for changed in best.trades[:SHOWN_MAX]
     ]
     if trades:
-        click.echo(f"\nChanged by {setting_text(best.setting)}")
+        click.echo(f"\nChanged by {text(best.setting)}")
         print_table(trades, [*trades[0]], empty="")
         _print_more(len(best.trades), "trade", "--json")
     click.echo()

@@ -27,7 +27,7 @@ from bot.runtime.liveness.heartbeat_rule import beat_timing
 from bot.runtime.passes.bar_feed import BarSeries
 from bot.venue.accounting import ledger
 from bot.venue.model.numbers import E8
-from bot.venue.model.state import oid_text
+from bot.venue.model.state import guardian_id, oid_text
 from bot.wire import CloseRequest, GuardianRequest, OrderRequest
 
 # events in memory before they are added to the ledger
@@ -131,50 +131,54 @@ class Playback:
         exchange.advance(max(to_ms, exchange.clock.now_ms()))
 
     def _live(self, from_ms: int, to_ms: int) -> None:
-        """A daemon starts: it arms its dead-man switch unless that is armed, and sends heartbeats until it ends."""
+        """A daemon starts, or its setting changes: it arms its dead-man switch unless that is armed, and sends
+        heartbeats until it ends.
+        """
         body = self._history.dead_man
         if DEAD_MAN in self._kinds and from_ms >= self._history.since_ms:
             fields = self._kinds[DEAD_MAN]
             body = None if fields is None else with_fields(GuardianRequest, DEAD_MAN, body or {}, fields)
-        if body is None:
-            return
+        wanted = None if body is None else GuardianRequest.from_wire(body).filled()
         self._advance(from_ms)
-        seconds = int(body["heartbeatSeconds"])
-        guardians = self._exchange.account.guardians.values()
-        armed = {g.spec.heartbeat_seconds for g in guardians if g.spec.type == DEAD_MAN and g.status == "armed"}
-        if seconds not in armed:
-            self._answered(GivenRequest(from_ms, "arm", self._switch_key(), body=body))
-        period_ms = beat_timing(seconds).period_ns // NS_PER_MS
+        account, stands = self._exchange.account, False
+        for guardian in [g for g in account.guardians.values() if g.spec.type == DEAD_MAN and g.status == "armed"]:
+            has = guardian.spec.heartbeat_seconds, guardian.spec.on_miss
+            stands = wanted is not None and has == (wanted.heartbeat_seconds, wanted.on_miss)
+            if not stands:
+                drive(self._port.disarm(guardian_id(account, guardian.number)))
+        if wanted is None or wanted.heartbeat_seconds is None:
+            return
+        if not stands:
+            # Under the recorded id, so that what disarms it finds it.
+            key = next((request.key for request in self._requests if request.armed == DEAD_MAN), DEAD_MAN)
+            self._answered(GivenRequest(from_ms, "arm", key, body=body or {}))
+        period_ms = beat_timing(wanted.heartbeat_seconds).period_ns // NS_PER_MS
         self._exchange.beat((to_ms - from_ms) // period_ms * period_ms)
 
-    def _switch_key(self) -> str:
-        """The recorded id of the switch, so that what disarms it finds it."""
-        return next((r.key for r in self._history.requests if r.armed == DEAD_MAN), f"setting:{DEAD_MAN}")
-
     def _answered(self, request: GivenRequest) -> None:
+        port, key = self._port, request.key
         try:
-            self._send(request)
+            if request.action == "order":
+                drive(port.place(OrderRequest.from_wire(request.body), key=key))
+            elif request.action == "close":
+                drive(port.close(request.market, CloseRequest.from_wire(request.body), key=key))
+            elif request.action == "arm":
+                armed = drive(port.arm(GuardianRequest.from_wire(request.body), key=f"{key}:{request.at_ms}"))
+                self._guardians[key] = armed.id
+            elif request.action == "disarm" and key in self._guardians:
+                drive(port.disarm(self._guardians[key]))
+            elif request.action == "cancel":
+                self._cancel(request)
         except ApiError as error:
             self._lack(request, error.code)
 
-    def _send(self, request: GivenRequest) -> None:
-        port, key = self._port, request.key
-        if request.action == "order":
-            drive(port.place(OrderRequest.from_wire(request.body), key=key))
-        elif request.action == "close":
-            drive(port.close(request.market, CloseRequest.from_wire(request.body), key=key))
-        elif request.action == "arm":
-            armed = drive(port.arm(GuardianRequest.from_wire(request.body), key=f"{key}:{request.at_ms}"))
-            self._guardians[key] = armed.id
-        elif request.action == "disarm" and key in self._guardians:
-            drive(port.disarm(self._guardians[key]))
-        elif request.action == "cancel":
-            # What is left of the recorded order: the order itself, or the stop or target that it brought.
-            account = self._exchange.account
-            trade = account.trade_by_key.get(key, "")
-            for order in list(account.orders.values()):
-                if order.trade == trade and order.kind == request.kind:
-                    drive(port.cancel(oid_text(account, order.number)))
+    def _cancel(self, request: GivenRequest) -> None:
+        """Cancel what is left of the recorded order: the order itself, or the stop or target that it brought."""
+        account = self._exchange.account
+        trade = account.trade_by_key.get(request.key, "")
+        for order in list(account.orders.values()):
+            if order.trade == trade and order.kind == request.kind:
+                drive(self._port.cancel(oid_text(account, order.number)))
 
     def _lack(self, request: GivenRequest, code: str) -> None:
         # A guardian that has fired or gone with its position need not be disarmed.

@@ -37,11 +37,6 @@ LISTED_MAX: Final = 1_000
 PRESENT: Final = "present"
 
 
-def setting_text(setting: Mapping[str, str]) -> str:
-    """A setting on a terminal."""
-    return ", ".join(f"{name} {value}" for name, value in setting.items())
-
-
 class ChangedTrade(NamedTuple):
     """A trade on both sides; None on the side that does not have it."""
 

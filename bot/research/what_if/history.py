@@ -15,8 +15,8 @@ from bot.backtest.backtest import Backtest, Rates
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.resampling import drivers
 from bot.backtest.engine.options import SessionOptions
-from bot.backtest.proof.day_proof import Range, start_of
-from bot.backtest.replay.records import whole_since
+from bot.backtest.proof.day_proof import ProofStart
+from bot.backtest.replay.records import of_journal, whole_since
 from bot.backtest.results.run_reader import StoredRun
 from bot.clock import iso
 from bot.config import Settings
@@ -25,7 +25,6 @@ from bot.logs import quiet_log
 from bot.research.what_if.recorded_requests import Body, GivenRequest, RequestReader
 from bot.runtime.journal import queries
 from bot.runtime.journal.journal import INTENTS_KEPT
-from bot.venue.prices.quiet_band import FOREVER_MS
 from bot.wire import INTERVAL_MS
 
 DEAD_MAN: Final = "dead_man_switch"
@@ -92,7 +91,7 @@ def history_of_session(name: str, session: Backtest, folder: Path, lines: str) -
     with queries.opened(folder) as db:
         if whole_since(db):
             raise BotError(f"{name}: it has more than {INTENTS_KEPT:,} orders; make a backtest of a shorter range")
-        reader = RequestReader(db, events, late_ms=options.latency_ms)
+        reader = RequestReader(db, of_journal(db, name=name), events, late_ms=options.latency_ms)
         requests = reader.requests(timeline.start_ms)
     outages = sorted(options.outages, key=lambda outage: outage.at_ms)
     # A session stands in the millisecond before an instant.
@@ -113,12 +112,9 @@ def history_of_session(name: str, session: Backtest, folder: Path, lines: str) -
 
 
 def history_of_journal(
-    folder: Path, settings: Settings, candles: Sequence[Candles], since_ms: int | None
+    folder: Path, start: ProofStart, settings: Settings, candles: Sequence[Candles]
 ) -> AccountHistory:
-    """The history of a daemon: from its journal's start, or from the newest instant without a position before
-    `since_ms`.
-    """
-    start = start_of(folder, Range("the range", since_ms or 0, FOREVER_MS))
+    """The history of a daemon from its journal, from an instant without a position on."""
     record, used = start.record, tuple(drivers(candles))
     for series in used:
         if series.at_ms[0] > start.at_ms:
@@ -132,7 +128,7 @@ def history_of_journal(
         rows = queries.rows(db, "SELECT payload FROM events WHERE epoch=? ORDER BY seq", (record.epoch,))
         events = [json.loads(row["payload"]) for row in rows]
         delays = {series.market: series.step_ms // 3 for series in used}
-        reader = RequestReader(db, events, epoch=record.epoch or 0, next_px_ms=delays)
+        reader = RequestReader(db, record, events, next_px_ms=delays)
         requests = reader.requests(start.at_ms)
     bar_ms = max(INTERVAL_MS[strategy.interval] for strategy in settings.strategies)
     active = {

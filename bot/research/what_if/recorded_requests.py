@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from bot.backtest.replay.records import DecisionKey
+from bot.backtest.replay.records import RunRecord
 from bot.runtime.journal import queries
 from bot.runtime.model.intents import TARGET_LEG
 from bot.wire.guardian_requests import GUARDIAN_RULES
@@ -54,18 +54,15 @@ class RequestReader:
     def __init__(
         self,
         db: sqlite3.Connection,
+        record: RunRecord,
         events: Sequence[Body],
         *,
-        epoch: int = 0,
         next_px_ms: Mapping[str, int] | None = None,
         late_ms: int = 0,
     ) -> None:
         self._events, self._next_px_ms, self._late_ms = events, next_px_ms or {}, late_ms
-        sql = (
-            "SELECT id, strategy, market, action, cause, ordinal, leg, body, opened_ms FROM intents WHERE epoch=?"
-            " AND state IN ('accepted', 'rejected') ORDER BY seq"
-        )
-        self._intents = {row["id"]: row for row in queries.rows(db, sql, (epoch,))}
+        decided = {name: record.decisions[key] for name, key in record.keys.items()}
+        self._intents = {name: intent for name, intent in decided.items() if intent.state in ("accepted", "rejected")}
         rows = queries.rows(db, "SELECT guardian_id, body FROM arms WHERE body NOT IN ('', '{}')")
         self._arms = {str(row["guardian_id"]): json.loads(row["body"]) for row in rows}
         # a max_hold is armed again when its position changes the side
@@ -77,13 +74,13 @@ class RequestReader:
         ranked = [(request.at_ms, float(rank), request) for rank, request in enumerate(self._sent())]
         ranks = {request.body.get("oid", request.key): rank for _, rank, request in ranked}
         rank = -1.0
-        for key, row in self._intents.items():
+        for key, intent in self._intents.items():
             # A refused order left no event: it comes after the intent before it.
-            is_cancel = row["action"] == "cancel"
-            known = ranks.get(json.loads(row["body"])["oids"][-1] if is_cancel else key)
+            is_cancel = intent.action == "cancel"
+            known = ranks.get(intent.body["oids"][-1] if is_cancel else key)
             rank = rank + 1e-6 if known is None else known
             if known is None and not is_cancel:
-                request = self._of_intent(key, row["opened_ms"] + self._late_ms)
+                request = self._of_intent(key, intent.at_ms + self._late_ms)
                 ranked.append((request.at_ms, rank, request))
         ranked.sort(key=lambda item: item[:2])
         ended = {request.key for _, _, request in ranked if request.action == "disarm" and request.at_ms < start_ms}
@@ -130,15 +127,13 @@ class RequestReader:
                 yield from self._of_guardian(event, data)
 
     def _of_intent(self, key: str, at_ms: int) -> GivenRequest:
-        row = self._intents[key]
-        market, strategy, leg = row["market"], row["strategy"], row["leg"]
-        decided_ms = DecisionKey(strategy, market, row["cause"], row["ordinal"], leg).bar_ms
+        intent = self._intents[key]
+        strategy, market, *_, leg = intent.key
+        decided_ms = intent.key.bar_ms
         if decided_ms is not None and at_ms - decided_ms < self._next_px_ms.get(market, -1):
             at_ms = decided_ms - 1
-        is_order = row["action"] == "open" or leg == TARGET_LEG
-        return GivenRequest(
-            at_ms, "order" if is_order else "close", key, market, strategy, json.loads(row["body"]), leg
-        )
+        is_order = intent.action == "open" or leg == TARGET_LEG
+        return GivenRequest(at_ms, "order" if is_order else "close", key, market, strategy, intent.body, leg)
 
     def _of_guardian(self, event: Body, data: Body) -> Iterator[GivenRequest]:
         at_ms, name, kind = event["ts"], data["guardianId"], data["guardianType"]

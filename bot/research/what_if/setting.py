@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from bot.errors import ConfigError
 from bot.money import format_decimal, parse_decimal
 from bot.research.space import GRID_MAX, Params, stepped
-from bot.research.what_if.history import AccountHistory
+from bot.research.what_if.history import DEAD_MAN, AccountHistory
 from bot.research.what_if.recorded_requests import KILL, Body, GivenRequest
 from bot.runtime.model.intents import TARGET_LEG
 from bot.wire.errors import fields_of
@@ -204,7 +204,9 @@ def requests_under(history: AccountHistory, cell: Params) -> list[GivenRequest]:
             # What acted on its own position or at its own instant before stays.
             stays = not is_after and (armed == KILL or GUARDIAN_RULES[armed].scope == "position")
             requests += [request] * (not is_after)
-            requests += [GivenRequest(since_ms, "disarm", request.key)] * (not is_after and not stays)
+            # The dead-man switch changes with the heartbeats.
+            goes = not is_after and not stays and armed != DEAD_MAN
+            requests += [GivenRequest(since_ms, "disarm", request.key)] * goes
             if fields is not None and not stays:
                 body = with_fields(GuardianRequest, armed, request.body, fields)
                 requests.append(request._replace(at_ms=max(request.at_ms, since_ms), body=body))
