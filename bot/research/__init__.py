@@ -7,5 +7,6 @@ It may import backtests and everything below them; of the daemon and the service
 or on a Dask cluster.
 - `study.py` keeps the trials in Optuna's storage; `ranking.py` reads them; `sweep_page.py` draws them.
 - `holdout.py` keeps the last part of the data from the trials and counts the looks at it.
+- `what_if/` plays the real history of an account again under other guardians; it has no trials of a study.
 - `walk_forward.py` sweeps one window after another; `overfitting.py` says how sure one can be of the best.
 """

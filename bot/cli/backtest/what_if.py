@@ -26,13 +26,14 @@ Examples:
   bot whatif runs/paper-20261120T165637Z --data data --guardian 'trailing_stop.trailR: 1..3 step 0.5' --workers 2
 
 \b
-WHAT is the folder of a backtest, or `live`: the daemon of --config or --state-dir. TYPE means its main field; the
-others are named: TYPE.FIELD.
+RUN is the folder of a backtest; `live` is the daemon of --config or --state-dir. TYPE means its main field; the others
+are named: TYPE.FIELD.
   trailing_stop     trailPct, trailR, activateAtR      dead_man_switch  heartbeatSeconds, onMiss
   max_hold          seconds (also 90m, 4h)             schedule         cron (values with |), action
   account_drawdown  maxLossPctFromDayStart, action     kill_switch      action (of the kills of the history)
 VALUES are LOW..HIGH step STEP, or values with commas; `off` is a setting without the guardian. Several --guardian make
-a grid. Later orders stay as they were given, and no strategy decides again.
+a grid. Later orders stay as they were given, and no strategy decides again. Exit codes: 0 done, 1 the history cannot
+be played again, 2 no such folder or daemon, 4 a setting, a config or a file cannot be used.
 """
 # rows of a table; --json and --csv have all
 SHOWN_MAX: Final = 10
