@@ -48,6 +48,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "doctor": Entry(
             "bot.cli.start.doctor", "doctor", "Check everything that a run needs; say how to fix what fails."
         ),
+        "ready": Entry(
+            "bot.cli.start.readiness", "ready", "Grade how ready a config is for money, by the evidence that exists."
+        ),
         "docs": Entry("bot.cli.docs.docs", "docs", "Show the documentation in a browser, without a network."),
     },
     "Run": {

@@ -55,6 +55,16 @@ def deflated_sharpe(moments: Moments, trials: int, variance: float) -> float:
     return probabilistic_sharpe(moments, best_by_luck(trials, variance))
 
 
+def deflated_of(returns: Sequence[Sequence[float]], chosen: Sequence[float]) -> float | None:
+    """The deflated Sharpe ratio of one trial. None for too few trials or days.
+
+    `chosen` are the returns of that trial, `returns` those of all complete trials.
+    """
+    moments = moments_of(chosen)
+    sharpes = [row_moments.sharpe for row in returns if (row_moments := moments_of(row)) is not None]
+    return None if moments is None or len(sharpes) < 2 else deflated_sharpe(moments, len(sharpes), stdev(sharpes) ** 2)
+
+
 def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
     """How often the trial that is best on one half of the days is below the median on the other half: CSCV [2].
 

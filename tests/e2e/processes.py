@@ -250,7 +250,9 @@ class Daemon:
         self._ready_at = None
         with (self.folder / "daemon.log").open("ab") as log:
             self._told_before = log.tell()
-            self._process = started(self.starts == 1, log.fileno(), [], "run", str(self.config), own_session=True)
+            # As in a unit: nobody can be asked, also while the service is down.
+            words = ["run", str(self.config), "--yes"]
+            self._process = started(self.starts == 1, log.fileno(), [], *words, own_session=True)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -184,6 +184,15 @@ def daily_returns(
     return changes
 
 
+def worst_day_usd(at_ms: Sequence[int], usd: Sequence[float], *, start_usd: float) -> float:
+    """The lowest change of the equity in one UTC day, in USD; 0 without a day that lost. A value at midnight belongs to
+    the day that ends there.
+    """
+    ends = {-(-at // DAY_MS): value for at, value in zip(at_ms, usd, strict=True)}
+    starts = [start_usd, *ends.values()]
+    return min([0.0, *(end - start for start, end in zip(starts, ends.values(), strict=False))])
+
+
 def is_evening_after(at_ms: int) -> bool:
     """True for an instant of Saturday in UTC that is Friday evening in New York."""
     return 0 < (at_ms - SATURDAY_MS) % WEEK_MS <= EVENING_MS

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
+from bot.cli.backtest.evidence_records import keep_backtest
 from bot.cli.backtest.summary import _bar, summary_lines
 from bot.cli.common.param_types import Duration, reserved
 from bot.cli.common.shared_options import CONFIG_WITH_MARKETS, json_option
@@ -157,6 +158,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     if lost is not None:
         raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
     assert result is not None, "without a result an error has been raised"
+    keep_backtest(inputs.settings, result, given["data"], folder)
     _show_end(result, folder, as_json=as_json)
     wrong, lacking = _problems(result, proof, is_stopped=is_stopped(), no_band=given["band"] and band is None)
     if given["bootstrap"] and "candles" not in (monte_carlo or {}):

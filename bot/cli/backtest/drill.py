@@ -11,6 +11,7 @@ import click
 
 from bot import terminal
 from bot.cli.backtest.backtest_options import WITHOUT_RUN, inputs_of, market_options
+from bot.cli.backtest.evidence_records import keep_drill
 from bot.cli.common.param_types import reserved
 from bot.cli.common.shared_options import WORKERS, json_option
 from bot.cli.common.text_table import screen_width, table_lines
@@ -116,6 +117,8 @@ def drill(
         except KeyboardInterrupt:
             is_stopped = True
     outcomes.sort(key=lambda outcome: outcome.seed)
+    if not is_stopped:
+        keep_drill(ground, outcomes, given["data"])
     if junit_file is not None:
         write_atomic(junit_file, drills.junit(inputs.settings.name, outcomes))
     if as_json:

@@ -16,6 +16,7 @@ import click
 
 from bot import terminal
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
+from bot.cli.backtest.evidence_records import keep_sweep, keep_walk
 from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
 from bot.cli.common.shared_options import CONFIG_WITH_MARKETS, WORKERS, json_option
@@ -216,8 +217,10 @@ def run(
                 click.echo("stopped: the trials so far are stored; the same command goes on", err=True)
                 return int(Exit.STOPPED)
     if study is None:
+        keep_walk(prepared, walked, given["data"])
         print_walk(walked, prepared.space, as_json=as_json)
     else:
+        keep_sweep(prepared, study, bundle, given["data"])
         print_study(study, TOP, _holdout_lines(study, storage), as_json=as_json)
     return _exit_code(study, walked)
 

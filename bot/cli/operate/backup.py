@@ -44,7 +44,7 @@ JOURNAL: Final = "journal.db"
 SERVICE: Final = "sandbox.db"
 # copied in this order: after a crash, too, a journal is older than its service
 DATABASES: Final = (JOURNAL, SERVICE)
-BESIDE: Final = ("journal.safety.json", "sandbox.db.webhook-key", "sandbox.options")
+BESIDE: Final = ("journal.safety.json", "sandbox.db.webhook-key", "sandbox.options", "readiness.json")
 # folders of a backup
 STATE, CONFIG, STRATEGIES, LISTINGS = "state", "config", "strategies", "listings"
 # A place of strategies that a backup may name: below the config's folder, or a folder beside that one; none of them

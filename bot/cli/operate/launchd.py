@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.common.shared_options import json_option
-from bot.cli.operate.systemd_unit import Unit, _credential_name, _markets_python, _start
+from bot.cli.operate.systemd_unit import Unit, _credential_name, _markets_python, _start, run_flags
 from bot.errors import ConfigError, Exit
 from bot.market_data.feeder_client import PYTHON as MARKETS_PYTHON
 
@@ -95,7 +95,7 @@ def _keys(config: Path, settings: Settings, name: str) -> dict[str, Any]:
     log = str(settings.state_dir / LOG)
     return {
         "Label": name,
-        "ProgramArguments": [*_start(), "run", str(config)],
+        "ProgramArguments": [*_start(), "run", str(config), *run_flags(settings)],
         "EnvironmentVariables": environment,
         "WorkingDirectory": str(config.parent),
         "RunAtLoad": True,

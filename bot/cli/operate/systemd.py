@@ -64,6 +64,8 @@ def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: 
             click.echo(f"{unit.path} {'written' if written else 'is already up to date'}. Next:")
             for line in next_commands(unit):
                 click.echo(f"  {line}")
+            if unit.text.partition("\nExecReload=")[0].endswith(" --yes"):
+                click.echo(f"The unit starts at any readiness grade. See first: bot ready {shlex.quote(str(config))}")
     elif not as_json:
         click.echo(
             f"# Install it with: bot systemd {shlex.quote(str(config))}{' --user' if is_user else ''} --install",

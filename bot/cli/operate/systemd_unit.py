@@ -195,7 +195,7 @@ def _text(
     yield "[Service]"
     yield "Type=notify"
     yield "NotifyAccess=main"
-    yield f"ExecStart={_command('run', str(config))}"
+    yield f"ExecStart={_command('run', str(config), *run_flags(settings))}"
     folder = str(settings.state_dir) if is_user else f"%S/{unit_state(settings.name)}"
     yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_argument(folder) if is_user else folder}"
     yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
@@ -219,6 +219,11 @@ def _text(
     yield ""
     yield "[Install]"
     yield f"WantedBy={'default' if is_user else 'multi-user'}.target"
+
+
+def run_flags(settings: Settings) -> Sequence[str]:
+    """What a unit adds to `bot run`: there is nobody to ask, and a restart must not depend on the readiness grade."""
+    return ("--yes",) if not settings.account.embedded or settings.account.agent_key is not None else ()
 
 
 def _bound(config: Path, settings: Settings) -> Sequence[Path]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from bot.cli.common.shared_options import json_option
+from bot.cli.common.shared_options import json_option, yes_option
 
 if TYPE_CHECKING:
     from bot.cli.run.dashboard_process import Served
@@ -48,14 +48,17 @@ sends it.
     is_flag=True,
     help="Leave the embedded service running after the daemon stops; `bot services --stop` ends it.",
 )
+@yes_option("Trade real money also below the readiness grade C (bot ready), without a question.")
 @json_option("At the end, print what stays at the service as one JSON object.")
-def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
+def run(config: Path, *, keep_service: bool, yes: bool, as_json: bool) -> int:
     """Run the daemon of CONFIG in the foreground. It trades at the service of account.base_url."""
     import json
 
+    from bot.cli.run.readiness_check import ask_before_run
     from bot.cli.run.run_daemon import judge_end, left_data, left_lines
 
-    end, note = run_config(config, keep_service=keep_service)
+    may_start = partial(ask_before_run, config=config, yes=yes)
+    end, note = run_config(config, keep_service=keep_service, may_start=may_start)
     if as_json:
         click.echo(json.dumps({"exitCode": int(end.exit_code), "message": end.message or None, "left": left_data(end)}))
     else:
@@ -87,8 +90,14 @@ class Observer(Protocol):
         """Called with the dashboard of the config when it runs, or with why there is none."""
 
 
-def run_config(config: Path, *, keep_service: bool = False, observer: Observer | None = None) -> tuple[DaemonEnd, str]:
-    """Run the daemon of a config until it is stopped.
+def run_config(
+    config: Path,
+    *,
+    keep_service: bool = False,
+    observer: Observer | None = None,
+    may_start: Callable[[Settings], None] = lambda _settings: None,
+) -> tuple[DaemonEnd, str]:
+    """Run the daemon of a config until it is stopped. `may_start` raises if it must not start.
 
     Returns its end, and what became of an embedded service, for a person.
     """
@@ -105,6 +114,7 @@ def run_config(config: Path, *, keep_service: bool = False, observer: Observer |
     keep_heap_whole()
     crash_report.print_stacks_on_fatal_signals()
     settings = checked_config(config).settings
+    may_start(settings)
     folder = private_dir(settings.state_dir)
     crash_report.write_to(folder / "crash.log")
     with hold_state(folder) as held, Path(os.devnull).open("w", encoding="utf-8") as nowhere:

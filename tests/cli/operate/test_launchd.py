@@ -52,7 +52,7 @@ def test_an_agent_runs_this_installation_and_is_restarted_only_after_a_failure(
     assert keys["Label"] == "bracketbot.live"
     program, *arguments = keys["ProgramArguments"]
     assert os.access(program, os.X_OK)
-    assert arguments[-2:] == ["run", str(config)]
+    assert arguments[-3:] == ["run", str(config), "--yes"]
     assert keys["KeepAlive"] == {"SuccessfulExit": False}
     assert (keys["Umask"], keys["SoftResourceLimits"]["Core"], keys["ProcessType"]) == (0o077, 0, "Interactive")
     assert keys["StandardErrorPath"].startswith(str(home))

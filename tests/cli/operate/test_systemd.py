@@ -127,7 +127,7 @@ def test_a_unit_runs_this_installation_and_loads_each_secret_as_a_credential(
     (start,) = [line for line in lines if line.startswith("ExecStart=")]
     command = start.removeprefix("ExecStart=").split(" ")
     assert Path(command[0]).is_file()
-    assert command[-2:] == ["run", str(tmp_path / "live.yaml")]
+    assert command[-3:] == ["run", str(tmp_path / "live.yaml"), "--yes"]
     assert [line for line in lines if line.startswith("LoadCredential=")] == [
         "LoadCredential=api-key:/etc/bot/api-key",
         "LoadCredential=pager:/etc/bot/pager",
@@ -188,7 +188,7 @@ def test_a_dollar_begins_a_variable_in_a_command_and_nowhere_else(
     text = unit_of(write(odd, repository), is_user=False).text
     doubled = str(odd).replace("%", "%%")
     assert f'BindReadOnlyPaths="{doubled}"\n' in text
-    assert f' run "{doubled.replace("$", "$$")}/live.yaml"\n' in text
+    assert f' run "{doubled.replace("$", "$$")}/live.yaml" --yes\n' in text
     verified, _ = judged(unit_of(write(odd, repository), is_user=False), tmp_path)
     assert verified == "0"
 

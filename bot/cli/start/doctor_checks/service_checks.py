@@ -246,11 +246,9 @@ async def _key(client: Client, settings: Settings) -> AsyncIterator[DoctorFindin
 
 
 def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None]]:
-    has = set(key.scopes)
-    events = sorted(coin for strategy in settings.strategies for coin in strategy.markets if coin.startswith("event:"))
-    missing = [scope for scope in ("read", "trade") if scope not in has]
-    if events and "outcomes" not in has:
-        missing.append("outcomes")
+    from bot.checks.readiness_lines import missing_scopes
+
+    missing = missing_scopes(key.scopes, settings)
     if missing:
         yield (
             "fail",
