@@ -374,19 +374,19 @@ def test_what_cannot_be_tried_is_one_sentence_with_the_way_out(
     run: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(run[0]), "--data", str(run[1]), "--guardian"]
-    for words, error in (
-        ([*given, "trailing_stop: 1", "--since", "2030-01-01"], "there is no history since 2030-01-01T00:00:00"),
-        ([*given, "trailing_stop.activateAtR: 1", "--guardian", "trailing_stop: off, 2"], None),
-        ([*given, "kill_switch: flatten"], "no kill switch acted in the history; leave it out"),
-        ([str(run[0]), "--guardian", "trailing_stop: 1"], "a run does not store its candles: give them with --data"),
-        (["nowhere", "--guardian", "trailing_stop: 1"], "nowhere: is no folder"),
-        (["live", "--state-dir", str(tmp_path), "--guardian", "trailing_stop: 1"], "has no journal"),
+    for words, code, error in (
+        ([*given, "trailing_stop: 1", "--since", "2030-01-01"], 4, "there is no history since 2030-01-01T00:00:00"),
+        ([*given, "trailing_stop: 1..60 step 1"], 4, "trailing_stop.trailPct: '60' must be > 0, <= 50"),
+        ([*given, "trailing_stop.activateAtR: 1", "--guardian", "trailing_stop: off, 2"], 0, ""),
+        ([*given, "kill_switch: flatten"], 4, "no kill switch acted in the history; leave it out"),
+        ([str(run[0]), "--guardian", "trailing_stop: 1"], 2, "a run does not store its candles: give them with --data"),
+        (["nowhere", "--guardian", "trailing_stop: 1"], 2, "nowhere: is no folder"),
+        (["live", "--state-dir", str(tmp_path), "--guardian", "trailing_stop: 1"], 2, "has no journal"),
     ):
-        code, _, said = asked(capsys, *words)
-        assert (code == 0) is (error is None), words
-        if error is not None:
-            assert error in said
-            assert "Traceback" not in said
+        left, _, said = asked(capsys, *words)
+        assert (left, words) == (code, words)
+        assert error in said
+        assert "Traceback" not in said
     # the way out of the first: an earlier instant
     middle = iso(START_MS + 600 * MINUTE_MS)[:16]
     assert asked(capsys, *given, "trailing_stop: 0.3", "--since", middle)[0] == 0
@@ -398,7 +398,7 @@ def test_a_backtest_whose_code_has_changed_cannot_be_repeated(
     other = config(tmp_path / "other", 0.5)
     words = [str(run[0]), "--data", str(run[1]), "--config", str(other), "--guardian", "trailing_stop: 1"]
     code, _, said = asked(capsys, *words)
-    assert code != 0
+    assert code == 1
     assert "cannot be repeated, because its code, config or data have changed; bot replay" in said
 
 

@@ -15,7 +15,7 @@ from bot.backtest.engine.timeline import timeline_of
 from bot.backtest.results.equity import curve_of
 from bot.backtest.results.statistics import daily_returns
 from bot.backtest.results.trade_ledger import RoundTrip, TradeLedger
-from bot.errors import ApiError, BotError
+from bot.errors import ApiError, BotError, ConfigError
 from bot.logs import quiet_log
 from bot.model.events import OrderChanged
 from bot.research.space import Params
@@ -65,6 +65,8 @@ def evaluate_setting(history: AccountHistory, task: Task) -> TrialOutcome:
     """Play the history under the setting of a task, in any process."""
     try:
         played = play(history, task.params)
+    except ConfigError as error:
+        return TrialOutcome(task.number, "refused", message=str(error))
     except BotError as error:
         return TrialOutcome(task.number, "failed", message=str(error))
     return TrialOutcome(task.number, "complete", {"played": played})

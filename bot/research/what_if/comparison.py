@@ -14,7 +14,7 @@ from statistics import stdev
 from typing import Any, Final, NamedTuple
 
 from bot.backtest.report.risk_statistics import DAYS_MIN, NORMAL, moments_of
-from bot.errors import BotError
+from bot.errors import BotError, ConfigError
 from bot.money import format_e8
 from bot.number_text import signed_usd
 from bot.plain_text import csv_cell
@@ -207,12 +207,14 @@ class WhatIf:
 def what_if(
     history: AccountHistory, cells: Sequence[Mapping[str, str]], runner: Runner, show: Callable[[Progress], object]
 ) -> WhatIf:
-    """Play the history under each setting, and once as it was. BotError if a setting cannot be played."""
+    """Play the history under each setting, and once as it was. ConfigError for a setting that cannot be used, BotError
+    if one cannot be played.
+    """
     settings: list[Mapping[str, str]] = [{}, *cells]
     played: dict[int, Played] = {}
     for outcome in runner.outcomes(Task(number, setting) for number, setting in enumerate(settings)):
         if outcome.state != "complete":
-            raise BotError(outcome.message)
+            raise (ConfigError if outcome.state == "refused" else BotError)(outcome.message)
         played[outcome.number] = outcome.figures["played"]
         show(Progress(len(played), len(settings), None, None))
     present = played.pop(0)
