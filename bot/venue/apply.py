@@ -22,7 +22,7 @@ from bot.venue.model import commands as c
 from bot.venue.model import outcome, text_set
 from bot.venue.model.record import emit, next_seq
 from bot.venue.model.state import HOUR_MS, KEYS_MAX, State, VenueAccount, VenueKey, VenueMarket, guardian_id
-from bot.venue.orders import exits, open_orders, orders, plans
+from bot.venue.orders import exchange_entries, exits, open_orders, orders, plans
 from bot.venue.orders.exchange_actions import ActionsSent
 from bot.venue.prices import index, listings
 from bot.venue.protection import guardian_lifecycle
@@ -139,6 +139,8 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
             guardian_actions.begin_day(state)
         elif kind == "exit":
             exits.ask_again(state, state.accounts[ref], number)
+        elif kind == "protection":
+            exchange_entries.settle(state, state.accounts[ref.partition(" ")[0]])
         else:
             account = state.accounts[ref]
             guardian_deadlines.fire_clock(state, account, account.guardians[number])
@@ -433,10 +435,23 @@ def _key(state: State, key_id: str | None) -> VenueKey | None:
     return state.keys[key_id] if key_id is not None else None
 
 
+def _settled(handle: Callable[[State, Any], Any]) -> Callable[[State, Any], Any]:
+    """A command about an account, and at an exchange what its orders and its protection need after it."""
+
+    def settled(state: State, command: Any) -> Any:
+        answer = handle(state, command)
+        account = state.accounts[command.account]
+        if account.exchange is not None:
+            exchange_entries.settle(state, account)
+        return answer
+
+    return settled
+
+
 def _place_order(state: State, command: c.PlaceOrder) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None:
-        return link_state.refuse_growth(account, "a new order")
+    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
+        return refused
     placed = orders.place(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         matching.sweep(state, state.markets[command.order.coin])
@@ -449,8 +464,8 @@ def _store_plan(state: State, command: c.StorePlan) -> Any:
 
 def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None:
-        return link_state.refuse_growth(account, "a new order")
+    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
+        return refused
     placed = plans.confirm(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         matching.sweep(state, state.markets[placed.trade.coin])
@@ -503,6 +518,13 @@ def _kill(state: State, command: c.Kill) -> Any:
     return killed if isinstance(killed, Refusal) else ActionsSent(nonces, answer=killed)
 
 
+def _book_execution(state: State, command: c.BookExecution) -> int:
+    """Book a fill. A level that it has armed beyond the present price acts at once."""
+    booked = fills.book(state, command)
+    matching.sweep(state, state.markets[command.fill.coin])
+    return booked
+
+
 def _disarm_guardian(state: State, command: c.DisarmGuardian) -> Any:
     return guardian_commands.disarm(state, state.accounts[command.account], command.guardian)
 
@@ -545,26 +567,26 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.StartGrant: sign_in.start_grant,
     c.DecideGrant: sign_in.decide_grant,
     c.RedeemGrant: _redeem_grant,
-    c.PlaceOrder: _place_order,
+    c.PlaceOrder: _settled(_place_order),
     c.StorePlan: _store_plan,
-    c.ConfirmPlan: _confirm_plan,
-    c.ClosePosition: _close_position,
-    c.CancelOrder: _cancel_order,
-    c.CancelCoin: _cancel_coin,
+    c.ConfirmPlan: _settled(_confirm_plan),
+    c.ClosePosition: _settled(_close_position),
+    c.CancelOrder: _settled(_cancel_order),
+    c.CancelCoin: _settled(_cancel_coin),
     c.ArmGuardian: _arm_guardian,
-    c.Kill: _kill,
+    c.Kill: _settled(_kill),
     c.DisarmGuardian: _disarm_guardian,
     c.Heartbeat: _heartbeat,
     c.AdoptExchangeAccount: _adopt_exchange_account,
-    c.BookExecution: fills.book,
+    c.BookExecution: _settled(_book_execution),
     c.BookFunding: money.fund,
     c.BookTransfer: money.transfer,
     c.BookTakeover: money.take_over,
-    c.SeeReportedOrder: order_reports.see,
-    c.EndReportedOrder: action_reports.end,
+    c.SeeReportedOrder: _settled(order_reports.see),
+    c.EndReportedOrder: _settled(action_reports.end),
     c.SeeMargins: money.see_margins,
     c.SeeLink: link_state.see,
     c.SeeAgent: action_reports.see_agent,
-    c.SeeAction: action_reports.see,
-    c.SettleActions: action_reports.settle,
+    c.SeeAction: _settled(action_reports.see),
+    c.SettleActions: _settled(action_reports.settle),
 }

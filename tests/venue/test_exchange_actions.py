@@ -18,14 +18,7 @@ from bot.venue.exchange.action_lifecycle import PATIENCE_MS
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import changed_actions
-from bot.venue.model.state import (
-    ExchangePosition,
-    GuardianSpec,
-    OrderSpec,
-    ReportedExecution,
-    ReportedOrder,
-    VenueAction,
-)
+from bot.venue.model.state import ExchangePosition, GuardianSpec, ReportedExecution, ReportedOrder, VenueAction
 from bot.venue.orders import exchange_actions
 from bot.venue.orders.exchange_actions import AGAIN_MS, EXPIRY_MS, ActionsSent
 from bot.venue.orders.open_orders import OrderCanceled
@@ -171,7 +164,7 @@ def test_a_refused_close_is_one_sentence_and_its_key_asks_again_only_if_the_reas
     assert isinstance(refusal, Refusal) and refusal.code == code
     assert text in refusal.message and refusal.message.endswith("The exchange: Words of theirs.")
     assert (follower.account.orders, follower.account.positions["BTC"].size) == ({}, E8)
-    assert follower.account.trades[-1].status == "canceled"
+    assert follower.account.trades[-1].status == "void"
     (again,) = follower.take(CLOSE)
     if is_released:
         second = actions(follower)[again.answer.nonces[0]]
@@ -254,19 +247,17 @@ def test_a_close_that_cannot_be_sent_is_refused_and_makes_nothing(
 @pytest.mark.parametrize(
     "command",
     [
-        c.PlaceOrder(NAME, OrderSpec("BTC", 1, usd=100 * E8)),
-        c.ConfirmPlan(NAME, "token"),
         c.ArmGuardian(NAME, GuardianSpec("account_drawdown", max_loss_pct=E8, action="flatten")),
         c.ArmGuardian(NAME, GuardianSpec("trailing_stop", coin="BTC", trail_pct=E8)),
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_what_would_open_or_protect_is_still_refused(command: c.Command) -> None:
+def test_a_guardian_whose_effect_is_not_sent_to_an_exchange_is_refused(command: c.Command) -> None:
     follower = trading()
     (applied,) = follower.take(command)
     assert isinstance(applied.answer, Refusal) and applied.answer.code == "service_unavailable"
-    assert applied.answer.details == {"reason": "shrinks_only"}
-    assert applied.answer.message.startswith("this account can only shrink:")
+    assert applied.answer.details == {"reason": "not_at_exchange"}
+    assert "is not sent to an exchange by this version" in applied.answer.message
 
 
 # ── Cancel ──────────────────────────────────────────────────────────────────────────────────────────────────────────

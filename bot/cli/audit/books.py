@@ -79,7 +79,7 @@ def books_of(state: State, account: VenueAccount) -> AccountBooks:
             BookedPayment(e.coin, hour_of(e.venue_ts or 0), e.amount) for e in events if isinstance(e, FundingPaid)
         ],
         transfers=[_transfer(e) for e in events if isinstance(e, AccountChanged) and e.subtype == "transfer"],
-        orders={order_id: _waiting(account, number) for order_id, number in account.exchange.orders.items()},
+        orders=_open_orders(account),
         margins={coin: (position.leverage, position.isolated) for coin, position in held.items()},
         gained=account.start_balance
         + account.realized
@@ -120,6 +120,16 @@ def _is_rest_of(before: FillEvent, event: FillEvent) -> bool:
 def _transfer(event: Event) -> BookedPayment:
     assert isinstance(event, AccountChanged)
     return BookedPayment("", event.venue_ts or 0, event.amount or 0)
+
+
+def _open_orders(account: VenueAccount) -> dict[str, BookedOrder]:
+    """Orders that stand at the exchange, our stops and targets among them, by the exchange's ids."""
+    assert account.exchange is not None
+    orders = {order_id: _waiting(account, number) for order_id, number in account.exchange.orders.items()}
+    for order in account.exchange.protection_orders.values():
+        if order.status == "there" and order.order_id is not None:
+            orders[order.order_id] = BookedOrder(order.coin, -order.side, order.px, order.size or None)
+    return orders
 
 
 def _waiting(account: VenueAccount, number: int) -> BookedOrder:

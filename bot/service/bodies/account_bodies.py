@@ -26,6 +26,7 @@ from bot.venue.model.state import (
     oid_text,
     side_name,
 )
+from bot.venue.orders.exchange_actions import SENT
 from bot.venue.orders.open_orders import unprotected
 from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.orders.suggestion import Suggestion
@@ -84,6 +85,12 @@ def positions(state: State, account: VenueAccount) -> list[Body]:
     return [position(state, account, account.positions[coin]) for coin in sorted(account.positions)]
 
 
+def _status_of(account: VenueAccount, recorded: VenueTrade) -> str:
+    """Pending: an exchange has not decided the order."""
+    order = account.orders.get(recorded.oid or 0)
+    return "pending" if order is not None and order.status == SENT and order.trade == recorded.id else recorded.status
+
+
 def trade(account: VenueAccount, recorded: VenueTrade) -> Body:
     return {
         "id": recorded.id,
@@ -99,7 +106,7 @@ def trade(account: VenueAccount, recorded: VenueTrade) -> Body:
         "feeUsd": format_e8(recorded.fee),
         "realizedPnlUsd": opt(recorded.realized),
         "fillStatus": recorded.fill_status(),
-        "status": recorded.status,
+        "status": _status_of(account, recorded),
         "venueOid": None if recorded.oid is None else oid_text(account, recorded.oid),
         "idempotencyKey": recorded.idempotency_key,
         "seq": recorded.seq,

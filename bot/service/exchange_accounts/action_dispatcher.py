@@ -7,23 +7,24 @@ of the log. After a restart every action that is not over may have been sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, cast
 
 from bot.clock import SECOND_MS
-from bot.exchanges.actions import ActionAnswer, ExchangeAction, OrderName, OrderPlacement, Rank
+from bot.exchanges.actions import ActionAnswer, ExchangeAction
 from bot.plain_text import one_line
-from bot.service.exchange_accounts import action_sending
+from bot.service.exchange_accounts import action_sending, action_wire
 from bot.service.exchange_accounts.action_sending import Heard
 from bot.service.exchange_accounts.follower import ExchangeFollower
 from bot.service.state_machine.machine import Machine
+from bot.venue.exchange import action_answers
 from bot.venue.exchange import action_lifecycle as life
 from bot.venue.exchange.action_lifecycle import ActionStatus, Step, TrackedAction
 from bot.venue.model import commands as c
 from bot.venue.model.state import ExchangeAccount, VenueAccount, VenueAction
 from bot.venue.orders import exchange_actions
+from bot.venue.orders.exchange_actions import ActionsSent
 
 # Calls of the link that run at a time.
 CALLS_MAX: Final = 8
@@ -73,19 +74,16 @@ class ActionDispatcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def decided(self, nonces: Sequence[int], seconds: float) -> None:
-        """Wait until these actions are over, at most so long."""
+    async def decided(self, sent: ActionsSent, seconds: float) -> None:
+        """Wait until the exchange has decided what was sent, at most so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._are_open(nonces):
+                while self._is_open(sent):
                     await self._decided.wait()
 
-    def _are_open(self, nonces: Iterable[int]) -> bool:
+    def _is_open(self, sent: ActionsSent) -> bool:
         account = self._follower.account
-        if account is None or account.exchange is None:
-            return False
-        actions = account.exchange.actions
-        return any(nonce in actions and not actions[nonce].over_ms for nonce in nonces)
+        return account is not None and account.exchange is not None and action_answers.is_open(account, sent)
 
     # ── What is due ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,8 +151,9 @@ class ActionDispatcher:
             self._changed.set()
 
     def _hear(self, account: VenueAccount, action: VenueAction, heard: Heard, now_ms: int, exchange_ms: int) -> None:
-        """Take what was heard of an action. The action may be over by now."""
-        if action.over_ms:
+        """Take what was heard of an action. By reports it may be over by now, and its children are not known yet."""
+        is_news = action.status == "placed" and action.protections and heard.answer is not None
+        if action.over_ms and not is_news:
             return
         tracked = life.seen(self._present(action), heard.what, now_ms, exchange_ms)
         self._note(account, action, tracked, heard.answer)
@@ -165,51 +164,33 @@ class ActionDispatcher:
         """Log what is known of an action now, if it is news."""
         self._tracked[action.nonce] = tracked
         orders = () if answer is None else answer.orders
-        filled = next((order.filled_size for order in orders if order.outcome == "filled"), None)
-        canceled = tuple(
-            name for name, order in zip(action.cancels, orders, strict=False) if order.outcome == "canceled"
-        )
+        heard = action_sending.heard_of_orders(action, orders)
         is_news = (tracked.status, tracked.is_final) != (action.status, action.is_final)
-        if not is_news and canceled == () and (filled is None or action.owed is not None):
+        is_told = heard.canceled or heard.protections or (heard.filled is not None and action.owed is None)
+        if not is_news and not is_told:
             return
         code, text = _refusal_in(answer)
         self._machine.catch_up()
         _, exchange_ms = self._instants(exchange_actions.known(account))
         self._machine.run(
             c.SeeAction(
-                account.id, action.nonce, tracked.status, tracked.is_final, exchange_ms, filled, canceled, code, text
+                account.id,
+                action.nonce,
+                tracked.status,
+                tracked.is_final,
+                exchange_ms,
+                heard.filled,
+                heard.canceled,
+                code,
+                text,
+                heard.order_id,
+                heard.protections,
             )
         )
 
     def _wire(self, account: VenueAccount, action: VenueAction) -> ExchangeAction:
         """An action in the values of the link."""
-        market = self._follower.symbol(action.coin)
-        orders: tuple[OrderPlacement, ...] = ()
-        if action.kind == "place":
-            order = account.orders[action.oid or 0]
-            assert action.client_order_id is not None
-            orders = (
-                OrderPlacement(
-                    action.client_order_id,
-                    market,
-                    order.buy > 0,
-                    action.size,
-                    order.bound_px,
-                    None,
-                    "close",
-                    "now",
-                    is_reduce_only=True,
-                ),
-            )
-        return ExchangeAction(
-            action.nonce,
-            "place" if action.kind == "place" else "cancel",
-            action.signer,
-            Rank(action.rank),
-            action.expires_ms,
-            orders,
-            cancels=tuple(OrderName(market, order_id=order_id) for order_id in action.cancels),
-        )
+        return action_wire.wire_action(self._machine.state, account, action, self._follower.symbol(action.coin))
 
 
 def _tracked_of(action: VenueAction) -> TrackedAction:

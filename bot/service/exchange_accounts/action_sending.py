@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from bot.clock import SECOND_MS
-from bot.exchanges.actions import ActionAnswer, ExchangeAction, Rank
+from bot.exchanges.actions import ActionAnswer, ExchangeAction, OrderAnswer, Rank
 from bot.exchanges.protocol import ORDER_ENDS, NoExchangeAnswer, OrderUpdate, UnknownForm
 from bot.venue.exchange import action_lifecycle as life
 from bot.venue.exchange.action_lifecycle import Seen, Step
+from bot.venue.model.state import VenueAction
 
 # An answer that has not come when the next copy is due counts as lost.
 ANSWER_SECONDS: Final = life.RESEND_MS / SECOND_MS
@@ -34,7 +36,9 @@ def seen_of_answer(action: ExchangeAction, answer: ActionAnswer) -> Seen | None:
     if action.kind == "void":
         return "void_done" if answer.outcome == "done" else None
     if answer.outcome == "done":
-        is_refused = bool(answer.orders) and all(order.outcome == "refused" for order in answer.orders)
+        # The children of an entry have answers of their own, and only the entry says whether it was taken.
+        decisive = answer.orders[:1] if action.group == "entry" else answer.orders
+        is_refused = bool(decisive) and all(order.outcome == "refused" for order in decisive)
         return "refused" if is_refused else "placed"
     return answer.outcome
 
@@ -63,6 +67,37 @@ class Heard:
 
     what: Seen
     answer: ActionAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrdersHeard:
+    """What an answer says of the orders of an action. `protections`: of stops and targets, by our ids."""
+
+    filled: int | None = None
+    order_id: str | None = None
+    canceled: tuple[str, ...] = ()
+    protections: tuple[tuple[str, str], ...] = ()
+
+
+def heard_of_orders(action: VenueAction, orders: Sequence[OrderAnswer]) -> OrdersHeard:
+    """The answers of the orders of an action, in the order in which it names them."""
+    if not orders:
+        return OrdersHeard()
+    if action.kind == "cancel":
+        canceled = tuple(
+            name for name, order in zip(action.cancels, orders, strict=False) if order.outcome == "canceled"
+        )
+        return OrdersHeard(canceled=canceled)
+    protecting = orders[1:] if action.kind == "place" else orders
+    told = tuple(
+        (name, "ended" if order.outcome == "refused" else "there")
+        for name, order in zip(action.protections, protecting, strict=False)
+    )
+    if action.kind != "place":
+        return OrdersHeard(protections=told)
+    first = orders[0]
+    filled = first.filled_size if first.outcome in ("filled", "resting") else None
+    return OrdersHeard(filled, first.order_id, (), told)
 
 
 async def perform(link: ActionLink, address: str, action: ExchangeAction, step: Step) -> Heard | None:

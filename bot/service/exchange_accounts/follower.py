@@ -229,13 +229,22 @@ class ExchangeFollower:
         if session.phase != "in_step" or not is_whole:
             return
         assert account.exchange is not None
-        there = {order_id for ids in session.open_ids.values() for order_id in ids}
-        absent = [order_id for order_id in account.exchange.orders if order_id not in there]
-        session.absent_since = {order_id: session.absent_since.get(order_id, now_ms) for order_id in absent}
+        there = {name for names in session.open_ids.values() for name in names}
+        # A stop or target of ours has no id of the exchange before a report has named it.
+        ours = {
+            order.order_id or name: order
+            for name, order in account.exchange.protection_orders.items()
+            if order.status == "there"
+        }
+        absent = [name for name in (*account.exchange.orders, *ours) if name not in there]
+        session.absent_since = {name: session.absent_since.get(name, now_ms) for name in absent}
         at_ms = max(standing.at_ms for standing in session.standings.values())
-        for order_id, since_ms in session.absent_since.items():
+        for name, since_ms in session.absent_since.items():
             if now_ms - since_ms >= ABSENT_WAIT_MS:
-                self._machine.run(c.EndReportedOrder(account.id, order_id, at_ms, VENUE))
+                order_id, client_order_id = (
+                    (name, None) if name not in ours else (ours[name].order_id or "", ours[name].client_order_id)
+                )
+                self._machine.run(c.EndReportedOrder(account.id, order_id, at_ms, VENUE, client_order_id))
 
     def _compare(self, account: VenueAccount) -> None:
         """Compare cash and sizes with the newest standings. A standing may be older than the newest fill."""
@@ -334,7 +343,10 @@ class _Session:
             if isinstance(report, LinkState):
                 self.phase = report.phase
             elif isinstance(report, OpenOrders):
-                self.open_ids[report.group] = {order.order_id for order in report.orders}
+                ids = {order.order_id for order in report.orders}
+                self.open_ids[report.group] = ids | {
+                    order.client_order_id for order in report.orders if order.client_order_id is not None
+                }
             elif isinstance(report, LiquidationReport):
                 self.liquidations.append(report)
 

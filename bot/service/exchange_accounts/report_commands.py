@@ -69,7 +69,7 @@ def commands_of(report: AccountReport, account: VenueAccount, names: MarketNames
     elif isinstance(report, OrderUpdate):
         if report.state in ORDER_ENDS:
             reason = None if report.state == "filled" else report.reason or VENUE
-            yield c.EndReportedOrder(account.id, report.order_id, report.at_ms, reason)
+            yield c.EndReportedOrder(account.id, report.order_id, report.at_ms, reason, report.client_order_id)
     elif isinstance(report, AccountStanding):
         if fresh := fresh_margins(account, tuple(position(reported, names) for reported in report.positions)):
             yield c.SeeMargins(account.id, fresh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from bot.clock import SystemClock
@@ -62,8 +62,8 @@ class OperationExecutor:
         self.machine = machine
         self.rate_limits = rate_limits
         self.base_url = base_url
-        # waits until these actions at an exchange are over, at most so many seconds
-        self.decided: Callable[[Sequence[int], float], Awaitable[None]] | None = None
+        # waits until an exchange has decided what was sent, at most so many seconds
+        self.decided: Callable[[ActionsSent, float], Awaitable[None]] | None = None
 
     @property
     def docs(self) -> str:
@@ -133,12 +133,8 @@ class OperationExecutor:
     # ── Requests that an exchange decides ───────────────────────────────────────────────────────────────────────────
 
     def _sent_before(self, principal: Principal, key: str) -> ActionsSent | None:
-        """The action that a request with this key has made, unless the exchange has refused it for now."""
-        exchange = self.account(principal).exchange
-        action = None if exchange is None else exchange_actions.of_key(exchange, key)
-        if action is None or (action.over_ms and exchange_actions.is_released(action)):
-            return None
-        return ActionsSent((action.nonce,))
+        """What a request with this key has sent, unless the exchange has refused it for now."""
+        return exchange_actions.sent_of_key(self.account(principal), key)
 
     def _answered_later(
         self,
@@ -155,7 +151,7 @@ class OperationExecutor:
 
         async def later() -> ServiceAnswer:
             assert self.decided is not None, "only a service with an exchange account has actions"
-            await self.decided(sent.nonces, DECIDED_SECONDS)
+            await self.decided(sent, DECIDED_SECONDS)
             now = self.machine.catch_up()
             if context.idempotency_key is not None:
                 stored = self._stored_answer(principal, context.idempotency_key, context)

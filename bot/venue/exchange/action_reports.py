@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from bot.venue.exchange import order_reports
+from bot.venue.exchange import order_reports, protection_reports
 from bot.venue.exchange.action_lifecycle import NO_ORDER, PATIENCE_MS
 from bot.venue.exchange.reports import followed
 from bot.venue.model.commands import EndReportedOrder, SeeAction, SeeAgent, SettleActions
 from bot.venue.model.record import emit_order, note_action
-from bot.venue.model.state import ExchangeAccount, ReportedExecution, State, VenueAccount, VenueAction
-from bot.venue.orders import exchange_actions, exits, order_fills
+from bot.venue.model.state import (
+    ExchangeAccount,
+    ExchangeMargin,
+    ReportedExecution,
+    State,
+    VenueAccount,
+    VenueAction,
+    VenueOrder,
+)
+from bot.venue.orders import exchange_actions, exchange_entries, exits, order_fills
 from bot.venue.prices import index
 from bot.venue.storage import pages
 
@@ -52,6 +60,9 @@ def see(state: State, command: SeeAction) -> None:
         action.owed = command.filled
     if command.status == "placed" and not action.placed_ms:
         action.placed_ms = command.at_ms
+    if command.order_id is not None:
+        action.order_id = command.order_id
+    protection_reports.take_statuses(state, exchange, action, command.protections)
     for order_id in command.canceled:
         if order_id in exchange.orders:
             order_reports.drop(state, account, order_id, USER, command.at_ms)
@@ -77,15 +88,18 @@ def unsettled(exchange: ExchangeAccount, at_ms: int) -> list[VenueAction]:
     ]
 
 
-def of_fill(exchange: ExchangeAccount, fill: ReportedExecution) -> VenueAction | None:
+def of_fill(account: VenueAccount, fill: ReportedExecution) -> VenueAction | None:
     """The action that asked for the order of a fill; None if it is not ours, over, or asked for less than is filled.
 
-    Such a fill is booked as one that somebody else has caused.
+    Such a fill is booked as one that somebody else has caused. A limit goes on after its action.
     """
+    exchange = exchange_actions.known(account)
     nonce = exchange.sent.get(fill.client_order_id or "")
     action = None if nonce is None else exchange.actions[nonce]
-    is_owed = action is not None and not action.over_ms and action.filled + fill.size <= action.size
-    return action if is_owed else None
+    if action is None or action.filled + fill.size > action.size:
+        return None
+    order = account.orders.get(action.oid or 0)
+    return action if order is not None and (not action.over_ms or order.status == "open") else None
 
 
 def see_fill(state: State, account: VenueAccount, action: VenueAction, fill: ReportedExecution) -> None:
@@ -95,6 +109,9 @@ def see_fill(state: State, account: VenueAccount, action: VenueAction, fill: Rep
     action.placed_ms = action.placed_ms or fill.at_ms
     note_action(state, action)
     _finish(state, account, action)
+    order = account.orders.get(action.oid or 0)
+    if action.over_ms and order is not None and order.status == "open" and order.filled >= order.size:
+        _end_limit(state, account, order, None)
 
 
 def end(state: State, command: EndReportedOrder) -> None:
@@ -114,10 +131,17 @@ def see_ended(state: State, account: VenueAccount) -> None:
 
 
 def _finish(state: State, account: VenueAccount, action: VenueAction) -> None:
-    if action.over_ms or not _is_over(exchange_actions.known(account), action):
+    exchange = exchange_actions.known(account)
+    if action.over_ms or not _is_over(exchange, action):
         return
     action.over_ms = max(state.now_ms, 1)
     note_action(state, action)
+    if action.status in NO_ORDER:
+        protection_reports.see_without_order(state, account, action)
+    elif action.kind == "leverage":
+        told = exchange.margins.get(action.coin)
+        liquidation_px = None if told is None else told.liquidation_px
+        exchange.margins[action.coin] = ExchangeMargin(action.leverage, action.isolated, liquidation_px)
     if action.kind == "place":
         _end_order(state, account, action)
 
@@ -125,11 +149,13 @@ def _finish(state: State, account: VenueAccount, action: VenueAction) -> None:
 def _is_over(exchange: ExchangeAccount, action: VenueAction) -> bool:
     if action.status in NO_ORDER:
         return action.is_final
-    if action.kind == "cancel":
+    if action.kind == "cancel" and not action.protections:
         # The orders may end by themselves while it is on its way.
         return action.owed is not None or not any(order_id in exchange.orders for order_id in action.cancels)
     if action.status != "placed":
         return False
+    if action.kind != "place":
+        return True
     assert action.filled <= action.size, action
     return action.filled == action.size or (action.owed is not None and action.filled >= action.owed)
 
@@ -146,11 +172,53 @@ def _end_order(state: State, account: VenueAccount, action: VenueAction) -> None
         else:
             exits.end_exit(state, account, order)
         return
-    del account.orders[order.number]
-    trade = pages.trade_of(account, order.trade or "")
-    if order.filled:
-        order_fills.finish(state, trade, reason="slippage_bound" if rest else None)
+    if not order.filled and action.status in NO_ORDER:
+        trade = exchange_entries.end_without_order(state, account, order, action.code or NOT_PERFORMED)
+        if order.kind == "close":
+            emit_order(state, account, order, "canceled", reason=trade.reason)
+    elif order.kind == "limit":
+        _rest(state, account, action, order)
     else:
-        trade.status, trade.updated_ms, trade.reason = "canceled", state.now_ms, action.code or NOT_PERFORMED
-    if rest:
-        emit_order(state, account, order, "canceled", reason=trade.reason)
+        del account.orders[order.number]
+        trade = pages.trade_of(account, order.trade or "")
+        order_fills.finish(state, trade, reason="slippage_bound" if rest else None)
+        if rest and order.kind == "close":
+            emit_order(state, account, order, "canceled", reason=trade.reason)
+        if action.unwanted:
+            _leave_unwanted(state, account, order)
+
+
+def _leave_unwanted(state: State, account: VenueAccount, order: VenueOrder) -> None:
+    """An entry has filled after a guardian has closed everything: what it opened is closed too."""
+    position = account.positions.get(order.coin)
+    actions = {guardian.spec.action or guardian.spec.on_miss for guardian in account.guardians.values()}
+    if position is None or position.side != order.buy or "flatten" not in actions:
+        return
+    market, size = state.markets[order.coin], min(order.filled, position.size)
+    exits.force_exit(state, account, market, position, size=size, kind="guardian", ref_px=market.mid)
+
+
+def _rest(state: State, account: VenueAccount, action: VenueAction, order: VenueOrder) -> None:
+    """A limit waits in the exchange's book, unless it has filled or ended by now."""
+    ended = order.reason
+    order.reason = order_reports.FILLED if ended == order_reports.FILLED else None
+    exchange_entries.rest(state, account, order, action.order_id)
+    if order.filled >= order.size:
+        _end_limit(state, account, order, None)
+    elif ended is not None and ended != order_reports.FILLED:
+        _end_limit(state, account, order, ended)
+    elif action.unwanted:
+        exchange_actions.cancel(state, account, [order], exchange_actions.STOP_RANK)
+
+
+def _end_limit(state: State, account: VenueAccount, order: VenueOrder, reason: str | None) -> None:
+    """A limit of ours has filled, or has ended."""
+    exchange = exchange_actions.known(account)
+    for order_id in [key for key, number in exchange.orders.items() if number == order.number]:
+        order_reports.drop(state, account, order_id, reason, state.now_ms)
+    if account.orders.pop(order.number, None) is not None:
+        trade = pages.trade_of(account, order.trade or "")
+        trade.status, trade.reason = "done" if reason is None else "canceled", reason
+        trade.updated_ms = state.now_ms
+        if reason is not None:
+            emit_order(state, account, order, "canceled", reason=reason)

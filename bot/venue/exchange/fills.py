@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bot.model.events import Liquidated, Triggered
-from bot.venue.accounting import ledger
 from bot.venue.accounting.ledger import ReportedFill
-from bot.venue.exchange import action_reports, order_reports
+from bot.venue.exchange import action_reports, order_reports, protection_reports
 from bot.venue.exchange.reports import CLIENT, FILL, followed, is_new
 from bot.venue.model.commands import BookExecution
 from bot.venue.model.record import emit, next_oid, next_seq, open_trade
@@ -19,6 +18,7 @@ from bot.venue.model.state import (
     oid_text,
     side_name,
 )
+from bot.venue.orders import order_fills
 from bot.venue.storage import pages
 
 
@@ -66,10 +66,14 @@ def _late(exchange: ExchangeAccount, coin: str) -> list[ReportedExecution]:
 def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: ReportedExecution) -> None:
     market = state.markets[fill.coin]
     execution = (fill.px, fill.size, fill.maker, ReportedFill(fill.fee, fill.at_ms))
-    if (action := action_reports.of_fill(exchange, fill)) is not None:
+    if (protecting := exchange.protection_orders.get(fill.client_order_id or "")) is not None:
+        protection_reports.book_fill(state, account, protecting, fill, execution)
+        order_reports.attach(account, fill.coin)
+        return
+    if (action := action_reports.of_fill(account, fill)) is not None:
         order = account.orders[action.oid or 0]
         trade = pages.trade_of(account, order.trade or "")
-        ledger.fill(state, account, market, trade, order, execution)
+        order_fills.take_reported(state, account, market, order, trade, execution)
         action_reports.see_fill(state, account, action, fill)
         order_reports.attach(account, fill.coin)
         return
@@ -77,7 +81,7 @@ def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: 
     order, trade = _watched(state, account, fill) if is_watched else _foreign(state, account, exchange, fill)
     order.size = trade.size = max(order.size, order.filled + fill.size)
     realized_before = trade.realized or 0
-    ledger.fill(state, account, market, trade, order, execution)
+    order_fills.take_reported(state, account, market, order, trade, execution)
     if not is_watched:
         trade.status = "done"
     elif order.filled >= order.size:

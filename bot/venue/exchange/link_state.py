@@ -11,12 +11,10 @@ from bot.venue.exchange.reports import followed
 from bot.venue.model.commands import SeeLink
 from bot.venue.model.record import emit, next_seq
 from bot.venue.model.state import GuardianSpec, State, VenueAccount
+from bot.venue.orders import exchange_entries
 
 IN_STEP: Final = "in_step"
 WATCHED_ONLY: Final = "watched_only"
-SHRINKS_ONLY: Final = "shrinks_only"
-# Guardians whose effect is a kill: the exchange's account shrinks.
-GUARDIANS: Final = ("dead_man_switch", "kill_switch")
 
 
 def see(state: State, command: SeeLink) -> None:
@@ -59,16 +57,5 @@ def refuse_sending(account: VenueAccount) -> Refusal | None:
     return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 5}, details={"reason": "away"})
 
 
-def refuse_growth(account: VenueAccount, what: str) -> Refusal:
-    """The refusal of what this version does not send to an exchange."""
-    text = (
-        f"this account can only shrink: {what} is not sent to an exchange by this version; close, cancel, kill and a"
-        " dead_man_switch are"
-    )
-    return refuse_watched(account) or Refusal("service_unavailable", text, details={"reason": SHRINKS_ONLY})
-
-
 def refuse_guardian(account: VenueAccount, spec: GuardianSpec) -> Refusal | None:
-    if spec.type in GUARDIANS:
-        return refuse_watched(account)
-    return refuse_growth(account, f"what a {spec.type} does")
+    return refuse_watched(account) or exchange_entries.refuse_guardian(spec)

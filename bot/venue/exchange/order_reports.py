@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bot.venue.exchange import protection_reports
 from bot.venue.exchange.reports import ORDER, followed, is_new
 from bot.venue.model.commands import EndReportedOrder, SeeReportedOrder
 from bot.venue.model.record import emit_order, next_oid, open_trade
 from bot.venue.model.state import ExchangeAccount, ReportedOrder, State, VenueAccount, VenueOrder
+from bot.venue.orders import exchange_actions
 from bot.venue.storage import pages
 
 # reason of an order that was filled and whose last fills are not booked yet
@@ -23,20 +25,29 @@ def see(state: State, command: SeeReportedOrder) -> None:
     """Take an open order. An order that has ended before its report is not opened again."""
     account, exchange = followed(state, command.account)
     told = command.order
+    has_ended = f"{ORDER} {told.order_id}" in exchange.seen
+    if (protecting := protection_reports.named(exchange, told.order_id, told.client_order_id)) is not None:
+        protection_reports.see(protecting, told, has_ended=has_ended)
+        return
     number = exchange.orders.get(told.order_id)
     if number is not None:
         _change(state, account, account.orders[number], told)
-    elif f"{ORDER} {told.order_id}" not in exchange.seen:
+    elif not has_ended and (ours := exchange_actions.order_of(account, told.client_order_id)) is not None:
+        exchange.orders[told.order_id] = ours.number
+    elif not has_ended:
         _open(state, account, exchange, told)
     attach(account, told.coin)
 
 
 def is_news(account: VenueAccount, told: ReportedOrder) -> bool:
     """True if this report would change something."""
-    assert account.exchange is not None
-    number = account.exchange.orders.get(told.order_id)
+    exchange = account.exchange
+    assert exchange is not None
+    if (protecting := protection_reports.named(exchange, told.order_id, told.client_order_id)) is not None:
+        return protection_reports.is_news(protecting, told)
+    number = exchange.orders.get(told.order_id)
     if number is None:
-        return f"{ORDER} {told.order_id}" not in account.exchange.seen
+        return f"{ORDER} {told.order_id}" not in exchange.seen
     order = account.orders[number]
     return (order.limit_px, order.trigger_px, order.size) != _present(account, order, told)
 
@@ -89,11 +100,22 @@ def _present(account: VenueAccount, order: VenueOrder, told: ReportedOrder) -> t
 def end(state: State, command: EndReportedOrder) -> None:
     """An order has ended. One that was filled leaves when its fills are booked."""
     account, exchange = followed(state, command.account)
-    is_new(exchange, ORDER, command.order_id, command.at_ms)
-    number = exchange.orders.get(command.order_id)
-    if number is None:
+    if command.order_id:
+        is_new(exchange, ORDER, command.order_id, command.at_ms)
+    protecting = protection_reports.named(exchange, command.order_id, command.client_order_id)
+    if protecting is not None:
+        protection_reports.end(state, protecting, is_filled=command.reason is None)
         return
-    order = account.orders[number]
+    number = exchange.orders.get(command.order_id)
+    order = exchange_actions.order_of(account, command.client_order_id) if number is None else account.orders[number]
+    if order is None or order.status == "working":
+        return
+    if order.status == exchange_actions.SENT:
+        # Its action says what became of it.
+        order.reason = order.reason or command.reason or FILLED
+        return
+    if number is None:
+        exchange.orders[command.order_id] = order.number
     if command.reason is None:
         order.reason = FILLED
     else:
@@ -119,7 +141,9 @@ def drop_filled(state: State, account: VenueAccount) -> None:
     """Everything is known now: an order that was filled and whose fills do not make up its size has ended too."""
     exchange = account.exchange
     assert exchange is not None
-    for order_id in [key for key, number in exchange.orders.items() if account.orders[number].reason == FILLED]:
+    waiting = {order_id: account.orders[number] for order_id, number in exchange.orders.items()}
+    ended = [key for key, o in waiting.items() if o.reason == FILLED and o.status != exchange_actions.SENT]
+    for order_id in ended:
         drop(state, account, order_id, VENUE, state.now_ms)
 
 
@@ -137,7 +161,9 @@ def attach(account: VenueAccount, coin: str) -> None:
     for order in waiting:
         known = nearest.setdefault(order.kind, order)
         direction = position.side if order.kind == "stop_loss" else -position.side
-        if ((order.trigger_px or 0) - (known.trigger_px or 0)) * direction > 0:
+        is_nearer = ((order.trigger_px or 0) - (known.trigger_px or 0)) * direction > 0
+        # A level of the venue itself comes before those that others have placed.
+        if (order.leg is not None, is_nearer) > (known.leg is not None, False):
             nearest[order.kind] = order
     stop, target = nearest.get("stop_loss"), nearest.get("take_profit")
     position.stop_oid = None if stop is None else stop.number

@@ -515,12 +515,13 @@ class SeeReportedOrder:
 
 @dataclass(slots=True)
 class EndReportedOrder:
-    """`reason` None: it was filled, and it leaves when the fills are booked."""
+    """`reason` None: it was filled, and it leaves when the fills are booked. `order_id` "": it is not known."""
 
     account: str
     order_id: str
     at_ms: int
     reason: str | None
+    client_order_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -556,8 +557,9 @@ class SeeAgent:
 class SeeAction:
     """What is known of an action now, by an answer, a lookup, a void or its expiry.
 
-    `status`, `is_final`: as `action_lifecycle` decides. `filled`: of a placed order, at once. `canceled`: orders that
-    the exchange says are canceled. `at_ms`: of the exchange's clock.
+    `status`, `is_final`: as `action_lifecycle` decides. `filled`: of a placed order, at once; `order_id`: of one that
+    rests. `canceled`: orders that the exchange says are canceled. `protections`: what it says of stops and targets, by
+    our ids. `at_ms`: of the exchange's clock.
     """
 
     account: str
@@ -569,6 +571,8 @@ class SeeAction:
     canceled: tuple[str, ...] = ()
     code: str | None = None
     text: str | None = None
+    order_id: str | None = None
+    protections: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)

@@ -462,7 +462,7 @@ class VenueTrade:
     filled_notional: int = 0
     fee: int = 0
     realized: int | None = None
-    # open | done | canceled
+    # open | done | canceled | void (an exchange has refused it, or it never got there)
     status: str = "open"
     guardian: str | None = None
     reason: str | None = None
@@ -684,10 +684,10 @@ class VenueAction:
     """
 
     nonce: int
-    # place | cancel
+    # place | protect | cancel | leverage
     kind: str
     coin: str
-    # what goes first: 0 stops and kills, 1 exits, 2 cancels
+    # what goes first: 0 stops and kills, 1 exits, 2 cancels, 3 entries
     rank: int
     # the address of the agent that must sign it
     signer: str
@@ -721,6 +721,54 @@ class VenueAction:
     over_ms: int = 0
     # when the venue asks again for the rest of this exit; None: it does not
     again_ms: int | None = None
+    # the protection orders that it places with an entry or alone, or that it cancels
+    protections: tuple[str, ...] = ()
+    # of a change of leverage
+    leverage: int = 0
+    isolated: bool = False
+    # the exchange's id of the order, if its answer has named it
+    order_id: str | None = None
+    # a guardian does not want it any more, and it may be performed all the same
+    unwanted: bool = False
+
+
+@dataclass(slots=True)
+class ProtectionOrder:
+    """A stop or a target of ours at an exchange. One stop of the venue may have several there, one after another."""
+
+    client_order_id: str
+    coin: str
+    # stop_loss | take_profit
+    kind: str
+    # the side of the position that it protects
+    side: int
+    px: int
+    # Of an entry's child; 0: of the whole position, which it follows.
+    size: int
+    # the action that places it
+    nonce: int
+    # asked | there | fired (filled, and its fills may be on their way) | ended
+    status: str = "asked"
+    # the exchange's id of it, once it is reported
+    order_id: str | None = None
+    fired_ms: int = 0
+    # the trade that its fills are booked to
+    trade: str | None = None
+
+
+@dataclass(slots=True)
+class PositionProtection:
+    """What the venue waits for to protect the position of one market at an exchange."""
+
+    # when it looks again; None: time alone changes nothing
+    due_ms: int | None = None
+    # protection orders that the exchange has refused in a row, and when the next one may be asked for
+    refused: int = 0
+    again_ms: int = 0
+    # since when there is no position
+    gone_ms: int = 0
+    # when the venue exits by itself although an order of the exchange should do it
+    exit_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -760,6 +808,10 @@ class ExchangeAccount:
     actions: dict[int, VenueAction] = field(default_factory=dict)
     # by our id of an order: the nonce of the action that asked for it
     sent: dict[str, int] = field(default_factory=dict)
+    # Stops and targets of ours there by our ids of them: those that may stand, and those of the last day.
+    protection_orders: dict[str, ProtectionOrder] = field(default_factory=dict)
+    # by coin
+    protections: dict[str, PositionProtection] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -118,19 +118,26 @@ def cancel(state: State, account: VenueAccount, oid: str) -> OrderCanceled | Act
 
 
 def _ask(state: State, account: VenueAccount, coin: str, orders: list[VenueOrder]) -> ActionsSent | OrderCanceled:
-    """Ask the exchange to cancel orders. Without orders, nothing needs to be awaited."""
+    """Ask the exchange to cancel orders. Without orders, nothing needs to be awaited.
+
+    A stop or target of ours ends when none of its orders there stands any more.
+    """
     if not orders:
         return OrderCanceled(coin, (), 0, unprotected(state, account, coin))
-    exchange_actions.cancel(state, account, orders, CANCEL_RANK)
-    return ActionsSent(exchange_actions.nonces_of(account, orders), tuple(orders))
+    there = [order for order in orders if order.leg is None]
+    for order in orders:
+        if order.leg is not None:
+            order.reason = "user"
+    exchange_actions.cancel(state, account, there, CANCEL_RANK)
+    return ActionsSent(exchange_actions.nonces_of(account, there), tuple(orders))
 
 
 def _is_exit_at_work(order: VenueOrder) -> bool:
     """True for a guardian's working exit, which is not listed as an open order and cannot be canceled.
 
-    At an exchange also for a close that was sent there.
+    At an exchange also for an order that was sent there and is not decided.
     """
-    return order.kind == "close" and order.status in ("working", "sent")
+    return order.status == exchange_actions.SENT or (order.kind == "close" and order.status == "working")
 
 
 def cancel_coin(state: State, account: VenueAccount, coin: str) -> OrderCanceled | ActionsSent | Refusal:
@@ -151,7 +158,7 @@ def cancel_coin(state: State, account: VenueAccount, coin: str) -> OrderCanceled
 
 def entries(account: VenueAccount) -> list[VenueOrder]:
     """Resting orders that could open a position; reduce-only orders are left out."""
-    return [order for order in resting_limits(account) if not order.reduce_only]
+    return [order for order in resting_limits(account) if not order.reduce_only] + _undecided_entries(account)
 
 
 def resting_limits(account: VenueAccount) -> list[VenueOrder]:
@@ -160,6 +167,12 @@ def resting_limits(account: VenueAccount) -> list[VenueOrder]:
         return [account.orders[number] for number in account.resting]
     waiting = [account.orders[number] for number in account.exchange.orders.values()]
     return [order for order in waiting if order.kind == "limit"]
+
+
+def _undecided_entries(account: VenueAccount) -> list[VenueOrder]:
+    """Entries of which an exchange has not said yet what becomes of them."""
+    sent = [] if account.exchange is None else account.orders.values()
+    return [order for order in sent if order.status == exchange_actions.SENT and not order.reduce_only]
 
 
 def cancel_resting(
@@ -180,7 +193,11 @@ def cancel_resting(
 def cancel_each(state: State, account: VenueAccount, canceled: list[VenueOrder], reason: str) -> tuple[str, ...]:
     """Cancel resting orders. At an exchange they end when it says so."""
     if account.exchange is not None:
-        exchange_actions.cancel(state, account, canceled, STOP_RANK)
+        undecided = [order for order in canceled if order.status == exchange_actions.SENT]
+        for order in undecided:
+            if not exchange_actions.give_up(state, account, order):
+                order.reason = reason
+        exchange_actions.cancel(state, account, [order for order in canceled if order not in undecided], STOP_RANK)
     else:
         for order in canceled:
             drop_entry(state, account, state.markets[order.coin], order, reason)

@@ -31,6 +31,34 @@ def take(
     before = account.positions.get(market.spec.coin)
     for px, size in fills:
         ledger.fill(state, account, market, trade, order, (px, size, maker, None))
+    return _protect(state, account, market, order, trade, before, by_limit=by_limit)
+
+
+def take_reported(
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    order: VenueOrder,
+    trade: VenueTrade,
+    execution: ledger.Execution,
+) -> None:
+    """Book a fill that an exchange reports, and arm or end the protection in the same command."""
+    before = account.positions.get(market.spec.coin)
+    ledger.fill(state, account, market, trade, order, execution)
+    _protect(state, account, market, order, trade, before, by_limit=False)
+
+
+def _protect(
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    order: VenueOrder,
+    trade: VenueTrade,
+    before: VenuePosition | None,
+    *,
+    by_limit: bool,
+) -> tuple[int, ...]:
+    """After fills of an order: bring the protection of the position to what it is now. Returns the armed guardians."""
     position = account.positions.get(market.spec.coin)
     armed: tuple[int, ...] = ()
     protection.follow(state, account, market, before)

@@ -24,7 +24,7 @@ from bot.venue.model.state import (
     VenuePosition,
     VenueTrade,
 )
-from bot.venue.orders import exchange_actions, exits, open_orders, order_fills
+from bot.venue.orders import exchange_actions, exchange_entries, exits, open_orders, order_fills
 from bot.venue.orders.exchange_actions import EXIT_RANK, ActionsSent
 from bot.venue.orders.preview import preview_order
 from bot.venue.orders.preview_draft import OrderPreview
@@ -55,7 +55,9 @@ def fenced(state: State, account: VenueAccount, command: PlaceOrder | ConfirmPla
                 fix={"action": "resync"},
                 details={"reason": "account_reset", "epoch": account.epoch},
             )
-        if (trade_id := pages.trade_of_key(account, key)) is not None and not _is_released(account, key):
+        if (trade_id := pages.trade_of_key(account, key)) is not None and not exchange_actions.is_released_key(
+            account, key
+        ):
             return Refusal(
                 "idempotency_conflict",
                 "the response of the order with this key is no longer kept",
@@ -71,13 +73,9 @@ def fenced(state: State, account: VenueAccount, command: PlaceOrder | ConfirmPla
     return None
 
 
-def _is_released(account: VenueAccount, key: str) -> bool:
-    """True if an exchange has refused the order of this key for a reason that passes, so that the key asks anew."""
-    action = None if account.exchange is None else exchange_actions.of_key(account.exchange, key)
-    return action is not None and exchange_actions.is_released(action)
-
-
-def place(state: State, account: VenueAccount, key: VenueKey | None, command: PlaceOrder) -> OrderPlaced | Refusal:
+def place(
+    state: State, account: VenueAccount, key: VenueKey | None, command: PlaceOrder
+) -> OrderPlaced | ActionsSent | Refusal:
     """Check and execute one order."""
     if refused := fenced(state, account, command):
         return refused
@@ -95,11 +93,14 @@ def execute(
     key: VenueKey | None,
     request_id: str | None,
     idempotency_key: str | None,
-) -> OrderPlaced:
-    """Execute a previewed order: fill now, or rest, or wait for the next point."""
+) -> OrderPlaced | ActionsSent | Refusal:
+    """Execute a previewed order: fill now, or rest, or wait for the next point. At an exchange it is sent."""
     market = state.markets[spec.coin]
     held = account.positions.get(spec.coin)
-    if held is not None and held.side == spec.side and preview.leverage != held.leverage:
+    if account.exchange is not None:
+        if refused := exchange_entries.refuse(account, spec, preview, idempotency_key):
+            return refused
+    elif held is not None and held.side == spec.side and preview.leverage != held.leverage:
         position, _ = position_at_its_turn(account, market)
         if position is not None and position.side == held.side:
             change_leverage(state, account, market, held, preview.leverage)
@@ -131,6 +132,8 @@ def execute(
         opens=preview.size - preview.reduce if preview.reduce else None,
     )
     trade = open_trade(state, account, order, kind=spec.type, intent=preview.intent)
+    if account.exchange is not None:
+        return exchange_entries.send(state, account, order, preview)
     if state.rules.fill_at == "next" and (spec.type == "market" or preview.fills):
         if spec.type == "market" and not preview.reduce:
             order.usd = spec.usd

@@ -11,6 +11,7 @@ from bot.venue.model.commands import ConfirmPlan, StorePlan
 from bot.venue.model.numbers import BPS, text_of
 from bot.venue.model.state import DAY_MS, PLAN_KEPT_MS, PLANS_KEPT, OrderSpec, State, VenueAccount, VenueKey, VenuePlan
 from bot.venue.orders import orders
+from bot.venue.orders.exchange_actions import ActionsSent
 from bot.venue.orders.preview import preview_order
 from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.storage import pages
@@ -68,7 +69,7 @@ def _keep_spent(state: State, plans: Iterable[VenuePlan]) -> None:
 
 def confirm(
     state: State, account: VenueAccount, key: VenueKey | None, command: ConfirmPlan
-) -> orders.OrderPlaced | Refusal:
+) -> orders.OrderPlaced | ActionsSent | Refusal:
     """Execute a plan once. The token is used up also when the confirm is refused.
 
     For PLAN_KEPT_MS a used token answers `used_token` with its trade, also after the plan was removed. A stale plan
@@ -115,7 +116,10 @@ def confirm(
         code = "plan_stale" if preview.code == "insufficient_depth" else preview.code
         return replace(preview, code=code, fix={"action": "replan"})
     placed = orders.execute(state, account, order, preview, key, command.request_id, command.idempotency_key)
-    plan.state, plan.trade = "used", placed.trade.id
+    if isinstance(placed, Refusal):
+        # Nothing was sent, and nothing of the plan is used up.
+        return placed
+    plan.state, plan.trade = "used", placed.trade if isinstance(placed, ActionsSent) else placed.trade.id
     return placed
 
 

@@ -16,6 +16,7 @@ from bot.venue.model.outcome import clamp
 from bot.venue.model.state import (
     DAY_MS,
     HOUR_MS,
+    PositionProtection,
     State,
     VenueAccount,
     VenueAction,
@@ -45,6 +46,7 @@ EXPIRY_RANK: Final = -1
 FUNDING_RANK: Final = 0
 DAY_RANK: Final = 1
 EXIT_RANK: Final = 8
+PROTECTION_RANK: Final = 9
 CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
 
 
@@ -202,6 +204,11 @@ def schedule_exit(state: State, account: VenueAccount, action: VenueAction) -> N
     heappush(state.deadlines, (action.again_ms, EXIT_RANK, action.nonce, "exit", account.id))
 
 
+def schedule_protection(state: State, account: VenueAccount, coin: str, due_ms: int) -> None:
+    """The venue looks again at the protection of a position at an exchange."""
+    heappush(state.deadlines, (due_ms, PROTECTION_RANK, 0, "protection", f"{account.id} {coin}"))
+
+
 def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
     """Take the earliest deadline at or before now (before now if not `inclusive`) as (deadline, kind, reference,
     number).
@@ -239,6 +246,11 @@ def next_deadline_ms(state: State) -> int | None:
                 return at
             heappop(heap)
             continue
+        if kind == "protection":
+            if _protection(state, ref).due_ms == at:
+                return at
+            heappop(heap)
+            continue
         account = state.accounts.get(ref)
         if kind == "exit":
             asked = None if account is None or account.exchange is None else account.exchange.actions.get(number)
@@ -255,6 +267,13 @@ def next_deadline_ms(state: State) -> int | None:
         else:
             return at
     return None
+
+
+def _protection(state: State, ref: str) -> PositionProtection:
+    account, coin = ref.split(" ")
+    exchange = state.accounts[account].exchange
+    assert exchange is not None, ref
+    return exchange.protections[coin]
 
 
 # ── After a restore ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,6 +302,9 @@ def rebuild(state: State) -> None:
         for action in () if account.exchange is None else account.exchange.actions.values():
             if action.again_ms is not None:
                 schedule_exit(state, account, action)
+        for coin, protection in () if account.exchange is None else account.exchange.protections.items():
+            if protection.due_ms is not None:
+                schedule_protection(state, account, coin, protection.due_ms)
     for market in state.markets.values():
         market.falling.sort()
         market.rising.sort()
@@ -297,10 +319,10 @@ def forget(state: State, account: VenueAccount) -> None:
 def _entries(state: State, account: VenueAccount) -> Iterator[tuple[list[LevelEntry], LevelEntry]]:
     """All levels of an account, each with its list."""
     markets = state.markets
-    # The orders of an account that follows an exchange wait at the exchange.
-    for order in account.orders.values() if account.exchange is None else ():
+    # Orders that an exchange reports wait there. The stops and targets of the venue wait here too.
+    for order in account.orders.values():
         market = markets[order.coin]
-        if is_watched(market, order):
+        if is_watched(market, order) and (account.exchange is None or order.leg is not None):
             yield _order_entry(market, order)
     for guardian in account.guardians.values():
         coin = guardian.spec.coin

@@ -69,7 +69,7 @@ def arm_bracket(
     """Arm the entry's stop and target for the whole position. They replace an older bracket."""
     stop_px, target_px = levels_of(market, position.side, entry_px, entry.stop_leg, entry.target_leg)
     for oid in (position.stop_oid, position.target_oid):
-        if oid is not None:
+        if oid is not None and is_ours(account, account.orders[oid]):
             drop_child(state, account, market, position, account.orders[oid], "replaced")
     if stop_px is not None:
         position.r_px = abs(entry_px - stop_px)
@@ -284,6 +284,11 @@ def working_exits(account: VenueAccount, market: VenueMarket) -> list[VenueOrder
     return [account.orders[number] for owner, number in market.working if owner == account.id]
 
 
+def is_ours(account: VenueAccount, child: VenueOrder) -> bool:
+    """False for a stop or target that somebody else has placed at the exchange: it ends when the exchange says so."""
+    return account.exchange is None or child.leg is not None
+
+
 def is_protected(state: State, account: VenueAccount, position: VenuePosition) -> bool:
     """True if a stop at the venue fires before the liquidation price: of the bracket, or a trailing stop."""
     stop_px = guardians.held_stop(account, position)
@@ -368,7 +373,7 @@ def follow(
     position = account.positions.get(market.spec.coin)
     if before is not None and before is not position:
         for oid in (before.stop_oid, before.target_oid):
-            if oid is not None:
+            if oid is not None and is_ours(account, account.orders[oid]):
                 drop_child(state, account, market, before, account.orders[oid], reason)
         if account.guardians:
             drop_trails(state, account, market, "position_closed")
@@ -384,7 +389,9 @@ def follow(
                 drop_child(state, account, market, before, exit_, reason)
     if position is not None:
         for oid in (position.stop_oid, position.target_oid):
-            if oid is not None and (child := account.orders[oid]).status == "armed" and child.size != position.size:
+            if oid is None or not is_ours(account, child := account.orders[oid]):
+                continue
+            if child.status == "armed" and child.size != position.size:
                 child.size = position.size
                 emit_order(state, account, child, "changed")
         for exit_ in working_exits(account, market) if market.working else ():
@@ -395,6 +402,10 @@ def follow(
                 trade = pages.trade_of(account, exit_.trade or "")
                 trade.size = max(trade.size, exit_.size)
                 emit_order(state, account, exit_, "changed")
+    if account.exchange is not None:
+        # The exchange liquidates.
+        ledger.rewatch_floor(state, account)
+    elif position is not None:
         ledger.rewatch(state, account, position)
     elif account.positions:
         ledger.rewatch(state, account)

@@ -89,7 +89,7 @@ def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian)
         state, account, guardian, "fired", reason="schedule", value=value, effects=GuardianEffects(trades=(trade,))
     )
     placed = orders.execute(state, account, spec.order, preview, key, None, None)
-    assert placed.trade.id == trade
+    assert isinstance(placed, orders.OrderPlaced) and placed.trade.id == trade
     placed.trade.guardian = guardian_id(account, guardian.number)
     matching.sweep(state, state.markets[spec.order.coin])
 

@@ -28,7 +28,7 @@ from bot.venue.model.state import (
     oid_text,
     side_name,
 )
-from bot.venue.orders import exits, open_orders, order_fills
+from bot.venue.orders import exits, open_orders, order_fills, protection_orders
 from bot.venue.prices import index
 from bot.venue.prices.book import level_px, walk
 from bot.venue.protection import protection
@@ -318,6 +318,9 @@ def fire_trigger(
     """A stop or target fires: exit the whole position around `ref_px`, cancel the other of the two, and keep trying
     an unfilled rest.
     """
+    if account.exchange is not None:
+        protection_orders.reach(state, account, order)
+        return
     position = account.positions[market.spec.coin]
     trigger = order.trigger_px
     assert trigger is not None

@@ -42,7 +42,7 @@ def patch(killer: Killer) -> None:
 
     def applied(machine: Machine, command: Any, at_ms: int) -> Any:
         result = apply(machine, command, at_ms)
-        if "Action" in type(command).__name__ or type(command).__name__ in ("ClosePosition", "Kill"):
+        if "Action" in type(command).__name__ or type(command).__name__ in ("ClosePosition", "PlaceOrder", "Kill"):
             killer.moment()
         return result
 

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -20,11 +20,18 @@ from bot.testing.hyperliquid import LocalExchange
 from tests.conftest import REPOSITORY
 from tests.exchanges.agents import approve, key_file
 from tests.service.conftest import CONTROL_TOKEN
-from tests.service.exchange_accounts.followers import ADDRESS, FUNDED, Hand
+from tests.service.exchange_accounts.followers import ADDRESS, FUNDED, Hand, until
 
-# Moments of one close without a fault; a lost answer has some more.
+# Moments of one close, and of one entry with its leverage, without a fault; a lost answer has some more.
 MOMENTS = 9
-CASES = [(at, who, lost) for who in ("service", "link") for lost in (False, True) for at in range(1, MOMENTS + 1)]
+ENTRY_MOMENTS = 13
+
+
+def cases(moments: int) -> list[tuple[int, str, bool]]:
+    return [(at, who, lost) for who in ("service", "link") for lost in (False, True) for at in range(1, moments + 1)]
+
+
+CASES, ENTRY_CASES = cases(MOMENTS), cases(ENTRY_MOMENTS)
 
 
 class Process:
@@ -57,6 +64,14 @@ class Process:
         except httpx.TransportError:
             return None
 
+    async def enter(self, key: str) -> httpx.Response | None:
+        """An entry of 0.01 BTC with its bracket; None if the service ended before its answer."""
+        try:
+            body = {"market": "BTC", "side": "long", "size": "0.01", "bracket": {"stopLoss": {"pct": 3}}}
+            return await self.http.post("/v1/orders", json=body, headers={"Idempotency-Key": key})
+        except httpx.TransportError:
+            return None
+
     async def end(self) -> None:
         await self.http.aclose()
         self._process.kill()
@@ -75,14 +90,16 @@ async def running(exchange: LocalExchange, folder: Path, at: int = 0, who: str =
         await process.end()
 
 
-async def settled(process: Process, key: str) -> dict[str, Any] | None:
+async def settled(
+    process: Process, key: str, send: Callable[[Process, str], Awaitable[httpx.Response | None]] = Process.close
+) -> dict[str, Any] | None:
     """The answer of a key when it is decided; None if the service ended before."""
     async with asyncio.timeout(90):
         while True:
-            answer = await process.close(key)
+            answer = await send(process, key)
             if answer is None:
                 return None
-            if answer.status_code == 200:
+            if answer.status_code == 200 or answer.json()["error"]["code"] == "trade_failed":
                 result: dict[str, Any] = answer.json()
                 return result
             assert answer.json()["error"]["orderSubmitted"] == "unknown" or _is_away(answer), answer.text
@@ -90,7 +107,7 @@ async def settled(process: Process, key: str) -> dict[str, Any] | None:
 
 def _is_away(answer: httpx.Response) -> bool:
     """The link was killed and is being started again."""
-    return bool(answer.json()["error"].get("details", {}).get("reason") == "away")
+    return bool(answer.json()["error"].get("details", {}).get("reason") in ("away", "behind"))
 
 
 def ours(exchange: LocalExchange) -> list[str]:
@@ -128,3 +145,44 @@ async def test_kill_9_at_each_commit_and_call_of_a_close_does_it_once_and_tells_
         assert [row["size"] for row in here] == [row["position"]["szi"] for row in theirs]
         status = (await process.http.get("/v1/system/status")).json()["exchange"]
         assert status["differences"] == []
+
+
+@FUNDED
+@pytest.mark.soak(worlds=2, full=len(ENTRY_CASES))
+async def test_kill_9_at_each_commit_and_call_of_an_entry_does_it_once_and_leaves_its_stop(
+    hyperliquid: LocalExchange, tmp_path: Path, worlds: int
+) -> None:
+    await asyncio.to_thread(approve, hyperliquid)
+    async with running(hyperliquid, tmp_path) as process:
+        # The account begins here, so that the next start knows it. The prices of the service stand still.
+        listed = (await process.http.get("/v1/markets")).json()["markets"]
+        await asyncio.to_thread(hyperliquid.price, "BTC", listed[0]["midPx"])
+    chosen = ENTRY_CASES if worlds >= len(ENTRY_CASES) else Random(f"{worlds}:entries").sample(ENTRY_CASES, worlds)
+    fills = 0
+    for number, (at, who, is_lost) in enumerate(chosen, 1):
+        case, key = (at, who, is_lost), f"entry-{number}"
+        async with running(hyperliquid, tmp_path, at, who) as process:
+            if is_lost:
+                hyperliquid.fault("after_execution", "lost", action="order")
+            result = await settled(process, key, Process.enter)
+        assert result is not None or who == "service", case
+        async with running(hyperliquid, tmp_path) as process:
+            told = await settled(process, key, Process.enter)
+            assert told is not None and result in (None, told), case
+            # One that was not sent within 6 s is given up, and told as what it is.
+            is_done = "trade" in told
+            assert is_done or told["error"]["orderSubmitted"] is False, case
+            fills += 2 * is_done
+            if is_done:
+                assert told["trade"]["filledSize"] == "0.01", case
+                await until(lambda: open_rows(hyperliquid) == ["Stop Market"])
+                closed = await settled(process, f"close-{number}")
+                assert closed is not None and "trade" in closed, case
+            assert ours(hyperliquid) == ["0.01"] * fills, case
+            await until(lambda: open_rows(hyperliquid) == [])
+            status = (await process.http.get("/v1/system/status")).json()["exchange"]
+            assert status["differences"] == [], case
+
+
+def open_rows(exchange: LocalExchange) -> list[str]:
+    return [row["orderType"] for row in exchange.info("frontendOpenOrders", user=ADDRESS)]

@@ -248,8 +248,15 @@ class World:
             return Wish("cancel", "DELETE", f"/v1/orders/{number}", {}, None)
         if draw < 0.38:
             return Wish("cancel_all", "DELETE", "/v1/orders", {"coin": coin}, None)
-        if held is None:
-            return None
+        if held is None or draw < 0.6:
+            body = {"market": coin, "side": chance.choice(("long", "short")), "bracket": {"stopLoss": {"pct": 2}}}
+            body |= {"size": {"BTC": "0.02", "ETH": "0.5"}[coin], "leverage": chance.choice((5, 10))}
+            body |= {"acknowledgeLeverageChange": True, "bracket": {"stopLoss": {"pct": 2}, "takeProfit": {"pct": 4}}}
+            if chance.random() < 0.4:
+                away = 0.999 if body["side"] == "long" else 1.001
+                mark = self.exchange.service.exchange.coins[coin].market.mark / E8
+                body |= {"type": "limit", "limitPx": f"{round(round(mark * away / STEP[coin]) * STEP[coin], 1):g}"}
+            return Wish("open", "POST", "/v1/orders", body, key)
         fraction = chance.choice((0.25, 0.5, 1, 1))
         return Wish("close", "POST", f"/v1/positions/{coin}/close", {"fraction": fraction}, key)
 
@@ -389,8 +396,26 @@ class World:
         open_actions = [action for action in known.actions.values() if not action.over_ms]
         texts += [f"undecided: {open_actions}"] if open_actions else []
         listed = {str(order.oid) for order in user.orders.values()}
-        texts += [f"orders {sorted(known.orders)} here, {sorted(listed)} there"] if set(known.orders) != listed else []
+        protecting = known.protection_orders.values()
+        mine = set(known.orders) | {p.order_id for p in protecting if p.status == "there" and p.order_id is not None}
+        waiting = {str(order.oid) for order in user.orders.values() if not order.is_live}
+        texts += [f"orders {sorted(mine)} here, {sorted(listed)} there"] if mine - waiting != listed - waiting else []
+        texts += self._unprotected(account, user)
         texts += [f"fills wait: {known.waiting}"] if known.waiting else []
+        return texts
+
+    @staticmethod
+    def _unprotected(account: VenueAccount, user: Any) -> list[str]:
+        """Levels of the service that do not have exactly one order at the exchange."""
+        texts = []
+        for level in account.orders.values():
+            if level.leg is None or level.coin not in account.positions:
+                continue
+            is_target = level.kind == "take_profit"
+            live = [o for o in user.orders.values() if o.coin == level.coin and o.is_live and o.trigger is not None]
+            there = [o for o in live if o.trigger.is_target == is_target and o.cloid is not None]
+            if len(there) != 1:
+                texts.append(f"{len(there)} orders of the {level.kind} of {level.coin}")
         return texts
 
     def judge(self) -> None:
@@ -398,7 +423,8 @@ class World:
         fills: dict[str, list[Any]] = {}
         orders: Counter[str] = Counter()
         for row in self.history():
-            orders[row["cloid"]] += 1
+            # A stop that has fired may go on under another id of the exchange.
+            orders[row["cloid"]] += not row["isTrigger"]
         for row in self.fills():
             fills.setdefault(row.get("cloid") or "", []).append(row)
         doubled = {cloid: count for cloid, count in orders.items() if count > 1}

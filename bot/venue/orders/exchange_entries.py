@@ -1,0 +1,188 @@
+"""Orders of callers at an exchange: refused, or sent step by step, each step after the one before it is decided.
+
+First the leverage, if it differs; then a stop for the whole position, if the order adds to one; then the order itself,
+with its stop and target.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bot.errors import Refusal
+from bot.venue.model.record import emit_order
+from bot.venue.model.state import (
+    GuardianSpec,
+    LegSpec,
+    OrderSpec,
+    State,
+    VenueAccount,
+    VenueMarket,
+    VenueOrder,
+    VenueTrade,
+)
+from bot.venue.orders import exchange_actions, protection_orders
+from bot.venue.orders.exchange_actions import ENTRY_RANK, EXIT_RANK, SENT, VOID, ActionsSent
+from bot.venue.orders.preview_draft import OrderPreview
+from bot.venue.prices import index
+from bot.venue.storage import pages
+
+# An entry waits so long for a stop that follows the position that it adds to.
+WHOLE_MS: Final = 8_000
+# Changes of leverage that are tried for one entry.
+LEVERAGE_TRIES: Final = 3
+NOT_SENT: Final = "service_unavailable"
+# Guardians whose effect is a kill: the exchange's account shrinks.
+GUARDIANS: Final = ("dead_man_switch", "kill_switch")
+NOT_AT_EXCHANGE: Final = "not_at_exchange"
+MAINNET: Final = "mainnet"
+IN_STEP: Final = "in_step"
+# An action expires 15 s after it was made, by the exchange's clock.
+CLOCK_MS: Final = 30_000
+
+
+def refuse_guardian(spec: GuardianSpec) -> Refusal | None:
+    """The refusal of a guardian whose effect is not sent to an exchange."""
+    if spec.type in GUARDIANS:
+        return None
+    text = (
+        f"what a {spec.type} does is not sent to an exchange by this version; {' and '.join(GUARDIANS)} are, and so are"
+        " the stop and target of an order"
+    )
+    return Refusal("service_unavailable", text, details={"reason": NOT_AT_EXCHANGE})
+
+
+def refuse(account: VenueAccount, order: OrderSpec, preview: OrderPreview, key: str | None) -> Refusal | None:
+    """The refusal of an order that this version does not send, or not now; None if it is sent."""
+    if refused := exchange_actions.refuse_known(account, key):
+        return refused
+    if not preview.opening:
+        return exchange_actions.refuse_undecided(account, order.coin)
+    for inline in order.guardians:
+        if refused := refuse_guardian(inline):
+            return refused
+    if preview.reduce:
+        text = (
+            "an order that closes a position and opens the opposite one is not sent to an exchange; close first, and"
+            " open when the close is done"
+        )
+        return Refusal("invalid_input", text, fix={"action": "close_first"})
+    return _refuse_now(account) or exchange_actions.refuse_entry(account, order.coin)
+
+
+def _refuse_now(account: VenueAccount) -> Refusal | None:
+    """Entries need an exchange of which everything is known, and a clock near its clock."""
+    exchange = exchange_actions.known(account)
+    if exchange.network == MAINNET:
+        text = "entries are not sent to the main network by this version; close, cancel, kill and a dead_man_switch are"
+        return Refusal("service_unavailable", text, details={"reason": NOT_AT_EXCHANGE})
+    if exchange.link != IN_STEP:
+        text = f"the exchange is {exchange.link}: {exchange.link_reason}; nothing was sent, try again"
+        return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 5}, details={"reason": "behind"})
+    if abs(exchange.clock_difference_ms) > CLOCK_MS:
+        text = (
+            f"the clock of this machine and that of the exchange are {abs(exchange.clock_difference_ms) // 1_000} s"
+            f" apart, more than {CLOCK_MS // 1_000}; nothing was sent, set the clock of this machine"
+        )
+        return Refusal("service_unavailable", text, details={"reason": "clock"})
+    return None
+
+
+def send(state: State, account: VenueAccount, order: VenueOrder, preview: OrderPreview) -> ActionsSent:
+    """Begin an order. Its levels are fixed now, from the price that the preview expects."""
+    assert order.trade is not None
+    order.status, order.bound_px = SENT, order.limit_px or preview.bound_px
+    if preview.bracket is not None:
+        stop, target = preview.bracket.stop, preview.bracket.target
+        order.stop_leg = None if stop is None else LegSpec(stop.pct, stop.px, stop.r)
+        order.target_leg = None if target is None else LegSpec(target.pct, target.px, target.r)
+    account.orders[order.number] = order
+    protection_orders.begin(account, order.coin)
+    protection_orders.settle_coin(state, account, order.coin)
+    advance(state, account, order)
+    return ActionsSent((), trade=order.trade, clamped=preview.clamped, warnings=tuple(preview.warnings))
+
+
+def settle(state: State, account: VenueAccount) -> None:
+    """Go on with orders that wait for a step, and with the protection of all positions."""
+    protection_orders.settle(state, account)
+    for order in [order for order in account.orders.values() if order.status == SENT]:
+        advance(state, account, order)
+
+
+def advance(state: State, account: VenueAccount, order: VenueOrder) -> None:
+    """Do the next step of an order that is not decided."""
+    exchange, market = exchange_actions.known(account), state.markets[order.coin]
+    asked = exchange_actions.of_trade(exchange, order.trade)
+    if any(action.kind == "place" for action in asked):
+        return
+    last = asked[-1] if asked else None
+    if last is not None and last.status not in ("placed", *exchange_actions.NO_ORDER):
+        return
+    if order.reason is not None:
+        # Somebody has canceled it before it was sent.
+        end_without_order(state, account, order, order.reason)
+        return
+    if last is not None and last.status in exchange_actions.NO_ORDER:
+        if last.code is not None or len(asked) >= LEVERAGE_TRIES:
+            if last.is_final:
+                end_without_order(state, account, order, last.code or NOT_SENT)
+            return
+        exchange_actions.change_leverage(state, account, order, isolated=last.isolated)
+        return
+    if last is None and (isolated := _new_mode(account, market, order)) is not None:
+        exchange_actions.change_leverage(state, account, order, isolated=isolated)
+        return
+    level = protection_orders.own(account, order.coin, "stop_loss")
+    adds = not order.reduce_only and level is not None
+    if adds and protection_orders.covering(account, order.coin, "stop_loss") is None:
+        _wait_for_stop(state, account, order)
+        return
+    rank = EXIT_RANK if order.reduce_only else ENTRY_RANK
+    action = exchange_actions.place(state, account, order, order.size, rank)
+    for kind, leg in (("stop_loss", order.stop_leg), ("take_profit", order.target_leg)):
+        # Those of a position are replaced after the first fill.
+        if level is None and leg is not None and leg.px is not None:
+            exchange_actions.with_child(account, action, kind, order.side, leg.px)
+
+
+def _new_mode(account: VenueAccount, market: VenueMarket, order: VenueOrder) -> bool | None:
+    """Whether the margin of the market must become isolated (or cross) with the order's leverage; None: it is so."""
+    if order.reduce_only:
+        return None
+    position = account.positions.get(order.coin)
+    wanted = market.spec.margin_mode == "isolated" if position is None else position.isolated
+    told = exchange_actions.known(account).margins.get(order.coin)
+    is_so = told is not None and (told.leverage, told.isolated) == (order.leverage, wanted)
+    return None if is_so else wanted
+
+
+def _wait_for_stop(state: State, account: VenueAccount, order: VenueOrder) -> None:
+    """Nothing is added to a position before a stop at the exchange follows its size."""
+    until_ms = order.created_ms + WHOLE_MS
+    if state.now_ms >= until_ms:
+        end_without_order(state, account, order, NOT_SENT)
+        return
+    watched = exchange_actions.known(account).protections[order.coin]
+    if watched.due_ms is None or watched.due_ms > until_ms:
+        watched.due_ms = until_ms
+        index.schedule_protection(state, account, order.coin, until_ms)
+
+
+def end_without_order(state: State, account: VenueAccount, order: VenueOrder, reason: str) -> VenueTrade:
+    """An order never was one at the exchange, and cannot become one any more. A plan of it must be made anew."""
+    del account.orders[order.number]
+    trade = pages.trade_of(account, order.trade or "")
+    trade.status, trade.reason, trade.updated_ms = VOID, reason, state.now_ms
+    for plan in state.plans.values():
+        if plan.trade == trade.id and plan.account == account.id:
+            plan.state, plan.trade = "refused", None
+    return trade
+
+
+def rest(state: State, account: VenueAccount, order: VenueOrder, order_id: str | None) -> None:
+    """A limit of ours waits in the exchange's book."""
+    exchange = exchange_actions.known(account)
+    order.status = "open"
+    if order_id is not None:
+        exchange.orders[order_id] = order.number
+    emit_order(state, account, order, "open")

@@ -1,0 +1,296 @@
+"""Keeps the stop and the target of each position at an exchange: asks for what is missing, cancels what is not wanted.
+
+`phase` names what the exchange has of a level. No step of ours takes a stop away before another one stands, and the
+venue guards a level itself while the exchange has no order for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from bot.model.events import triggered
+from bot.venue.model.record import emit, next_seq
+from bot.venue.model.state import (
+    ExchangeAccount,
+    PositionProtection,
+    ProtectionOrder,
+    State,
+    VenueAccount,
+    VenueOrder,
+    VenuePosition,
+    oid_text,
+    side_name,
+    trade_id,
+)
+from bot.venue.orders import exchange_actions, exits
+from bot.venue.orders.exchange_actions import ENDED
+from bot.venue.prices import index
+from bot.venue.protection import protection
+
+# carried: the children of an entry wait for its whole fill. children, standing: an order there has the level and the
+# size. placing: one is asked for. moving: it stands at another level, and the new one is asked for. firing: it was
+# reached. naked: the venue alone guards the level.
+Phase = Literal["carried", "children", "placing", "standing", "moving", "firing", "naked"]
+KINDS: Final = ("stop_loss", "take_profit")
+# An order that was reached has so long to fill before the venue exits by itself.
+FIRING_MS: Final = 3_000
+# The answer to an entry says after the first fill whether all of it has filled, and so whether its children stand.
+ANSWER_MS: Final = 1_000
+# The exchange cancels the orders of a position that is gone. What is left after this, the venue cancels.
+GONE_MS: Final = 1_000
+# Pauses before another order is asked for after refusals in a row; after the last one the venue exits.
+PAUSES_MS: Final = (1_000, 2_000, 4_000)
+# The exchange refuses a level that its price has passed.
+PASSED: Final = "invalid_input"
+# `born` of a level that does not act for a while
+MUTED: Final = 1 << 50
+
+
+# ── What stands ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def own(account: VenueAccount, coin: str, kind: str) -> VenueOrder | None:
+    """The venue's stop or target of a market; its level is what the exchange should have."""
+    return next((o for o in account.orders.values() if o.coin == coin and o.kind == kind and o.leg is not None), None)
+
+
+def _all_of(exchange: ExchangeAccount, coin: str, kind: str) -> list[ProtectionOrder]:
+    """Orders of ours that stand at the exchange or may stand there."""
+    return [p for p in exchange.protection_orders.values() if (p.coin, p.kind) == (coin, kind) and p.status != "ended"]
+
+
+def _is_filled(exchange: ExchangeAccount, child: ProtectionOrder) -> bool:
+    """True if the entry of a child has filled whole. One that was forgotten has."""
+    action = exchange.actions.get(child.nonce)
+    return action is None or action.filled >= action.size
+
+
+def _covers(
+    account: VenueAccount, position: VenuePosition, level: VenueOrder, there: ProtectionOrder, *, whole: bool
+) -> bool:
+    """True if an order at the exchange stands at the wanted level for all of the position."""
+    if there.status != "there" or (there.side, there.px) != (position.side, level.trigger_px):
+        return False
+    if not there.size:
+        return True
+    return not whole and there.size == position.size and _is_filled(exchange_actions.known(account), there)
+
+
+def covering(account: VenueAccount, coin: str, kind: str) -> ProtectionOrder | None:
+    """The order at the exchange that has the wanted level of this market; None if there is none."""
+    position, level = account.positions.get(coin), own(account, coin, kind)
+    if position is None or level is None:
+        return None
+    whole = _is_added_to(account, coin)
+    there, leaving = _all_of(exchange_actions.known(account), coin, kind), exchange_actions.leaving(account)
+    staying = [order for order in there if order.client_order_id not in leaving]
+    fitting = [order for order in staying if _covers(account, position, level, order, whole=whole)]
+    return min(fitting, key=lambda order: (order.size, order.nonce), default=None)
+
+
+def _is_added_to(account: VenueAccount, coin: str) -> bool:
+    """True while an order without children may add to the position: then its stop must follow the size."""
+    exchange = exchange_actions.known(account)
+    parents = {
+        action.oid
+        for there in exchange.protection_orders.values()
+        if there.size and (action := exchange.actions.get(there.nonce)) is not None
+    }
+    return any(
+        order.coin == coin and order.kind in ("market", "limit") and not order.reduce_only
+        for order in account.orders.values()
+        if order.number not in parents
+    )
+
+
+def phase(account: VenueAccount, coin: str, kind: str) -> Phase | None:
+    """What the exchange has of a level; None: there is none to be had."""
+    level = own(account, coin, kind)
+    there = _all_of(exchange_actions.known(account), coin, kind)
+    if level is None or coin not in account.positions:
+        return "carried" if any(exchange_actions.is_carried(account, order) for order in there) else None
+    if level.born >= MUTED or any(order.status == "fired" for order in there):
+        return "firing"
+    if (kept := covering(account, coin, kind)) is not None:
+        return "children" if kept.size else "standing"
+    if not any(order.status == "asked" and not order.size for order in there):
+        return "naked"
+    return "moving" if any(order.status == "there" and not order.size for order in there) else "placing"
+
+
+# ── What is done ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def settle(state: State, account: VenueAccount) -> None:
+    """Bring the exchange's stops and targets of all markets to what the positions need now."""
+    for coin in list(exchange_actions.known(account).protections):
+        settle_coin(state, account, coin)
+
+
+def settle_coin(state: State, account: VenueAccount, coin: str) -> None:
+    """Ask for what is missing in one market, cancel what is not wanted, and note when to look again."""
+    exchange = exchange_actions.known(account)
+    watched, now_ms = exchange.protections[coin], state.now_ms
+    position = account.positions.get(coin)
+    if position is not None:
+        watched.gone_ms = 0
+    elif not watched.gone_ms:
+        watched.gone_ms, watched.refused, watched.again_ms = now_ms, 0, 0
+    instants: list[int] = []
+    for kind in KINDS:
+        level = own(account, coin, kind)
+        if position is None or level is None or level.reason is not None:
+            instants += _clear(state, account, watched, coin, kind)
+        else:
+            instants += _cover(state, account, watched, position, level)
+    future = [at_ms for at_ms in instants if at_ms > now_ms]
+    watched.due_ms = min(future, default=None)
+    if watched.due_ms is not None:
+        index.schedule_protection(state, account, coin, watched.due_ms)
+    for name, order in list(exchange.protection_orders.items()):
+        if order.status == "ended" and order.nonce not in exchange.actions:
+            del exchange.protection_orders[name]
+
+
+def _clear(state: State, account: VenueAccount, watched: PositionProtection, coin: str, kind: str) -> Iterable[int]:
+    """Cancel the orders of a level that is not wanted any more. A level that a caller has canceled ends with them."""
+    there, level = _all_of(exchange_actions.known(account), coin, kind), own(account, coin, kind)
+    standing = [order for order in there if order.status == "there"]
+    # An entry without a fill keeps its children.
+    left = [order for order in standing if level is not None or not exchange_actions.is_carried(account, order)]
+    is_over_ms = watched.gone_ms + GONE_MS if watched.gone_ms else 0
+    if left and state.now_ms < is_over_ms:
+        yield is_over_ms
+    else:
+        exchange_actions.cancel_protection(state, account, left)
+    if level is not None and level.reason is not None and not any(order.status not in ENDED for order in there):
+        position = account.positions[coin]
+        protection.drop_child(state, account, state.markets[coin], position, level, level.reason)
+
+
+def _cover(
+    state: State, account: VenueAccount, watched: PositionProtection, position: VenuePosition, level: VenueOrder
+) -> Iterable[int]:
+    """Keep one order of a level: the others go when it stands, and it is asked for if there is none."""
+    exchange, now_ms = exchange_actions.known(account), state.now_ms
+    if level.born >= MUTED:
+        yield from _watch_exit(state, account, watched, position, level)
+    there = _all_of(exchange, level.coin, level.kind)
+    if (kept := covering(account, level.coin, level.kind)) is not None:
+        if level.kind == "stop_loss":
+            watched.refused, watched.again_ms = 0, 0
+        others = [
+            order for order in there if order is not kept and (order.status == "there" or _is_unknown(exchange, order))
+        ]
+        exchange_actions.cancel_protection(state, account, others)
+        return
+    waits_ms = _waits_until(exchange, position, level, there)
+    if waits_ms is None:
+        return
+    if max(waits_ms, watched.again_ms) > now_ms:
+        yield max(waits_ms, watched.again_ms)
+        return
+    for order in there:
+        if order.status == "fired":
+            order.status = "ended"
+    assert level.trigger_px is not None
+    exchange_actions.protect(state, account, position, level.kind, level.trigger_px)
+
+
+def _is_unknown(exchange: ExchangeAccount, order: ProtectionOrder) -> bool:
+    """True if the action of an order is over, and nothing was heard of the order itself."""
+    action = exchange.actions.get(order.nonce)
+    return order.status == "asked" and (action is None or bool(action.over_ms))
+
+
+def _waits_until(
+    exchange: ExchangeAccount, position: VenuePosition, level: VenueOrder, there: list[ProtectionOrder]
+) -> int | None:
+    """When an order of a level may be asked for; None: one is on its way."""
+    until_ms = 0
+    for order in there:
+        if order.status == "fired":
+            until_ms = max(until_ms, order.fired_ms + FIRING_MS)
+            continue
+        action = exchange.actions.get(order.nonce)
+        if action is None:
+            continue
+        if not order.size:
+            if not action.over_ms and order.status == "asked" and order.px == level.trigger_px:
+                return None
+        elif order.status == "asked" and (not action.over_ms or action.filled == position.size == order.size):
+            # The answer, or a report, will say whether the entry has filled whole and its children stand.
+            until_ms = max(until_ms, position.opened_ms + ANSWER_MS)
+        elif not action.over_ms and action.owed == action.size == order.size:
+            # It has: its other fills are on their way here.
+            until_ms = max(until_ms, position.opened_ms + FIRING_MS)
+    return until_ms
+
+
+# ── Guarding ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reach(state: State, account: VenueAccount, level: VenueOrder) -> None:
+    """The price has reached a level: the order at the exchange fires, or the venue exits if there is none."""
+    watched = exchange_actions.known(account).protections[level.coin]
+    level.born = MUTED
+    is_there = covering(account, level.coin, level.kind) is not None
+    watched.exit_ms = state.now_ms + FIRING_MS if is_there else state.now_ms
+    settle_coin(state, account, level.coin)
+
+
+def _watch_exit(
+    state: State, account: VenueAccount, watched: PositionProtection, position: VenuePosition, level: VenueOrder
+) -> Iterable[int]:
+    """Exit at a level that was reached and still is, if the exchange has not done it in time."""
+    market = state.markets[level.coin]
+    if state.now_ms < watched.exit_ms or protection.working_exits(account, market):
+        yield max(watched.exit_ms, state.now_ms + FIRING_MS)
+        return
+    beyond = (market.mark - (level.trigger_px or 0)) * position.side
+    if beyond <= 0 if level.kind == "stop_loss" else beyond >= 0:
+        leave(state, account, position, level)
+        yield state.now_ms + FIRING_MS
+    else:
+        level.born = market.point
+
+
+def leave(state: State, account: VenueAccount, position: VenuePosition, level: VenueOrder) -> None:
+    """Close the position at the price of now, as its stop or target would have."""
+    market = state.markets[level.coin]
+    if protection.working_exits(account, market):
+        return
+    level.born = MUTED
+    told = (
+        account.id,
+        next_seq(account),
+        state.now_ms,
+        level.kind,
+        level.coin,
+        oid_text(account, level.number),
+        trade_id(account, account.trade_seq + 1),
+        side_name(position.side),
+        position.size,
+        level.trigger_px or market.mark,
+        market.mark,
+    )
+    emit(state, account, triggered(told))
+    exits.force_exit(state, account, market, position, size=position.size, kind=level.kind, ref_px=market.mid)
+
+
+def refused(state: State, account: VenueAccount, order: ProtectionOrder, code: str | None) -> None:
+    """The exchange has refused a stop or target of the whole position: it is asked for again, or the venue exits."""
+    watched = exchange_actions.known(account).protections[order.coin]
+    position, level = account.positions.get(order.coin), own(account, order.coin, order.kind)
+    pause_ms = PAUSES_MS[min(watched.refused, len(PAUSES_MS) - 1)]
+    watched.again_ms = state.now_ms + pause_ms
+    watched.refused += 1
+    is_last = order.kind == "stop_loss" and (code == PASSED or watched.refused > len(PAUSES_MS))
+    if is_last and position is not None and level is not None and level.trigger_px == order.px:
+        leave(state, account, position, level)
+
+
+def begin(account: VenueAccount, coin: str) -> None:
+    """From now on the protection of this market is kept."""
+    exchange_actions.known(account).protections.setdefault(coin, PositionProtection())

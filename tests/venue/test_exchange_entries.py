@@ -1,0 +1,284 @@
+"""Entries at an exchange and the protection of their positions: one after another, and in any order of events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bot.errors import Refusal
+from bot.model.events import FillEvent, OrderChanged, Triggered
+from bot.venue.apply import Applied
+from bot.venue.exchange import action_answers
+from bot.venue.model import commands as c
+from bot.venue.model.numbers import E8
+from bot.venue.model.state import GuardianSpec, LegSpec, OrderSpec, ReportedExecution, VenueAction
+from bot.venue.orders import exchange_actions, protection_orders
+from bot.venue.orders.exchange_actions import ActionsSent
+from bot.venue.orders.orders import OrderPlaced
+from tests.venue.exchange_worlds import BEGIN_MS, NAME, Follower, adopt
+from tests.venue.protection_search import AGENT, World
+
+SIZE = E8 // 10
+SPEC = OrderSpec("BTC", 1, size=SIZE, leverage=5, stop=LegSpec(pct=2 * E8), target=LegSpec(pct=4 * E8))
+
+
+def trading(network: str = "testnet") -> Follower:
+    follower = Follower()
+    begun = adopt(50_000 * E8)
+    begun.network = network
+    follower.take(begun, c.SeeLink(NAME, "in_step"), c.SeeAgent(NAME, AGENT, 0))
+    return follower
+
+
+def actions(follower: Follower) -> list[VenueAction]:
+    return list(exchange_actions.known(follower.account).actions.values())
+
+
+def see(action: VenueAction, status: str = "placed", **more: Any) -> c.SeeAction:
+    return c.SeeAction(NAME, action.nonce, status, status == "refused", BEGIN_MS + 10, **more)
+
+
+def children(action: VenueAction, status: str = "there") -> tuple[tuple[str, str], ...]:
+    return tuple((name, status) for name in action.protections)
+
+
+def fill(follower: Follower, name: str | None, size: int, *, buy: int = 1, number: int = 1) -> c.Command:
+    held = follower.account.positions.get("BTC")
+    before = 0 if held is None else held.side * held.size
+    px = follower.state.markets["BTC"].mid
+    return c.BookExecution(
+        NAME, ReportedExecution("BTC", follower.now_ms, number, "7", name, buy, size, px, E8, before, maker=False)
+    )
+
+
+def events(*applied: Applied) -> list[str]:
+    kinds = [event for result in applied for event in result.events]
+    shown = [event for event in kinds if isinstance(event, FillEvent | OrderChanged | Triggered)]
+    return [f"{type(event).__name__}.{event.subtype}" for event in shown]
+
+
+def begun(follower: Follower, spec: OrderSpec = SPEC, key: str = "k1") -> tuple[ActionsSent, VenueAction]:
+    """An entry whose leverage is set, and its action."""
+    (applied,) = follower.take(c.PlaceOrder(NAME, spec, idempotency_key=key))
+    assert isinstance(applied.answer, ActionsSent), applied.answer
+    if actions(follower)[-1].kind == "leverage":
+        follower.take(see(actions(follower)[-1]))
+    return applied.answer, actions(follower)[-1]
+
+
+def entered(follower: Follower, spec: OrderSpec = SPEC) -> tuple[ActionsSent, VenueAction]:
+    """A whole entry whose children stand."""
+    sent, entry = begun(follower, spec)
+    follower.take(see(entry, filled=SIZE, protections=children(entry)), fill(follower, entry.client_order_id, SIZE))
+    return sent, entry
+
+
+def phase(follower: Follower, kind: str = "stop_loss") -> str | None:
+    return protection_orders.phase(follower.account, "BTC", kind)
+
+
+def test_an_entry_sets_the_leverage_first_and_takes_its_bracket_along() -> None:
+    follower = trading()
+    (applied,) = follower.take(c.PlaceOrder(NAME, SPEC, idempotency_key="k1"))
+    sent = applied.answer
+    assert isinstance(sent, ActionsSent) and events(applied) == []
+    (leverage,) = actions(follower)
+    assert (leverage.kind, leverage.leverage, leverage.isolated, leverage.rank) == ("leverage", 5, False, 3)
+    follower.take(see(leverage))
+    entry = actions(follower)[-1]
+    assert (entry.kind, entry.size, entry.is_part, len(entry.protections)) == ("place", SIZE, True, 2)
+    there = exchange_actions.known(follower.account).protection_orders
+    levels = [(there[name].kind, there[name].px, there[name].size) for name in entry.protections]
+    assert levels == [("stop_loss", 98_000 * E8, SIZE), ("take_profit", 104_000 * E8, SIZE)]
+    assert phase(follower) == "carried"
+    assert action_answers.answer_of(follower.state, follower.account, sent) is None
+
+
+def test_the_command_that_books_a_fill_arms_its_stop_and_a_whole_fill_needs_no_further_action() -> None:
+    follower = trading()
+    sent, entry = begun(follower)
+    follower.take(see(entry, filled=SIZE, protections=children(entry)))
+    (booked,) = follower.take(fill(follower, entry.client_order_id, SIZE))
+    assert events(booked) == ["FillEvent.entry", "OrderChanged.armed", "OrderChanged.armed"]
+    assert phase(follower) == "children" and actions(follower)[-1] is entry
+    placed = action_answers.answer_of(follower.state, follower.account, sent)
+    assert isinstance(placed, OrderPlaced) and placed.protected
+    assert (placed.trade.status, placed.trade.filled, placed.warnings) == ("done", SIZE, ())
+
+
+def test_after_a_part_a_stop_for_the_whole_position_stands_before_the_children_go() -> None:
+    follower = trading()
+    sent, entry = begun(follower)
+    half = SIZE // 2
+    follower.take(see(entry, filled=half, protections=children(entry)), fill(follower, entry.client_order_id, half))
+    stop, target = actions(follower)[-2:]
+    assert [(action.kind, action.rank) for action in (stop, target)] == [("protect", 0)] * 2
+    assert phase(follower) == "placing"
+    follower.take(see(stop, protections=children(stop)))
+    assert phase(follower) == "standing"
+    cancel = actions(follower)[-1]
+    assert (cancel.kind, cancel.protections) == ("cancel", entry.protections[:1])
+    placed = action_answers.answer_of(follower.state, follower.account, sent)
+    assert isinstance(placed, OrderPlaced) and placed.trade.reason == "slippage_bound"
+    assert [code for code, _ in placed.warnings] == ["partial_depth"]
+
+
+def test_the_venue_guards_a_level_itself_until_the_exchange_has_it() -> None:
+    follower = trading()
+    _, entry = begun(follower)
+    follower.take(fill(follower, entry.client_order_id, SIZE // 2))
+    applied = follower.take(c.PricePoint("BTC", 97_900 * E8, step=0))
+    assert events(*applied) == ["Triggered.stop_loss", "OrderChanged.changed"]
+    exit_ = actions(follower)[-1]
+    assert (exit_.kind, exit_.size, exit_.rank) == ("place", SIZE // 2, 0)
+    assert follower.account.orders[exit_.oid or 0].reduce_only
+
+
+def test_a_stop_that_stands_has_3_s_to_fill_before_the_venue_exits() -> None:
+    follower = trading()
+    entered(follower)
+    count = len(actions(follower))
+    follower.take(c.PricePoint("BTC", 97_900 * E8, step=0))
+    assert len(actions(follower)) == count and phase(follower) == "firing"
+    follower.now_ms += protection_orders.FIRING_MS
+    follower.take(c.Pulse())
+    assert actions(follower)[-1].kind == "place"
+
+
+def test_the_fill_of_a_stop_tells_that_it_fired_and_ends_its_target() -> None:
+    follower = trading()
+    _, entry = entered(follower)
+    (booked,) = follower.take(fill(follower, entry.protections[0], SIZE, buy=-1, number=2))
+    assert events(booked) == ["Triggered.stop_loss", "OrderChanged.canceled", "FillEvent.exit"]
+    assert (follower.account.positions, follower.account.orders) == ({}, {})
+    assert (follower.account.trades[-1].kind, follower.account.trades[-1].status) == ("stop_loss", "done")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_released"), [("insufficient_depth", True), ("insufficient_funds", False), ("trade_failed", False)]
+)
+def test_a_refused_entry_was_never_an_order_and_its_plan_must_be_made_anew(code: str, is_released: bool) -> None:
+    follower = trading()
+    follower.take(c.StorePlan(NAME, SPEC, "t1", 60_000, 50))
+    (confirmed,) = follower.take(c.ConfirmPlan(NAME, "t1", idempotency_key="k1"))
+    follower.take(see(actions(follower)[-1]))
+    entry = actions(follower)[-1]
+    ended = follower.take(see(entry, "refused", code=code, text="Words of theirs."))
+    assert events(*ended) == []
+    refusal = action_answers.answer_of(follower.state, follower.account, confirmed.answer)
+    assert isinstance(refusal, Refusal) and refusal.code == code and "Words of theirs." in refusal.message
+    assert (follower.account.trades[-1].status, phase(follower)) == ("void", None)
+    assert (exchange_actions.sent_of_key(follower.account, "k1") is None) == is_released
+    (again,) = follower.take(c.ConfirmPlan(NAME, "t1", idempotency_key="k1"))
+    assert again.answer.code == "plan_stale" if is_released else "idempotency_conflict"
+
+
+REFUSED: dict[str, tuple[OrderSpec, str, tuple[c.Command, ...]]] = {
+    "behind": (SPEC, "service_unavailable", (c.SeeLink(NAME, "behind", "why"),)),
+    "clock": (SPEC, "service_unavailable", (c.SeeAgent(NAME, AGENT, 31_000),)),
+    "watched_only": (SPEC, "service_unavailable", (c.SeeAgent(NAME, None, 0),)),
+    "undecided": (SPEC, "service_unavailable", (c.PlaceOrder(NAME, SPEC),)),
+    "not_at_exchange": (
+        OrderSpec("BTC", 1, size=SIZE, guardians=(GuardianSpec("trailing_stop", trail_pct=E8),)),
+        "service_unavailable",
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_protected_or_known_is_refused_before_anything_is_sent(reason: str) -> None:
+    follower = trading()
+    spec, code, before = REFUSED[reason]
+    follower.take(*before)
+    count = len(actions(follower))
+    (applied,) = follower.take(c.PlaceOrder(NAME, spec, idempotency_key="k9"))
+    assert isinstance(applied.answer, Refusal)
+    assert (applied.answer.code, applied.answer.details) == (code, {"reason": reason})
+    assert len(actions(follower)) == count
+
+
+def test_the_main_network_takes_no_entries() -> None:
+    (applied,) = trading("mainnet").take(c.PlaceOrder(NAME, SPEC))
+    assert applied.answer.details == {"reason": "not_at_exchange"} and "main network" in applied.answer.message
+
+
+def test_an_order_that_turns_a_position_is_refused_and_one_that_reduces_it_is_sent() -> None:
+    follower = trading()
+    entered(follower)
+    (turned,) = follower.take(c.PlaceOrder(NAME, OrderSpec("BTC", -1, size=2 * SIZE, leverage=5)))
+    assert (turned.answer.code, turned.answer.fix) == ("invalid_input", {"action": "close_first"})
+    (reduced,) = follower.take(c.PlaceOrder(NAME, OrderSpec("BTC", -1, size=SIZE // 2)))
+    assert isinstance(reduced.answer, ActionsSent)
+    assert (actions(follower)[-1].kind, actions(follower)[-1].rank) == ("place", 1)
+
+
+def test_nothing_is_added_to_a_position_before_a_stop_follows_its_size() -> None:
+    follower = trading()
+    entered(follower)
+    (applied,) = follower.take(c.PlaceOrder(NAME, OrderSpec("BTC", 1, size=SIZE, leverage=5), idempotency_key="k2"))
+    assert isinstance(applied.answer, ActionsSent)
+    stop, target = (action for action in actions(follower) if action.kind == "protect")
+    follower.take(see(target, protections=children(target)))
+    assert [action.kind for action in actions(follower)].count("place") == 1
+    follower.take(see(stop, protections=children(stop)))
+    added = [action for action in actions(follower) if action.kind == "place"][-1]
+    assert (added.size, added.protections, phase(follower)) == (SIZE, (), "standing")
+    (booked,) = follower.take(fill(follower, added.client_order_id, SIZE, number=2))
+    assert events(booked) == ["FillEvent.entry", "OrderChanged.changed", "OrderChanged.changed"]
+    assert phase(follower) == "standing"
+
+
+def test_an_addition_is_not_sent_when_no_such_stop_stands_in_time() -> None:
+    follower = trading()
+    entered(follower)
+    spec = OrderSpec("BTC", 1, size=SIZE, leverage=5)
+    (applied,) = follower.take(c.PlaceOrder(NAME, spec, idempotency_key="k2"))
+    follower.now_ms += 8_000
+    follower.take(c.Pulse())
+    refusal = action_answers.answer_of(follower.state, follower.account, applied.answer)
+    assert isinstance(refusal, Refusal) and refusal.message == action_answers.UNCOVERED
+    assert follower.account.trades[-1].status == "void"
+
+
+def test_a_kill_gives_up_an_entry_on_its_way_and_closes_what_it_opens_all_the_same() -> None:
+    follower = trading()
+    _, entry = begun(follower)
+    follower.take(c.Kill(NAME, flatten=True))
+    assert (entry.status, entry.unwanted) == ("voiding", True)
+    follower.take(fill(follower, entry.client_order_id, SIZE))
+    exit_ = actions(follower)[-1]
+    assert (exit_.kind, exit_.size, follower.account.orders[exit_.oid or 0].reduce_only) == ("place", SIZE, True)
+
+
+@pytest.mark.soak(worlds=300, full=10_000)
+def test_in_any_order_of_events_a_stop_is_never_taken_away_and_none_multiplies_or_stays(worlds: int) -> None:
+    phases = set()
+    for seed in range(worlds):
+        world = World(seed).run()
+        assert not world.faults, (seed, world.faults)
+        phases |= world.seen.keys()
+    assert {"carried", "children", "placing", "standing", "firing", "naked"} <= phases
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "seeded"),
+    [
+        (protection_orders, "_covers", lambda account, position, level, there, *, whole: there.status == "there"),
+        (exchange_actions, "is_carried", lambda account, protecting: False),
+        (protection_orders, "_waits_until", lambda exchange, position, level, there: 0),
+    ],
+    ids=["a stop of any size or level counts", "children are canceled before their entry fills", "none is waited for"],
+)
+def test_seeded_bugs_are_found(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, seeded: Any) -> None:
+    monkeypatch.setattr(target, name, seeded)
+    faults = set()
+    for seed in range(200):
+        try:
+            faults |= World(seed).run().faults.keys()
+        except (AssertionError, KeyError):
+            faults.add("a rule of the venue was broken")
+        if faults:
+            return
+    raise AssertionError("the seeded bug was not found")
