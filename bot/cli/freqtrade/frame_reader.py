@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 from bot.cli.freqtrade.library_calls import INDICATORS, LIBRARIES
-from bot.strategy.indicators import SOURCES
+from bot.strategy.indicators import PERIOD_MAX, SOURCES
 
 # the columns of signals, those of old versions too
 SIGNALS: Final[Mapping[str, str]] = {
@@ -31,6 +31,7 @@ OF_WINDOW: Final = re.compile("mean|sum|max|min|std|median|apply")
 NUMPY: Final = re.compile("where|abs|maximum|minimum|log|sqrt|exp|sign|isnan|logical_(and|or)|nan")
 # methods whose first argument counts bars
 COUNTING: Final = ("shift", "diff", "pct_change", "rolling")
+NUMBER_MAX: Final = 1_000_000_000
 LOGS: Final = re.compile(r"(print|log(ger|ging)?\.\w+)\(")
 CLOSE: Final = "dataframe['close']"
 
@@ -54,6 +55,13 @@ class ParamOf(NamedTuple):
     default: Any
     low: float | None = None
     high: float | None = None
+
+    def with_default(self, default: Any) -> ParamOf:
+        """With another default, within bounds that are numbers around it; else without bounds."""
+        bounds = (default, self.low, self.high)
+        if not all(map(is_number, bounds)):
+            return self._replace(default=default, low=None, high=None)
+        return self._replace(default=default, low=min(bounds), high=max(bounds))
 
 
 class FileFacts(NamedTuple):
@@ -86,8 +94,7 @@ class FrameCode(ast.NodeTransformer):
         self._names: dict[str, ast.expr] = {}
 
     def read(self, method: ast.FunctionDef) -> None:
-        arguments = [argument.arg for argument in method.args.args]
-        self._names = {arguments[min(1, len(arguments) - 1)]: ast.Name("dataframe")}
+        self._names = {argument.arg: ast.Name("dataframe") for argument in method.args.args[1:2]}
         self._run(method.body)
 
     def steps(self, signals: Iterable[str]) -> list[Step]:
@@ -140,7 +147,10 @@ class FrameCode(ast.NodeTransformer):
         for name in writes:
             self._lost.pop(name, None)
         before = [step.lookback for step in self._steps if step.writes & reads]
-        self._steps.append(Step(node, reads, writes, _bars(node) + max(before, default=1)))
+        lookback = _bars(node) + max(before, default=1)
+        if lookback > PERIOD_MAX:
+            raise CannotCarry(f"it reads {lookback} bars; {PERIOD_MAX:,} are the most")
+        self._steps.append(Step(node, reads, writes, lookback))
 
     def _lose(self, writes: frozenset[str], line: int, why: str) -> None:
         signals = sorted(writes & SIGNALS.keys())
@@ -274,8 +284,9 @@ class FrameCode(ast.NodeTransformer):
     def _count(self, node: ast.expr) -> ast.expr:
         """A number of bars. A param counts by its default, because `lookback` stands beside it."""
         value = self._default(self.visit(node))
-        if not isinstance(value, int | float) or value != int(value) or value < 0:
-            self._no(node, "is no whole number of bars, or reads bars that have not closed yet")
+        if not is_number(value) or not 0 <= value <= PERIOD_MAX or value != int(value):
+            reads = "is no whole number of bars up to 1,000, or reads bars that have not closed yet"
+            self._no(node, reads)
         return ast.Constant(int(value))
 
     def _default(self, node: ast.AST) -> Any:
@@ -295,9 +306,14 @@ def _tree(text: str) -> ast.expr:
 def _is_literal(text: str) -> bool:
     try:
         ast.literal_eval(text)
-    except ValueError:
+    except (ValueError, TypeError):
         return False
     return True
+
+
+def is_number(value: Any) -> bool:
+    """True for a number that can be a price, a part or a count of bars."""
+    return isinstance(value, int | float) and abs(value) <= NUMBER_MAX
 
 
 def _value_of(name: str, param: ParamOf) -> str:
@@ -341,7 +357,7 @@ def _written(node: ast.AST) -> frozenset[str]:
     for part in ast.walk(node):
         for target in getattr(part, "targets", [part.target] if isinstance(part, ast.AugAssign) else []):
             key = getattr(target, "slice", target)
-            names |= _named(key.elts[-1] if isinstance(key, ast.Tuple) else key)
+            names |= _named(key.elts[-1] if isinstance(key, ast.Tuple) and key.elts else key)
         match part:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append")):
                 names.add(name)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bot.cli.freqtrade.frame_reader import SIGNALS, FileFacts, FrameCode, ParamOf, Remark
+from bot.cli.freqtrade.frame_reader import SIGNALS, FileFacts, FrameCode, ParamOf, Remark, is_number
 from bot.cli.freqtrade.strategy_text import BUDGET_USD, USD, Converted
 from bot.errors import ConfigError
+from bot.strategy.indicators import PERIOD_MAX
 from bot.strategy.intents import TRAIL_PCT_MAX, TRAIL_R_MAX
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -24,12 +25,27 @@ CALLBACKS: Final = re.compile(
     r"informative_pairs|custom_\w+|confirm_trade_\w+|check_\w+_timeout|adjust_\w+|leverage|bot_\w*start|order_filled"
     r"|feature_engineering_\w+|set_freqai_targets|version"
 )
-SWITCHES: Final = (
-    "position_adjustment_enable",
-    "exit_profit_only",
-    "ignore_roi_if_entry_signal",
-    "use_custom_stoploss",
-)
+# settings that are read: what counts if one is missing, and what it must be
+NUMBER: Final = (int, float)
+SETTINGS: Final[Mapping[str, tuple[Any, tuple[type, ...]]]] = {
+    "timeframe": (None, (str,)),
+    "stoploss": (-1, NUMBER),
+    "minimal_roi": ({}, (dict,)),
+    "startup_candle_count": (0, (int,)),
+    "max_open_trades": (-1, NUMBER),
+    "can_short": (False, (bool,)),
+    "use_exit_signal": (True, (bool,)),
+    "trailing_stop": (False, (bool,)),
+    "trailing_stop_positive": (None, (*NUMBER, type(None))),
+    "trailing_stop_positive_offset": (0.0, NUMBER),
+    "trailing_only_offset_is_reached": (False, (bool,)),
+    "position_adjustment_enable": (False, (bool,)),
+    "exit_profit_only": (False, (bool,)),
+    "ignore_roi_if_entry_signal": (False, (bool,)),
+    "use_custom_stoploss": (False, (bool,)),
+}
+# those that are not carried over when they are on
+SWITCHES: Final = tuple(SETTINGS)[-4:]
 SECTIONS: Final = ("buy_params", "sell_params", "protection_params")
 LIBRARIES: Final = re.compile(
     r"(?P<talib>talib.*)|(?P<qtpylib>.*qtpylib.*)|(?P<numpy>numpy)|(?P<other>pandas_ta.*|technical.*)"
@@ -71,9 +87,10 @@ class _ClassReader:
         constants = _plain_values(dict(_assigned(module.body)), {})
         self._settings = _plain_values(values, constants)
         for section in SECTIONS:
-            for name, value in (self._settings.get(section) or {}).items():
+            given = self._settings.get(section)
+            for name, value in given.items() if isinstance(given, dict) else ():
                 if name in self._params:
-                    self._params[name] = self._params[name]._replace(default=value)
+                    self._params[name] = self._params[name].with_default(value)
         known = constants | {name: value for name, value in self._settings.items() if name not in self._params}
         self._code = FrameCode(FileFacts(_modules(module), known, self._params))
 
@@ -85,21 +102,21 @@ class _ClassReader:
             elif CALLBACKS.fullmatch(name) or (method.decorator_list and name != "protections"):
                 self._findings.append(Remark(method.lineno, f"{name} is not called: {GUIDE}", name != "version"))
         written = {column for step in self._code.steps(SIGNALS) for column in step.writes & SIGNALS.keys()}
-        if not self._value("use_exit_signal", default=True):
+        if not self._value("use_exit_signal"):
             written -= {"exit_long", "exit_short", "sell"}
-        if not self._value("can_short", default=False):
+        if not self._value("can_short"):
             written -= {"enter_short", "exit_short"}
         signals = tuple(name for name in SIGNALS if name in written)
-        interval = self._value("timeframe", default="1h" if "timeframe" in self._lines else None)
+        interval = self._value("timeframe")
         if interval not in INTERVAL_MS:
             self._note("timeframe", f"timeframe {interval} is none of this project's; the config has 1h")
             interval = "1h"
         new = Converted(file, self._class.name, interval, self._params, self._code, signals)
-        new.warmup = int(self._value("startup_candle_count", default=0))
+        new.warmup = min(max(0, self._value("startup_candle_count")), PERIOD_MAX)
         self._stop_and_targets(new)
         new.protections = self._protections()
         for name in SWITCHES:
-            if self._value(name, default=False):
+            if self._value(name):
                 self._note(name, f"{name} is left out: {GUIDE}")
         for name, param in self._params.items():
             kind = "a param with its bounds, which bot sweep searches" if new.has_param(name) else "a fixed value"
@@ -109,22 +126,25 @@ class _ClassReader:
         new.findings = sorted({*self._findings, *self._code.findings})
         return new
 
-    def _value(self, name: str, *, default: Any) -> Any:
-        """A setting. The default counts for one that is computed, which is named."""
-        if name in self._lines and name not in self._settings:
-            self._note(name, f"{name} is computed; it counts as {default!r}")
-        return self._settings.get(name, default)
+    def _value(self, name: str) -> Any:
+        """A setting. One that is computed, or is of another kind, counts as if it was missing, and is named."""
+        default, kinds = SETTINGS[name]
+        value = self._settings.get(name, _UNKNOWN if name in self._lines else default)
+        if not isinstance(value, kinds) or (isinstance(value, int | float) and not is_number(value)):
+            self._note(name, f"{name} is computed or of another kind; it counts as {default!r}")
+            return default
+        return value
 
     def _note(self, name: str, text: str, *, is_lost: bool = True) -> None:
         self._findings.append(Remark(self._lines.get(name, self._class.lineno), text, is_lost))
 
     def _stop_and_targets(self, new: Converted) -> None:
-        stop_pct, guardians = _pct(-self._value("stoploss", default=-1)), []
+        stop_pct, guardians = _pct(-self._value("stoploss")), []
         if not 0 < stop_pct < 100:
             self._note("stoploss", f"a position needs a stop here: it stands at {STOP_PCT} %", is_lost=False)
             stop_pct = STOP_PCT
         new.exits["stop_pct"] = f"{stop_pct:g}"
-        for after, gain in sorted((int(after), gain) for after, gain in self._value("minimal_roi", default={}).items()):
+        for after, gain in self._roi_table():
             if gain <= -1:
                 guardians.append(f"MaxHold({60 * max(after, 1)})")
             elif after:
@@ -133,15 +153,23 @@ class _ClassReader:
                 new.exits["target_pct"] = f"{_pct(gain):g}"
         if new.steps:
             self._note("minimal_roi", "targets after the first count at the close of a bar", is_lost=False)
-        if self._value("trailing_stop", default=False):
+        if self._value("trailing_stop"):
             guardians += self._trailing(stop_pct)
         if guardians:
             new.exits["guardians"] = f"({', '.join(guardians)},)"
 
+    def _roi_table(self) -> list[tuple[int, float]]:
+        """Minutes and gains, in the order of time."""
+        rows = [(str(after), gain) for after, gain in self._value("minimal_roi").items()]
+        if all(re.fullmatch("[0-9]{1,9}", after) and is_number(gain) for after, gain in rows):
+            return sorted((int(after), gain) for after, gain in rows)
+        self._note("minimal_roi", "minimal_roi is left out: it must map minutes to gains")
+        return []
+
     def _trailing(self, stop_pct: float) -> Iterator[str]:
-        positive_pct = _pct(self._value("trailing_stop_positive", default=None) or stop_pct / 100)
-        start_r = round(_pct(self._value("trailing_stop_positive_offset", default=0.0)) / stop_pct, 4)
-        waits = self._value("trailing_only_offset_is_reached", default=False)
+        positive_pct = _pct(self._value("trailing_stop_positive") or stop_pct / 100)
+        start_r = round(_pct(self._value("trailing_stop_positive_offset")) / stop_pct, 4)
+        waits = self._value("trailing_only_offset_is_reached")
         if start_r > TRAIL_R_MAX or (stop_pct > TRAIL_PCT_MAX and not waits):
             most = f"a trail of {TRAIL_PCT_MAX} % and an offset of {TRAIL_R_MAX} stops are the most here"
             self._note("trailing_stop", f"the trailing stop is left out: {most}")
@@ -158,7 +186,8 @@ class _ClassReader:
             line, last = method.lineno, method.body[-1]
             defaults = {f"self.{name}.value": param.default for name, param in self._params.items()}
             rows = _plain(getattr(last, "value", None), {**self._settings, **defaults})
-        for row in rows if isinstance(rows, list) else [{"method": "that is computed"}]:
+        for given_row in rows if isinstance(rows, list) else ["that is computed"]:
+            row = given_row if isinstance(given_row, dict) else {"method": given_row}
             name, given = _protection(row)
             if name in kept or name == "":
                 self._findings.append(Remark(line, f"the protection {row.get('method')} is left out: {GUIDE}"))
@@ -166,7 +195,7 @@ class _ClassReader:
             kept[name] = given
             if isinstance(given, dict) and "stops" not in given:
                 self._findings.append(Remark(line, f"{name} counts USD here, not parts of the stake", is_lost=False))
-        if (most := self._value("max_open_trades", default=-1)) > 0:
+        if (most := self._value("max_open_trades")) > 0:
             kept["max_open_positions"] = int(most)
         return kept
 
@@ -179,7 +208,8 @@ def _protection(row: Mapping[str, Any]) -> tuple[str, Any]:
 
     windows = {"within": length("lookback_period"), "rest": length("stop_duration")}
     windows["trades" if row.get("method") != "StoplossGuard" else "stops"] = row.get("trade_limit", 1)
-    if "unlock_at" in row or row.get("only_per_side"):
+    amounts = [given for key, given in row.items() if not str(key).startswith(("method", "only_per", "unlock_at"))]
+    if "unlock_at" in row or row.get("only_per_side") or not all(map(is_number, amounts)):
         return "", None
     match row.get("method"):
         case "CooldownPeriod":
@@ -224,7 +254,7 @@ def _plain(node: ast.expr | None, known: Mapping[str, Any]) -> Any:
     text = re.sub(rf"(?<![\w.'\"])({names})(?![\w'\"])", lambda name: repr(known[name[1]]), text)
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return _UNKNOWN
 
 
@@ -235,10 +265,15 @@ def _param_of(node: ast.expr) -> ParamOf | None:
         return None
     plain = [_plain(argument, {}) for argument in node.args]
     named = {argument.arg: _plain(argument.value, {}) for argument in node.keywords}
-    if kind in ("IntParameter", "DecimalParameter", "RealParameter"):
-        low, high = (*plain, named.get("low"), named.get("high"))[:2]
-        return ParamOf(node.lineno, named.get("default", low), low, high)
-    return ParamOf(node.lineno, named.get("default", kind == "BooleanParameter"))
+    low, high = (*plain, named.get("low"), named.get("high"), None, None)[:2]
+    choices = low if isinstance(low, list | tuple) else named.get("categories")
+    first = (
+        choices[0] if isinstance(choices, list | tuple) and choices else low if kind != "BooleanParameter" else False
+    )
+    default = named.get("default", first)
+    if kind not in ("IntParameter", "DecimalParameter", "RealParameter"):
+        low = high = None
+    return ParamOf(node.lineno, None, low, high).with_default(None if default is _UNKNOWN else default)
 
 
 def _modules(module: ast.Module) -> dict[str, str]:

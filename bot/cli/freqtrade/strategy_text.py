@@ -112,12 +112,11 @@ class Converted:
         settings = [f"warmup = {self.warmup}"] if self.warmup else []
         settings += [f"lookback = {lookback}"] if lookback > 2 else []
         settings += [f"{name} = {call}" for name, call in declared.items()]
-        lost = [f"  line {finding.line}: {finding.text}" for finding in self.findings if finding.is_lost]
+        lost = [f"  line {finding.line}: {_quoted(finding.text)}" for finding in self.findings if finding.is_lost]
         text = STRATEGY.format(
             name=self.name,
-            file=self.file,
-            marked="\n\nNOT THE WHOLE STRATEGY. Left out:\n{}\n".format("\n".join(lost).replace('"""', "'''"))
-            * bool(lost),
+            file=_quoted(self.file),
+            marked="\n".join(["", "", "NOT THE WHOLE STRATEGY. Left out:", *lost, ""]) if lost else "",
             imports="\n".join(self._imports(used)),
             params="\n".join(f"        {name}: {kind}" for name, kind in params.items()),
             settings="".join(f"    {line}\n" for line in settings),
@@ -152,6 +151,11 @@ class Converted:
             yield f"{name}={' & ~'.join((name, *(other for other in against if other in names)))}"
         yield "usd=self.params.usd"
         yield from (f"{name}={text}" for name, text in self.exits.items())
+
+
+def _quoted(text: str) -> str:
+    """A text as it may stand in a docstring."""
+    return text.encode("unicode_escape", "surrogateescape").decode("ascii").replace('"', "'")
 
 
 def _field_of(param: ParamOf) -> str:

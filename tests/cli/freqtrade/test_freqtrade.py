@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 
 import polars as pl
 import pytest
+from ruamel.yaml import YAML
 
 from bot.backtest import run
 from bot.backtest.engine.options import MarketRules, SessionOptions
 from bot.cli.app import call
+from bot.cli.freqtrade.strategy_reader import converted
+from bot.errors import ConfigError
 from bot.testing import backtest, bars, walk
 from tests.cli.freqtrade.candles import START_MS, STEP_MS, candles
 
@@ -97,6 +103,10 @@ LEFT_OUT = (
     ("    timeframe = '7m'\n", 7, "timeframe 7m"),
     ("    stoploss = compute()\n", 7, "stoploss is computed"),
     ('    protections = [{"method": "CooldownPeriod", "unlock_at": "10:00"}]\n', 7, "CooldownPeriod is left out"),
+    ("    minimal_roi = {'soon': 1}\n", 7, "minimal_roi is left out"),
+    ("    startup_candle_count = 'x'\n", 7, "startup_candle_count is computed or of another kind"),
+    ("    protections = [3]\n", 7, "the protection 3 is left out"),
+    (ENTRY + '        df["x"] = df["close"].rolling(2000).mean()\n' + SIGNAL, 8, "up to 1,000"),
     ('    protections = [{"method": "Other"}]\n', 7, "Other is left out"),
     ("    trailing_stop = True\n    trailing_stop_positive_offset = 9\n", 7, "the trailing stop is left out"),
     (
@@ -203,6 +213,50 @@ def test_the_file_is_never_executed(tmp_path: Path) -> None:
     call(["convert", "freqtrade", str(file), "-o", str(tmp_path)])
     assert (tmp_path / "strategies" / "own.py").exists()
     assert not trace.exists()
+
+
+VALUES = ("x", "", None, [], {}, (), -1, 0, 1.5, 10**400, float("inf"), True, b"x", ..., "a\\d'\"\n", "2", 1j)
+
+
+class Damage(ast.NodeTransformer):
+    """Replaces values of a strategy by others, and leaves out arguments and statements."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.JoinedStr):
+            return node
+        super().generic_visit(node)
+        if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+            if self.chance.random() < 0.02:
+                others = (
+                    ast.Name("dataframe"),
+                    ast.Attribute(ast.Name("self"), "other"),
+                    ast.Call(ast.Name("f"), [], []),
+                )
+                return self.chance.choice((*map(ast.Constant, VALUES), *others, ast.List([]), ast.Dict([], [])))
+            if isinstance(node, ast.Call) and node.args and self.chance.random() < 0.05:
+                node.args.pop()
+        return ast.Pass() if isinstance(node, ast.stmt) and self.chance.random() < 0.01 else node
+
+
+def test_a_damaged_strategy_is_refused_or_written_as_python(tmp_path: Path) -> None:
+    texts = [file.read_text() for file in STRATEGIES]
+    outcomes = Counter[str]()
+    for seed in range(150):
+        file = tmp_path / "own.py"
+        damaged = ast.unparse(ast.fix_missing_locations(Damage(seed).visit(ast.parse(texts[seed % len(texts)]))))
+        file.write_text(damaged)
+        try:
+            strategy = converted(file)
+        except ConfigError:
+            outcomes["refused"] += 1
+            continue
+        compile(strategy.strategy(), "own.py", "exec")
+        assert YAML(typ="safe").load(strategy.config())["strategies"][0]["interval"]
+        outcomes["whole" if not any(finding.is_lost for finding in strategy.findings) else "marked"] += 1
+    assert min(outcomes["whole"], outcomes["marked"]) > 20
 
 
 def test_on_bar_may_follow_the_signals_of_the_same_class(tmp_path: Path) -> None:
