@@ -58,8 +58,8 @@ def _evaluated(task: Task) -> TrialOutcome:
 class Processes:
     """Processes of this machine. `run` runs one task of the bundle: a trial of a sweep, unless another is given."""
 
-    def __init__(self, bundle: Any, workers: int, run: Evaluate = evaluate) -> None:
-        self._run_task = partial(run, bundle)
+    def __init__(self, bundle: Any, workers: int, run: Evaluate | None = None) -> None:
+        self._run_task = partial(run or evaluate, bundle)
         self._workers = workers
         self._pool = self._started()
 
