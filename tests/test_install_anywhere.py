@@ -157,7 +157,9 @@ def test_a_new_user_makes_checks_and_backtests_a_config_with_the_wheel_alone(bot
         assert str(ROOT) not in done.stdout + done.stderr
 
 
-def test_a_missing_extra_is_named_with_a_command_that_works_in_this_environment(bot: Path, place: Path) -> None:
+def test_a_missing_extra_is_named_with_a_command_that_works_in_this_environment(
+    bot: Path, wheel: Path, place: Path
+) -> None:
     done = run(bot, "paper --exchange kraken", place)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     said = re.search(r"\): (.+?)\. Or give it an environment of its own: (.+?), and set", done.stderr)
@@ -165,12 +167,14 @@ def test_a_missing_extra_is_named_with_a_command_that_works_in_this_environment(
     words = shlex.split(said[1])
     assert words[:4] == [str(bot.parent / "python"), "-m", "pip", "install"]
     assert re.fullmatch(r"bracketbot\[markets\] @ file://\S+\.whl", words[4])
-    # The same command for an extra whose packages are here, so that it needs no network.
-    words[4] = words[4].replace("[markets]", "[ui]")
-    tried = subprocess.run([*words, "--no-index", "--dry-run"], capture_output=True, text=True, check=False)
-    assert tried.returncode == 0, tried.stderr
+    # The same command for an extra whose packages are here, so that it needs no network; then as the guides write it.
+    for named in (words[4].replace("[markets]", "[ui]"), f"{wheel}[ui]"):
+        tried = subprocess.run(
+            [*words[:4], named, "--no-index", "--dry-run"], capture_output=True, text=True, check=False
+        )
+        assert tried.returncode == 0, tried.stderr
     # A name that is not there is refused, so that the command above has been read.
-    words[4] = words[4].replace("bracketbot-", "nothing-")
+    words[4] = words[4].replace("[markets]", "[ui]").replace("bracketbot-", "nothing-")
     tried = subprocess.run([*words, "--no-index", "--dry-run"], capture_output=True, text=True, check=False)
     assert tried.returncode != 0
 
