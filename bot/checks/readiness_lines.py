@@ -60,6 +60,8 @@ class ServiceFacts:
     expires_ms: int | None = None
     skew_ms: float | None = None
     problem: str | None = None
+    # the service refuses the key, and so every request: nothing can be traded
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

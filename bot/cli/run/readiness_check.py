@@ -36,7 +36,8 @@ def ask_before_run(settings: Settings, config: Path, *, yes: bool) -> None:
         return
     api_key = settings.account.api_key
     readiness, service = readiness_for(settings, config, None if api_key is None else api_key.get_secret_value())
-    if is_play_money(settings, service):
+    # The run itself reports a key that the service refuses.
+    if service.is_refused or is_play_money(settings, service):
         return
     for line in readiness_text(readiness):
         click.echo(line, err=True)
@@ -105,7 +106,7 @@ async def _service_answer(settings: Settings, api_key: str | None) -> ServiceFac
     from bot.checks.readiness_lines import ServiceFacts, missing_scopes
     from bot.client import Client
     from bot.client.http import Timeouts
-    from bot.errors import ApiError
+    from bot.errors import ApiError, is_access_lost
 
     if settings.account.embedded:
         return ServiceFacts(is_own=True)
@@ -116,7 +117,8 @@ async def _service_answer(settings: Settings, api_key: str | None) -> ServiceFac
         try:
             account = await client.account()
         except ApiError as error:
-            return ServiceFacts(problem=f"{settings.account.base_url}: {error.message} ({error.code})")
+            why = f"{settings.account.base_url}: {error.message} ({error.code})"
+            return ServiceFacts(problem=why, is_refused=is_access_lost(error))
         key, skew_ms = account.limits.key, client.clock.skew_ms
         if key is None:
             why = "this is the token of a person's sign-in, not an API key"

@@ -350,6 +350,12 @@ def test_a_service_that_says_that_it_is_a_sandbox_is_not_asked_about(
         ask_before_run(checked_config(path).settings, path, yes=False)
         assert capsys.readouterr().err == ""
         lines = ready(capsys, file=str(path))
+        # The run reports a refused key, with an exit code of its own.
+        monkeypatch.setenv("LIVE_KEY", "bbk_other")
+        ask_before_run(checked_config(path).settings, path, yes=False)
+        assert capsys.readouterr().err == ""
+        refused = ready(capsys, file=str(path))["key"]
+        assert (refused["state"], "the API key is unknown" in refused["evidence"]) == ("not known", True)
     assert (lines["key"]["state"], lines["key"]["points"]) == ("known", 4)
     assert "scopes read, trade" in lines["key"]["evidence"]
     assert lines["clock"]["state"] == "known"
