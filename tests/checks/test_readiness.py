@@ -59,7 +59,7 @@ class Case:
         self.config = folder / "mine.yaml"
         self.config.write_text(CONFIG % (repository / "strategies"))
         self.settings: Settings = checked_without_secrets(self.config)[0]
-        (folder / "state").mkdir(exist_ok=True)
+        (folder / "state").mkdir(mode=0o700, exist_ok=True)
         self.pieces: list[Evidence] = []
         self.service = GOOD
         self.addresses: Sequence[tuple[str, str | None]] = (("${env:FIRST}", "k1"), ("${env:SECOND}", "k2"))
