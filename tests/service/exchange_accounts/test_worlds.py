@@ -13,7 +13,8 @@ import pytest
 from bot.service.exchange_accounts.action_dispatcher import ActionDispatcher
 from bot.venue.exchange import action_lifecycle as life
 from bot.venue.exchange import action_reports
-from tests.service.exchange_accounts.worlds import run_world
+from bot.venue.orders import exchange_actions, protection_orders
+from tests.service.exchange_accounts.worlds import World, run_world
 
 
 @pytest.mark.soak(worlds=60, full=10_000)
@@ -57,17 +58,42 @@ def fills_by_the_answer_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(action_reports, "_is_over", lambda *given: is_over(*given) or given[1].owed is not None)
 
 
-BUGS = (new_nonce_on_a_retry, no_fence, told_too_early, fills_by_the_answer_alone)
+def old_stop_canceled_first(patch: pytest.MonkeyPatch) -> None:
+    """A stop is canceled before the one that takes its place stands."""
+    cover = protection_orders._cover
+
+    def covered(state: Any, account: Any, watched: Any, position: Any, level: Any) -> Any:
+        if protection_orders.covering(account, level.coin, level.kind) is None:
+            there = protection_orders._all_of(exchange_actions.known(account), level.coin, level.kind)
+            exchange_actions.cancel_protection(state, account, [order for order in there if order.status == "there"])
+        yield from cover(state, account, watched, position, level)
+
+    patch.setattr(protection_orders, "_cover", covered)
+
+
+LATE = (("before_execution", "late"), ("request_in", "lost"))
+# Each bug, and the faults of the worlds in which it shows soon; none: those of the world itself.
+BUGS = {
+    new_nonce_on_a_retry: (),
+    no_fence: LATE,
+    told_too_early: LATE,
+    fills_by_the_answer_alone: (),
+    old_stop_canceled_first: LATE,
+}
 # worlds in which a bug must show
 WORLDS_MAX = 60
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_seeded_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def alter(world: World) -> None:
+        if faults := BUGS[bug]:
+            world.trouble, world.kinds, world.rate = "wire", list(faults), 0.4
+
     bug(monkeypatch)
     for seed in range(1, WORLDS_MAX + 1):
         try:
-            run_world(seed)
+            run_world(seed, alter)
         except AssertionError:
             return
     pytest.fail(f"not found in {WORLDS_MAX} worlds")

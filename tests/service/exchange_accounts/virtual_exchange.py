@@ -115,8 +115,9 @@ class CallTransport(httpx.AsyncBaseTransport):
 class CallSocket:
     """A WebSocket as two queues."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, exchange: VirtualExchange) -> None:
         self.url = url
+        self._exchange = exchange
         self._to_server: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._texts: asyncio.Queue[str | None] = asyncio.Queue()
         self.accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -128,7 +129,7 @@ class CallSocket:
             await asyncio.sleep(exchange.chance.uniform(0.002, 0.08))
             if exchange.is_away:
                 raise NoExchangeAnswer(f"{url}: no route; check the network")
-            socket = cls(url)
+            socket = cls(url, exchange)
             scope = {"type": "websocket", "path": "/ws", "client": ("127.0.0.1", 1)}
             socket._to_server.put_nowait({"type": "websocket.connect"})
             serving = exchange.application(scope, socket._to_server.get, socket._send)
@@ -142,7 +143,9 @@ class CallSocket:
 
     async def _send(self, message: Any) -> None:
         if message["type"] == "websocket.send":
-            self._texts.put_nowait(message["text"])
+            # What is told while there is no route is lost.
+            if not self._exchange.is_away:
+                self._texts.put_nowait(message["text"])
         elif message["type"] == "websocket.accept":
             self.accepted.set_result(True)
         else:
