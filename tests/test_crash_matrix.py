@@ -33,9 +33,20 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("service with an exchange account", "any commit or call of an action"): (
         "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_a_close_does_it_once_and_tells_it",
+        "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_an_entry_does_it_once_and_leaves_its_stop",
     ),
     ("exchange link", "any commit or call of an action"): (
         "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_a_close_does_it_once_and_tells_it",
+        "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_an_entry_does_it_once_and_leaves_its_stop",
+    ),
+    ("service with an exchange account", "at random, with its link, wire and exchange"): (
+        "service/exchange_accounts/test_worlds.py::test_worlds",
+    ),
+    ("demo from the wheel", "without calls that only Linux has"): (
+        "test_install_anywhere.py::test_without_these_calls_the_demo_trades_is_killed_and_continues",
+    ),
+    ("parent of a process", "while the child runs"): (
+        "test_operating_system.py::test_a_child_ends_with_its_killed_parent",
     ),
     ("local exchange", "after an answer"): ("local_exchange/test_served.py::test_kill_9_keeps_what_a_client_was_told",),
     ("local exchange", "random, under load"): (

@@ -723,7 +723,7 @@ class VenueAction:
     again_ms: int | None = None
     # the protection orders that it places with an entry or alone, or that it cancels
     protections: tuple[str, ...] = ()
-    # of a change of leverage
+    # a change of leverage asks for these
     leverage: int = 0
     isolated: bool = False
     # the exchange's id of the order, if its answer has named it
