@@ -137,9 +137,9 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
             settlement.settle(state, state.markets[ref])
         elif kind == "day":
             guardian_actions.begin_day(state)
-        elif kind == "exit":
+        elif kind == "exit" and number:
             exits.ask_again(state, state.accounts[ref], number)
-        elif kind == "protection":
+        elif kind == "exit":
             exchange_entries.settle(state, state.accounts[ref.partition(" ")[0]])
         else:
             account = state.accounts[ref]
@@ -436,7 +436,7 @@ def _key(state: State, key_id: str | None) -> VenueKey | None:
 
 
 def _settled(handle: Callable[[State, Any], Any]) -> Callable[[State, Any], Any]:
-    """A command about an account, and at an exchange what its orders and its protection need after it."""
+    """A report, and what the orders and the protection of its account need after it."""
 
     def settled(state: State, command: Any) -> Any:
         answer = handle(state, command)
@@ -448,10 +448,19 @@ def _settled(handle: Callable[[State, Any], Any]) -> Callable[[State, Any], Any]
     return settled
 
 
+def _sent(state: State, account: VenueAccount, act: Callable[..., Any], *given: Any) -> Any:
+    """What a caller asks of an account at an exchange, and what its orders and its protection need after it."""
+    if (refused := link_state.refuse_sending(account)) is not None:
+        return refused
+    answer = act(state, account, *given)
+    exchange_entries.settle(state, account)
+    return answer
+
+
 def _place_order(state: State, command: c.PlaceOrder) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
-        return refused
+    if account.exchange is not None:
+        return _sent(state, account, orders.place, _key(state, command.key), command)
     placed = orders.place(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         matching.sweep(state, state.markets[command.order.coin])
@@ -464,8 +473,8 @@ def _store_plan(state: State, command: c.StorePlan) -> Any:
 
 def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
-        return refused
+    if account.exchange is not None:
+        return _sent(state, account, plans.confirm, _key(state, command.key), command)
     placed = plans.confirm(state, account, _key(state, command.key), command)
     if isinstance(placed, orders.OrderPlaced):
         matching.sweep(state, state.markets[placed.trade.coin])
@@ -474,22 +483,22 @@ def _confirm_plan(state: State, command: c.ConfirmPlan) -> Any:
 
 def _close_position(state: State, command: c.ClosePosition) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
-        return refused
+    if account.exchange is not None:
+        return _sent(state, account, orders.close, _key(state, command.key), command)
     return orders.close(state, account, _key(state, command.key), command)
 
 
 def _cancel_order(state: State, command: c.CancelOrder) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
-        return refused
+    if account.exchange is not None:
+        return _sent(state, account, open_orders.cancel, command.oid)
     return open_orders.cancel(state, account, command.oid)
 
 
 def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None and (refused := link_state.refuse_sending(account)) is not None:
-        return refused
+    if account.exchange is not None:
+        return _sent(state, account, open_orders.cancel_coin, command.coin)
     return open_orders.cancel_coin(state, account, command.coin)
 
 
@@ -567,12 +576,12 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.StartGrant: sign_in.start_grant,
     c.DecideGrant: sign_in.decide_grant,
     c.RedeemGrant: _redeem_grant,
-    c.PlaceOrder: _settled(_place_order),
+    c.PlaceOrder: _place_order,
     c.StorePlan: _store_plan,
-    c.ConfirmPlan: _settled(_confirm_plan),
-    c.ClosePosition: _settled(_close_position),
-    c.CancelOrder: _settled(_cancel_order),
-    c.CancelCoin: _settled(_cancel_coin),
+    c.ConfirmPlan: _confirm_plan,
+    c.ClosePosition: _close_position,
+    c.CancelOrder: _cancel_order,
+    c.CancelCoin: _cancel_coin,
     c.ArmGuardian: _arm_guardian,
     c.Kill: _settled(_kill),
     c.DisarmGuardian: _disarm_guardian,

@@ -106,7 +106,7 @@ def trade(account: VenueAccount, recorded: VenueTrade) -> Body:
         "feeUsd": format_e8(recorded.fee),
         "realizedPnlUsd": opt(recorded.realized),
         "fillStatus": recorded.fill_status(),
-        "status": _status_of(account, recorded),
+        "status": recorded.status if account.exchange is None else _status_of(account, recorded),
         "venueOid": None if recorded.oid is None else oid_text(account, recorded.oid),
         "idempotencyKey": recorded.idempotency_key,
         "seq": recorded.seq,

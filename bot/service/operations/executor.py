@@ -134,7 +134,8 @@ class OperationExecutor:
 
     def _sent_before(self, principal: Principal, key: str) -> ActionsSent | None:
         """What a request with this key has sent, unless the exchange has refused it for now."""
-        return exchange_actions.sent_of_key(self.account(principal), key)
+        account = self.account(principal)
+        return None if account.exchange is None else exchange_actions.sent_of_key(account, key)
 
     def _answered_later(
         self,

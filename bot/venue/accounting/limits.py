@@ -147,8 +147,18 @@ def _staying(state: State, account: VenueAccount, position: VenuePosition) -> in
 
 def waiting(state: State, account: VenueAccount, key: VenueKey | None = None) -> int:
     """Notional of resting entries, which may fill at any moment. With a key: only of its own entries."""
-    resting = [account.orders[number] for number in account.resting]
+    if not account.orders:
+        return 0
+    resting = _waiting_orders(account)
     return sum(opening_notional(state, order) for order in resting if key is None or order.key == key.id)
+
+
+def _waiting_orders(account: VenueAccount) -> list[VenueOrder]:
+    """Orders that wait here; at an exchange those that wait there, and those that it has not decided."""
+    if account.exchange is None:
+        return [account.orders[number] for number in account.resting]
+    waiting = [order for order in account.orders.values() if order.kind in ("market", "limit")]
+    return [order for order in waiting if order.status in ("open", "sent")]
 
 
 def spoken_for_today(state: State, account: VenueAccount, key: VenueKey | None = None) -> int:
@@ -181,12 +191,12 @@ def busy_markets(state: State, account: VenueAccount) -> set[str]:
         for coin, position in account.positions.items()
         if position.size > ledger.leaving(account, state.markets[coin])
     }
-    return stay | {account.orders[n].coin for n in account.resting if not account.orders[n].reduce_only}
+    return stay | {order.coin for order in _waiting_orders(account) if not order.reduce_only}
 
 
 def guardians_there(account: VenueAccount) -> int:
     """Number of guardians that are armed, or that resting orders will arm at their first fill."""
-    waiting = [account.orders[number] for number in account.resting]
+    waiting = _waiting_orders(account)
     return len(account.guardians) + sum(len(order.guardians) for order in waiting if not order.armed)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from bot.errors import Refusal
-from bot.venue.model.record import emit_order
+from bot.venue.model.record import emit_order, open_trade
 from bot.venue.model.state import (
     GuardianSpec,
     LegSpec,
@@ -87,9 +87,13 @@ def _refuse_now(account: VenueAccount) -> Refusal | None:
     return None
 
 
-def send(state: State, account: VenueAccount, order: VenueOrder, preview: OrderPreview) -> ActionsSent:
+def send(
+    state: State, account: VenueAccount, spec: OrderSpec, order: VenueOrder, preview: OrderPreview
+) -> ActionsSent | Refusal:
     """Begin an order. Its levels are fixed now, from the price that the preview expects."""
-    assert order.trade is not None
+    if refused := refuse(account, spec, preview, order.idempotency_key):
+        return refused
+    open_trade(state, account, order, kind=spec.type, intent=preview.intent)
     order.status, order.bound_px = SENT, order.limit_px or preview.bound_px
     if preview.bracket is not None:
         stop, target = preview.bracket.stop, preview.bracket.target

@@ -31,36 +31,7 @@ def take(
     before = account.positions.get(market.spec.coin)
     for px, size in fills:
         ledger.fill(state, account, market, trade, order, (px, size, maker, None))
-    return _protect(state, account, market, order, trade, before, by_limit=by_limit)
-
-
-def take_reported(
-    state: State,
-    account: VenueAccount,
-    market: VenueMarket,
-    order: VenueOrder,
-    trade: VenueTrade,
-    execution: ledger.Execution,
-) -> None:
-    """Book a fill that an exchange reports, and arm or end the protection in the same command."""
-    before = account.positions.get(market.spec.coin)
-    ledger.fill(state, account, market, trade, order, execution)
-    _protect(state, account, market, order, trade, before, by_limit=False)
-
-
-def _protect(
-    state: State,
-    account: VenueAccount,
-    market: VenueMarket,
-    order: VenueOrder,
-    trade: VenueTrade,
-    before: VenuePosition | None,
-    *,
-    by_limit: bool,
-) -> tuple[int, ...]:
-    """After fills of an order: bring the protection of the position to what it is now. Returns the armed guardians."""
     position = account.positions.get(market.spec.coin)
-    armed: tuple[int, ...] = ()
     protection.follow(state, account, market, before)
     if account.resting and before is not None and before is not position:
         open_orders.drop_closings(state, account, market)
@@ -76,8 +47,33 @@ def _protect(
         if order.stop_leg is not None or order.target_leg is not None:
             protection.arm_bracket(state, account, market, position, order, entry_px, by_limit=by_limit)
         if order.guardians:
-            armed = tuple(_arm_inline(state, account, market, position, order, entry_px, by_limit=by_limit))
-    return armed
+            return tuple(_arm_inline(state, account, market, position, order, entry_px, by_limit=by_limit))
+    return ()
+
+
+def take_reported(
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    order: VenueOrder,
+    trade: VenueTrade,
+    execution: ledger.Execution,
+) -> None:
+    """Book a fill that an exchange reports, and arm or end the protection in the same command."""
+    before = account.positions.get(market.spec.coin)
+    ledger.fill(state, account, market, trade, order, execution)
+    protection.follow(state, account, market, before)
+    position = account.positions.get(market.spec.coin)
+    if position is None or position.side != order.buy or order.armed:
+        return
+    if order.stop_leg is None and order.target_leg is None and not order.guardians:
+        return
+    order.armed = True
+    entry_px = position.entry_px() if before is not position else trade.avg_px()
+    assert entry_px is not None
+    if order.stop_leg is not None or order.target_leg is not None:
+        protection.arm_bracket(state, account, market, position, order, entry_px, by_limit=False)
+    _arm_inline(state, account, market, position, order, entry_px, by_limit=False)
 
 
 def _arm_inline(

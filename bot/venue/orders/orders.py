@@ -97,12 +97,9 @@ def execute(
     """Execute a previewed order: fill now, or rest, or wait for the next point. At an exchange it is sent."""
     market = state.markets[spec.coin]
     held = account.positions.get(spec.coin)
-    if account.exchange is not None:
-        if refused := exchange_entries.refuse(account, spec, preview, idempotency_key):
-            return refused
-    elif held is not None and held.side == spec.side and preview.leverage != held.leverage:
+    if held is not None and held.side == spec.side and preview.leverage != held.leverage:
         position, _ = position_at_its_turn(account, market)
-        if position is not None and position.side == held.side:
+        if position is not None and position.side == held.side and account.exchange is None:
             change_leverage(state, account, market, held, preview.leverage)
     # An order no larger than the opposite position was previewed as a close. It stays reduce-only even if the position
     # shrinks before it fills.
@@ -131,9 +128,9 @@ def execute(
         born=market.point,
         opens=preview.size - preview.reduce if preview.reduce else None,
     )
-    trade = open_trade(state, account, order, kind=spec.type, intent=preview.intent)
     if account.exchange is not None:
-        return exchange_entries.send(state, account, order, preview)
+        return exchange_entries.send(state, account, spec, order, preview)
+    trade = open_trade(state, account, order, kind=spec.type, intent=preview.intent)
     if state.rules.fill_at == "next" and (spec.type == "market" or preview.fills):
         if spec.type == "market" and not preview.reduce:
             order.usd = spec.usd

@@ -116,10 +116,11 @@ def confirm(
         code = "plan_stale" if preview.code == "insufficient_depth" else preview.code
         return replace(preview, code=code, fix={"action": "replan"})
     placed = orders.execute(state, account, order, preview, key, command.request_id, command.idempotency_key)
-    if isinstance(placed, Refusal):
-        # Nothing was sent, and nothing of the plan is used up.
-        return placed
-    plan.state, plan.trade = "used", placed.trade if isinstance(placed, ActionsSent) else placed.trade.id
+    if type(placed) is orders.OrderPlaced:
+        plan.state, plan.trade = "used", placed.trade.id
+    elif isinstance(placed, ActionsSent):
+        plan.state, plan.trade = "used", placed.trade
+    # Of a refused one nothing was sent, and nothing of the plan is used up.
     return placed
 
 

@@ -206,7 +206,7 @@ def schedule_exit(state: State, account: VenueAccount, action: VenueAction) -> N
 
 def schedule_protection(state: State, account: VenueAccount, coin: str, due_ms: int) -> None:
     """The venue looks again at the protection of a position at an exchange."""
-    heappush(state.deadlines, (due_ms, PROTECTION_RANK, 0, "protection", f"{account.id} {coin}"))
+    heappush(state.deadlines, (due_ms, PROTECTION_RANK, 0, "exit", f"{account.id} {coin}"))
 
 
 def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
@@ -246,13 +246,14 @@ def next_deadline_ms(state: State) -> int | None:
                 return at
             heappop(heap)
             continue
-        if kind == "protection":
-            if _protection(state, ref).due_ms == at:
-                return at
-            heappop(heap)
-            continue
         account = state.accounts.get(ref)
         if kind == "exit":
+            if not number:
+                # of the protection of one market
+                if _protection(state, ref).due_ms == at:
+                    return at
+                heappop(heap)
+                continue
             asked = None if account is None or account.exchange is None else account.exchange.actions.get(number)
             if asked is not None and asked.again_ms == at:
                 return at

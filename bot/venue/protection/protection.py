@@ -68,9 +68,9 @@ def arm_bracket(
 ) -> None:
     """Arm the entry's stop and target for the whole position. They replace an older bracket."""
     stop_px, target_px = levels_of(market, position.side, entry_px, entry.stop_leg, entry.target_leg)
-    for oid in (position.stop_oid, position.target_oid):
-        if oid is not None and is_ours(account, account.orders[oid]):
-            drop_child(state, account, market, position, account.orders[oid], "replaced")
+    for oid in () if position.stop_oid is position.target_oid else (position.stop_oid, position.target_oid):
+        if oid is not None and ((child := account.orders[oid]).leg is not None or account.exchange is None):
+            drop_child(state, account, market, position, child, "replaced")
     if stop_px is not None:
         position.r_px = abs(entry_px - stop_px)
         assert entry.stop_leg is not None
@@ -284,11 +284,6 @@ def working_exits(account: VenueAccount, market: VenueMarket) -> list[VenueOrder
     return [account.orders[number] for owner, number in market.working if owner == account.id]
 
 
-def is_ours(account: VenueAccount, child: VenueOrder) -> bool:
-    """False for a stop or target that somebody else has placed at the exchange: it ends when the exchange says so."""
-    return account.exchange is None or child.leg is not None
-
-
 def is_protected(state: State, account: VenueAccount, position: VenuePosition) -> bool:
     """True if a stop at the venue fires before the liquidation price: of the bracket, or a trailing stop."""
     stop_px = guardians.held_stop(account, position)
@@ -359,6 +354,17 @@ def _entry_after(
     return notional * E8 // (trade.filled + sum([size for _, size in fills]))
 
 
+def _resize_exits(state: State, account: VenueAccount, market: VenueMarket, position: VenuePosition) -> None:
+    for exit_ in working_exits(account, market):
+        rest = exit_.size - exit_.filled
+        # A working stop also closes what is added meanwhile, because that part has no other stop.
+        if rest > position.size or (rest < position.size and exit_.number == position.stop_oid):
+            exit_.size = exit_.filled + position.size
+            trade = pages.trade_of(account, exit_.trade or "")
+            trade.size = max(trade.size, exit_.size)
+            emit_order(state, account, exit_, "changed")
+
+
 def follow(
     state: State,
     account: VenueAccount,
@@ -368,40 +374,36 @@ def follow(
     reason: str = "position_closed",
 ) -> None:
     """After fills: cancel the stops and targets of a closed position, resize those of a changed one, and move the
-    liquidation levels.
+    liquidation levels. Those that somebody else has placed at an exchange have no leg, and end when it says so.
     """
     position = account.positions.get(market.spec.coin)
     if before is not None and before is not position:
         for oid in (before.stop_oid, before.target_oid):
-            if oid is not None and is_ours(account, account.orders[oid]):
-                drop_child(state, account, market, before, account.orders[oid], reason)
+            if oid is not None and ((child := account.orders[oid]).leg is not None or account.exchange is None):
+                drop_child(state, account, market, before, child, reason)
         if account.guardians:
             drop_trails(state, account, market, "position_closed")
             _follow_holds(state, account, market, position)
-        # An entry that continues to fill opens a new position, which needs its own bracket.
-        for number in account.resting:
-            entry = account.orders[number]
-            if entry.armed and entry.coin == market.spec.coin:
-                entry.armed = False
-                entry.guardians = tuple(spec for spec in entry.guardians if spec.scope == "position")
-        for exit_ in working_exits(account, market) if market.working else ():
-            if exit_.filled < exit_.size:
-                drop_child(state, account, market, before, exit_, reason)
+        if account.resting:
+            # An entry that continues to fill opens a new position, which needs its own bracket.
+            for number in account.resting:
+                entry = account.orders[number]
+                if entry.armed and entry.coin == market.spec.coin:
+                    entry.armed = False
+                    entry.guardians = tuple(spec for spec in entry.guardians if spec.scope == "position")
+        if market.working:
+            for exit_ in working_exits(account, market):
+                if exit_.filled < exit_.size:
+                    drop_child(state, account, market, before, exit_, reason)
     if position is not None:
-        for oid in (position.stop_oid, position.target_oid):
-            if oid is None or not is_ours(account, child := account.orders[oid]):
+        for oid in () if position.stop_oid is position.target_oid else (position.stop_oid, position.target_oid):
+            if oid is None or (child := account.orders[oid]).size == position.size or child.status != "armed":
                 continue
-            if child.status == "armed" and child.size != position.size:
+            if child.leg is not None or account.exchange is None:
                 child.size = position.size
                 emit_order(state, account, child, "changed")
-        for exit_ in working_exits(account, market) if market.working else ():
-            rest = exit_.size - exit_.filled
-            # A working stop also closes what is added meanwhile, because that part has no other stop.
-            if rest > position.size or (rest < position.size and exit_.number == position.stop_oid):
-                exit_.size = exit_.filled + position.size
-                trade = pages.trade_of(account, exit_.trade or "")
-                trade.size = max(trade.size, exit_.size)
-                emit_order(state, account, exit_, "changed")
+        if market.working:
+            _resize_exits(state, account, market, position)
     if account.exchange is not None:
         # The exchange liquidates.
         ledger.rewatch_floor(state, account)
