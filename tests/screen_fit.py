@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
+
 from tests.html_tables import uneven_tables
 
 WIDTHS: Final = {1440: 900, 390: 844}
@@ -56,3 +58,25 @@ def misfits(page: Any, name: str, *, frames: dict[int, str] | None = None, pictu
         found = page.evaluate(OUTSIDE, (frames or {}).get(width, ""))
         wrong += [f"{name} at {width}: {one}" for one in found]
     return wrong + [f"{name}: {one}" for one in uneven_tables(page.content())]
+
+
+def serious_faults(page: Any) -> list[str]:
+    """What axe-core finds to be serious or critical."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    return [
+        f"{one['id']}: {node['html']}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+def faults_in_both_colours(page: Any, name: str) -> list[str]:
+    """`serious_faults` of the open page in light and in dark."""
+    wrong = []
+    for colours in ("light", "dark"):
+        # A colour on its way to another is no colour of the page.
+        page.emulate_media(color_scheme=colours, reduced_motion="reduce")
+        wrong += [f"{name} in {colours}: {fault}" for fault in serious_faults(page)[:5]]
+    return wrong

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from bot.cli.operate.fleet import Member
-from bot.dashboard.app import Dashboard
+from bot.dashboard.app import ADDRESSES, Dashboard
 from bot.dashboard.backtests import Backtests
 from bot.dashboard.page_models import PageSources
 from bot.dashboard.sign_in import DashboardSignIn
@@ -37,23 +37,21 @@ ROWS = 40
 LONG = "momentum_of_the_hourly_breakout_with_volume_filter"
 MARKET = "event:will-the-federal-reserve-cut-rates-in-march-2027:no"
 REASON = "the entry of 123,456.78 USD is more than the 1,999.50 USD left of budget_usd 2000 of the strategy; " * 2
+# The values of the addresses of pages; `PATHS` has every page of the dashboard, so a new page is walked at once.
+OF_PATHS = {"coin": "BTC", "/explain/{name}": "nothing", "/strategies/{name}": LONG}
+RUN = f"2026-11-27_120000_{LONG}"
 PATHS = (
-    "/",
-    "/market/BTC",
-    "/trades",
-    "/strategies",
-    f"/strategies/{LONG}",
-    "/events",
-    "/guardians",
-    "/approvals",
-    "/runs",
-    "/proof",
+    *(
+        address.format(coin=OF_PATHS["coin"], name=OF_PATHS.get(address, ""))
+        for address, name in ADDRESSES
+        if name != "compare"
+    ),
+    f"/runs/compare?a={RUN}_0&b={RUN}_2",
     "/proof?day=2026-11-27",
-    "/fleet",
+    "/trades?strategy=none",
     "/control/kill",
     "/control/pause",
     "/nothing",
-    "/explain/nothing",
 )
 
 
@@ -182,7 +180,7 @@ def journal(folder: Path) -> None:
 
 def runs(folder: Path) -> None:
     for n in range(12):
-        run = folder / f"2026-11-27_120000_{LONG}_{n}"
+        run = folder / f"{RUN}_{n}"
         run.mkdir(parents=True)
         figures = {
             "Return [%]": -1234.5,

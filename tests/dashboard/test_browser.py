@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.operate.daemon_process import made
 from tests.dashboard.browsing import WIDTHS, Visitor, bot, demo, running
+from tests.screen_fit import serious_faults
 
 PATHS = (
     "/",
@@ -35,18 +36,6 @@ def folder() -> Iterator[Path]:
     """Short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
         yield Path(name)
-
-
-def serious_faults(page: Any) -> list[str]:
-    """What axe-core finds to be serious or critical."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page).response["violations"]
-    return [
-        f"{one['id']}: {node['html']}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
 
 
 def sees_a_position_and_the_chart_change(visitor: Visitor) -> None:

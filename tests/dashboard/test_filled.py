@@ -1,5 +1,5 @@
-"""Every page, filled, on a desk and on a phone: nothing is wider than the screen or its card, and no table has a
-head over the wrong column.
+"""Every page, filled, on a desk and on a phone: nothing is wider than the screen or its card, no table has a head over
+the wrong column, axe finds no serious fault in light and dark, and no page says a line on the console.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ import pytest
 
 from tests.dashboard.browsing import Visitor
 from tests.dashboard.filled import PATHS, served
-from tests.screen_fit import OUTSIDE, misfits
+from tests.screen_fit import OUTSIDE, faults_in_both_colours, misfits
 
 
-def test_a_filled_page_fits_its_screen(browser: Any, tmp_path: Path) -> None:
+def test_a_filled_page_fits_its_screen_and_is_for_everybody(browser: Any, tmp_path: Path) -> None:
     pictures = os.environ.get("PICTURES")
     wrong: list[str] = []
     with served(tmp_path) as link:
         visitor = Visitor(browser, link)
         page = visitor.page
         for path in PATHS:
-            page.goto(visitor.base + path)
+            answer = page.goto(visitor.base + path)
+            policy = answer.headers["content-security-policy"]
+            wrong += [f"{path}: {word} in {policy}" for word in ("unsafe", "*") if word in policy]
             name = path.strip("/").replace("/", "-")[:20] or "overview"
             wrong += misfits(page, path, picture=pictures and f"{pictures}/{name}")
+            wrong += faults_in_both_colours(page, path)
+            # A page that is not there answers 404, which the browser itself notes.
+            wrong += [f"{path} said {line}" for line in visitor.said if answer.ok or "404" not in line]
+            visitor.said.clear()
         visitor.context.close()
     assert not wrong, "\n".join(wrong)
 

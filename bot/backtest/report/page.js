@@ -376,7 +376,8 @@
       box.append(make("span", {}, make("b", { textContent: moment(this.times[place] * 1000) })));
       for (const [label, name, values, digits] of this.readings) {
         const value = make("b", { textContent: fixed(values[place], digits) });
-        value.style.color = this.tone[name];
+        // The grey of the market is for lines: a text in it is too pale.
+        value.style.color = this.tone[name === "bench" ? "muted" : name];
         box.append(make("span", {}, `${label} `, value));
       }
       const trade = point && this.layer && paneIndex === this.pricePane ? this.layer.near(point) : null;

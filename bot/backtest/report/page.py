@@ -130,7 +130,7 @@ def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> list[st
     lines = other_differences(run, other) or list(filter(None, [unexplained(run, other)]))
     plot = (
         '<div class="bar-line" id="chart-bar"></div><div class="readout" id="readout" aria-live="off"></div><div'
-        ' id="plot" role="img" aria-label="Equity and drawdown of both over time"></div>'
+        ' id="plot" role="group" aria-label="Equity and drawdown of both over time"></div>'
     )
     return [
         section("Figures", table(columns, rows, label="Figures of both")),

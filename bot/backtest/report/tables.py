@@ -144,7 +144,7 @@ def pairs(figures: Iterable[Figure], *, beside: Mapping[str, str] | None = None,
     items = []
     for figure in figures:
         small = (beside or {}).get(figure.name)
-        more = f"<small>{escaped(small)}</small>" if small else ""
+        more = f'<dd class="more"><small>{escaped(small)}</small></dd>' if small else ""
         value = f"<dd{_classed(figure.tone if figure.tone != 'flat' else '')}>{escaped(figure.shown)}</dd>"
         items.append(f"<div><dt>{escaped(figure.name)}</dt>{value}{more}</div>")
     return f'<dl class="{kind}">{"".join(items)}</dl>' if items else ""

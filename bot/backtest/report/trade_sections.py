@@ -45,7 +45,7 @@ EXPOSURE: Final = (
 def price_and_trades(run: StoredRun) -> str:
     """The interactive chart. Before its script runs, and without it: the newest candles of the first market."""
     head = '<div class="bar-line" id="chart-bar"></div><div class="readout" id="readout" aria-live="off"></div>'
-    plot = f'<div id="plot" role="img" aria-label="Equity, price and trades over time">{_candles(run)}</div>'
+    plot = f'<div id="plot" role="group" aria-label="Equity, price and trades over time">{_candles(run)}</div>'
     return section("Price and trades", f"{LEGEND}{head}{plot}", note="UTC", name="time")
 
 

@@ -24,8 +24,8 @@ STYLE: Final = """
 html { scroll-padding-top:1rem; }
 body { margin:0; background:var(--back); color:var(--ink); font:16px/1.55 system-ui,-apple-system,"Segoe \
 UI",Roboto,"Helvetica Neue",Arial,sans-serif; }
-a { color:var(--link); text-decoration:none; }
-a:hover { text-decoration:underline; }
+a { color:var(--link); text-underline-offset:3px; }
+nav a, .ranges a, .to-contents a { text-decoration:none; } nav a:hover, .ranges a:hover { text-decoration:underline; }
 code, pre { font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace; font-size:.86em; }
 code { background:var(--code); border-radius:4px; padding:.1em .35em; overflow-wrap:anywhere; }
 pre { background:var(--code); border-radius:8px; padding:.9rem 1rem; overflow-x:auto; line-height:1.45; }

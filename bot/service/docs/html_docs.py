@@ -161,7 +161,7 @@ def docs_page(document: Json) -> str:
         f"<h1>{text(info['title'])}</h1>",
         f'<p class="soft">Version {text(info["version"])} &middot; {_MACHINES}</p>',
         f"<p>{text(info['description'])}</p>",
-        f"<h2 id=start>In one minute</h2><pre><code>{text(START.format(base=base))}</code></pre>",
+        f"<h2 id=start>In one minute</h2><pre tabindex=0><code>{text(START.format(base=base))}</code></pre>",
         "<h2 id=conventions>Conventions</h2>",
         _CONVENTIONS,
     ]
@@ -215,10 +215,10 @@ def errors_page(document: Json) -> str:
         "<code>retryable</code>, and where they apply <code>orderSubmitted</code>, <code>details</code>,"
         " <code>fix</code>. "
         "<code>retryable</code> says whether you may send the same request again.</p>"
-        '<div class="scroll"><table class="blocks"><tr><th>Code<th>Status<th>Retry<th>Meaning and what to'
+        '<div class="scroll" tabindex="0"><table class="blocks"><tr><th>Code<th>Status<th>Retry<th>Meaning and what to'
         f" do</tr>{''.join(rows)}</table></div>"
         "<h2 id=reasons>Reasons of idempotency_conflict</h2>"
-        '<div class="scroll"><table class="blocks"><tr><th>Reason<th>Status<th>Retry<th>Meaning'
+        '<div class="scroll" tabindex="0"><table class="blocks"><tr><th>Reason<th>Status<th>Retry<th>Meaning'
         f"</tr>{reasons}</table></div>"
     )
     links = "".join(f'<li><a href="#{code}">{code}</a></li>' for code in CODES)
@@ -378,7 +378,7 @@ def _rows(fields: list[tuple[str, Json, bool]]) -> str:
         f'<td>{_kind(part)}</td><td class="soft">{text(_bounds(part))}</td></tr>'
         for name, part, must in fields
     )
-    return f'<div class="scroll"><table><tr><th>Name<th>Type<th>Bounds</tr>{rows}</table></div>'
+    return f'<div class="scroll" tabindex="0"><table><tr><th>Name<th>Type<th>Bounds</tr>{rows}</table></div>'
 
 
 def _kind(schema: Json) -> str:

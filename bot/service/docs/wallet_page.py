@@ -173,7 +173,8 @@ def _table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
     body = "".join(
         f"<tr>{''.join(_cell(column, value) for column, value in zip(columns, row, strict=True))}</tr>" for row in rows
     )
-    return f'<div class="scroll"><table class="cards"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
 def _cell(column: Column, value: Any) -> str:

@@ -22,7 +22,7 @@ _STYLE: Final = """
 :root { --ink:#1c2430; --soft:#5b6675; --line:#d9dfe7; --back:#eef1f5; --card:#ffffff; --go:#1f7a4d; --no:#b3261e; \
 --note:#fff6dc; --note-ink:#6b4e00; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink:#e4e8ee; --soft:#98a3b3; --line:#2f3947; --back:#0f141a; --card:#181f28; --go:#2b9a63; --no:#d4554c; \
+  :root { --ink:#e4e8ee; --soft:#98a3b3; --line:#2f3947; --back:#0f141a; --card:#181f28; --go:#1f7a4d; --no:#ff8078; \
 --note:#332a12; --note-ink:#f0d79a; }
 }
 * { box-sizing:border-box; }
