@@ -10,10 +10,12 @@ import eth_account
 
 from bot.exchanges.hyperliquid.actions.signing import Signer
 from bot.exchanges.hyperliquid.certification import trigger_scenarios
+from bot.exchanges.hyperliquid.certification.contract import SCENARIOS
 from bot.exchanges.hyperliquid.certification.scenario import Scenario
 from bot.exchanges.hyperliquid.certification.session import ContractSession
 from bot.exchanges.hyperliquid.certification.wire_orders import ContractMarket
 from bot.exchanges.protocol import ActionMalformed, NoExchangeAnswer
+from bot.local_exchange.switches import SWITCHES
 from bot.local_exchange.wire.actions import Malformed
 from tests.exchanges.sources import approve
 from tests.local_exchange.exchanges import ANN, BOB, BTC, Venue, limit
@@ -21,6 +23,9 @@ from tests.local_exchange.exchanges import ANN, BOB, BTC, Venue, limit
 KEY = "02" * 32
 AGENT = eth_account.Account.from_key("0x" + KEY).address.lower()
 MARKET = ContractMarket("BTC", BTC, 5)
+# Assumption -> the scenario that shows it, and each value of each switch that a scenario shows.
+SHOWN = {name: scenario for scenario in SCENARIOS for name in scenario.shows}
+VALUES = [(switch.name, value) for switch in SWITCHES if switch.name in SHOWN for value in switch.values]
 
 
 class VenueAccess:

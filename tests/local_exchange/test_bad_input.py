@@ -24,6 +24,7 @@ from bot.local_exchange.server.control import BadCommand
 from bot.local_exchange.server.service import ExchangeService, ExchangeServiceOptions
 from bot.local_exchange.switches import SWITCHES
 from bot.testing.hyperliquid import LocalExchange
+from tests.local_exchange.contract_access import VALUES
 from tests.local_exchange.exchanges import ANN, BTC, START_MS, Venue, limit
 
 WALLET = eth_account.Account.from_key("0x" + "01" * 32)
@@ -301,8 +302,12 @@ def test_which_actions_use_the_budget(answer: str, used: int) -> None:
 
 
 def test_every_switch_has_a_test_of_its_own() -> None:
+    """The contract runs a scenario under each value of a switch that a scenario shows; each other one has a test."""
     texts = "\n".join(file.read_text() for file in Path(__file__).parent.glob("*.py"))
+    in_contract = {name for name, _ in VALUES}
     for switch in SWITCHES:
+        if switch.name in in_contract:
+            continue
         assert f'"{switch.name}"' in texts, switch.name
         assert all(f'"{value}"' in texts for value in switch.values[1:]), switch.name
 

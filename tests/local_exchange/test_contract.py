@@ -13,11 +13,8 @@ from bot.exchanges.hyperliquid.certification.contract import SCENARIOS
 from bot.exchanges.hyperliquid.certification.run import run_scenario
 from bot.exchanges.hyperliquid.certification.scenario import Scenario
 from bot.local_exchange.switches import SWITCHES, drawn
-from tests.local_exchange.contract_access import AGENT, VenueAccess, contract_venue, session_of
+from tests.local_exchange.contract_access import AGENT, SHOWN, VALUES, VenueAccess, contract_venue, session_of
 from tests.local_exchange.exchanges import ANN, Venue
-
-SHOWN = {name: scenario for scenario in SCENARIOS for name in scenario.shows}
-VALUES = [(switch.name, value) for switch in SWITCHES if switch.name in SHOWN for value in switch.values]
 
 
 def is_empty(venue: Venue) -> bool:
@@ -28,7 +25,7 @@ def is_empty(venue: Venue) -> bool:
 def run(venue: Venue, scenario: Scenario, folder: Path) -> dict[str, str | None]:
     result = asyncio.run(run_scenario(session_of(venue, folder), scenario))
     assert result.left is None and is_empty(venue)
-    return {finding.assumption: finding.value or finding.reason for finding in result.findings}
+    return {known.assumption: known.value or known.reason for known in result.assumptions}
 
 
 def test_each_assumption_is_shown_by_one_scenario_and_each_switch_is_an_assumption() -> None:
@@ -75,9 +72,9 @@ def run_with_faults(scenario: Scenario, folder: Path, places: range, kind: str) 
     session = session_of(venue, folder, lambda number, _: kind if number in places else None)
     result = asyncio.run(run_scenario(session, scenario))
     assert result.left is None and is_empty(venue), (places, result.left)
-    for finding in result.findings:
-        assert finding.value in (next(iter(BY_NAME[finding.assumption].values)), None), (places, kind, finding)
-        assert (finding.value is None) == (finding.reason is not None)
+    for known in result.assumptions:
+        assert known.value in (next(iter(BY_NAME[known.assumption].values)), None), (places, kind, known)
+        assert (known.value is None) == (known.reason is not None)
     assert isinstance(session.access, VenueAccess)
     return session.access.requests
 
@@ -97,5 +94,5 @@ def test_refusals_of_another_cause_never_make_a_value_wrong(scenario: Scenario, 
     session = session_of(venue, tmp_path)
     venue.control("fault", **REFUSED_FOR_NOW[fault])
     result = asyncio.run(run_scenario(session, scenario))
-    for finding in result.findings:
-        assert finding.value in (next(iter(BY_NAME[finding.assumption].values)), None), finding
+    for known in result.assumptions:
+        assert known.value in (next(iter(BY_NAME[known.assumption].values)), None), known
