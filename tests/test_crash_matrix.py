@@ -39,6 +39,9 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
         "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_a_close_does_it_once_and_tells_it",
         "service/exchange_accounts/test_action_kills.py::test_kill_9_at_each_commit_and_call_of_an_entry_does_it_once_and_leaves_its_stop",
     ),
+    ("daemon on an exchange account", "after the entry has filled"): (
+        "cli/run/test_trading_account.py::test_a_daemon_opens_a_bracketed_trade_survives_kill_9_and_its_books_equal_the_exchange",
+    ),
     ("service with an exchange account", "at random, with its link, wire and exchange"): (
         "service/exchange_accounts/test_worlds.py::test_worlds",
     ),
