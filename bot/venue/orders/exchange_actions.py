@@ -144,12 +144,15 @@ def refuse_entry(account: VenueAccount, coin: str) -> Refusal | None:
     if any(order.coin == coin and not order.reduce_only and order.kind == "limit" for order in account.orders.values()):
         text = f"an entry waits in the exchange's book of {coin}, and a market has one at a time there; cancel it first"
         return Refusal("limit_exceeded", text, fix={"action": "cancel_orders"}, details={"reason": WAITING})
-    if coin not in account.positions and any(
-        there.coin == coin and there.status == "there" and not is_carried(account, there)
-        for there in exchange.protection_orders.values()
-    ):
+    if is_leftover(account, coin):
         return _undecided(f"a stop or target of the last position in {coin} still stands at the exchange")
     return None
+
+
+def is_leftover(account: VenueAccount, coin: str) -> bool:
+    """True if a stop or target of a position that is gone stands at the exchange, or may come to stand there."""
+    there = [p for p in known(account).protection_orders.values() if p.coin == coin and p.status in ("asked", "there")]
+    return coin not in account.positions and any(not is_carried(account, protecting) for protecting in there)
 
 
 def _undecided(text: str) -> Refusal:

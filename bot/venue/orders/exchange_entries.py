@@ -141,6 +141,10 @@ def advance(state: State, account: VenueAccount, order: VenueOrder) -> None:
     if adds and protection_orders.covering(account, order.coin, "stop_loss") is None:
         _wait_for_stop(state, account, order)
         return
+    if not order.reduce_only and exchange_actions.is_leftover(account, order.coin):
+        # The position that it was to add to is gone, and a stop of it may still come to stand.
+        _wait_for_stop(state, account, order)
+        return
     rank = EXIT_RANK if order.reduce_only else ENTRY_RANK
     action = exchange_actions.place(state, account, order, order.size, rank)
     for kind, leg in (("stop_loss", order.stop_leg), ("take_profit", order.target_leg)):
