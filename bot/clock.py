@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from bot.operating_system import kernel_boot_id, sleeping_clock_ns
+from bot.operating_system import kernel_boot_id, sleeping_clock
 
 SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
@@ -92,7 +92,8 @@ def boot_ns() -> int:
 
     Comparable between processes of one boot. On a system without such a clock it stands still in sleep.
     """
-    return sleeping_clock_ns()
+    clock = sleeping_clock()
+    return time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)
 
 
 def boot_id() -> str:

@@ -171,12 +171,12 @@ def map_large_blocks(bytes_min: int, *, trims: bool = False) -> None:
         _libc_call("mallopt", option, bytes_min)
 
 
-def sleeping_clock_ns() -> int:
-    """Nanoseconds of a clock that no one sets and that, where the system has one, goes on while the machine sleeps."""
-    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
-    if clock_id is None and sys.platform == "darwin":
-        clock_id = getattr(time, "CLOCK_MONOTONIC_RAW", None)
-    return time.monotonic_ns() if clock_id is None else time.clock_gettime_ns(clock_id)
+def sleeping_clock() -> int | None:
+    """The number of a clock that no one sets and that goes on while the machine sleeps; None if there is none here."""
+    clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+    if clock is None and sys.platform == "darwin":
+        clock = getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    return clock
 
 
 def kernel_boot_id() -> str | None:

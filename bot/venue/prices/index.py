@@ -249,7 +249,7 @@ def next_deadline_ms(state: State) -> int | None:
         account = state.accounts.get(ref)
         if kind == "exit":
             if not number:
-                # of the protection of one market
+                # the protection of one market is due
                 if _protection(state, ref).due_ms == at:
                     return at
                 heappop(heap)
