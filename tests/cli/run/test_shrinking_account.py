@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 from bot.testing.hyperliquid import LocalExchange
+from tests.cli.run.commands import WAIT_S, answer, bot, size_at
 from tests.exchanges.agents import approve, key_file
 from tests.service.exchange_accounts.followers import ADDRESS, FUNDED, Hand
-
-WAIT_S = 120
 
 CONFIG = """\
 account: {exchange: hyperliquid, network: "%s", address: "%s", agent_key: "${file:agent}"}
@@ -25,24 +20,6 @@ strategies:
   - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 500}
 log: {format: json}
 """
-
-
-def bot(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bot", *arguments]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def answer(*arguments: str) -> tuple[int, Any]:
-    process = bot(*arguments, "--json")
-    out, err = process.communicate(timeout=WAIT_S)
-    return process.returncode, (json.loads(out) if out.startswith("{") else out + err)
-
-
-def size_at(exchange: LocalExchange) -> float:
-    rows = exchange.info("clearinghouseState", user=ADDRESS)["assetPositions"]
-    return float(rows[0]["position"]["szi"]) if rows else 0.0
 
 
 @FUNDED

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bot.testing.hyperliquid import LocalExchange
-from tests.cli.run.test_shrinking_account import WAIT_S, answer, size_at
+from tests.cli.run.commands import WAIT_S, answer, size_at
 from tests.exchanges.agents import approve, key_file
 from tests.service.exchange_accounts.followers import ADDRESS, FUNDED
 
