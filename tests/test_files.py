@@ -56,6 +56,7 @@ def test_a_killed_writer_keeps_the_old_file(tmp_path: Path) -> None:
 # Modules that rename a file themselves, and why `replacing` is not for them.
 RENAMES = {
     "backtest/data/store.py": "the files of one pull are all written before the first takes its place",
+    "checks/evidence.py": "sets a damaged file aside; nothing is written",
     "cli/docs/builder.py": "a site is a folder",
     "cli/operate/backup.py": "a backup is a folder",
     "cli/operate/restore.py": "moves old state aside; nothing is written",

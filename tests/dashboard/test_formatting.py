@@ -61,6 +61,4 @@ def test_no_side_and_no_kind_has_the_colour_of_better_or_worse(sheet: str) -> No
     for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", text):
         if re.search(r"var\(--(up|down)\)", body):
             classes = set(re.findall(r"\.([a-z]+)", selectors))
-            assert classes.isdisjoint(
-                {*NEUTRAL} - ({"liquidation"} if "level" in classes or "tag" in classes else set())
-            )
+            assert classes.isdisjoint({*NEUTRAL} - ({"liquidation"} if {"level", "lv", "tag"} & classes else set()))

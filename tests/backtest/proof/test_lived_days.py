@@ -111,7 +111,7 @@ def test_a_day_of_five_hundred_decisions_takes_less_than_a_minute_of_one_core(
     words = ["--data", data, "--from", "2025-06-01T03:20", "--path", "adaptive", "--journal"]
     assert call(["backtest", str(path), *words, "--out", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    (tmp_path / "state").mkdir()
+    (tmp_path / "state").mkdir(exist_ok=True)
     (run / "journal.db").rename(tmp_path / "state" / "journal.db")
     capsys.readouterr()
     began = time.process_time()

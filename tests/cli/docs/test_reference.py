@@ -108,4 +108,5 @@ def test_every_described_metric_is_one_that_the_port_offers() -> None:
     """A scrape looks its metrics up in METRICS, so it has no other; this is the other direction."""
     used = set(re.findall(r'_family\(\s*"?(\w+)"?[,)]', inspect.getsource(metrics)))
     made = {f"strategy_{name}" for name in metrics.PROFIT} | {"pass_seconds", metrics.ALARM_METRIC}
+    made |= set(metrics.FIGURES)
     assert set(metrics.METRICS) == used - {"ALARM_METRIC", "name"} | made
