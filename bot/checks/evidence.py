@@ -30,7 +30,7 @@ KEPT: Final = 40
 BYTES_MAX: Final = 16_000_000
 
 Kind = Literal["backtest", "sweep", "walk_forward", "drill", "test_notice", "paper", "answer"]
-# What a piece of each kind must have, and of which type. A piece without it is damaged and counts as none.
+# The fields of each kind of evidence and their types. A piece that lacks one is damaged, and is left out.
 _NUMBER: Final = (int, float)
 FACTS: Final[Mapping[Kind, Mapping[str, type | tuple[type, ...]]]] = {
     "backtest": {"folder": str, "data": list, "trades": int}

@@ -175,7 +175,7 @@ class Playback:
             self._lack(request, error.code)
 
     def _cancel(self, request: GivenRequest) -> None:
-        """Cancel what is left of the recorded order: the order itself, or the stop or target that it brought."""
+        """Cancel the recorded order if it still waits; a canceled stop or target is that of the order's bracket."""
         account = self._exchange.account
         trade = account.trade_by_key.get(request.key, "")
         for order in list(account.orders.values()):

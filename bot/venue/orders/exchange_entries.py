@@ -70,7 +70,7 @@ def refuse(account: VenueAccount, order: OrderSpec, preview: OrderPreview, key: 
 
 
 def _refuse_now(account: VenueAccount) -> Refusal | None:
-    """Entries need an exchange of which everything is known, and a clock near its clock."""
+    """The refusal of an entry: on the main network, while the link is not in step, or with clocks too far apart."""
     exchange = exchange_actions.known(account)
     if exchange.network == MAINNET:
         text = "entries are not sent to the main network by this version; close, cancel, kill and a dead_man_switch are"

@@ -170,7 +170,7 @@ def resting_limits(account: VenueAccount) -> list[VenueOrder]:
 
 
 def _undecided_entries(account: VenueAccount) -> list[VenueOrder]:
-    """Entries of which an exchange has not said yet what becomes of them."""
+    """Entries that were sent to an exchange and are not decided yet."""
     sent = [] if account.exchange is None else account.orders.values()
     return [order for order in sent if order.status == exchange_actions.SENT and not order.reduce_only]
 

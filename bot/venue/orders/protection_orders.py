@@ -1,4 +1,4 @@
-"""Keeps the stop and the target of each position at an exchange: asks for what is missing, cancels what is not wanted.
+"""Keeps the stop and the target of each position at an exchange: places a missing order, cancels an unwanted one.
 
 `phase` names what the exchange has of a level. No step of ours takes a stop away before another one stands, and the
 venue guards a level itself while the exchange has no order for it.
@@ -129,7 +129,7 @@ def settle(state: State, account: VenueAccount) -> None:
 
 
 def settle_coin(state: State, account: VenueAccount, coin: str) -> None:
-    """Ask for what is missing in one market, cancel what is not wanted, and note when to look again."""
+    """Place the missing orders of one market, cancel the unwanted ones, and note when to do so again."""
     exchange = exchange_actions.known(account)
     watched, now_ms = exchange.protections[coin], state.now_ms
     position = account.positions.get(coin)

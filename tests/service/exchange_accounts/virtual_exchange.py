@@ -48,7 +48,7 @@ class VirtualExchange:
         options = ExchangeServiceOptions(seed=seed, prices="held", switches=switches, block_ms=block_ms)
         self.service = ExchangeService(options)
         self.application = Application(self.service)
-        # requests that are on their way, whoever waits for them
+        # requests that the exchange has not answered; they go on when the caller has been killed
         self.under_way: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
