@@ -356,7 +356,7 @@ def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("seed", "bug"),
     [
-        (17, a_pause_refuses_nothing),
+        (4, a_pause_refuses_nothing),
         (4, a_start_forgets_the_pauses),
         (51, a_close_takes_from_all_alike),
         (51, every_entry_is_of_one),
