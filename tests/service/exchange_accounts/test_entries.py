@@ -53,7 +53,8 @@ async def test_a_market_entry_with_its_bracket_is_one_order_and_closes_with_it(
             ("Take Profit Market", "0.02"),
         ]
         account = account_of(trader.service)
-        assert protection_orders.phase(account, "BTC", "stop_loss") == "children"
+        # The fills may be reported before the answer that says that the children stand.
+        await until(lambda: protection_orders.phase(account, "BTC", "stop_loss") == "children")
         again = await enter(trader)
         assert again.content == answer.content
         trader.check_books()
