@@ -61,10 +61,11 @@ dist: .venv/dev.stamp
 
 soak: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m pytest -q -m soak -n auto -o faulthandler_timeout=0 --full $(ARGS)
-	@exec $(BIN)/python -m tests.bench.soak
+	@$(BIN)/python -m tests.bench.soak
+	@exec $(BIN)/python -m tests.bench.exchange_month
 
 bench: .venv/dev.stamp .venv/markets.stamp
-	@for one in venue journal session http scale daemon many pull dashboard sweep exchange; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
+	@for one in venue journal session http scale daemon many pull dashboard sweep exchange exchange_order; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
 
 # `make test` runs each of these lines once, as a test: tests/test_house.py reads them here.
 lint: .venv/dev.stamp
