@@ -246,6 +246,23 @@ class OpenOrders:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountReading:
+    """Everything that an exchange says of an account, read one after the other. The rows are those after an instant.
+
+    `at_ms`: the exchange's instant before the first row was read; `standings` are newer. `is_cut`: the exchange does
+    not keep all fills of this time any more.
+    """
+
+    at_ms: int
+    standings: tuple[AccountStanding, ...]
+    orders: tuple[OrderReport, ...]
+    fills: tuple[ExecutionReport, ...]
+    funding: tuple[FundingReport, ...]
+    transfers: tuple[TransferReport, ...]
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LinkState:
     """What the link knows of the account since `since_ms` of this machine's clock, and why it knows no more."""
 
@@ -327,6 +344,10 @@ class ExchangePlugin(LiveSource, Protocol):
 
         None: the exchange does not know it. For about a second after it was placed, that proves nothing.
         """
+        ...
+
+    async def read(self, address: str, after_ms: int) -> AccountReading:
+        """Read the account anew, with the rows after this instant of the exchange's clock."""
         ...
 
     def health(self) -> LinkHealth: ...

@@ -162,7 +162,8 @@ class Settled(NamedTuple):
 
 
 class AccountChanged(NamedTuple):
-    """type account: created, reset, settings, leverage, key_created, key_revoked, transfer, margin, link.
+    """type account: created, reset, settings, leverage, key_created, key_revoked, transfer, margin, link,
+    audit.
 
     Only the fields that apply are set.
     """
@@ -184,7 +185,8 @@ class AccountChanged(NamedTuple):
     amount: int | None = None
     # the isolated margin of a position after the change, 0 for a cross one
     margin: int | None = None
-    # deposit, withdrawal, ... for a transfer; away, behind, in_step for the link
+    # deposit, withdrawal, ... for a transfer; away, behind, in_step for the link; equal, differs, corrected for an
+    # audit
     state: str | None = None
     reason: str | None = None
     # the exchange's instant of a transfer

@@ -58,6 +58,7 @@ from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 if TYPE_CHECKING:
     from bot.service.exchange_accounts.account_options import FollowedAccount
     from bot.service.exchange_accounts.action_dispatcher import ActionDispatcher
+    from bot.service.exchange_accounts.audit.audit_schedule import BookAuditor
     from bot.service.exchange_accounts.follower import ExchangeFollower
     from bot.service.live_prices.price_sources import PriceSources
 
@@ -129,8 +130,10 @@ class Service:
     live: PriceSources | None = None
     follower: ExchangeFollower | None = None
     actions: ActionDispatcher | None = None
+    auditor: BookAuditor | None = None
     _follower: asyncio.Task[None] | None = field(default=None, repr=False)
     _actions: asyncio.Task[None] | None = field(default=None, repr=False)
+    _auditor: asyncio.Task[None] | None = field(default=None, repr=False)
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
     _prices: asyncio.Task[None] | None = field(default=None, repr=False)
     _sender: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -161,6 +164,8 @@ class Service:
             self._follower = asyncio.create_task(self._work(self.follower.run), name="service-exchange")
         if self.actions is not None:
             self._actions = asyncio.create_task(self._work(self.actions.run), name="service-actions")
+        if self.auditor is not None:
+            self._auditor = asyncio.create_task(self._work(self.auditor.run), name="service-audit")
         await self.machine.settle()
         self._ticker = asyncio.create_task(self._tick(), name="service-ticker")
         self._sender = asyncio.create_task(self._work(self.dispatcher.run), name="service-webhooks")
@@ -222,13 +227,13 @@ class Service:
         self.streams.close()
         await self.forks.stop()
         await self.mcp_route.close()
-        for task in (self._actions, self._follower, self._prices, self._sender, self._ticker):
+        for task in (self._auditor, self._actions, self._follower, self._prices, self._sender, self._ticker):
             if task is not None:
                 task.cancel()
                 # The error of the task is in the log and in `fault`.
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
-        self._actions = self._follower = self._prices = self._sender = self._ticker = None
+        self._auditor = self._actions = self._follower = self._prices = self._sender = self._ticker = None
         machine = self.machine
         if machine.fault is None:
             machine.catch_up()
@@ -300,13 +305,15 @@ def build(
 
 
 def _add_actions(service: Service, follower: ExchangeFollower) -> None:
-    """Send the actions of the account, and let requests wait for them."""
+    """Send the actions of the account, let requests wait for them, and audit its books."""
     # As below.
     from bot.service.exchange_accounts.action_dispatcher import ActionDispatcher
+    from bot.service.exchange_accounts.audit.audit_schedule import BookAuditor
 
+    auditor = service.auditor = BookAuditor(service.machine, follower)
     service.actions = ActionDispatcher(service.machine, follower)
     service.machine.signals.acted = follower.link_changed = service.actions.wake
-    service.operations.exchange_body = follower.body
+    service.operations.exchange_body = lambda: follower.body() | auditor.body()
     service.operations.decided = service.actions.decided
 
 

@@ -16,7 +16,7 @@ from bot import cron
 from bot.errors import Refusal
 from bot.model.events import AccountChanged, Event
 from bot.venue.accounting import drawdown_floors, funding, nav
-from bot.venue.exchange import action_reports, adoption, fills, link_state, money, order_reports
+from bot.venue.exchange import action_reports, adoption, audit, fills, link_state, money, order_reports
 from bot.venue.identity import sign_in, webhooks
 from bot.venue.model import commands as c
 from bot.venue.model import outcome, text_set
@@ -595,6 +595,9 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.EndReportedOrder: _settled(action_reports.end),
     c.SeeMargins: money.see_margins,
     c.SeeLink: link_state.see,
+    c.SeeAudit: audit.see,
+    c.CorrectBooks: audit.correct,
+    c.SetExposureCap: adoption.set_cap,
     c.SeeAgent: action_reports.see_agent,
     c.SeeAction: _settled(action_reports.see),
     c.SettleActions: _settled(action_reports.settle),

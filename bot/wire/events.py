@@ -167,7 +167,9 @@ class AccountMarginData(Resource):
 
 
 class AccountLinkData(Resource):
-    """What the service knows of the account at its exchange: `state` is away, behind or in_step."""
+    """What the service knows of the account at its exchange: `state` of the link is away, behind or in_step, that of an
+    audit equal, differs or corrected.
+    """
 
     state: str
     reason: str | None = None
@@ -190,6 +192,7 @@ DATA_OF: dict[str, type[Resource]] = {
     "account/transfer": AccountTransferData,
     "account/margin": AccountMarginData,
     "account/link": AccountLinkData,
+    "account/audit": AccountLinkData,
 }
 
 AccountData = (

@@ -36,7 +36,18 @@ EVENT_SUBTYPES: dict[str, tuple[str, ...]] = {
     "funding": ("payment",),
     "liquidation": ("partial", "full", "backstop"),
     "settlement": ("settled",),
-    "account": ("created", "reset", "settings", "leverage", "key_created", "key_revoked", "transfer", "margin", "link"),
+    "account": (
+        "created",
+        "reset",
+        "settings",
+        "leverage",
+        "key_created",
+        "key_revoked",
+        "transfer",
+        "margin",
+        "link",
+        "audit",
+    ),
 }
 EVENT_FILTERS: frozenset[str] = frozenset(EVENT_SUBTYPES) | {
     f"{kind}.{sub}" for kind, subs in EVENT_SUBTYPES.items() for sub in subs

@@ -175,6 +175,8 @@ def test_the_worlds_reach_every_kind_of_event_and_command() -> None:
         "SeeMargins",
         "SeeLink",
     }
+    # tests/venue/test_exchange_audit.py
+    audited = {"SeeAudit", "CorrectBooks", "SetExposureCap"}
     # An exchange is asked to act: see tests/venue/test_exchange_actions.py
     asked = {"SeeAgent", "SeeAction", "SettleActions"}
-    assert {kind.__name__ for kind in c.Command.__args__} - live - reported - asked == commands
+    assert {kind.__name__ for kind in c.Command.__args__} - live - reported - audited - asked == commands

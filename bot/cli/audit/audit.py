@@ -11,7 +11,8 @@ from bot.cli.common.shared_options import json_option
 from bot.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
-    from bot.cli.audit.comparison import BookDifference
+    from bot.service.exchange_accounts.audit.comparison import BookDifference
+    from bot.service.exchange_accounts.audit.exchange_books import ToldBooks
     from bot.venue.model.state import State, VenueAccount
 
 EPILOG: Final = """\b
@@ -22,9 +23,6 @@ Examples:
 \b
 Exit 0: no difference. Otherwise 1 a difference, 4 the database cannot be used, 5 no answer of the exchange.
 """
-# A report may be on its way when both sides are read, so a difference must show in so many readings.
-READINGS: Final = 3
-WAIT_SECONDS: Final = 2.0
 
 
 @click.command(epilog=EPILOG)
@@ -40,7 +38,7 @@ def audit(db: Path, as_json: bool) -> int:
     import json
     from dataclasses import asdict
 
-    state = _state(db)
+    state = stored(db)
     told = {name: _audited(db, account) for name, account in state.accounts.items()}
     if as_json:
         rows = {name: [asdict(difference) for difference in differences] for name, differences in told.items()}
@@ -52,7 +50,8 @@ def audit(db: Path, as_json: bool) -> int:
     return Exit.ERROR if any(told.values()) else Exit.DONE
 
 
-def _state(db: Path) -> State:
+def stored(db: Path) -> State:
+    """The state of a database that a service may use meanwhile."""
     from bot.service.state_machine.database_check import stored_state
 
     if not db.is_file():
@@ -61,46 +60,39 @@ def _state(db: Path) -> State:
 
 
 def _audited(db: Path, account: VenueAccount) -> list[BookDifference]:
-    from bot.cli.audit.books import own_differences
-    from bot.cli.audit.comparison import BookDifference
     from bot.money import format_e8
+    from bot.service.exchange_accounts.audit.books import own_differences
+    from bot.service.exchange_accounts.audit.comparison import BookDifference
 
     own = [
         BookDifference(check, name, format_e8(here), format_e8(there))
         for check, name, here, there in own_differences(account)
     ]
-    return own if account.exchange is None else [*own, *_against_exchange(db, account)]
+    return own if account.exchange is None else [*own, *against_exchange(db, account)[1]]
 
 
-def _against_exchange(db: Path, account: VenueAccount) -> list[BookDifference]:
-    """The differences that every one of the readings shows."""
+def against_exchange(db: Path, account: VenueAccount) -> tuple[ToldBooks, list[BookDifference]]:
+    """What the exchange has told of this account, and the differences that every one of the readings shows."""
     import asyncio
 
-    from bot.cli.audit.books import books_of
-    from bot.cli.audit.comparison import differences
-    from bot.cli.audit.exchange_books import told_books
     from bot.exchanges.hyperliquid.account import HyperliquidAccount
     from bot.exchanges.hyperliquid.live.exchange import url_of
     from bot.exchanges.hyperliquid.transport import Transport
+    from bot.service.exchange_accounts.audit.audit_schedule import compared, lasting
 
     exchange = account.exchange
     assert exchange is not None
 
-    async def read() -> list[BookDifference]:
-        lasting: list[BookDifference] | None = None
+    async def read() -> tuple[ToldBooks, list[BookDifference]]:
         async with Transport(url_of(exchange.network)) as transport:
             source = HyperliquidAccount(transport, account.address)
-            for reading in range(READINGS):
-                if reading:
-                    await asyncio.sleep(WAIT_SECONDS)
-                told = await told_books(source, exchange.adopted_ms)
-                state = _state(db)
-                ours = books_of(state, state.accounts[account.id])
-                now = differences(ours, told.books, told.value, told.unrealized)
-                lasting = now if lasting is None else [row for row in now if row in lasting]
-                if not lasting:
-                    break
-        return lasting or []
+
+            async def compare() -> tuple[ToldBooks, list[BookDifference]]:
+                reading = await source.reading(exchange.adopted_ms)
+                state = stored(db)
+                return compared(state, state.accounts[account.id], reading, (exchange.adopted_ms, 0))
+
+            return await lasting(compare)
 
     return asyncio.run(read())
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from bot.cli.common.param_types import Duration
-from bot.cli.common.shared_options import json_option
+from bot.cli.common.shared_options import json_option, yes_option
 from bot.errors import Exit
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Examples:
 secrets/agent
   bot exchange check --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --market BTC --market ETH
   bot exchange check --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --url http://localhost:3001 --json
+  bot exchange check --db account.db --accept
 
 \b
 Exit 0: no check failed; warnings are allowed. Otherwise 1 a check failed, 4 the key file cannot be used, 5 no answer.
@@ -74,12 +75,19 @@ def is_server(url: str) -> bool:
 
 def account_options(command: F) -> F:
     """The options that say which account is read."""
+    return account_or_file_options(command, is_required=True)
+
+
+def account_or_file_options(command: F, *, is_required: bool = False) -> F:
+    """The same for a command that may find the address in a database."""
     for option in (
         json_option("Print one JSON object."),
         click.option(
             "--url", type=Url(), default=None, metavar="URL", help="Another server, such as a local exchange."
         ),
-        click.option("--address", type=AddressParam(), required=True, metavar="0x...", help="Address of the account."),
+        click.option(
+            "--address", type=AddressParam(), required=is_required, metavar="0x...", help="Address of the account."
+        ),
         click.option(
             "--network",
             type=click.Choice(["testnet", "mainnet"]),
@@ -99,7 +107,7 @@ def url_of(network: str, url: str | None) -> str:
 
 
 @click.command(epilog=CHECK_EPILOG)
-@account_options
+@account_or_file_options
 @click.option(
     "--agent-key-file",
     type=click.Path(path_type=Path),
@@ -108,10 +116,39 @@ def url_of(network: str, url: str | None) -> str:
     help="File with the agent's key. Only its address is sent.",
 )
 @click.option("--market", "markets", multiple=True, metavar="NAME", help="A market to be traded; repeatable.")
-def check(
+@click.option(
+    "--db",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Database of a stopped service whose books --accept corrects.",
+)
+@click.option(
+    "--accept",
+    "does_accept",
+    is_flag=True,
+    help="Make the books of --db those of the exchange, by one marked correction. Shows what differs and asks first.",
+)
+@yes_option()
+def check(*, network: str, address: str | None, db: Path | None, does_accept: bool, yes: bool, **given: Any) -> int:
+    """Check an account at Hyperliquid: network, clock, address, agent, mode, markets. Reads only; changes nothing.
+
+    With --db FILE --accept: correct the books of a service after an audit has named a difference.
+    """
+    if does_accept or db is not None:
+        if db is None or not does_accept or address is not None:
+            raise click.UsageError("--accept corrects the books of a database: give --db FILE --accept alone")
+        from bot.cli.exchange.accept import accept
+
+        return accept(db, is_sure=yes)
+    if address is None:
+        raise click.UsageError("--address is missing; or give --db FILE --accept to correct the books of a service")
+    return _check(network, address, **given)
+
+
+def _check(
     network: str, address: str, url: str | None, as_json: bool, agent_key_file: Path | None, markets: tuple[str, ...]
 ) -> int:
-    """Check an account at Hyperliquid: network, clock, address, agent, mode, markets. Reads only; changes nothing."""
     import asyncio
     import json
     from dataclasses import asdict

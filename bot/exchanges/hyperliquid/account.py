@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from bot.clock import DAY_MS
 from bot.exchanges.hyperliquid import form, money_form, order_form
 from bot.exchanges.hyperliquid.fill_order import in_order
 from bot.exchanges.hyperliquid.fill_pages import FillPages
@@ -13,6 +14,7 @@ from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.money_form import LedgerReport
 from bot.exchanges.hyperliquid.row_pages import RowPages
 from bot.exchanges.protocol import (
+    AccountReading,
     AccountStanding,
     AddressReport,
     AgentReport,
@@ -22,6 +24,7 @@ from bot.exchanges.protocol import (
     OrderReport,
     OrderUpdate,
     RequestBudget,
+    TransferReport,
 )
 
 FUNDING: Final = "userFunding"
@@ -98,6 +101,21 @@ class HyperliquidAccount:
     async def ledger(self, start_ms: int, end_ms: int) -> list[LedgerReport]:
         """All transfers and liquidations in this range, both ends included. Some may stand there twice."""
         return money_form.ledger(await self._rows(LEDGER, start_ms, end_ms), self.address, LEDGER)
+
+    async def reading(self, after_ms: int) -> AccountReading:
+        """Everything at once: the rows after this instant, then what there is now."""
+        dexes = [MAIN_DEX, *await self.dex_names()]
+        at_ms = (await self.standing()).at_ms
+        end_ms = at_ms + DAY_MS
+        fills = await self.fills(after_ms + 1, end_ms)
+        funding = await self.funding(after_ms + 1, end_ms)
+        ledger = await self.ledger(after_ms + 1, end_ms)
+        orders = [order for dex in dexes for order in await self.open_orders(dex)]
+        standings = [await self.standing(dex) for dex in dexes]
+        transfers = tuple(row for row in ledger if isinstance(row, TransferReport))
+        return AccountReading(
+            at_ms, tuple(standings), tuple(orders), fills.reports, tuple(funding), transfers, fills.is_cut
+        )
 
     async def _rows(self, kind: str, start_ms: int, end_ms: int) -> list[Any]:
         pages = RowPages(kind, self.address, start_ms, end_ms)

@@ -17,7 +17,7 @@ from bot.errors import ConfigError
 from bot.exchanges.actions import ActionAnswer, ExchangeAction
 from bot.exchanges.link.frames import VERSION, Frame, frame_bytes, read_frame
 from bot.exchanges.link.values import all_of, packed, unpacked, unpacked_error
-from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
+from bot.exchanges.protocol import AccountReading, AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
 from bot.http_limits import NETWORK
 from bot.logs import log
 
@@ -74,6 +74,10 @@ class ExchangeLink:
         except OSError as error:
             ours.close()
             raise NoExchangeAnswer(f"the link cannot be started: {error.strerror}; try again") from None
+        except BaseException:
+            # Cancelled: the service ends while the process starts.
+            ours.close()
+            raise
         finally:
             theirs.close()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -162,6 +166,10 @@ class ExchangeLink:
         """The newest change of an order, by our id of it or the exchange's; None if the exchange does not know it."""
         updates = all_of(OrderUpdate, await self.ask("look", address=address, name=name))
         return updates[0] if updates else None
+
+    async def read(self, address: str, after_ms: int) -> AccountReading:
+        """Read the account anew, with the rows after this instant of the exchange's clock."""
+        return all_of(AccountReading, await self.ask("read", address=address, after_ms=after_ms))[0]
 
     async def health(self) -> LinkHealth:
         return all_of(LinkHealth, await self.ask("health"))[0]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bot.exchanges.protocol import NoExchangeAnswer
 
 # Both sides name their version in their first frame. It changes with every change of a frame.
-VERSION: Final = 3
+VERSION: Final = 4
 # The markets of an exchange take about 100 kB, and 10,000 fills about 3 MB.
 BYTES_MAX: Final = 32 * 1024 * 1024
 LENGTH_BYTES: Final = 4

@@ -78,6 +78,10 @@ async def _look(exchange: ExchangePlugin, fields: Frame, say: Say) -> Values:
     yield [] if update is None else [update]
 
 
+async def _read(exchange: ExchangePlugin, fields: Frame, say: Say) -> Values:
+    yield [await exchange.read(fields["address"], fields["after_ms"])]
+
+
 OPERATIONS: Final[Mapping[str, Callable[[ExchangePlugin, Frame, Say], Values]]] = {
     "instruments": _instruments,
     "quotes": _quotes,
@@ -88,6 +92,7 @@ OPERATIONS: Final[Mapping[str, Callable[[ExchangePlugin, Frame, Say], Values]]] 
     "health": _health,
     "act": _act,
     "look": _look,
+    "read": _read,
 }
 
 

@@ -15,6 +15,7 @@ from bot.market_data.paging import PageAnswer
 KINDS: Final[tuple[type[Any], ...]] = (
     actions.ActionAnswer,
     actions.ExchangeAction,
+    protocol.AccountReading,
     protocol.AccountStanding,
     protocol.ExecutionReport,
     protocol.FundingReport,

@@ -227,6 +227,7 @@ _ACCOUNT_DATA: Final[dict[str, Callable[[AccountChanged], Body]]] = {
     },
     "margin": lambda e: {"coin": e.coin, "marginUsd": opt(e.margin), "balanceUsd": opt(e.balance)},
     "link": lambda e: {"state": e.state, "reason": e.reason},
+    "audit": lambda e: {"state": e.state, "reason": e.reason},
 }
 
 _VIEWS: Final[dict[type, Callable[[Any], Body]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from bot.clock import SECOND_MS
@@ -30,7 +30,7 @@ from bot.venue.exchange import action_reports
 from bot.venue.exchange import reports as venue_reports
 from bot.venue.exchange.order_reports import VENUE
 from bot.venue.model import commands as c
-from bot.venue.model.state import VenueAccount
+from bot.venue.model.state import ExchangePosition, VenueAccount
 from bot.venue.orders import exchange_actions
 
 WAIT_FIRST_SECONDS: Final = 1.0
@@ -186,7 +186,7 @@ class ExchangeFollower:
         standings = session.standings
         if session.phase != "in_step" or not standings or len({standing.at_ms for standing in standings.values()}) > 1:
             return ()
-        positions = tuple(position(reported, self._names) for told in standings.values() for reported in told.positions)
+        positions = self.positions_in(standings.values())
         state, followed = self._machine.state, self.followed
         command = c.AdoptExchangeAccount(
             account=f"acc_{state.account_seq + 1:08d}",
@@ -203,6 +203,10 @@ class ExchangeFollower:
         early, session.early = session.early, []
         # The last state is the present one.
         return [report for report in early if not isinstance(report, LinkState)] + [LinkState("in_step", 0)]
+
+    def positions_in(self, standings: Iterable[AccountStanding]) -> tuple[ExchangePosition, ...]:
+        """The positions that an exchange has told."""
+        return tuple(position(reported, self._names) for told in standings for reported in told.positions)
 
     def _take_over(self, account: VenueAccount) -> None:
         """End what the exchange took in a liquidation without fills: positions, and margin that its cash lacks now."""

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from bot.errors import Refusal
-from bot.venue.accounting import drawdown_floors, ledger
+from bot.venue.accounting import drawdown_floors, exchange_limits, ledger
 from bot.venue.model import outcome
 from bot.venue.model.numbers import text_of
 from bot.venue.model.state import (
@@ -237,6 +237,10 @@ def refuse_opening(
 
     `largest(left)` is the fix that opens at most `left` USD; None if that is below the minimum order.
     """
+    if account.exchange is not None and (
+        refused := _refuse_at_exchange(state, account, key, market, order, notional, largest)
+    ):
+        return refused
     if (guardian := blocker(state, account, market.spec.coin)) is not None:
         gid = guardian_id(account, guardian.number)
         return Refusal(
@@ -269,6 +273,36 @@ def refuse_opening(
             details={"cap": "dailyTradeCapUsd", "resetsAt": resets_at_ms(state.now_ms)},
         )
     return refuse_key(state, account, key, market, order.side, notional, largest) if key is not None else None
+
+
+def _refuse_at_exchange(
+    state: State,
+    account: VenueAccount,
+    key: VenueKey | None,
+    market: VenueMarket,
+    order: OrderSpec,
+    notional: int,
+    largest: Largest,
+) -> Refusal | None:
+    """What forbids an opening on an account at an exchange alone."""
+    if (refused := exchange_limits.refuse(account, market.spec.coin)) is not None:
+        return refused
+    if (cap := exposure_cap(account)) is not None and (
+        held := exposure_beside(state, account, market, order.side)
+    ) + notional > cap:
+        return Refusal(
+            "limit_exceeded",
+            f"exchangeCapUsd is {text_of(cap)}, {text_of(max(0, cap - held))} USD of it is left; only the config of the"
+            " service raises it",
+            fix=_way_out(state, account, key, market, order.side, largest),
+            details={"cap": "exchangeCapUsd"},
+        )
+    return None
+
+
+def exposure_cap(account: VenueAccount) -> int | None:
+    """The most exposure that an account at an exchange may have; None: no cap."""
+    return None if account.exchange is None else account.exchange.exposure_cap
 
 
 def refuse_key(
@@ -334,6 +368,8 @@ def _way_out(
         allowances.append((key.max_daily_notional - spoken_for_today(state, account, key), {"action": "wait"}))
     if key is not None and key.max_exposure is not None:
         allowances.append((key.max_exposure - exposure_beside(state, account, market, side), {"action": "close_first"}))
+    if (cap := exposure_cap(account)) is not None:
+        allowances.append((cap - exposure_beside(state, account, market, side), {"action": "close_first"}))
     left, otherwise = min(allowances, key=itemgetter(0))
     return largest(left) or otherwise
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bot.model.events import AccountChanged
 from bot.venue.accounting import drawdown_floors, ledger, nav
-from bot.venue.model.commands import AdoptExchangeAccount
+from bot.venue.exchange.reports import followed
+from bot.venue.model.commands import AdoptExchangeAccount, SetExposureCap
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import emit, next_seq
 from bot.venue.model.state import ExchangeAccount, ExchangeMargin, ExchangePosition, State, VenueAccount, VenuePosition
@@ -36,6 +37,11 @@ def adopt(state: State, command: AdoptExchangeAccount) -> VenueAccount:
     nav.write(account, state)
     assert nav.stand_of(account, state).cash == command.cash
     return account
+
+
+def set_cap(state: State, command: SetExposureCap) -> None:
+    _, exchange = followed(state, command.account)
+    exchange.exposure_cap = command.cap
 
 
 def _hold(state: State, account: VenueAccount, told: ExchangePosition) -> None:

@@ -34,7 +34,7 @@ def book(state: State, command: BookExecution) -> int:
     while fitting := _fitting(account, exchange, fill.coin) or _late(exchange, fill.coin):
         for fits in fitting:
             exchange.waiting.remove(fits)
-            _book(state, account, exchange, fits)
+            take(state, account, fits)
         booked += len(fitting)
     return booked
 
@@ -63,7 +63,10 @@ def _late(exchange: ExchangeAccount, coin: str) -> list[ReportedExecution]:
     return [] if sum(fill.buy * fill.size for fill in late) else late
 
 
-def _book(state: State, account: VenueAccount, exchange: ExchangeAccount, fill: ReportedExecution) -> None:
+def take(state: State, account: VenueAccount, fill: ReportedExecution) -> None:
+    """Book a fill that starts at the booked position."""
+    exchange = account.exchange
+    assert exchange is not None
     market = state.markets[fill.coin]
     execution = (fill.px, fill.size, fill.maker, ReportedFill(fill.fee, fill.at_ms))
     if (protecting := exchange.protection_orders.get(fill.client_order_id or "")) is not None:

@@ -60,18 +60,24 @@ def transfer(state: State, command: BookTransfer) -> None:
     account, exchange = followed(state, command.account)
     if not is_new(exchange, TRANSFER, command.transfer, command.at_ms):
         return
-    account.balance += command.amount
-    account.day_value += command.amount
-    exchange.transferred += command.amount
+    move(state, account, command.kind, command.amount, command.at_ms)
+
+
+def move(state: State, account: VenueAccount, kind: str, amount: int, at_ms: int) -> None:
+    """Book money that came or left without a trade."""
+    assert account.exchange is not None
+    account.balance += amount
+    account.day_value += amount
+    account.exchange.transferred += amount
     moved = AccountChanged(
         account.id,
         next_seq(account),
         state.now_ms,
         "transfer",
         balance=account.balance,
-        amount=command.amount,
-        state=command.kind,
-        venue_ts=command.at_ms,
+        amount=amount,
+        state=kind,
+        venue_ts=at_ms,
     )
     emit(state, account, moved)
     nav.write(account, state)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from bot.venue.model.state import (
+    AuditDifference,
     ExchangePosition,
     Grant,
     GuardianSpec,
@@ -541,6 +542,33 @@ class SeeLink:
     reason: str | None = None
 
 
+@dataclass(slots=True)
+class SeeAudit:
+    """The books were compared with the exchange. `at_ms`: of its clock, before its first row was read."""
+
+    account: str
+    at_ms: int
+    differences: tuple[AuditDifference, ...]
+
+
+@dataclass(slots=True)
+class CorrectBooks:
+    """Make cash and positions those of the exchange at `at_ms` of its clock, as a person has decided."""
+
+    account: str
+    at_ms: int
+    cash: int
+    positions: tuple[ExchangePosition, ...]
+
+
+@dataclass(slots=True)
+class SetExposureCap:
+    """The most exposure that entries may lead to, as the operator of the service has set it; None: no cap."""
+
+    account: str
+    cap: int | None
+
+
 # ── Actions that an exchange is asked to perform ────────────────────────────────────────────────────────────────────
 
 
@@ -633,6 +661,9 @@ Command = (
     | EndReportedOrder
     | SeeMargins
     | SeeLink
+    | SeeAudit
+    | CorrectBooks
+    | SetExposureCap
     | SeeAgent
     | SeeAction
     | SettleActions

@@ -675,6 +675,29 @@ class ExchangeMargin:
     liquidation_px: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AuditDifference:
+    """What the books have otherwise than the exchange. `coin` is empty if it concerns the whole account."""
+
+    check: str
+    coin: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeAudit:
+    """The last comparison of the books with the exchange, at `at_ms` of our clock.
+
+    `equal_ms`: rows until this instant of the exchange's clock were equal. `marks`: of the last audits without a
+    difference, the exchange's instant and the newest event then.
+    """
+
+    at_ms: int
+    differences: tuple[AuditDifference, ...] = ()
+    equal_ms: int = 0
+    marks: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass(slots=True)
 class VenueAction:
     """One thing that the exchange is asked to do, made by the command that commits it.
@@ -812,6 +835,10 @@ class ExchangeAccount:
     protection_orders: dict[str, ProtectionOrder] = field(default_factory=dict)
     # by coin
     protections: dict[str, PositionProtection] = field(default_factory=dict)
+    # None: the books were not compared yet, or were corrected since
+    audit: ExchangeAudit | None = None
+    # the most exposure that entries may lead to; None: no cap
+    exposure_cap: int | None = None
 
 
 @dataclass(slots=True)

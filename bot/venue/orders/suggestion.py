@@ -201,6 +201,8 @@ def affordable_size(
     today = limits.spoken_for_today(state, account)
     for cap in (account.max_trade, None if account.daily_cap is None else account.daily_cap - today):
         usd = usd if cap is None else min(usd, cap)
+    if (exposure_cap := limits.exposure_cap(account)) is not None:
+        usd = min(usd, exposure_cap - limits.exposure_beside(state, account, market, buy))
     if key is not None:
         if key.max_exposure is not None:
             usd = min(usd, key.max_exposure - limits.exposure_beside(state, account, market, buy))

@@ -24,7 +24,7 @@ from bot.exchanges.hyperliquid.live.market_feed import MarketFeed
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage
 from bot.exchanges.hyperliquid.requests import RankedSource, Requests
 from bot.exchanges.hyperliquid.transport import Transport
-from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
+from bot.exchanges.protocol import AccountReading, AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
 from bot.market_data.paging import PageAnswer, Pager
 from bot.market_data.source import Action, Connection, Instrument, NotOffered, Page, Rate, Row, Say, Update
 
@@ -227,6 +227,10 @@ class Hyperliquid:
     async def look(self, address: str, name: str) -> OrderUpdate | None:
         """The newest change of an order; None if the exchange does not know it, or not yet."""
         return await HyperliquidAccount(RankedSource(self._requests, Rank.CANCEL), address).order(name)
+
+    async def read(self, address: str, after_ms: int) -> AccountReading:
+        """Read the account anew."""
+        return await HyperliquidAccount(RankedSource(self._requests, Rank.REPAIR), address).reading(after_ms)
 
     async def act(self, action: ExchangeAction) -> ActionAnswer:
         """Send an action once."""

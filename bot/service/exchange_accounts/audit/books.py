@@ -47,8 +47,8 @@ class BookedOrder:
 
 @dataclass(slots=True)
 class AccountBooks:
-    """`margins`: leverage and whether it is isolated, by market. `gained`: what the value consists of beside unrealized
-    profit; None: the exchange does not say it.
+    """`margins`: leverage and whether it is isolated, by market. `sum`: the cash as start, gains, fees, funding and
+    transfers less what open positions have cost make it; None: the exchange does not say it.
     """
 
     cash: int
@@ -58,7 +58,7 @@ class AccountBooks:
     transfers: list[BookedPayment] = field(default_factory=list)
     orders: dict[str, BookedOrder] = field(default_factory=dict)
     margins: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    gained: int | None = None
+    sum: int | None = None
 
 
 def hour_of(at_ms: int) -> int:
@@ -66,10 +66,13 @@ def hour_of(at_ms: int) -> int:
     return (at_ms + HOUR_MS // 2) // HOUR_MS * HOUR_MS
 
 
-def books_of(state: State, account: VenueAccount) -> AccountBooks:
-    """The books of the service for an account that follows an exchange."""
+def books_of(state: State, account: VenueAccount, begin_ms: int, seq: int = 0) -> AccountBooks:
+    """The books of the service for an account that follows an exchange, with the rows after `begin_ms` of its clock.
+
+    `seq`: no event until this number is of such a row.
+    """
     assert account.exchange is not None
-    events = list(pages.after(account, 0))
+    events = [event for event in pages.after(account, seq) if (getattr(event, "venue_ts", 0) or 0) > begin_ms]
     held = account.positions
     return AccountBooks(
         cash=nav.stand_of(account, state).cash,
@@ -81,12 +84,13 @@ def books_of(state: State, account: VenueAccount) -> AccountBooks:
         transfers=[_transfer(e) for e in events if isinstance(e, AccountChanged) and e.subtype == "transfer"],
         orders=_open_orders(account),
         margins={coin: (position.leverage, position.isolated) for coin, position in held.items()},
-        gained=account.start_balance
+        sum=account.start_balance
         + account.realized
         - account.fees
         + account.funding
         + account.exchange.transferred
-        - account.margin_lost,
+        - account.margin_lost
+        - sum(position.side * position.entry_notional for position in held.values()),
     )
 
 

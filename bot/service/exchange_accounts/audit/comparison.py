@@ -5,47 +5,48 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from bot.cli.audit.books import AccountBooks, BookedFill, BookedPayment
 from bot.clock import iso
 from bot.money import format_e8
-
-# The exchange rounds profits and its value to 1e-6 each.
-ROUNDING: Final = 200
+from bot.service.exchange_accounts.audit.books import AccountBooks, BookedFill, BookedOrder, BookedPayment
 
 
 @dataclass(frozen=True, slots=True)
 class BookDifference:
-    """One difference: which check, what it is about, and both sides in words."""
+    """One difference: which check, what it is about, and both sides in words. `market` is empty if it concerns all."""
 
     check: str
     name: str
     here: str
     there: str
+    market: str = ""
 
 
-def differences(
-    ours: AccountBooks, theirs: AccountBooks, value: int, unrealized: Sequence[int]
-) -> list[BookDifference]:
-    """All differences, in the order of the checks. `value` and `unrealized` are the exchange's, of one instant."""
+def differences(ours: AccountBooks, theirs: AccountBooks) -> list[BookDifference]:
+    """All differences, in the order of the checks."""
     return [
-        *_figures("cash", {"USD": ours.cash}, {"USD": theirs.cash}),
-        *_figures("size", ours.sizes, theirs.sizes),
+        *_cash(ours.cash, theirs.cash),
+        *_sizes(ours.sizes, theirs.sizes),
         *_rows("fill", ours.fills, theirs.fills),
         *_rows("funding", ours.funding, theirs.funding),
         *_rows("transfer", ours.transfers, theirs.transfers),
         *_orders(ours, theirs),
-        *_value(ours, value, unrealized),
+        *_value(ours),
         *_margins(ours, theirs),
     ]
 
 
-def _figures(check: str, ours: Mapping[str, int], theirs: Mapping[str, int]) -> Iterator[BookDifference]:
-    for name in sorted({*ours, *theirs}):
-        here, there = ours.get(name, 0), theirs.get(name, 0)
+def _cash(ours: int, theirs: int) -> Iterator[BookDifference]:
+    if ours != theirs:
+        yield BookDifference("cash", "USD", format_e8(ours), format_e8(theirs))
+
+
+def _sizes(ours: Mapping[str, int], theirs: Mapping[str, int]) -> Iterator[BookDifference]:
+    for market in sorted({*ours, *theirs}):
+        here, there = ours.get(market, 0), theirs.get(market, 0)
         if here != there:
-            yield BookDifference(check, name, format_e8(here), format_e8(there))
+            yield BookDifference("size", market, format_e8(here), format_e8(there), market)
 
 
 def _rows(check: str, ours: Sequence[Any], theirs: Sequence[Any]) -> Iterator[BookDifference]:
@@ -57,9 +58,10 @@ def _rows(check: str, ours: Sequence[Any], theirs: Sequence[Any]) -> Iterator[Bo
         altered = next((known for known in only_here if _place(known) == _place(row)), None)
         if altered is not None:
             only_here.remove(altered)
-        yield BookDifference(check, _name(row), "missing" if altered is None else _text(altered), _text(row))
+        here_text = "missing" if altered is None else _text(altered)
+        yield BookDifference(check, _name(row), here_text, _text(row), row.market)
     for row in only_here:
-        yield BookDifference(check, _name(row), _text(row), "missing")
+        yield BookDifference(check, _name(row), _text(row), "missing", row.market)
 
 
 def _place(row: BookedFill | BookedPayment) -> tuple[str, int]:
@@ -83,7 +85,8 @@ def _orders(ours: AccountBooks, theirs: AccountBooks) -> Iterator[BookDifference
         follows = here is not None and there is not None and there.size is None
         same = (here.market, here.buy, here.px) == (there.market, there.buy, there.px) if here and there else False
         if not same or not (follows or here == there):
-            yield BookDifference("order", order_id, _order_text(here), _order_text(there))
+            market = (here or there or BookedOrder("", 1, 0, None)).market
+            yield BookDifference("order", order_id, _order_text(here), _order_text(there), market)
 
 
 def _order_text(order: Any) -> str:
@@ -93,20 +96,19 @@ def _order_text(order: Any) -> str:
     return f"{'buy' if order.buy > 0 else 'sell'} {size} {order.market} at {format_e8(order.px)}"
 
 
-def _value(ours: AccountBooks, value: int, unrealized: Sequence[int]) -> Iterator[BookDifference]:
-    """What the service counts as start, gains, fees, funding and transfers is the value without unrealized profit."""
-    if ours.gained is None:
-        return
-    here = ours.gained + sum(unrealized)
-    if abs(here - value) > ROUNDING * (len(unrealized) + 1):
-        yield BookDifference("value", "USD", format_e8(here), format_e8(value))
+def _value(ours: AccountBooks) -> Iterator[BookDifference]:
+    """The value at the exchange's marks is what was gained and unrealized profit. The marks and the exchange's entry
+    prices, which it rounds, cancel out: what is left is that our sums give the cash.
+    """
+    if ours.sum is not None and ours.sum != ours.cash:
+        yield BookDifference("value", "USD", format_e8(ours.cash), format_e8(ours.sum))
 
 
 def _margins(ours: AccountBooks, theirs: AccountBooks) -> Iterator[BookDifference]:
     for market in sorted({*ours.margins} & {*theirs.margins}):
         here, there = ours.margins[market], theirs.margins[market]
         if here != there:
-            yield BookDifference("margin", market, _margin_text(here), _margin_text(there))
+            yield BookDifference("margin", market, _margin_text(here), _margin_text(there), market)
 
 
 def _margin_text(margin: tuple[int, bool]) -> str:

@@ -9,10 +9,17 @@ from random import Random
 
 import pytest
 
-from bot.cli.audit.books import AccountBooks, BookedFill, BookedOrder, BookedPayment, books_of, hour_of, own_differences
-from bot.cli.audit.comparison import BookDifference, differences
 from bot.clock import iso
-from bot.venue.accounting import ledger
+from bot.service.exchange_accounts.audit.books import (
+    AccountBooks,
+    BookedFill,
+    BookedOrder,
+    BookedPayment,
+    books_of,
+    hour_of,
+    own_differences,
+)
+from bot.service.exchange_accounts.audit.comparison import BookDifference, differences
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
 from tests.venue.exchange_worlds import Follower, adopt, session
@@ -28,7 +35,7 @@ class Audited:
         self.follower = Follower()
         self.follower.take(adopt(CASH), *commands)
         account, state = self.follower.account, self.follower.state
-        self.ours = books_of(state, account)
+        self.ours = books_of(state, account, 0)
         fills = [row.fill for row in commands if isinstance(row, c.BookExecution)]
         self.theirs = AccountBooks(
             cash=CASH + raw.cash,
@@ -40,11 +47,9 @@ class Audited:
             transfers=[BookedPayment("", r.at_ms, r.amount) for r in commands if isinstance(r, c.BookTransfer)],
             margins=dict(self.ours.margins),
         )
-        self.value = ledger.account_value(state, account)
-        self.unrealized = [p.pnl(state.markets[coin].mark) for coin, p in account.positions.items()]
 
     def found(self, ours: AccountBooks, theirs: AccountBooks) -> list[BookDifference]:
-        return differences(ours, theirs, self.value, self.unrealized)
+        return differences(ours, theirs)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -98,15 +103,23 @@ def test_each_other_check_names_what_differs(change: Callable[[AccountBooks], No
 def test_a_stop_of_the_whole_position_has_the_size_of_the_position() -> None:
     ours = AccountBooks(0, {}, orders={"1": BookedOrder("BTC", -1, E8, 5)})
     theirs = AccountBooks(0, {}, orders={"1": BookedOrder("BTC", -1, E8, None)})
-    assert differences(ours, theirs, 0, ()) == []
+    assert differences(ours, theirs) == []
     theirs.orders["1"] = BookedOrder("BTC", -1, 2 * E8, None)
-    assert [row.check for row in differences(ours, theirs, 0, ())] == ["order"]
+    assert [row.check for row in differences(ours, theirs)] == ["order"]
 
 
-def test_the_value_must_be_the_sum_of_what_was_gained() -> None:
-    ours = AccountBooks(0, {}, gained=100 * E8)
-    assert differences(ours, AccountBooks(0, {}), 103 * E8, (3 * E8,)) == []
-    assert [row.check for row in differences(ours, AccountBooks(0, {}), 104 * E8, (3 * E8,))] == ["value"]
+def test_what_was_gained_less_what_positions_have_cost_must_be_the_exchanges_cash() -> None:
+    ours, theirs = AccountBooks(100 * E8, {}, sum=100 * E8), AccountBooks(100 * E8, {})
+    assert differences(ours, theirs) == []
+    ours.sum = 100 * E8 + 1
+    assert [row.check for row in differences(ours, theirs)] == ["value"]
+    audited = Audited(Random("gained"))
+    for name in ("realized", "fees", "funding", "start_balance", "margin_lost"):
+        account = audited.follower.account
+        setattr(account, name, getattr(account, name) + 1)
+        ours = books_of(audited.follower.state, account, 0)
+        assert [row.check for row in audited.found(ours, audited.theirs)] == ["value"], name
+        setattr(account, name, getattr(account, name) - 1)
 
 
 def test_a_balance_that_its_sums_do_not_give_is_named() -> None:
