@@ -25,7 +25,7 @@ from bot.exchanges.hyperliquid.actions import sender
 from bot.exchanges.hyperliquid.live import connections
 from bot.exchanges.hyperliquid.live.exchange import Hyperliquid
 from bot.exchanges.link.values import packed, packed_error, unpacked, unpacked_error
-from bot.exchanges.protocol import AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
+from bot.exchanges.protocol import AccountReading, AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
 from bot.local_exchange.server.host import TICK_SECONDS
 from bot.local_exchange.server.http import ABORT, Application
 from bot.local_exchange.server.service import ExchangeService, ExchangeServiceOptions
@@ -227,9 +227,10 @@ class TaskLink:
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if task.cancelled():
+        error = None if task.cancelled() else task.exception()
+        # What a dead process would have answered is not heard.
+        if task.cancelled() or self._is_dead:
             raise NoExchangeAnswer("the link has ended")
-        error = task.exception()
         if isinstance(error, BotError):
             raise unpacked_error(packed_error(error))
         value = task.result()
@@ -261,6 +262,10 @@ class TaskLink:
     async def look(self, address: str, name: str) -> OrderUpdate | None:
         update: OrderUpdate | None = await self._performed(self._plugin.look(address, name))
         return update
+
+    async def read(self, address: str, after_ms: int) -> AccountReading:
+        read: AccountReading = await self._performed(self._plugin.read(address, after_ms))
+        return read
 
     async def health(self) -> LinkHealth:
         if self._is_dead:
