@@ -24,7 +24,8 @@ from bot.venue.model.state import AuditDifference, State, VenueAccount
 READINGS: Final = 3
 WAIT_SECONDS: Final = 4.0
 EVERY_MS: Final = HOUR_MS
-# The first audit of a service comes when the link knows everything; one that could not be made is tried again soon.
+# A start reads much already, so the first audit waits. One that could not be made is tried again soon.
+FIRST_SECONDS: Final = 300.0
 AGAIN_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 1.0
 # differences of one audit that are stored
@@ -66,6 +67,7 @@ class BookAuditor:
 
     async def run(self) -> None:
         """Audit until cancelled."""
+        await self._sleep(FIRST_SECONDS)
         while True:
             while not self._is_in_step():
                 self.trouble = "the link does not know everything now"

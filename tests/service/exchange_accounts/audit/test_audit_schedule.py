@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bot.errors import Exit
-from bot.service.host import Service
 from bot.testing.hyperliquid import LocalExchange
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
@@ -47,12 +46,6 @@ async def following(exchange: LocalExchange, db: Path, hand: Hand) -> AsyncItera
             yield Trader(service, http, hand)
 
 
-def has_audit(service: Service) -> bool:
-    """True once the service has audited by itself: its first audit comes when the link knows everything."""
-    exchange = account_of(service).exchange
-    return exchange is not None and exchange.audit is not None
-
-
 async def dry_run(trader: Trader, coin: str) -> tuple[int, dict[str, str]]:
     body = {"market": coin, "type": "market", "side": "long", "usdAmount": 50, "dryRun": True}
     answer = await trader.http.post("/v1/orders", json=body, headers={"Idempotency-Key": f"dry-{coin}"})
@@ -74,7 +67,7 @@ async def test_a_difference_blocks_its_market_until_the_books_are_corrected(
     async with following(hyperliquid, db, hand) as trader:
         service = trader.service
         assert service.auditor is not None
-        await until(lambda: has_audit(service))
+        assert await service.auditor.audit()
         assert (await audit_fact(trader))[0] == "ok"
         await asyncio.to_thread(hand.trade, 0.02)
         await until(lambda: size_of(service) == 2 * E8 // 100)
@@ -108,7 +101,8 @@ async def test_a_difference_blocks_its_market_until_the_books_are_corrected(
 
     async with following(hyperliquid, db, hand) as trader:
         service = trader.service
-        await until(lambda: has_audit(service))
+        assert service.auditor is not None
+        assert await service.auditor.audit()
         assert (await audit_fact(trader))[0] == "ok"
         assert (await dry_run(trader, "BTC"))[0] == 200
         assert cash_of(service) == await asyncio.to_thread(hand.raw)
