@@ -217,6 +217,10 @@ class AccountSettings(Section):
         default=None,
         description="For an exchange: `${file:PATH}` of the key of an agent. None: nothing is sent to the exchange.",
     )
+    exposure_cap_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] | None = Field(
+        default=None,
+        description="For an exchange: the most exposure that entries may lead to. None: 100 on mainnet, else no cap.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -255,10 +259,10 @@ class AccountSettings(Section):
 
     @model_validator(mode="after")
     def _whole_exchange(self) -> Self:
-        for name in ("network", "address", "agent_key"):
+        for name in ("network", "address", "agent_key", "exposure_cap_usd"):
             if self.exchange is None and getattr(self, name) is not None:
                 _refuse([((name,), "belongs to `exchange`; name one or remove this key")])
-            if self.exchange is not None and getattr(self, name) is None and name != "agent_key":
+            if self.exchange is not None and getattr(self, name) is None and name in ("network", "address"):
                 _refuse([((name,), "is required with `exchange`")])
         if self.exchange is not None and not self.embedded:
             _refuse([(("exchange",), "needs `base_url: embedded`; remove `base_url`")])

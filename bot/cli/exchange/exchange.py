@@ -13,6 +13,7 @@ from bot.cli.common.param_types import ClockParam, Group, speed_of
 from bot.cli.common.shared_options import HOST, json_option
 from bot.cli.exchange.account import check, status
 from bot.cli.exchange.certification import certify
+from bot.cli.exchange.connection import connect
 from bot.cli.exchange.watch import watch
 
 EPILOG = """\b
@@ -34,6 +35,7 @@ def exchange() -> None:
     """Read or certify an account at Hyperliquid, or run an exchange on this machine for tests of trading bots."""
 
 
+exchange.add_command(connect)
 exchange.add_command(check)
 exchange.add_command(status)
 exchange.add_command(watch)

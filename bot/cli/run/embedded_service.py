@@ -115,6 +115,8 @@ class Embedded:
     followed: str | None = None
     # the file with the key of its agent, which the exchange link alone reads
     agent_key_file: Path | None = None
+    # the most exposure that entries of this account may lead to, as --exposure-cap takes it
+    exposure_cap: str | None = None
     # why the service does not run, while `keep_alive` cannot start it
     trouble: str | None = None
     _is_given_up: bool = field(default=False, repr=False)
@@ -324,6 +326,8 @@ class Embedded:
             given += ["--exchange-account", self.followed]
         if self.agent_key_file is not None:
             given += ["--agent-key-file", str(self.agent_key_file)]
+        if self.exposure_cap is not None:
+            given += ["--exposure-cap", self.exposure_cap]
         for coin, path in self.data:
             given += ["--data", f"{coin}={path.resolve()}"]
         if self.speed > UNLIMITED_FROM_SPEED:
@@ -344,6 +348,7 @@ class Embedded:
             "prices": list(self.prices),
             **({} if self.followed is None else {"followed": self.followed}),
             **({} if self.agent_key_file is None else {"agentKeyFile": str(self.agent_key_file)}),
+            **({} if self.exposure_cap is None else {"exposureCap": self.exposure_cap}),
         }
 
     def _stored_options(self) -> Any:

@@ -241,8 +241,9 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
 def _service_of(settings: Settings) -> Embedded:
     """The embedded service that the config describes; it does not run yet."""
     from bot.cli.run.embedded_service import Embedded, service_markets, service_prices
+    from bot.money import format_decimal
 
-    section = settings.embedded
+    section, cap = settings.embedded, settings.account.exposure_cap_usd
     return Embedded(
         settings.state_dir,
         clock=section.clock,
@@ -253,6 +254,7 @@ def _service_of(settings: Settings) -> Embedded:
         prices=service_prices(settings),
         followed=settings.account.followed,
         agent_key_file=settings.account.agent_key,
+        exposure_cap=None if cap is None else format_decimal(cap),
         port=section.port,
     )
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bot.cli.common.param_types import CandleFile, CandlesFile, ClockParam, ExchangeAccountParam, recordings
+from bot.cli.common.param_types import Amount, CandleFile, CandlesFile, ClockParam, ExchangeAccountParam, recordings
 from bot.cli.common.shared_options import HOST, json_option
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from bot.service.exchange_accounts.account_options import FollowedAccount
     from bot.service.market_data.instruments import Listing
 
@@ -92,6 +94,13 @@ Then, from anywhere on this machine:
     default=None,
     metavar="PATH",
     help="The key of the account's agent: close, cancel and kill are then sent to the exchange.",
+)
+@click.option(
+    "--exposure-cap",
+    type=Amount(),
+    default=None,
+    metavar="USD",
+    help="Most exposure that entries of the account may lead to. Default: 100 on the main network, else none.",
 )
 @click.option(
     "--control-socket",
@@ -177,7 +186,7 @@ def sandbox(
         listings=listings,
         rate_limits=not no_rate_limits,
         invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
-        followed=_followed(followed, given.pop("agent_key_file")),
+        followed=_followed(followed, given.pop("agent_key_file"), given.pop("exposure_cap")),
         **given,
     )
 
@@ -194,15 +203,23 @@ def sandbox(
     return serve(options, on_ready=say)
 
 
-def _followed(given: tuple[str, str, str] | None, agent_key_file: Path | None) -> FollowedAccount | None:
+def _followed(
+    given: tuple[str, str, str] | None, agent_key_file: Path | None, exposure_cap: Decimal | None
+) -> FollowedAccount | None:
     if given is None:
+        if exposure_cap is not None:
+            raise click.UsageError("--exposure-cap needs --exchange-account; name the account that it limits")
         if agent_key_file is not None:
             raise click.UsageError("--agent-key-file needs --exchange-account; name the account of the agent")
         return None
     # Only a service with such an account loads this.
+    from bot.money import e8_of_decimal
     from bot.service.exchange_accounts.account_options import FollowedAccount
 
-    return FollowedAccount(*given, agent_key_file)
+    cap = None if exposure_cap is None else e8_of_decimal(exposure_cap)
+    if cap is not None and cap <= 0:
+        raise click.UsageError(f"--exposure-cap {exposure_cap}: must be above 0")
+    return FollowedAccount(*given, agent_key_file, cap)
 
 
 def _is_listing_file(text: str) -> bool:

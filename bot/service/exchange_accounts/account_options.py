@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from bot.errors import ConfigError
 from bot.exchanges.registry import open_exchange
 from bot.service.state_machine.machine import Machine
+from bot.venue.model.numbers import E8
 from bot.venue.model.state import VenueAccount
+
+# 100 USD
+MAINNET_CAP: Final = 100 * E8
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedAccount:
-    """Which account at which exchange is followed. `network`: testnet, mainnet or a port on this machine."""
+    """Which account at which exchange is followed. `network`: testnet, mainnet or a port on this machine.
+
+    `exposure_cap`: the most exposure that entries may lead to; None: that of the network.
+    """
 
     exchange: str
     network: str
     address: str
     agent_key_file: Path | None = None
+    exposure_cap: int | None = None
+
+    @property
+    def cap(self) -> int | None:
+        """The cap that holds: on the main network there is one until the operator sets another. None: no cap."""
+        return MAINNET_CAP if self.exposure_cap is None and self.network == "mainnet" else self.exposure_cap
 
 
 def exchange_account(machine: Machine) -> VenueAccount | None:

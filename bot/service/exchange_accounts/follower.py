@@ -80,7 +80,13 @@ class ExchangeFollower:
         known = None if account is None else account.exchange
         if account is not None and known is not None and known.signer and self.followed.agent_key_file is None:
             self._machine.run(c.SeeAgent(account.id, None, known.clock_difference_ms))
+        self._set_cap()
         self._see_away("the service has started and the link has told nothing yet")
+
+    def _set_cap(self) -> None:
+        account = self.account
+        if account is not None and account.exchange is not None and account.exchange.exposure_cap != self.followed.cap:
+            self._machine.run(c.SetExposureCap(account.id, self.followed.cap))
 
     async def run(self) -> None:
         """Hold sessions until cancelled."""
@@ -199,6 +205,7 @@ class ExchangeFollower:
             positions=positions,
         )
         self._machine.run(command)
+        self._set_cap()
         self._see_agent()
         early, session.early = session.early, []
         # The last state is the present one.

@@ -249,7 +249,7 @@ def refuse_opening(
             details={"guardianId": gid, "guardianType": guardian.spec.type},
         )
     legs = (order.stop is not None) + (order.target is not None)
-    if refused := refuse_orders(account, max(1, legs)):
+    if refused := refuse_orders(account, legs or 1):
         return refused
     if order.guardians and (there := guardians_there(account)) + len(order.guardians) > GUARDIANS_MAX:
         return Refusal(
