@@ -118,12 +118,16 @@ class Dashboard:
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        # The closed trades are the only reading that grows with the journal: it is done before a person asks for it.
-        reading = asyncio.create_task(self._sources.daemon.closed_trades())
+        preparing = asyncio.create_task(self._prepare())
         yield
-        reading.cancel()
+        preparing.cancel()
         await self._sources.backtests.close()
         await self._sources.service.close()
+
+    async def _prepare(self) -> None:
+        """What would make the first page slow: the closed trades, which grow with the journal, and the templates."""
+        await self._sources.daemon.closed_trades()
+        await asyncio.to_thread(self._documents.compile)
 
     # -- pages
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).parent
 TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+STYLES: Final = "dashboard.css"
 CHART_SCRIPT: Final = "lightweight-charts.js"
 
 
@@ -40,9 +41,11 @@ class PageFiles:
         self.static: dict[str, tuple[bytes, str]] = {
             path.name: (path.read_bytes(), TYPES[path.suffix]) for path in sorted((FOLDER / "static").iterdir())
         }
-        # The report has the same colours and charts.
-        for name in ("colours.css", "charts.css"):
-            self.static[name] = ((FOLDER.parent / "backtest/report" / name).read_bytes(), TYPES[".css"])
+        # The report has the same colours and charts. A browser waits for one file before it paints.
+        report = FOLDER.parent / "backtest/report"
+        shared = [(report / name).read_bytes() for name in ("colours.css", "charts.css")]
+        own, kind = self.static[STYLES]
+        self.static[STYLES] = b"".join([shared[0], own, shared[1]]), kind
         script = chart_script() if has_charts else None
         if script is not None:
             self.static[CHART_SCRIPT] = (script, TYPES[".js"])
@@ -55,6 +58,11 @@ class PageFiles:
             chart_notice=NOTICE,
             version=digest.hexdigest()[:12],
         )
+
+    def compile(self) -> None:
+        """Compile every template, which takes longer than any page."""
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(f"{template}.html").render(values)

@@ -21,7 +21,6 @@ from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
 from bot.dashboard.values.snapshot import DaemonSnapshot
-from bot.dashboard.values.tables import TableRows
 from bot.figures import Column
 from bot.runtime.journal import order_trace, proof_files, queries
 from bot.wire import INTERVAL_MS
@@ -436,10 +435,11 @@ async def approvals_values(sources: PageSources, query: Query) -> Data:
 async def trades_values(sources: PageSources, query: Query) -> Data:
     """The closed trades of the journal, filtered by the address."""
     state = await read(sources, query)
-    given = {name: query.get(name, "").strip() for name in (*trades.FILTERS, "range", "day", "month")}
-    given["range"] = given["range"] or "all"
-    if given["range"] not in trades.RANGES:
-        raise NoSuchPage(f"range is one of {', '.join(trades.RANGES)}")
+    given = {name: query.get(name, "").strip() for name in (*trades.FILTERS, "range", "day", "month", "sort")}
+    given |= {name: given[name] or usual for name, usual in (("range", "all"), ("sort", "newest"))}
+    for name, known in (("range", trades.RANGES), ("sort", trades.SORTS)):
+        if given[name] not in known:
+            raise NoSuchPage(f"{name} is one of {', '.join(known)}")
 
     closed = await sources.daemon.closed_trades()
     every, now_ms = closed.value or [], state.snapshot.service_ms or state.now_ms
@@ -451,7 +451,11 @@ async def trades_values(sources: PageSources, query: Query) -> Data:
         page = sources.daemon.trades_pages[about] = closed.value, _trades_page(every, given, now_ms)
         while len(sources.daemon.trades_pages) > PAGES_KEPT:
             sources.daemon.trades_pages.pop(next(iter(sources.daemon.trades_pages)))
-    return state.values | page[1]
+    try:
+        listed = trades.list_page(page[1]["ordered"], int(query.get("page") or 1))
+    except ValueError:
+        raise NoSuchPage("page is a number, 1 or more") from None
+    return state.values | page[1] | {"listed": listed}
 
 
 def _trades_page(every: Sequence[trades.ClosedTrade], given: dict[str, str], now_ms: int) -> Data:
@@ -463,10 +467,9 @@ def _trades_page(every: Sequence[trades.ClosedTrade], given: dict[str, str], now
         weeks = trades.calendar(trades.chosen(every, given | {"range": "all", "day": ""}, now_ms), month)
     except ValueError:
         raise NoSuchPage("day is a date like 2026-11-20, month is one like 2026-11") from None
-    kept = {name: text for name, text in given.items() if text and name not in ("day", "month")}
     return {
         "figures": trades.figures(shown),
-        "shown": TableRows(shown[::-1], trades.row),
+        "ordered": trades.in_order(shown, given["sort"]),
         "csv_rows": shown,
         "columns": trades.TRADES,
         "weeks": weeks,
@@ -475,8 +478,9 @@ def _trades_page(every: Sequence[trades.ClosedTrade], given: dict[str, str], now
         "choices": trades.choices(every),
         "filter": given,
         "ranges": tuple(trades.RANGES),
-        "kept": urlencode(kept),
-        "whole": urlencode({name: text for name, text in given.items() if text and name != "month"}),
+        "sorts": tuple(trades.SORTS),
+        "kept": urlencode({name: text for name, text in given.items() if text and name not in ("day", "month")}),
+        "whole": urlencode({name: text for name, text in given.items() if text}),
         "profit_svg": trades.profit_chart(shown),
         "sources_html": trades.source_table(shown),
         "multiples_svg": trades.multiples_chart(shown),

@@ -1,5 +1,5 @@
 """The page Trades with many closed trades: first paint in Chromium, and the server's time for the first page and for
-the next ones of the same journal.
+the next ones of the same journal; and the first paint beside that of a page that lists nothing, in turns.
 
 python -m tests.bench.dashboard_trades [TRADES] [--events]
 
@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import uvicorn
@@ -34,6 +35,7 @@ from tests.dashboard.browsing import Visitor
 from tests.dashboard.builders import KEY, NOW_MS, Daemon, documents, status, strategy
 
 TRADES = 10_000
+TURNS = 9
 CHROMIUM = "/usr/bin/chromium"
 
 
@@ -91,6 +93,7 @@ def main() -> None:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             visitor = Visitor(browser, link)
             shown = [_paint(visitor) for _ in range(3)]
+            turns = [(_paint(visitor)[1], _paint(visitor, "/approvals")[1]) for _ in range(TURNS)]
             browser.close()
         dashboard.stopping.set()
         server.should_exit = True
@@ -98,12 +101,14 @@ def main() -> None:
     print(f"{trades:,} closed trades")
     for name, (server_s, paint_s, size) in zip(("first page", "second", "third"), shown, strict=True):
         print(f"{name}: server {server_s:.3f} s, first paint {paint_s:.3f} s, {size / 1000:,.0f} kB")
+    full, empty = (median(paints) for paints in zip(*turns, strict=True))
+    print(f"first paint, median of {TURNS}: {full:.3f} s; Approvals {empty:.3f} s; ratio {full / empty:.2f}")
 
 
-def _paint(visitor: Visitor) -> tuple[float, float, int]:
+def _paint(visitor: Visitor, path: str = "/trades") -> tuple[float, float, int]:
     """The server's time, the first paint, and the bytes of the page."""
-    visitor.page.goto(f"{visitor.base}/trades")
-    visitor.page.wait_for_selector("table.calendar")
+    visitor.page.goto(f"{visitor.base}{path}")
+    visitor.page.wait_for_selector("main h2")
     visitor.page.wait_for_timeout(500)
     measured: dict[str, Any] = visitor.page.evaluate(
         "(() => { const [page] = performance.getEntriesByType('navigation');"

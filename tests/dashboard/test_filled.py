@@ -42,3 +42,17 @@ def test_the_walk_finds_a_table_that_is_too_wide(browser: Any, page: str) -> Non
     one.set_content(f"<main><section class=card><p style='width:{800}px'>{page}</p></section></main>")
     assert one.evaluate(OUTSIDE, "") != []
     context.close()
+
+
+def test_the_first_update_of_an_open_page_replaces_nothing_that_is_the_same(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as link:
+        visitor = Visitor(browser, link)
+        visitor.context.add_init_script(
+            "window.replaced = []; document.addEventListener('DOMContentLoaded', () => {"
+            " new MutationObserver((changes) => window.replaced.push(...changes.map((change) => change.target.id)))"
+            ".observe(document.getElementById('content'), { childList: true, subtree: true }); });"
+        )
+        for path in ("/", "/trades", "/events"):
+            page = visitor.open(path)
+            assert page.evaluate("window.replaced") == [], path
+        visitor.context.close()

@@ -16,6 +16,7 @@ import pytest
 
 from bot.dashboard.page_models import PAGES
 from bot.dashboard.pages import overview, trades
+from bot.dashboard.values.reading import Reading
 from bot.plain_text import csv_text
 from bot.runtime.journal import queries, round_trips
 from bot.runtime.journal.round_trips import COLUMNS, TYPES_WITH_STOPS, trips
@@ -286,3 +287,81 @@ def test_the_last_trades_of_the_overview_are_the_newest_of_the_list() -> None:
         (trade.market, trade.net) for trade in closed()[::-1][: trades.RECENT]
     ]
     assert newest[0].about == "back · held 10 h · +2.41 R", "10 * (45 - 40) - 0.8 - 1 over 10 * (40 - 38)"
+
+
+def many(count: int) -> list[trades.ClosedTrade]:
+    """Closed trades, one a minute, with results and R multiples in no order; each seventh has no first stop."""
+    template, made = closed()[0], []
+    for n in range(count):
+        net, multiple = Decimal(n * 37 % 101 - 50), None if n % 7 == 0 else float(n * 53 % 89 - 40)
+        made.append(template._replace(closed_ms=MONDAY_MS + n * 60_000, net=net, r_multiple=multiple))
+    return made
+
+
+def test_each_order_of_the_list_goes_over_all_pages_and_each_trade_stands_on_one() -> None:
+    every = many(3 * trades.PAGE_ROWS + 4)
+    expected = {
+        "newest": every[::-1],
+        "oldest": every,
+        "best result": sorted(every, key=lambda trade: (-trade.net, -trade.closed_ms)),
+        "worst result": sorted(every, key=lambda trade: (trade.net, -trade.closed_ms)),
+    }
+    for order in trades.SORTS:
+        ordered = trades.in_order(every, order)
+        pages, number = [], 1
+        while number:
+            page = trades.list_page(ordered, number)
+            pages.append(page)
+            number = page.after
+        assert [len(page.rows) for page in pages] == [25, 25, 25, 4]
+        assert [page.before for page in pages] == [0, 1, 2, 3]
+        assert pages[-1].text == "76 to 79 of 79"
+        assert [shown for page in pages for shown in page.rows] == [trades.row(trade) for trade in ordered]
+        if order in expected:
+            assert ordered == expected[order], order
+        else:
+            known = [trade.r_multiple for trade in ordered if trade.r_multiple is not None]
+            assert known == sorted(known, reverse=order == "best R"), order
+            assert all(trade.r_multiple is None for trade in ordered[len(known) :]), order
+    assert trades.list_page(every, 99) == trades.list_page(every, 4), "the list got shorter while a person read it"
+    assert (trades.list_page([], 1).rows, trades.list_page([], 1).after) == ([], 0)
+    with pytest.raises(ValueError, match="page 0"):
+        trades.list_page(every, 0)
+
+
+async def test_a_page_of_the_list_has_the_sums_and_the_file_of_all_trades(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = many(60)
+
+    async def read() -> Reading[list[trades.ClosedTrade]]:
+        return Reading(every)
+
+    answers = {"/status": status(), "/strategies": {"strategies": [strategy()]}, "/positions": {"positions": []}}
+    browser = await Browser(Daemon(tmp_path, answers | {"/orders": {"orders": []}})).signed_in()
+    monkeypatch.setattr(browser.sources.daemon, "closed_trades", read)
+    path, seen, sums = "/trades?strategy=trend&sort=worst+result", [], set()
+    for _ in range(3):
+        page = (await browser.get(path)).text
+        sums.add(page.partition('<dl class="figures')[2].partition("</dl>")[0])
+        rows = next(rows for rows in tables_of(page) if rows[0][0] == "Market" and "R" in rows[0])
+        seen += [row[rows[0].index("Result, USD")] for row in rows[1:]]
+        following = re.search(r'id="next" href="([^"#]+)', page)
+        path = unescape(following[1]) if following else ""
+    assert not path
+    assert seen == [
+        f"{'▲' * (net > 0)}{'▼' * (net < 0)}{trades.Figure('', net, 'gain').shown}"
+        for net in sorted(trade.net for trade in every)
+    ]
+    assert len(sums) == 1
+    assert "60 closed" in sums.pop()
+    table = await browser.get("/data/trades.csv?strategy=trend&sort=worst+result&page=2")
+    assert len(table.text.splitlines()) == 61
+    for wrong, word in (
+        ("page=0", "page is a number"),
+        ("page=x", "page is a number"),
+        ("sort=size", "sort is one of newest"),
+    ):
+        answer = await browser.get(f"/trades?{wrong}")
+        assert answer.status_code == 404
+        assert word in answer.text

@@ -27,6 +27,17 @@ RANGES: Final = {"today": 0, "7d": 7, "30d": 30, "all": None}
 DAYS: Final = 14
 RECENT: Final = 5
 FILTERS: Final = ("strategy", "market", "side", "exit")
+# trades of one page of the list; figures and charts are of all
+PAGE_ROWS: Final = 25
+# Orders of the list. Of equal trades the newest stands first, and one without an R stands last.
+SORTS: Final[Mapping[str, Callable[[ClosedTrade], Any]]] = {
+    "newest": lambda trade: -trade.closed_ms,
+    "oldest": lambda trade: trade.closed_ms,
+    "best result": lambda trade: -trade.net,
+    "worst result": lambda trade: trade.net,
+    "best R": lambda trade: (trade.r_multiple is None, -(trade.r_multiple or 0)),
+    "worst R": lambda trade: (trade.r_multiple is None, trade.r_multiple or 0),
+}
 # Lines of single strategies beside the sum of all, each with its class in the style sheet.
 LINES: Final = ("v", "m", "c")
 TRADES: Final = (
@@ -107,23 +118,51 @@ def closed(trips: Iterable[Trip], owners: Owners) -> list[ClosedTrade]:
     return sorted(trades, key=lambda trade: trade.closed_ms)
 
 
-def chosen(trades: Sequence[ClosedTrade], given: Mapping[str, str], now_ms: int) -> list[ClosedTrade]:
+def chosen(trades: Sequence[ClosedTrade], given: Mapping[str, str], now_ms: int) -> Sequence[ClosedTrade]:
     """The trades that pass the filters of the address. ValueError if the range or the day is none."""
     days, day = RANGES[given["range"]], given["day"]
-    first_ms = None if days is None else (now_ms // DAY_MS - max(0, days - 1)) * DAY_MS
-    on_day = None if not day else date.fromisoformat(day)
-    return [
-        trade
-        for trade in trades
-        if (first_ms is None or trade.closed_ms >= first_ms)
-        and (on_day is None or trade.day == on_day)
-        and all(not given[name] or getattr(trade, name) == given[name] for name in FILTERS)
-    ]
+    if days is not None:
+        first_ms = (now_ms // DAY_MS - max(0, days - 1)) * DAY_MS
+        trades = [trade for trade in trades if trade.closed_ms >= first_ms]
+    if day:
+        on_day = date.fromisoformat(day)
+        trades = [trade for trade in trades if trade.day == on_day]
+    for name in FILTERS:
+        if wanted := given[name]:
+            trades = [trade for trade in trades if getattr(trade, name) == wanted]
+    return trades
 
 
 def choices(trades: Sequence[ClosedTrade]) -> dict[str, list[str]]:
     """For each filter the values that occur."""
     return {name: sorted({getattr(trade, name) for trade in trades}) for name in FILTERS}
+
+
+class ListPage(NamedTuple):
+    """A page of the list: its rows, which of the trades they are, and the pages beside it (0: none)."""
+
+    rows: list[dict[str, Any]]
+    text: str
+    before: int
+    after: int
+
+
+def in_order(trades: Sequence[ClosedTrade], order: str) -> list[ClosedTrade]:
+    """All trades in one of SORTS."""
+    last_first = trades[::-1]
+    return sorted(last_first, key=SORTS[order])
+
+
+def list_page(ordered: Sequence[ClosedTrade], number: int) -> ListPage:
+    """The page of this number, from 1; the last one if there are not so many. ValueError for a number below 1."""
+    if number < 1:
+        raise ValueError(f"page {number}")
+    last = max(1, -(-len(ordered) // PAGE_ROWS))
+    number = min(number, last)
+    first = (number - 1) * PAGE_ROWS
+    rows = [row(trade) for trade in ordered[first : first + PAGE_ROWS]]
+    text = f"{first + 1:,} to {first + len(rows):,} of {len(ordered):,}"
+    return ListPage(rows, text, number - 1, number + 1 if number < last else 0)
 
 
 def figures(trades: Sequence[ClosedTrade]) -> list[Figure]:

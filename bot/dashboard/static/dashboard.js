@@ -14,7 +14,8 @@
   const showTimes = (place) => {
     for (const one of place.querySelectorAll("time[datetime]")) {
       one.textContent = window.pageTime(Date.parse(one.dateTime));
-      one.title = window.isLocal() ? `${one.dateTime}` : "";
+      one.toggleAttribute("title", window.isLocal());
+      if (window.isLocal()) one.title = one.dateTime;
     }
   };
   const showZone = () => {
@@ -28,7 +29,7 @@
     showZone();
     window.dispatchEvent(new Event("theme"));
   });
-  showZone();
+  if (window.isLocal()) showZone();
 
   // Notices of the browser, only after a click, and only while a page is open: each new banner of the page, and a lost connection.
   const notices = document.getElementById("notices");
@@ -84,10 +85,13 @@
   // Replace a fragment; the focus and the scrolled position inside it stay.
   const replace = (name, html) => {
     const place = document.getElementById(`live-${name}`);
-    if (!place) return;
+    const fresh = document.createElement("template");
+    fresh.innerHTML = html;
+    // The first update repeats what the page came with.
+    if (!place || place.innerHTML === fresh.innerHTML) return;
     const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
     const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-    place.innerHTML = html;
+    place.replaceChildren(fresh.content);
     showTimes(place);
     place.querySelectorAll(".scroll").forEach((one, n) => { one.scrollLeft = scrolled[n] || 0; });
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
