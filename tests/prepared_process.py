@@ -2,18 +2,18 @@
 start.
 
 `use()` puts `Popen` in the place of `subprocess.Popen` in this process. It asks the prepared process for each command
-`[sys.executable, "-m", MODULE, ...]` of one of `MODULES`: the commands of `bot`, and the services of
-tests/service/serving.py. It starts all other commands as ever. A started process is a child like any other: it has its
-own pid, descriptors, folder, environment and session, and ends at the interpreter's own end. It differs from a cold one
+`[sys.executable, "-m", MODULE, ...]` of one of `MODULES`: the commands of `bot`, the links to exchanges, and the
+services of tests. It starts all other commands as ever. A started process is a child like any other: it has its own
+pid, descriptors, folder, environment and session, and ends at the interpreter's own end. It differs from a cold one
 only in when its modules were imported, and in /proc, where its command line and environment are the prepared process's.
 A test that looks at these, at memory or at the time of a start asks for the fixture `cold_starts`.
 
-A command of `STARTING` starts a service or a dashboard itself. It gets a prepared process of its own, forked before it
-runs.
+A command that starts a service, a dashboard or a link itself gets a prepared process of its own, forked before it runs.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -35,9 +35,13 @@ from pathlib import Path
 from typing import Any, Final
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-MODULES: Final = ("bot", "tests.service.serving")
+LINK: Final = "bot.exchanges.link.process"
+KILLED: Final = "tests.service.exchange_accounts.killed_service"
+MODULES: Final = ("bot", "tests.service.serving", KILLED)
 COMMAND: Final = [sys.executable, "-m", "bot"]
+# The first two words of commands that start processes, and an option with which each command starts a link.
 STARTING: Final = (["bot", "run"], ["bot", "demo"])
+STARTS_LINK: Final = "--exchange-account"
 
 MESSAGE_MAX = 200_000
 FDS_MAX = 16
@@ -48,7 +52,8 @@ PR_SET_CHILD_SUBREAPER = 36
 # An interpreter reads these when it starts. Where they differ from the prepared process's, the start is a cold one.
 # `_become` does what PYTHONUNBUFFERED asks for.
 READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ", "MALLOC_", "GLIBC_", "VIRTUAL_ENV")
-# `bot.cli.run.embedded_service.child_environment` sets these, for a service that stands in no folder of code.
+# `bot.cli.run.embedded_service.child_environment` sets these, for a service that stands in no folder of code. A link
+# that this service starts gets the first.
 OF_DAEMON = {"PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1"}
 
 # The arguments of `subprocess.Popen._execute_child`, in Python 3.11 to 3.14.
@@ -96,7 +101,14 @@ class PreparedProcess:
             made._process = _popen(
                 command, cwd=REPOSITORY, env=_environment, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL
             )
+        atexit.register(made.close)
         return made
+
+    def close(self) -> None:
+        """End it, in the process that started it."""
+        if self._process is not None and self.owner == os.getpid():
+            self._socket.close()
+            self._process.wait()
 
     def start(self, request: dict[str, Any], fds: Mapping[int, int]) -> int:
         """The pid of a new child of this process; `fds` says which descriptor of ours has which number there."""
@@ -141,8 +153,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             return
         streams = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
         fds = {number: number if fd == -1 else fd for number, fd in enumerate(streams)}
+        words = [os.fspath(argument) for argument in asked["args"]]
         request = {
-            "arguments": [os.fspath(argument) for argument in asked["args"][2:]],
+            "arguments": words[words.index("-m") + 1 :],
             "cwd": os.fspath(folder),
             "environment": environment,
             "own_session": asked["start_new_session"],
@@ -177,11 +190,15 @@ def _limits() -> list[tuple[int, tuple[int, int]]]:
 
 
 def _is_prepared(asked: dict[str, Any]) -> bool:
-    """Whether it is the plain start of one of `MODULES`."""
+    """Whether it is the plain start of one of `MODULES`, or of a link."""
     match asked["args"]:
         case [sys.executable, "-m", module, *_]:
-            return module in MODULES and asked["close_fds"] and not any(asked[name] for name in MUST_BE_UNSET)
-    return False
+            is_known = module in MODULES
+        case [sys.executable, "-P", "-m", module, *_]:
+            is_known = module == LINK
+        case _:
+            return False
+    return is_known and asked["close_fds"] and not any(asked[name] for name in MUST_BE_UNSET)
 
 
 def _starts_alike(environment: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -191,13 +208,8 @@ def _starts_alike(environment: Mapping[str, str], other: Mapping[str, str]) -> b
     if not all(isinstance(word, str) for row in environment.items() for word in row):
         return False
     names = {name for name in {*environment, *other} if name.startswith(READ_AT_START)}
-    names -= {"PYTHONUNBUFFERED", *(OF_DAEMON if _is_by_daemon(environment) else ())}
+    names -= {"PYTHONUNBUFFERED", *(name for name, value in OF_DAEMON.items() if environment.get(name) == value)}
     return all(environment.get(name) == other.get(name) for name in names)
-
-
-def _is_by_daemon(environment: Mapping[str, str]) -> bool:
-    """Whether the daemon starts it, in another folder and with the daemon's own package."""
-    return OF_DAEMON.items() <= environment.items()
 
 
 @contextlib.contextmanager
@@ -242,8 +254,9 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.path[0] = str(REPOSITORY) if _is_by_daemon(os.environ) else request["cwd"]
     sys.argv = request["arguments"]
+    is_safe = sys.argv[0] == LINK or "PYTHONSAFEPATH" in os.environ
+    sys.path[0] = str(REPOSITORY) if is_safe else request["cwd"]
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
@@ -279,6 +292,10 @@ def _fork_seed(received: list[int]) -> bool:
     return False
 
 
+def _is_starting(arguments: list[str]) -> bool:
+    return arguments[:2] in STARTING or STARTS_LINK in arguments
+
+
 def _serve(server: socket.socket) -> bool:
     """Answer until the other side is gone. True in a child, which is to run the command now."""
     while True:
@@ -288,15 +305,19 @@ def _serve(server: socket.socket) -> bool:
         reader, writer = os.pipe()
         between = os.fork()
         if between == 0:
+            between = os.getpid()
             child = os.fork()
             if child:
                 os.write(writer, str(child).encode())
                 os._exit(0)
+            # A command may look whose child it is.
+            while os.getppid() == between:
+                os.sched_yield()
             server.close()
             os.close(reader)
             os.close(writer)
             request = json.loads(line)
-            if request["arguments"][:2] in STARTING and _fork_seed(received):
+            if _is_starting(request["arguments"]) and _fork_seed(received):
                 return True
             _become(request, received)
             return True
@@ -312,6 +333,8 @@ def _serve(server: socket.socket) -> bool:
 def _import_everything() -> None:
     """What the commands import, once."""
     import bot.cli
+    import bot.exchanges.hyperliquid.live.exchange
+    import bot.exchanges.link.process
     import bot.runtime.daemon
     import bot.service.host
 

@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 from bot.cli.run.embedded_service import Embedded
-from tests.prepared_process import COMMAND, Popen, _is_prepared, cold_starts, prepared
+from bot.exchanges.link import client
+from bot.exchanges.link.client import ExchangeLink
+from bot.testing.hyperliquid import LocalExchange
+from tests.prepared_process import COMMAND, LINK, Popen, _is_prepared, cold_starts, prepared
 
 WAIT_S = 120
 
@@ -129,6 +132,16 @@ def test_a_service_that_a_command_starts_is_forked_too_and_ends_with_it(home: Pa
     assert not service.exists()
 
 
+async def test_a_link_is_forked_too_and_reads_the_exchange(hyperliquid: LocalExchange) -> None:
+    assert client.MODULE == LINK
+    async with ExchangeLink("hyperliquid", hyperliquid.base_url.rpartition(":")[2]) as link:
+        folder = Path(f"/proc/{link.pid}")
+        assert b"tests.prepared_process" in (folder / "cmdline").read_bytes()
+        assert (await link.health()).weight_most == 1_200
+        assert "Umask:\t0077" in (folder / "status").read_text()
+    assert not folder.exists()
+
+
 async def test_asyncio_waits_for_it() -> None:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*COMMAND, "--version", stdout=pipe)
@@ -141,6 +154,8 @@ async def test_asyncio_waits_for_it() -> None:
     [
         {"args": [sys.executable, "-c", "pass"]},
         {"args": [sys.executable, "-S", "-m", "bot"]},
+        {"args": [sys.executable, "-P", "-m", "bot"]},
+        {"args": [sys.executable, "-m", LINK, "3", "1"]},
         {"args": [sys.executable, "-m", "tests.service"]},
         {"args": COMMAND[:2]},
         {"args": "bot", "shell": True},
@@ -157,6 +172,7 @@ def test_what_is_not_the_plain_start_of_a_prepared_module_starts_as_ever(change:
     }
     assert _is_prepared(plain)
     assert _is_prepared(plain | {"args": (sys.executable, "-m", "tests.service.serving", "{}")})
+    assert _is_prepared(plain | {"args": [sys.executable, "-P", "-m", LINK, "3", "1"]})
     assert not _is_prepared(plain | change)
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
 
+from bot.http_limits import context_for
+
 if TYPE_CHECKING:
     from bot.local_exchange.server.service import ExchangeService
 
@@ -82,7 +84,8 @@ class LocalExchange:
             raise TimeoutError(f"the local exchange was not ready within {START_SECONDS:g} s")
         if self._error is not None:
             raise self._error
-        self._http = httpx.Client(base_url=self.base_url, timeout=60.0, trust_env=False)
+        verify = context_for(needs_tls=False)
+        self._http = httpx.Client(base_url=self.base_url, timeout=60.0, trust_env=False, verify=verify)
         for address, usd in self.options.accounts.items():
             self.deposit(address, usd)
         return self

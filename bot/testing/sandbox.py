@@ -20,6 +20,7 @@ import httpx
 from bot.client.client import Client
 from bot.client.control import ControlClient
 from bot.errors import BotError
+from bot.http_limits import context_for
 from bot.service.host import HostOptions, Service, build
 from bot.service.http.server import Listener, free_port
 from bot.service.state_machine.clock import parse_clock
@@ -102,6 +103,7 @@ class Sandbox:
                 headers={"Authorization": f"Bearer {self.control_token}"},
                 timeout=TIMEOUT_SECONDS,
                 trust_env=False,
+                verify=context_for(needs_tls=False),
             )
             self._clients.append(self._control)
             self._open_account()
@@ -127,7 +129,7 @@ class Sandbox:
         self._thread.join(START_SECONDS)
 
     def _open_account(self) -> None:
-        with httpx.Client(base_url=self.base_url, trust_env=False) as http:
+        with httpx.Client(base_url=self.base_url, trust_env=False, verify=context_for(needs_tls=False)) as http:
             answer = http.post(
                 "/v1/sandbox/accounts",
                 content=f'{{"name":"test","startingBalanceUsd":{self.options.balance}}}',
@@ -146,7 +148,11 @@ class Sandbox:
     def client(self) -> httpx.Client:
         """A plain HTTP client with base URL and credential; closed at the end of the test."""
         http_client = httpx.Client(
-            base_url=self.base_url, headers=self.headers, timeout=TIMEOUT_SECONDS, trust_env=False
+            base_url=self.base_url,
+            headers=self.headers,
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            verify=context_for(needs_tls=False),
         )
         self._clients.append(http_client)
         return http_client

@@ -4,6 +4,7 @@ behind.
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import threading
 import httpx
 import pytest
 
+from bot.testing.hyperliquid import LocalExchange
 from bot.testing.sandbox import Options, Sandbox, options_of
 from tests.documents import PAGES, blocks
 
@@ -47,6 +49,18 @@ def test_snapshots_and_faults_are_at_hand(sandbox: Sandbox) -> None:
     assert sandbox.digest() == before
     with pytest.raises(AssertionError, match="404"):
         sandbox.restore("never")
+
+
+def test_a_service_and_an_exchange_on_plain_http_read_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer to read than these take to start."""
+
+    def read(*_: object, **__: object) -> None:
+        pytest.fail("certificates are read")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", read)
+    with Sandbox() as sandbox, LocalExchange() as exchange:
+        assert sandbox.client().get("/v1/account").status_code == 200
+        assert exchange.state()["now"] > 0
 
 
 async def test_the_packages_own_clients_fit(sandbox: Sandbox) -> None:

@@ -132,6 +132,7 @@ async def test_a_service_of_another_version_is_told_to_start_again(monkeypatch: 
         await link.__aenter__()
 
 
+@pytest.mark.usefixtures("cold_starts")
 async def test_the_link_gets_no_secret_of_the_environment(hyperliquid: LocalExchange) -> None:
     port = hyperliquid.base_url.rpartition(":")[2]
     environ = {**os.environ, "BOT_API_KEY": "secret-of-the-service"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -91,12 +90,7 @@ def cash_of(service: Service) -> int:
     return nav.stand_of(account_of(service), service.machine.state).cash
 
 
-def link_pid() -> int:
-    """The link is a child of this process."""
-    for path in Path("/proc").iterdir():
-        with suppress(OSError):
-            if path.name.isdigit():
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == os.getpid() and "bot.exchanges.link.process" in (path / "cmdline").read_text():
-                    return int(path.name)
-    raise AssertionError("there is no link")
+def link_pid(service: Service) -> int:
+    """The process of the link that lives now."""
+    assert service.follower is not None and service.follower.link is not None
+    return service.follower.link.pid

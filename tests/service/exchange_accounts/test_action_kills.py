@@ -42,7 +42,7 @@ class Process:
         command = [sys.executable, "-m", "tests.service.exchange_accounts.killed_service", str(at), who]
         command += ["--port", "0", "--json", "--db", str(folder / "a.db"), "--markets", "BTC"]
         command += ["--exchange-account", place, "--agent-key-file", str(key_file(folder))]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "BOT_CONTROL_TOKEN": CONTROL_TOKEN}
+        environment = os.environ | {"BOT_CONTROL_TOKEN": CONTROL_TOKEN}
         self._process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
 
     async def ready(self) -> None:

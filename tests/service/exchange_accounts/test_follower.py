@@ -237,7 +237,7 @@ async def test_a_killed_link_is_started_again_and_nothing_is_lost(hyperliquid: L
         await until(lambda: is_in_step(service))
         assert service.follower is not None
         for count in (1, 2):
-            os.kill(link_pid(), signal.SIGKILL)
+            os.kill(link_pid(service), signal.SIGKILL)
             await asyncio.to_thread(hand.trade, 0.01)
             await until(lambda: not is_in_step(service))
             await until(lambda: is_in_step(service))

@@ -243,7 +243,7 @@ async def test_an_exit_that_never_arrived_is_asked_for_under_another_nonce_when_
         hyperliquid.fault("request_in", "lost", action="order", count=10)
         killed = await trader.http.post("/v1/account/kill", json={"flatten": True})
         assert killed.status_code == 200 and [row["size"] for row in killed.json()["positions"]] == ["0.02"]
-        os.kill(link_pid(), signal.SIGKILL)
+        os.kill(link_pid(trader.service), signal.SIGKILL)
         await until(lambda: size_of(trader.service) == 0 and not account_of(trader.service).orders, 90)
         first, *_, last = actions_of(trader.service)
         assert (first.status, last.status) == ("void", "placed") and last.made_ms > first.expires_ms
