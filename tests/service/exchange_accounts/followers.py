@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,12 +14,14 @@ import eth_account
 import pytest
 from hyperliquid.exchange import Exchange
 
+from bot.exchanges.link.client import ExchangeLink
 from bot.service.exchange_accounts.account_options import FollowedAccount
 from bot.service.host import HostOptions, Service, build
 from bot.testing.hyperliquid import LocalExchange
 from bot.venue.accounting import nav
 from bot.venue.model.state import VenueAccount
 from tests.service.conftest import CONTROL_TOKEN
+from tests.service.exchange_accounts.virtual_exchange import TaskLink
 
 WALLET = eth_account.Account.from_key("0x" + "01" * 32)
 ADDRESS = WALLET.address.lower()
@@ -90,7 +94,10 @@ def cash_of(service: Service) -> int:
     return nav.stand_of(account_of(service), service.machine.state).cash
 
 
-def link_pid(service: Service) -> int:
-    """The process of the link that lives now."""
-    assert service.follower is not None and service.follower.link is not None
-    return service.follower.link.pid
+def kill_link(link: ExchangeLink | TaskLink | None) -> None:
+    """kill -9 of a link, or the end of the task in its place."""
+    assert link is not None
+    if isinstance(link, TaskLink):
+        link.kill()
+    else:
+        os.kill(link.pid, signal.SIGKILL)

@@ -1,10 +1,8 @@
-"""One action through a real link to a local exchange: placed once or not at all, whatever is lost or killed."""
+"""One action through a link to a local exchange: placed once or not at all, whatever is lost or killed."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,17 @@ import pytest
 
 from bot.clock import SystemClock
 from bot.exchanges.actions import ActionAnswer, ExchangeAction, OrderAnswer, Rank
-from bot.exchanges.link.client import ExchangeLink
+from bot.exchanges.link import client
 from bot.exchanges.protocol import OrderUpdate
 from bot.service.exchange_accounts.action_sending import perform, seen_of_answer, seen_of_order
 from bot.testing.hyperliquid import LocalExchange
 from bot.venue.exchange import action_lifecycle as life
 from bot.venue.exchange.action_lifecycle import TrackedAction
 from tests.exchanges.agents import AGENT, FUNDED, MASTER, approve, client_order_id, entry, key_file
+from tests.service.exchange_accounts.followers import kill_link
+from tests.service.exchange_accounts.virtual_time import in_virtual_time
 
 CLOCK = SystemClock()
-# Shorter than the usual one, so that a test need not wait so long for it.
 EXPIRY_MS = 8_000
 
 
@@ -36,7 +35,7 @@ class Sender:
 
     async def __aenter__(self) -> Sender:
         await self.open()
-        # Only now: a link takes seconds to start on a busy machine, and an entry that is 6 s old is not sent.
+        # Only now: a link takes time to start, and an entry that is 6 s old is not sent.
         now_ms = CLOCK.now_ms()
         self.action = entry(now_ms, self._px, now_ms + EXPIRY_MS)
         self.tracked = TrackedAction(now_ms, True, now_ms, now_ms + EXPIRY_MS)
@@ -47,7 +46,7 @@ class Sender:
 
     async def open(self) -> None:
         """Start a link, which takes the place of the one before it."""
-        link = ExchangeLink("hyperliquid", self._port, agent_key_file=self._key)
+        link = client.ExchangeLink("hyperliquid", self._port, agent_key_file=self._key)
         self.link = await self._links.enter_async_context(link)
         # The first action would wait for the reads that it needs.
         await self.link.act(ExchangeAction(CLOCK.now_ms() - 60_000, "void", AGENT, Rank.STOP))
@@ -79,6 +78,7 @@ def open_ids(hyperliquid: LocalExchange) -> list[str]:
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize(
     "fault",
     [
@@ -102,6 +102,7 @@ async def test_an_action_whose_copy_or_answer_is_lost_is_placed_once(
 
 
 @FUNDED
+@in_virtual_time
 async def test_an_action_that_never_arrives_is_voided_and_told_after_its_expiry(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ async def test_an_action_that_never_arrives_is_voided_and_told_after_its_expiry(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_refused_action_is_told_at_once(hyperliquid: LocalExchange, tmp_path: Path) -> None:
     approve(hyperliquid)
     async with Sender(hyperliquid, tmp_path, px="1") as sender:
@@ -125,6 +127,7 @@ async def test_a_refused_action_is_told_at_once(hyperliquid: LocalExchange, tmp_
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_link_that_is_killed_with_an_action_on_its_way_places_it_once(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -134,13 +137,14 @@ async def test_a_link_that_is_killed_with_an_action_on_its_way_places_it_once(
         settling = asyncio.create_task(sender.settle())
         while open_ids(hyperliquid) == []:
             await asyncio.sleep(0.02)
-        os.kill(sender.link.pid, signal.SIGKILL)
+        kill_link(sender.link)
         await sender.open()
         assert (await settling).status == "placed"
     assert open_ids(hyperliquid) == [client_order_id(sender.tracked.nonce)]
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize("is_sent", [True, False])
 async def test_a_service_that_starts_again_with_an_open_action_places_it_once(
     hyperliquid: LocalExchange, tmp_path: Path, is_sent: bool

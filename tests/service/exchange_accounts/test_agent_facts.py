@@ -17,6 +17,7 @@ from bot.wire.market import StatusResult
 from tests.exchanges.agents import AGENT, approve
 from tests.service.exchange_accounts.followers import ADDRESS, FUNDED, options_of, running, until
 from tests.service.exchange_accounts.traders import can_send, trading_options
+from tests.service.exchange_accounts.virtual_time import in_virtual_time
 
 
 async def told(service: Any) -> StatusResult:
@@ -52,6 +53,7 @@ async def test_the_expiry_of_the_agent_is_shown_and_warned_before_it_ends(
 
 
 @FUNDED
+@in_virtual_time
 async def test_what_nobody_has_told_yet_is_not_known(hyperliquid: LocalExchange, tmp_path: Path) -> None:
     hyperliquid.close()
     async with running(options_of(hyperliquid, tmp_path / "a.db")) as service:

@@ -15,6 +15,7 @@ from bot.venue.model.numbers import E8
 from bot.venue.orders import protection_orders
 from tests.service.exchange_accounts.followers import ADDRESS, FUNDED, account_of, size_of, until
 from tests.service.exchange_accounts.traders import Trader, trading
+from tests.service.exchange_accounts.virtual_time import in_virtual_time
 
 BRACKET = {"stopLoss": {"pct": 2}, "takeProfit": {"pct": 4}}
 
@@ -38,6 +39,7 @@ def whole_stop(trader: Trader) -> dict[str, Any] | None:
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_market_entry_with_its_bracket_is_one_order_and_closes_with_it(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -65,6 +67,7 @@ async def test_a_market_entry_with_its_bracket_is_one_order_and_closes_with_it(
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -104,6 +107,7 @@ async def test_a_limit_that_fills_in_parts_has_a_stop_for_the_whole_position_tha
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize("children", ["canceled", "placed"])
 async def test_a_market_entry_that_fills_in_part_is_told_as_it_is_and_covered_whole(
     hyperliquid: LocalExchange, tmp_path: Path, children: str
@@ -124,6 +128,7 @@ async def test_a_market_entry_that_fills_in_part_is_told_as_it_is_and_covered_wh
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize(("point", "count"), [("request_in", 1), ("after_execution", 1), ("after_execution", 2)])
 async def test_an_entry_whose_answers_are_lost_is_one_order(
     hyperliquid: LocalExchange, tmp_path: Path, point: str, count: int
@@ -140,6 +145,7 @@ async def test_an_entry_whose_answers_are_lost_is_one_order(
 
 
 @FUNDED
+@in_virtual_time
 async def test_an_entry_that_never_arrives_is_pending_in_doubt_and_then_void(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -159,6 +165,7 @@ async def test_an_entry_that_never_arrives_is_pending_in_doubt_and_then_void(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_position_that_grows_has_a_stop_that_follows_before_anything_is_added(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:

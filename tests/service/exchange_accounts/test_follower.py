@@ -1,11 +1,9 @@
-"""A service follows an account at a local exchange: real sockets, a real link process, a real database."""
+"""A service follows an account at a local exchange, with real processes and sockets or in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,7 +15,6 @@ import eth_account
 import httpx
 import pytest
 
-from bot.clock import HOUR_MS, SystemClock
 from bot.errors import ConfigError
 from bot.model.events import OrderChanged
 from bot.service.bodies import event_bodies
@@ -34,12 +31,13 @@ from tests.service.exchange_accounts.followers import (
     account_of,
     cash_of,
     is_in_step,
-    link_pid,
+    kill_link,
     options_of,
     running,
     size_of,
     until,
 )
+from tests.service.exchange_accounts.virtual_time import in_virtual_time
 
 
 @asynccontextmanager
@@ -90,6 +88,7 @@ async def test_hand_trades_become_events_and_the_books_equal_the_exchange(
 
 
 @FUNDED
+@in_virtual_time
 async def test_nothing_is_sent_and_the_refusal_says_so(hyperliquid: LocalExchange, tmp_path: Path) -> None:
     hand = await asyncio.to_thread(Hand, hyperliquid)
     await asyncio.to_thread(hand.trade, 0.01)
@@ -124,6 +123,7 @@ async def test_nothing_is_sent_and_the_refusal_says_so(hyperliquid: LocalExchang
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_restart_books_what_happened_meanwhile_once(hyperliquid: LocalExchange, tmp_path: Path) -> None:
     hand = await asyncio.to_thread(Hand, hyperliquid)
     options = options_of(hyperliquid, tmp_path / "a.db")
@@ -149,6 +149,7 @@ async def test_a_restart_books_what_happened_meanwhile_once(hyperliquid: LocalEx
 
 
 @pytest.mark.hyperliquid(accounts={ADDRESS: "100000"}, clock="real", switches={"trigger_oid": "new"})
+@in_virtual_time
 async def test_a_stop_that_fires_under_another_id_leaves_no_order_behind(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -168,11 +169,7 @@ async def test_a_stop_that_fires_under_another_id_leaves_no_order_behind(
 
 
 OTHERS = [eth_account.Account.from_key("0x" + f"0{number}" * 32) for number in (2, 3)]
-# Its clock stands a minute before an hour, at which funding is paid, and near the real time, which nonces have.
-SOON_MS = (SystemClock().now_ms() // HOUR_MS + 1) * HOUR_MS - 60_000
-SMALL = pytest.mark.hyperliquid(
-    accounts={ADDRESS: "600", OTHERS[0].address.lower(): "100000"}, clock="2x", start_ms=SOON_MS
-)
+SMALL = pytest.mark.hyperliquid(accounts={ADDRESS: "600", OTHERS[0].address.lower(): "100000"}, clock="real")
 
 
 def told(service: Service) -> list[str]:
@@ -181,6 +178,7 @@ def told(service: Service) -> list[str]:
 
 
 @SMALL
+@in_virtual_time
 @pytest.mark.parametrize("kind", ["full", "backstop"])
 async def test_funding_transfers_and_a_liquidation_become_events(
     hyperliquid: LocalExchange, tmp_path: Path, kind: str
@@ -211,6 +209,7 @@ async def test_funding_transfers_and_a_liquidation_become_events(
 
 
 @SMALL
+@in_virtual_time
 async def test_a_position_that_the_exchange_deleverages_becomes_an_exit(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -237,7 +236,7 @@ async def test_a_killed_link_is_started_again_and_nothing_is_lost(hyperliquid: L
         await until(lambda: is_in_step(service))
         assert service.follower is not None
         for count in (1, 2):
-            os.kill(link_pid(service), signal.SIGKILL)
+            kill_link(service.follower.link)
             await asyncio.to_thread(hand.trade, 0.01)
             await until(lambda: not is_in_step(service))
             await until(lambda: is_in_step(service))
@@ -283,6 +282,7 @@ def link_of(base_url: str) -> dict[str, Any]:
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_market_that_the_service_does_not_list_is_named(hyperliquid: LocalExchange, tmp_path: Path) -> None:
     hand = await asyncio.to_thread(Hand, hyperliquid)
     await asyncio.to_thread(hand.trade, 0.3, "ETH")

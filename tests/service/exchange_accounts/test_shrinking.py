@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,18 @@ from tests.service.exchange_accounts.followers import (
     Hand,
     account_of,
     is_in_step,
-    link_pid,
+    kill_link,
     options_of,
     running,
     size_of,
     until,
 )
 from tests.service.exchange_accounts.traders import Trader, actions_of, can_send, owner, trading, trading_options
+from tests.service.exchange_accounts.virtual_time import in_virtual_time
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_close_is_told_when_its_fills_are_booked(hyperliquid: LocalExchange, tmp_path: Path) -> None:
     async with trading(hyperliquid, tmp_path) as trader:
         await trader.trade(0.02)
@@ -64,6 +64,7 @@ FAULTS = [
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault['point']}-{fault['kind']}")
 async def test_a_close_whose_request_or_answer_is_lost_is_done_once(
     hyperliquid: LocalExchange, tmp_path: Path, fault: dict[str, Any]
@@ -86,6 +87,7 @@ async def test_a_close_whose_request_or_answer_is_lost_is_done_once(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_close_that_never_arrives_is_in_doubt_until_it_can_act_no_more(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ async def test_a_close_that_never_arrives_is_in_doubt_until_it_can_act_no_more(
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize(
     ("fault", "status", "code", "text"),
     [
@@ -138,6 +141,7 @@ async def test_what_the_exchange_refuses_is_one_sentence_and_nothing_is_done(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_close_of_a_position_that_is_gone_meanwhile_opens_nothing(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -152,6 +156,7 @@ async def test_a_close_of_a_position_that_is_gone_meanwhile_opens_nothing(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_close_that_the_book_fills_in_part_is_told_with_its_rest(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -178,6 +183,7 @@ async def test_a_close_that_the_book_fills_in_part_is_told_with_its_rest(
 
 
 @FUNDED
+@in_virtual_time
 async def test_orders_of_others_are_canceled_one_by_one_and_all(hyperliquid: LocalExchange, tmp_path: Path) -> None:
     async with trading(hyperliquid, tmp_path) as trader:
         for px in (80_000, 81_000, 82_000):
@@ -196,6 +202,7 @@ async def test_orders_of_others_are_canceled_one_by_one_and_all(hyperliquid: Loc
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_kill_closes_everything_and_is_repeated_without_effect(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -216,6 +223,7 @@ async def test_a_kill_closes_everything_and_is_repeated_without_effect(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_kill_whose_orders_never_arrive_is_told_after_8_s_and_tried_until_it_is_done(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -234,6 +242,7 @@ async def test_a_kill_whose_orders_never_arrive_is_told_after_8_s_and_tried_unti
 
 
 @FUNDED
+@in_virtual_time
 async def test_an_exit_that_never_arrived_is_asked_for_under_another_nonce_when_it_can_act_no_more(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -243,7 +252,8 @@ async def test_an_exit_that_never_arrived_is_asked_for_under_another_nonce_when_
         hyperliquid.fault("request_in", "lost", action="order", count=10)
         killed = await trader.http.post("/v1/account/kill", json={"flatten": True})
         assert killed.status_code == 200 and [row["size"] for row in killed.json()["positions"]] == ["0.02"]
-        os.kill(link_pid(trader.service), signal.SIGKILL)
+        assert trader.service.follower is not None
+        kill_link(trader.service.follower.link)
         await until(lambda: size_of(trader.service) == 0 and not account_of(trader.service).orders, 90)
         first, *_, last = actions_of(trader.service)
         assert (first.status, last.status) == ("void", "placed") and last.made_ms > first.expires_ms
@@ -252,6 +262,7 @@ async def test_an_exit_that_never_arrived_is_asked_for_under_another_nonce_when_
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_dead_man_switch_flattens_the_account_at_the_exchange(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -272,6 +283,7 @@ async def test_a_dead_man_switch_flattens_the_account_at_the_exchange(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_service_that_starts_again_answers_the_key_of_a_close_that_was_on_its_way(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:
@@ -305,6 +317,7 @@ async def test_a_service_that_starts_again_answers_the_key_of_a_close_that_was_o
 
 
 @FUNDED
+@in_virtual_time
 @pytest.mark.parametrize(
     ("mode", "content", "text"),
     [
@@ -331,6 +344,7 @@ STRANGER = eth_account.Account.from_key("0x" + "07" * 32)
 
 
 @pytest.mark.hyperliquid(accounts={ADDRESS: "100000", STRANGER.address.lower(): "100000"}, clock="real")
+@in_virtual_time
 @pytest.mark.parametrize(
     ("key", "text"),
     [
@@ -359,6 +373,7 @@ async def test_nothing_is_sent_with_a_key_that_may_not_act_for_the_account(
 
 
 @FUNDED
+@in_virtual_time
 async def test_a_database_of_a_backup_does_not_repeat_the_close_that_it_does_not_know(
     hyperliquid: LocalExchange, tmp_path: Path
 ) -> None:

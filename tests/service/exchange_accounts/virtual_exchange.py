@@ -1,8 +1,8 @@
 """The local exchange, its wire and the link without sockets, processes and signatures, in virtual time.
 
-Between the follower of an account and the exchange's engine everything is production code but four things: HTTP
-requests and sockets are calls, signatures are names, the link's process is a task that can be killed, and the writer
-of the command log commits at an instant of virtual time. What a killed process had given to the wire still arrives.
+Between the follower of an account and the exchange's engine everything is production code but these: HTTP requests and
+sockets are calls, the link's process is a task that can be killed, and the writer of the command log commits at an
+instant of virtual time. In worlds, signatures are names. What a killed process had given to the wire still arrives.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bot.exchanges.hyperliquid import transport
 from bot.exchanges.hyperliquid.actions import sender
 from bot.exchanges.hyperliquid.live import connections
 from bot.exchanges.hyperliquid.live.exchange import Hyperliquid
+from bot.exchanges.link import client
 from bot.exchanges.link.values import packed, packed_error, unpacked, unpacked_error
 from bot.exchanges.protocol import AccountReading, AccountReport, FillCursor, LinkHealth, NoExchangeAnswer, OrderUpdate
 from bot.local_exchange.server.host import TICK_SECONDS
@@ -325,20 +326,28 @@ class VirtualLog(CommandLog):
 
 
 @contextmanager
-def in_one_process(exchange: VirtualExchange, folder: Path) -> Iterator[Path]:
-    """Production code over this exchange. Yields the file with the agent's name."""
+def connected_by_calls(exchange: VirtualExchange) -> Iterator[pytest.MonkeyPatch]:
+    """Production code over this exchange, with real signatures."""
     TaskLink.alive.clear()
     VirtualLog.opened.clear()
     VirtualLog.chance = random.Random(exchange.chance.random())
-    agent = folder / "agent"
-    agent.write_text(AGENT, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transport, "bounded_transport", lambda *_, **__: CallTransport(exchange))
         patch.setattr(connections.WebSocket, "open", CallSocket.of(exchange))
-        patch.setattr(sender, "Signer", NamedSigner)
-        patch.setattr(signatures, "signer_of_l1", signer_named)
-        patch.setattr(follower, "ExchangeLink", TaskLink)
+        for module in (client, follower):
+            patch.setattr(module, "ExchangeLink", TaskLink)
         # It looks through the metadata of all packages.
         patch.setattr(account_options, "open_exchange", lambda *_: None)
         patch.setattr(host, "CommandLog", VirtualLog)
+        yield patch
+
+
+@contextmanager
+def in_one_process(exchange: VirtualExchange, folder: Path) -> Iterator[Path]:
+    """Production code over this exchange; signatures are names. Yields the file with the agent's name."""
+    agent = folder / "agent"
+    agent.write_text(AGENT, encoding="utf-8")
+    with connected_by_calls(exchange) as patch:
+        patch.setattr(sender, "Signer", NamedSigner)
+        patch.setattr(signatures, "signer_of_l1", signer_named)
         yield agent
