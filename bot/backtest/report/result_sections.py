@@ -209,7 +209,7 @@ def equity(run: StoredRun) -> str:
     legend = [svg.key("", "Strategy", usd(own[-1]), is_line=True)]
     if market:
         legend.append(svg.key("b", "Always long, same average size", usd(market[-1]), is_line=True))
-    body = svg.keys(legend) + "".join(drawn) + _falls(curve) + _exposure(curve, times)
+    body = svg.keys(legend) + "".join(drawn) + _falls(run, curve) + _exposure(run, times)
     return section("Equity", body + foot(_benchmark_text(held)), note="USD, UTC", end=_SCALES)
 
 
@@ -220,8 +220,10 @@ _SCALES: Final = (
 )
 
 
-def _falls(curve: DrawnCurve) -> str:
-    lowest, now = min(curve.drawdown), curve.drawdown[-1]
+def _falls(run: StoredRun, curve: DrawnCurve) -> str:
+    figures = run.summary["figures"]
+    lowest = figures["Max. Drawdown [%]"]
+    now = 100 * (figures["Equity Final [$]"] / figures["Equity Peak [$]"] - 1)
     drawn = svg.area_chart(
         svg.thinned(curve.drawdown, min),
         svg.scale_of([lowest], has_zero=True),
@@ -233,8 +235,8 @@ def _falls(curve: DrawnCurve) -> str:
     return f'<p class="pane"><b>Drawdown</b> {on_page(text)}</p>{drawn}'
 
 
-def _exposure(curve: DrawnCurve, times: tuple[int, int]) -> str:
-    parts = [held / usd if usd > 0 else 0.0 for held, usd in zip(curve.exposure, curve.equity, strict=True)]
+def _exposure(run: StoredRun, times: tuple[int, int]) -> str:
+    parts = [held / usd if usd > 0 else 0.0 for held, usd in zip(run.exposure, run.equity, strict=True)]
     mean = sum(parts) / len(parts)
     drawn = svg.area_chart(
         svg.thinned(parts, max),
@@ -380,4 +382,4 @@ def how_sure(run: StoredRun) -> str:
             for name, low, high, mark, text in ranges
         )
     lines = run_lines(daily_of(run, only_with_prices=True), run.summary.get("monteCarlo"))
-    return section("How sure", gauges + bullets(lines), span="c6")
+    return section("How sure", gauges + bullets(map(on_page, lines)), span="c6")

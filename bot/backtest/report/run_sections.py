@@ -20,7 +20,6 @@ from bot.backtest.report.summary import (
 from bot.backtest.report.tables import bullets, details, escaped, pairs, section, table
 from bot.backtest.report.verdicts import day_text
 from bot.backtest.results.run_reader import StoredRun
-from bot.clock import iso
 from bot.figures import Column, Figure
 from bot.number_text import duration_ms, instant, usd
 from bot.words import many
@@ -91,7 +90,7 @@ def guardians(run: StoredRun) -> str:
     fired = run.summary.get("guardians", ())
     rows = [
         (
-            iso(guardian["ts"])[:19],
+            instant(guardian["ts"]),
             guardian["type"],
             guardian["market"] or "account",
             action_text(guardian),
@@ -109,10 +108,10 @@ def guardians(run: StoredRun) -> str:
 def outages(run: StoredRun) -> str:
     rows = [
         (
-            iso(outage["atMs"])[:19],
+            instant(outage["atMs"]),
             outage["forMs"] / 1000,
-            ", ".join(outage["openBefore"]) or "flat",
-            ", ".join(outage["openAfter"]) or "flat",
+            ", ".join(sorted(outage["openBefore"])) or "flat",
+            ", ".join(sorted(outage["openAfter"])) or "flat",
             outage["events"],
             outage["equityAfterUsd"] - outage["equityBeforeUsd"],
         )

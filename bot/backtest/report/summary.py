@@ -23,7 +23,7 @@ from bot.backtest.results.run_reader import StoredRun, StoredTrade
 from bot.backtest.results.statistics import DECIMALS, Drawdown, daily_returns, drawdowns, extrapolated
 from bot.clock import datetime_of, iso, ms_of
 from bot.figures import Column, Figure
-from bot.number_text import duration_ms, number, signed_usd, usd
+from bot.number_text import duration_ms, instant, number, signed_usd, usd
 from bot.words import many
 
 # whose fills depend on the path
@@ -78,16 +78,6 @@ RISKS: Final[Mapping[str, Figure]] = {
     for level in LEVELS
     for name, label in (("Value at Risk", "VaR"), ("Exp. Shortfall", "Shortfall"))
 }
-# The columns of a table by strategy or market.
-SUMS: Final = (
-    Column("", "words"),
-    Column("Trades", "count"),
-    Column("Win rate", "share"),
-    Column("Result", "gain", "higher"),
-    Column("Fees", "cost"),
-    Column("Funding", "gain"),
-    Column("Slippage", "cost"),
-)
 BOOKED: Final = (
     Column("", "words"),
     Column("Result", "gain", "higher"),
@@ -96,9 +86,9 @@ BOOKED: Final = (
 )
 DRAWDOWNS: Final = (
     Column("Depth", "fall"),
-    Column("Peak", "text"),
-    Column("Low", "text"),
-    Column("Recovered", "text"),
+    Column("Peak"),
+    Column("Low"),
+    Column("Recovered"),
     Column("Length", "seconds"),
 )
 # The words for a change.
@@ -255,12 +245,6 @@ def costs_of(run: StoredRun) -> list[Figure]:
         for name, figure in COSTS.items()
         if name in costs and (number(costs[name]) or name != "backstopUsd")
     ]
-
-
-def sums(parts: Mapping[str, Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """A row under SUMS for each strategy, or market."""
-    keys = ("# Trades", "Win Rate [%]", "pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")
-    return [(name or "(no strategy)", *(part[key] for key in keys)) for name, part in parts.items()]
 
 
 def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
@@ -426,7 +410,7 @@ def booked_rows(run: StoredRun) -> list[tuple[Any, ...]]:
 
 def drawdown_row(fall: Drawdown) -> tuple[float, str, str, str, float]:
     """A row under DRAWDOWNS."""
-    peak, low, end = (iso(at_ms)[:16].replace("T", " ") for at_ms in (fall.peak_ms, fall.low_ms, fall.end_ms))
+    peak, low, end = map(instant, (fall.peak_ms, fall.low_ms, fall.end_ms))
     return -100 * fall.depth, peak, low, end if fall.is_over else "not yet", fall.ms / 1000
 
 

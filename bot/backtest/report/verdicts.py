@@ -13,7 +13,7 @@ from bot.backtest.report.summary import daily_of
 from bot.backtest.results.run_reader import StoredRun
 from bot.backtest.results.statistics import drawdowns, extrapolated
 from bot.clock import datetime_of
-from bot.number_text import duration_ms, pct, signed_usd
+from bot.number_text import duration_ms, pct, share, signed_usd
 from bot.words import many
 
 
@@ -80,19 +80,18 @@ def _notes(run: StoredRun) -> Iterator[str]:
     moments = moments_of(daily_of(run, only_with_prices=True))
     if moments is not None:
         yield (
-            f"A true Sharpe ratio above 0 has a probability of {100 * probabilistic_sharpe(moments):.0f} %, if no other"
+            f"A true Sharpe ratio above 0 has a probability of {share(probabilistic_sharpe(moments))}, if no other"
             " params were tried."
         )
     drawn = (run.summary.get("monteCarlo") or {}).get("trades") or {}
     if "lossShare" in drawn:
-        share = f"{100 * drawn['lossShare']:.0f} % of {drawn['draws']:,} runs"
-        yield f"Drawn again from its own trades, {share} lose money."
+        yield f"Drawn again from its own trades, {share(drawn['lossShare'])} of {drawn['draws']:,} runs lose money."
     years = _years_usd(run)
     net = math.fsum(years.values())
     if len(years) > 1 and net > 0:
         year, best = max(years.items(), key=lambda item: item[1])
         if best > 0.5 * net:
-            yield f"{100 * best / net:.0f} % of the result is from {year}."
+            yield f"{share(best / net)} of the result is from {year}."
 
 
 def _years_usd(run: StoredRun) -> dict[int, float]:
@@ -115,7 +114,8 @@ def run_lines(returns: Sequence[float], monte_carlo: Mapping[str, Any] | None) -
 def sharpe_text(moments: Moments, whose: str) -> str:
     return (
         f"Probabilistic Sharpe ratio {probabilistic_sharpe(moments):.2f}: the probability that {whose} Sharpe ratio is"
-        f" above 0, by the length, skewness and tails of {moments.length} daily returns (Bailey, Lopez de Prado 2012)."
+        f" above 0, by the length, skewness and tails of {moments.length:,} daily returns (Bailey, Lopez de Prado"
+        " 2012)."
     )
 
 
@@ -133,11 +133,11 @@ def monte_carlo_lines(drawn: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"Trades in another order ({how}): maximum drawdown after a trade"
             f" {_quantiles_text(trades['shuffledDrawdownPct'], ' %')}, in this run {trades['drawdownPct']:,.2f} %;"
-            f" {trades['deeperShare']:.0%} of the orders are deeper. The order changes no end equity."
+            f" {share(trades['deeperShare'])} of the orders are deeper. The order changes no end equity."
         )
         lines.append(
             f"Trades drawn with replacement ({how}; Efron 1979): end equity"
-            f" {_quantiles_text(trades['endUsd'], ' USD')}; {trades['lossShare']:.0%} end below the start; maximum"
+            f" {_quantiles_text(trades['endUsd'], ' USD')}; {share(trades['lossShare'])} end below the start; maximum"
             f" drawdown {_quantiles_text(trades['drawnDrawdownPct'], ' %')}. This is how far the result rests on which"
             " trades happened."
         )
@@ -145,8 +145,8 @@ def monte_carlo_lines(drawn: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"Bootstrapped candles ({many(candles['runs'], 'history', 'histories')} of blocks of"
             f" {duration_ms(candles['blockMs'])} on average, seed {candles['seed']}; Politis, Romano 1994):"
-            f" {candles['lossShare']:.0%} of the histories lose; {candles['belowShare']:.0%} return less than this run."
-            " A run above nearly all of them rests on the one order of events in its data."
+            f" {share(candles['lossShare'])} of the histories lose; {share(candles['belowShare'])} return less than"
+            " this run. A run above nearly all of them rests on the one order of events in its data."
         )
         lines += [
             f"On bootstrapped candles: {name} {'undefined' if values is None else _quantiles_text(values, '')}"

@@ -111,7 +111,7 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
             (f"{name} [{unit}]" if unit else name, first, second, change, TONES[tone])
             for name, unit, first, second, change, tone in compared(left, right)
         ]
-        click.echo("\n".join(_columns([("", "A", "B", "B - A", ""), *rows])))
+        click.echo("\n".join(_columns([("", "A", "B", "B - A", ""), *rows], range(1, 5))))
         same = left.summary["eventDigest"] == right.summary["eventDigest"]
         click.echo("  the events are equal to the byte" if same else "  the events differ")
         for line in differing or filter(None, [unexplained(left, right)]):
@@ -122,16 +122,15 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
 
 def report_lines(run: StoredRun) -> list[str]:
     """The figures of a run's page as lines for a terminal."""
-    from bot.backtest.report.derived import DERIVED, figure_named, figures_of
+    from bot.backtest.report.derived import DERIVED, figure_named, figures_of, sources_of
+    from bot.backtest.report.result_sections import SOURCES, source_rows
     from bot.backtest.report.summary import (
         BOOKED,
         DRAWDOWNS,
         FIRST,
         MONTHS,
-        SUMS,
         band_lines,
         booked_rows,
-        by_market,
         costs_of,
         daily_of,
         drawdown_row,
@@ -144,7 +143,6 @@ def report_lines(run: StoredRun) -> list[str]:
         ran_text,
         refusals_text,
         risk_of,
-        sums,
         worst_drawdowns,
     )
     from bot.backtest.report.verdicts import run_lines, verdict_of
@@ -171,7 +169,8 @@ def report_lines(run: StoredRun) -> list[str]:
             f"  {year} [%]  " + "  ".join(f"{name} {value:+.2f}" for name, value in named if value is not None)
         )
     lines += _table(DRAWDOWNS, [drawdown_row(fall) for fall in worst_drawdowns(run)[:DRAWDOWNS_SHOWN]], "drawdown")
-    lines += _table(SUMS, sums(summary["strategies"]), "strategy") + _table(SUMS, sums(by_market(run)), "market")
+    # The bars of the page are not for a terminal.
+    lines += _table(SOURCES[:-1], [row[:-1] for row in source_rows(sources_of(run))], "by")
     lines += _table(BOOKED, booked_rows(run), "booked to")
     if summary.get("exits"):
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
@@ -196,14 +195,15 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], first: str)
     """The lines of a table, nothing without rows. `first` is the head of its first column."""
     heads = (first, *(column.title for column in columns[1:]))
     texts = [tuple(column.text(value) for column, value in zip(columns, row, strict=True)) for row in rows]
-    return _columns([heads, *texts]) if texts else []
+    right = [n for n, column in enumerate(columns) if "right" in column.kind.split()]
+    return _columns([heads, *texts], right) if texts else []
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def _columns(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
     """Format a table; its first row has the heads."""
     heads, *body = rows
     width = screen_width()
-    lines = table_lines(heads, body, right=range(1, len(heads)), width=None if width is None else width - len(INDENT))
+    lines = table_lines(heads, body, right=right, width=None if width is None else width - len(INDENT))
     return [f"{INDENT}{line}" for line in lines]
 
 

@@ -26,7 +26,7 @@ from bot.backtest.results.run_reader import levels_of, read_run
 from bot.cli.app import call
 from bot.cli.backtest.report import report_lines
 from bot.errors import BotError
-from bot.number_text import on_page, signed_usd
+from bot.number_text import cost_usd, multiple, on_page, signed_usd
 from tests.html_tables import tables_of
 
 # 2025-05-01
@@ -507,16 +507,14 @@ def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and
     may, year = whole["months"]["2025"]["May"], whole["months"]["2025"]["Year"]
     assert f"  2025 [%]  May {may:+.2f}  Year {year:+.2f}\n" in told
     assert f">{on_page(f'{may:+.1f}')}</td>" in page_text
-    for name, one in {**whole["strategies"], **whole["markets"]}.items():
-        effects = {"pnlUsd": 1, "feesUsd": -1, "fundingUsd": 1, "slippageUsd": -1}
-        amounts = [signed_usd(effect * float(one[key])) for key, effect in effects.items()]
-        cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.1f} %", *amounts]
-        assert any(line.split() == " ".join(cells).split() for line in told.splitlines()), cells
     rows = [row for rows in tables_of(page_text) for row in rows]
     assert {row["group"] for row in whole["sources"]} == {"Strategy", "Market", "Side", "Exit"}
     for row in whole["sources"]:
         texts = [f"{row['trades']:,}", f"{row['win_rate_pct']:,.1f} %", on_page(signed_usd(row["result_usd"]))]
         assert any([row["name"], *texts[:2]] == shown[1:4] and texts[2] in shown for shown in rows), row
+        amounts = [cost_usd(row["costs_usd"]), signed_usd(row["result_usd"])]
+        ends = f"{row['name']} {texts[0]} {texts[1]} {multiple(row['mean_r'])} {' '.join(amounts)}"
+        assert any(" ".join(line.split()).endswith(ends) for line in told.splitlines()), ends
 
 
 def test_a_cut_off_curve_is_reported(runs: list[Path], tmp_path: Path) -> None:
