@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import eth_account
 import pytest
@@ -15,6 +17,7 @@ from hyperliquid.exchange import Exchange
 
 from bot.clock import SystemClock
 from bot.exchanges.hyperliquid import form
+from bot.exchanges.hyperliquid.live import connections
 from bot.exchanges.hyperliquid.live import exchange as live
 from bot.exchanges.hyperliquid.live.connections import Counters, Down, LiveSocket, Up
 from bot.exchanges.protocol import (
@@ -28,6 +31,7 @@ from bot.exchanges.protocol import (
 )
 from bot.market_data.source import Depth, Quote, Update
 from bot.testing.hyperliquid import LocalExchange
+from tests.integration.virtual import virtual_time
 
 T = TypeVar("T")
 WALLET = eth_account.Account.from_key("0x" + "01" * 32)
@@ -209,6 +213,34 @@ async def test_no_socket_at_all_is_said_with_its_reason_and_tried_again(free_por
         for stream in (exchange.account(ADDRESS, None), exchange.quotes(["BTC"])):
             with pytest.raises(NoExchangeAnswer, match=f"127.0.0.1:{free_port}"):
                 await all_of(stream)
+
+
+def test_sockets_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a link would grow with each attempt while its exchange is away."""
+    opened, kept = Counters(), WeakSet[Any]()
+
+    class Session(connections._Session):
+        def __init__(self, owner: LiveSocket) -> None:
+            super().__init__(owner)
+            kept.add(self)
+            opened.opened += 1
+
+    async def refused(url: str) -> Any:
+        raise NoExchangeAnswer(f"{url}: no route")
+
+    async def read() -> None:
+        downs = 0
+        async for event in LiveSocket("http://127.0.0.1:1", [], SystemClock(), Random(1), Counters()).events():
+            downs += isinstance(event, Down)
+            if downs == 50:
+                gc.collect()
+                assert len(kept) <= 2 and opened.opened >= 50
+                return
+
+    monkeypatch.setattr(connections, "_Session", Session)
+    monkeypatch.setattr(connections.WebSocket, "open", refused)
+    with virtual_time() as (loop, _):
+        loop.run_until_complete(read())
 
 
 @FUNDED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -185,11 +184,11 @@ class LiveSocket:
     async def _keep(self) -> None:
         """Hold a socket at all times, two while one takes the place of the other."""
         failures = 0
-        async with contextlib.AsyncExitStack() as stack:
-            current: _Session | None = None
+        current: _Session | None = None
+        session: _Session | None = None
+        try:
             while True:
                 session = _Session(self)
-                stack.push_async_callback(session.end)
                 if not await _comes(session.acknowledged, session.task):
                     reason = await session.end()
                     if current is None or current.task.done():
@@ -208,6 +207,10 @@ class LiveSocket:
                 current = None
                 failures = 0 if self.clock.now_ms() - session.begun_ms > GOOD_MS else failures + 1
                 await asyncio.sleep(pause_ms(failures) / SECOND_MS)
+        finally:
+            for held in (session, current):
+                if held is not None:
+                    await held.end()
 
     def _tell(self, event: Event) -> None:
         """Keep an event that must not be lost; messages of a socket that is gone are old."""
