@@ -17,10 +17,16 @@ from bot.venue.orders import exchange_actions, protection_orders
 from tests.service.exchange_accounts.worlds import World, run_world
 
 
-@pytest.mark.soak(worlds=60, full=10_000)
-def test_worlds(worlds: int, base_seed: int) -> None:
+# So many tests share the worlds, for as many cores as there are.
+CHUNKS = 10
+
+
+@pytest.mark.soak(worlds=30, full=10_000 // CHUNKS)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_worlds(chunk: int, worlds: int, base_seed: int) -> None:
     broken = []
-    for seed in range(base_seed + 1, base_seed + worlds + 1):
+    first = base_seed + 1 + chunk * worlds
+    for seed in range(first, first + worlds):
         try:
             run_world(seed)
         except AssertionError as error:
