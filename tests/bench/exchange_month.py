@@ -1,6 +1,7 @@
 """Soak of a followed account: days of hand trades and gaps in virtual time, the books compared each day, and memory.
 
-Each day must end with the exchange's cash to the last unit, its sizes and its open orders; ends with 1 if one does not.
+Each day must end with the exchange's cash to the last unit, its sizes and its open orders, and none of the audits that
+the service makes each hour may have a difference; ends with 1 otherwise.
 Memory is of this process, in which the local exchange keeps every fill and order too.
 
     python -m tests.bench.exchange_month [--days 30] [--seed 1]
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from bot import logs
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from bot.exchanges.hyperliquid.live import connections
 from bot.local_exchange.faults import ExchangeFault
 from tests.bench.exchange import memory_mb
 from tests.integration.virtual import virtual_time
@@ -28,9 +30,13 @@ from tests.service.exchange_accounts.virtual_exchange import in_one_process
 from tests.service.exchange_accounts.worlds import ADDRESS, COINS, START_PX, STEP, World
 
 MINUTE_S, HOUR_S, DAY_S = (ms / SECOND_MS for ms in (MINUTE_MS, HOUR_MS, DAY_MS))
-# The mark price moves so often.
-TICK_S = 3.0
+# The exchange lets time pass so often; its prices change each minute.
+TICK_S = 10.0
 SETTLE_S = 15 * MINUTE_S
+# The link looks at its sockets so often, not each 0.25 s: most of the processor time of a month would be that.
+LOOK_S = 5.0
+# between two looks for a new audit
+AUDIT_LOOK_S = 30.0
 ORDERS_MOST = 20
 
 
@@ -41,6 +47,7 @@ class Month(World):
         super().__init__(seed, folder)
         self.trouble = "none"
         self.samples: list[tuple[int, float]] = []
+        self.audits: set[int] = set()
 
     async def let_time_pass(self) -> None:
         while True:
@@ -96,11 +103,19 @@ class Month(World):
             await asyncio.sleep(chance.choice((1, 30, 5 * MINUTE_S, 40 * MINUTE_S)))
             self.exchange.is_away = False
 
+    async def watch_audits(self) -> None:
+        while True:
+            await asyncio.sleep(AUDIT_LOOK_S)
+            known = None if self.account is None else self.account.exchange
+            if known is not None and known.audit is not None:
+                self.audits.add(known.audit.at_ms)
+                assert not known.audit.differences, known.audit
+
     async def live_days(self, days: int) -> None:
         """AssertionError if the books of a day are not those of the exchange."""
         self.begin_exchange()
         loop = asyncio.get_running_loop()
-        parts = (self.let_time_pass(), self.walk(), self.trade_by_hand(), self.interrupt())
+        parts = (self.let_time_pass(), self.walk(), self.trade_by_hand(), self.interrupt(), self.watch_audits())
         tasks = [loop.create_task(part) for part in parts]
         await self.start_service()
         await self.until(self.can_send, MINUTE_S)
@@ -114,6 +129,8 @@ class Month(World):
                 self.is_calm, self.exchange.is_away = True, False
                 await self.until(self.is_right, SETTLE_S, self.troubles_left)
                 self.is_calm = False
+                failed = [task.exception() for task in tasks if task.done()]
+                assert not failed, failed
                 await asyncio.sleep(max(0.0, begun_s + DAY_S - loop.time()))
                 self.tell(day, time.process_time() - begun)
         finally:
@@ -126,8 +143,8 @@ class Month(World):
         fills = len(self.exchange.service.exchange.users[ADDRESS].fills)
         self.samples.append((fills, memory_mb()))
         print(
-            f"day {day:2}: 0 differences, {fills:,} fills, {self.notes['away']} gaps, {self.notes['close']} closed"
-            f" sockets, {self.samples[-1][1]:.1f} MB; {seconds:.0f} s of processor time",
+            f"day {day:2}: 0 differences in {len(self.audits)} audits, {fills:,} fills, {self.notes['away']} gaps,"
+            f" {self.notes['close']} closed sockets, {self.samples[-1][1]:.1f} MB; {seconds:.0f} s of processor time",
             flush=True,
         )
 
@@ -138,6 +155,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     logs.configure(level="critical")
+    connections.TICK_SECONDS = LOOK_S
     with tempfile.TemporaryDirectory() as name, virtual_time() as (loop, _):
         month = Month(given.seed, Path(name))
         with in_one_process(month.exchange, Path(name)) as agent:

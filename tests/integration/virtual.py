@@ -79,7 +79,7 @@ class _Timer(asyncio.TimerHandle):
 
     def __lt__(self, other: object) -> bool:
         assert isinstance(other, _Timer)
-        return (self.when(), self.place) < (other.when(), other.place)
+        return self._when < other._when if self._when != other._when else self.place < other.place
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
