@@ -16,7 +16,6 @@ from bot.venue.exchange import action_reports
 from bot.venue.orders import exchange_actions, protection_orders
 from tests.service.exchange_accounts.worlds import World, run_world
 
-
 # So many tests share the worlds, for as many cores as there are.
 CHUNKS = 10
 
