@@ -179,27 +179,53 @@ async def overview_values(sources: PageSources, query: Query) -> Data:
     now_ms = snapshot.service_ms or current.now_ms
     figures = overview.figures(snapshot, wallet)
     before = server_chart.week_ago(curve.points)
-    days_svg, days_text = trades.by_day(closed.value or (), now_ms)
-    week = [trades.of_week(closed.value, now_ms)] if closed.value is not None and figures else []
-    return current.values | {
-        "verdict": overview.verdict(snapshot, figures),
-        "figures": figures + week,
+    day = "overview", now_ms // DAY_MS
+    of_trades = _kept(sources.daemon, day, closed.value, lambda: _trades_of(closed.value or (), now_ms))
+    week = [of_trades["week"]] if closed.value is not None and figures else []
+    return (
+        current.values
+        | of_trades
+        | {
+            "verdict": overview.verdict(snapshot, figures),
+            "figures": figures + week,
+            "strategies": strategies.rows(snapshot),
+            "decisions": decided.value or [],
+            "week_ago": None if before is None else formatting.usd(before),
+            "positions": overview.position_rows(snapshot, wallet),
+            "health": overview.health(snapshot, await _price_age_s(sources, snapshot)),
+            "span": span,
+            "spans": SPANS,
+            "curve": curve,
+            "curve_rows": [(formatting.instant(at), formatting.usd(value)) for at, value in rows],
+            "value_svg": server_chart.value_chart(curve.points),
+            "chart": _value_chart(curve),
+            "chart_update": _value_chart(curve),
+        }
+    )
+
+
+def _trades_of(closed: Sequence[trades.ClosedTrade], now_ms: int) -> Data:
+    """What the overview shows of the closed trades."""
+    days_svg, days_text = trades.by_day(closed, now_ms)
+    return {
         "days_svg": days_svg,
         "days_text": days_text,
-        "strategies": strategies.rows(snapshot),
-        "last_trades": trades.newest(closed.value or ()),
-        "decisions": decided.value or [],
-        "week_ago": None if before is None else formatting.usd(before),
-        "positions": overview.position_rows(snapshot, wallet),
-        "health": overview.health(snapshot, await _price_age_s(sources, snapshot)),
-        "span": span,
-        "spans": SPANS,
-        "curve": curve,
-        "curve_rows": [(formatting.instant(at), formatting.usd(value)) for at, value in rows],
-        "value_svg": server_chart.value_chart(curve.points),
-        "chart": _value_chart(curve),
-        "chart_update": _value_chart(curve),
+        "week": trades.of_week(closed, now_ms),
+        "last_trades": trades.newest(closed),
+        "lines": trades.strategy_lines(closed),
     }
+
+
+def _kept(daemon: DaemonSource, about: object, closed: object, make: Callable[[], Data]) -> Data:
+    """Values that are made of the closed trades. The newest trades, or none, are the same list until the journal has
+    others.
+    """
+    kept = daemon.trades_pages.get(about)
+    if kept is None or kept[0] is not closed:
+        kept = daemon.trades_pages[about] = closed, make()
+        while len(daemon.trades_pages) > PAGES_KEPT:
+            daemon.trades_pages.pop(next(iter(daemon.trades_pages)))
+    return kept[1]
 
 
 async def _curve(sources: PageSources, read: Read, span: str) -> tuple[overview.ValueCurve, Known]:
@@ -444,18 +470,13 @@ async def trades_values(sources: PageSources, query: Query) -> Data:
     closed = await sources.daemon.closed_trades()
     every, now_ms = closed.value or [], state.snapshot.service_ms or state.now_ms
     state.values["known"]["journal"] = journal_known(state, closed)
-    # The newest trades, or none, are the same list until the journal has others.
     about = (*given.values(), now_ms // DAY_MS)
-    page = sources.daemon.trades_pages.get(about)
-    if page is None or page[0] is not closed.value:
-        page = sources.daemon.trades_pages[about] = closed.value, _trades_page(every, given, now_ms)
-        while len(sources.daemon.trades_pages) > PAGES_KEPT:
-            sources.daemon.trades_pages.pop(next(iter(sources.daemon.trades_pages)))
+    page = _kept(sources.daemon, about, closed.value, lambda: _trades_page(every, given, now_ms))
     try:
-        listed = trades.list_page(page[1]["ordered"], int(query.get("page") or 1))
+        listed = trades.list_page(page["ordered"], int(query.get("page") or 1))
     except ValueError:
         raise NoSuchPage("page is a number, 1 or more") from None
-    return state.values | page[1] | {"listed": listed}
+    return state.values | page | {"listed": listed}
 
 
 def _trades_page(every: Sequence[trades.ClosedTrade], given: dict[str, str], now_ms: int) -> Data:
@@ -473,8 +494,11 @@ def _trades_page(every: Sequence[trades.ClosedTrade], given: dict[str, str], now
         "csv_rows": shown,
         "columns": trades.TRADES,
         "weeks": weeks,
+        "weeks_text": trades.calendar_text(weeks),
         "month": month,
         "months": months,
+        "earlier": max((name for name in months if name < month), default=""),
+        "later": min((name for name in months if name > month), default=""),
         "choices": trades.choices(every),
         "filter": given,
         "ranges": tuple(trades.RANGES),

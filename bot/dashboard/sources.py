@@ -87,8 +87,8 @@ class DaemonSource:
         self._of_journal: tuple[object, DaemonSnapshot] | None = None
         self._trades: tuple[object, list[trades.ClosedTrade]] | None = None
         self._trades_rest_until_ns = 0
-        # a choice of the page Trades -> the trades that it was made of, and its values
-        self.trades_pages: dict[object, tuple[list[trades.ClosedTrade] | None, Data]] = {}
+        # a choice of the page Trades, or the overview of a day -> the trades that it was made of, and its values
+        self.trades_pages: dict[object, tuple[object, Data]] = {}
         self._clock = SystemClock()
 
     async def snapshot(self) -> DaemonSnapshot:

@@ -113,7 +113,7 @@ def test_the_excursions_are_those_of_the_recorded_extremes() -> None:
         cells = [text for text, _ in trades.row(trade)["cells"]]
         against, toward = (entry - 30, 130 - entry) if side == "long" else (130 - entry, entry - 30)
         risk = None if stop is None else abs(entry - stop)
-        expected = ["–", "–"] if risk is None else [f"−{against / risk:.2f} R", f"+{toward / risk:.2f} R"]
+        expected = ["–", "–"] if risk is None else [f"−{against / risk:.2f}", f"+{toward / risk:.2f}"]
         assert [cells[heads.index("MAE")], cells[heads.index("MFE")]] == expected
         assert {tone for text, tone in trades.row(trade)["cells"] if text in expected} == {"flat"}
 
@@ -183,9 +183,9 @@ async def test_the_page_lists_the_trades_of_the_journal_with_their_sources(tmp_p
     assert f"{net:+,.2f}".replace("-", "−") in text
     rows = next(rows for rows in tables_of(page) if rows[0][0] == "Market" and "R" in rows[0])
     assert len(rows) == len(known) + 1
-    assert {row[2] for row in rows[1:]} == {"trend"}
     heads = rows[0]
-    for name in ("MAE", "MFE"):
+    assert {row[heads.index("Strategy")] for row in rows[1:]} == {"trend"}
+    for name in ("MAE, R", "MFE, R"):
         assert {row[heads.index(name)] for row in rows[1:]} == {"not known"}, "nobody has recorded the extremes"
     assert all(float(row[heads.index("First stop")].replace(",", "")) > 0 for row in rows[1:])
     sources = next(rows for rows in tables_of(page) if "Win rate" in rows[0])
@@ -349,10 +349,7 @@ async def test_a_page_of_the_list_has_the_sums_and_the_file_of_all_trades(
         following = re.search(r'id="next" href="([^"#]+)', page)
         path = unescape(following[1]) if following else ""
     assert not path
-    assert seen == [
-        f"{'▲' * (net > 0)}{'▼' * (net < 0)}{trades.Figure('', net, 'gain').shown}"
-        for net in sorted(trade.net for trade in every)
-    ]
+    assert seen == [trades.Figure("", net, "gain").shown for net in sorted(trade.net for trade in every)]
     assert len(sums) == 1
     assert "60 closed" in sums.pop()
     table = await browser.get("/data/trades.csv?strategy=trend&sort=worst+result&page=2")

@@ -166,7 +166,7 @@ def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[Decis
         signal = signals.get(intent["id"])
         decided.append(
             DecisionRow(
-                formatting.instant(intent["opened_ms"]),
+                formatting.minute(intent["opened_ms"]),
                 intent["action"] if signal is None else signal_words(signal),
                 intent["market"],
                 words,

@@ -40,11 +40,11 @@ SORTS: Final[Mapping[str, Callable[[ClosedTrade], Any]]] = {
 }
 # Lines of single strategies beside the sum of all, each with its class in the style sheet.
 LINES: Final = ("v", "m", "c")
+# points of the small line of a strategy
+LINE_POINTS: Final = 160
 TRADES: Final = (
     Column("Market", "words"),
-    Column("Side"),
     Column("Strategy", "words"),
-    Column("Opened", "instant"),
     Column("Closed", "instant"),
     Column("Held", "seconds"),
     Column("Size", "size", phone="drop"),
@@ -52,12 +52,12 @@ TRADES: Final = (
     Column("Exit", "px", phone="drop"),
     Column("Exit by", "words"),
     Column("First stop", "px", phone="drop"),
-    Column("MAE", "r"),
-    Column("MFE", "r"),
+    Column("MAE", "r", unit="R"),
+    Column("MFE", "r", unit="R"),
     Column("Costs", "cost", phone="drop"),
-    Column("Result", "gain", "higher", "USD"),
+    Column("Result", "gain", "higher", "USD", phone="first"),
     Column("R", "r", "higher"),
-    Column("Chain"),
+    Column("Chain", is_hidden=True),
 )
 
 
@@ -102,6 +102,8 @@ class CalendarDay(NamedTuple):
     kind: str
     # the day as the filter takes it; "" for a week and for a day of another month
     day: str = ""
+    # the sum of a day with trades
+    net: Decimal | None = None
 
 
 def closed(trips: Iterable[Trip], owners: Owners) -> list[ClosedTrade]:
@@ -178,12 +180,18 @@ def figures(trades: Sequence[ClosedTrade]) -> list[Figure]:
     return [
         Figure("Net result", net, "gain", "higher", "USD", f"{count:,} closed, {len(won):,} won, {len(lost):,} lost"),
         Figure("Win rate", Decimal(100 * len(won)) / count if count else None, "share", note="after costs"),
-        Figure("Profit factor", sum(won) / -sum(lost) if lost else None, "ratio", note="won over lost"),
+        Figure("Profit factor", sum(won) / -sum(lost) if lost else None, "ratio", note=_mean_note(won, lost)),
         Figure("Average R", mean_r, "r", "higher", note=f"{len(multiples):,} trades with a first stop"),
         Figure("Expectancy", net / count if count else None, "gain", "higher", "USD", "a trade"),
         Figure("Costs", costs, "cost", unit="USD", note=_part_text(costs, gross)),
         Figure("Deepest fall", falls, "gain", unit="USD", note="of closed profit, added up"),
     ]
+
+
+def _mean_note(won: Sequence[Decimal], lost: Sequence[Decimal]) -> str:
+    parts = (("win", won), ("loss", lost))
+    means = [f"{name} {formatting.signed_usd(sum(nets) / len(nets))}" for name, nets in parts if nets]
+    return f"won over lost; average {', '.join(means)}" if means else "won over lost"
 
 
 def _part_text(costs: Decimal, gross: Decimal) -> str:
@@ -225,13 +233,23 @@ def calendar(trades: Sequence[ClosedTrade], month: str) -> list[list[CalendarDay
     return weeks
 
 
+def calendar_text(weeks: Sequence[Sequence[CalendarDay]]) -> str:
+    """The days of a calendar in words; "" without a trade."""
+    nets = [day.net for week in weeks for day in week if day.net is not None]
+    if not nets:
+        return ""
+    best, worst = (formatting.signed_usd(pick(nets)) for pick in (max, min))
+    days = f"{len(nets)} days" if len(nets) > 1 else "1 day"
+    return f"{sum(net > 0 for net in nets)} of {days} with trades ended with a gain. Best {best}, worst {worst}."
+
+
 def _calendar_day(day: date, part: tuple[Decimal, int] | None, is_mine: bool, largest: float) -> CalendarDay:
     if not is_mine:
         return CalendarDay("", "", "", "out")
     if part is None:
         return CalendarDay(str(day.day), "", "", "none")
     total, count = part
-    return CalendarDay(str(day.day), _whole(total), _count(count), shade(float(total), largest), day.isoformat())
+    return CalendarDay(str(day.day), _whole(total), _count(count), shade(float(total), largest), day.isoformat(), total)
 
 
 def _whole(usd: Decimal) -> str:
@@ -264,6 +282,24 @@ def profit_chart(trades: Sequence[ClosedTrade]) -> Drawing:
     label = f"Closed profit added up: {formatting.signed_usd(lines[0].values[-1])} USD"
     drawn = svg.line_chart(lines[::-1], scale, label=label, base=0.0, times=(start, max(end, start + 1)))
     return Drawing(svg.keys(keys) + drawn)
+
+
+def strategy_lines(trades: Sequence[ClosedTrade]) -> dict[str, Drawing]:
+    """For each strategy with a closed trade a small line of its closed profit, all over the same time."""
+    if not trades:
+        return {}
+    start, end = trades[0].closed_ms, max(trades[-1].closed_ms, trades[0].closed_ms + 1)
+    places = [start + n * (end - start) // LINE_POINTS for n in range(LINE_POINTS + 1)]
+    drawn = {}
+    for name in {trade.strategy for trade in trades}:
+        values = _added_up([trade for trade in trades if trade.strategy == name], places)
+        text = formatting.signed_usd(round(values[-1], 2))
+        line = svg.ChartLine(name, values, tag=text)
+        label = f"Closed profit of {name}, added up: {text} USD"
+        drawn[name] = Drawing(
+            svg.line_chart([line], svg.scale_of(values, has_zero=True), label=label, height=60, base=0.0)
+        )
+    return drawn
 
 
 def _is_of(name: str) -> Callable[[ClosedTrade], bool]:
@@ -323,7 +359,7 @@ def newest(trades: Sequence[ClosedTrade]) -> list[RecentTrade]:
         about = " · ".join(filter(None, (trade.strategy, held, multiple)))
         result = Figure("Result", trade.net, "gain", "higher")
         rows.append(
-            RecentTrade(trade.market, trade.side, trade.exit, result, formatting.instant(trade.closed_ms), about)
+            RecentTrade(trade.market, trade.side, trade.exit, result, formatting.minute(trade.closed_ms), about)
         )
     return rows
 
@@ -331,7 +367,7 @@ def newest(trades: Sequence[ClosedTrade]) -> list[RecentTrade]:
 def source_table(trades: Sequence[ClosedTrade]) -> Drawing:
     """The result by strategy, market, side and exit."""
     rows = source_rows(sources(trades, lambda trade: trade.exit))
-    return Drawing(table(SOURCES, rows, label="By strategy, market, side and exit", kind="numbers stack"))
+    return Drawing(table(SOURCES, rows, label="By strategy, market, side and exit", kind="numbers stack compact"))
 
 
 def multiples_chart(trades: Sequence[ClosedTrade]) -> Drawing:
@@ -344,15 +380,13 @@ def multiples_chart(trades: Sequence[ClosedTrade]) -> Drawing:
 
 
 def row(trade: ClosedTrade) -> dict[str, Any]:
-    """A row of the list: `cells` under TRADES, without the last, and the id of the chain."""
+    """A row of the list: `cells` under TRADES without the last, and what stands beside them."""
     trip = trade.trip
     values, far = trip.row(lambda _keys: []), trip.excursion
     held = None if trip.opened_ms is None else (trade.closed_ms - trip.opened_ms) / 1000
     cells = (
         trade.market,
-        trade.side,
         trade.strategy,
-        trip.opened_ms,
         trade.closed_ms,
         held,
         trip.size,
@@ -371,11 +405,14 @@ def row(trade: ClosedTrade) -> dict[str, Any]:
         (_shown(column, value) if known.get(column.head, True) else NOT_KNOWN, column.tone(value))
         for column, value in zip(TRADES, cells, strict=False)
     ]
-    return {"cells": shown, "chain": trip.exit_trade_id or trip.entry_trade_id or ""}
+    chain = trip.exit_trade_id or trip.entry_trade_id or ""
+    return {"side": trade.side, "opened": formatting.minute(trip.opened_ms), "cells": shown, "chain": chain}
 
 
 def _shown(column: Column, value: Any) -> str:
-    return formatting.instant(value) if column.form == "instant" else column.shown(value)
+    # The heads of multiples have their unit.
+    text = formatting.minute(value) if column.form == "instant" else column.shown(value)
+    return text.removesuffix(" R") if column.form == "r" else text
 
 
 def csv_rows(trades: Iterable[ClosedTrade]) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@
   const zone = document.getElementById("zone");
   const showTimes = (place) => {
     for (const one of place.querySelectorAll("time[datetime]")) {
-      one.textContent = window.pageTime(Date.parse(one.dateTime));
+      const text = window.pageTime(Date.parse(one.dateTime));
+      one.textContent = one.className === "minute" ? text.slice(0, -3) : text;
       one.toggleAttribute("title", window.isLocal());
       if (window.isLocal()) one.title = one.dateTime;
     }

@@ -46,20 +46,26 @@ def direction(value: Any) -> str:
 class PageInstant(str):
     """An instant in UTC. In a template it is an element whose text the browser changes to local time on request."""
 
-    __slots__ = ("at_ms",)
+    __slots__ = ("at_ms", "kind")
     at_ms: int
+    kind: str
 
     def __html__(self) -> str:
-        return f'<time datetime="{iso(self.at_ms)}">{self}</time>'
+        return f'<time{self.kind} datetime="{iso(self.at_ms)}">{self}</time>'
 
 
-def instant(at_ms: int | None) -> str:
-    text = number_text.on_page(number_text.instant(at_ms))
+def instant(at_ms: int | None, *, has_seconds: bool = True) -> str:
+    text = number_text.instant(at_ms)
     if at_ms is None:
-        return text
-    shown = PageInstant(text)
-    shown.at_ms = at_ms
+        return number_text.on_page(text)
+    shown = PageInstant(text if has_seconds else text[:-3])
+    shown.at_ms, shown.kind = at_ms, "" if has_seconds else ' class="minute"'
     return shown
+
+
+def minute(at_ms: int | None) -> str:
+    """An instant without its seconds, for lists."""
+    return instant(at_ms, has_seconds=False)
 
 
 class Drawing(str):

@@ -153,17 +153,16 @@ def headers_with(script: str) -> dict[str, str]:
     return {**HEADERS, "Content-Security-Policy": f"{CSP}; script-src {_hash(script)}; connect-src 'self'"}
 
 
-def page(title: str, body: str, *, refresh_seconds: int | None = None, script: str = "") -> str:
+def page(title: str, body: str, *, script: str = "") -> str:
     """A whole page.
 
     `body` is markup; escape all outside text with `text`. Send a page with a `script` under `headers_with(script)`.
     """
-    refresh = "" if refresh_seconds is None else f'<meta http-equiv="refresh" content="{refresh_seconds}">'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon"'
-        f' href="data:,">{refresh}<style>{STYLE}</style></head>\n<body>{body}'
+        f' href="data:,"><style>{STYLE}</style></head>\n<body>{body}'
         f"{f'<script>{script}</script>' if script else ''}</body></html>\n"
     )
 

@@ -13,6 +13,7 @@ from bot.service.bodies.strict_json import dumps
 from bot.service.docs import html
 from bot.service.docs.html_docs import SCRIPT, docs_page, errors_page, models_page, section_pages
 from bot.service.docs.openapi import description
+from bot.service.docs.wallet_page import SCRIPT as WALLET_SCRIPT
 from bot.service.docs.wallet_page import watch
 from bot.service.http.routes_v1 import Router, call_of, respond
 from bot.service.operations.operations import Operations
@@ -199,4 +200,5 @@ def add_documents(router: Router, operations: Operations) -> None:
 
     @route(interface.WATCH_WALLET)
     async def watch_wallet(http: Request) -> Response:
-        return html.answer(watch(operations, call_of(http).places["address"], call_of(http).ask(WatchQuery)))
+        shown = watch(operations, call_of(http).places["address"], call_of(http).ask(WatchQuery))
+        return html.answer(shown, html.headers_with(WALLET_SCRIPT))

@@ -15,6 +15,25 @@ from bot.service.operations.wallets import WalletOperations
 from bot.wire.queries import WalletTradesQuery, WatchQuery
 
 REFRESH_SECONDS: Final = 30
+# Puts the newest values into the page while somebody sees it. Opened details and the focus stay.
+SCRIPT: Final = f"""\
+const read = async () => {{
+  if (document.hidden) return;
+  const answer = await fetch(location.href).catch(() => null), main = document.querySelector("main");
+  if (!answer?.ok) {{
+    document.getElementById("state").textContent = "The service does not answer: the values are old.";
+    return;
+  }}
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+  if (fresh.innerHTML === main.innerHTML) return;
+  const links = [...main.querySelectorAll("a, summary")].indexOf(document.activeElement);
+  const open = [...main.querySelectorAll("details")].map((part) => part.open);
+  main.replaceWith(fresh);
+  fresh.querySelectorAll("details").forEach((part, n) => {{ part.open = open[n]; }});
+  fresh.querySelectorAll("a, summary")[links]?.focus({{ preventScroll: true }});
+}};
+setInterval(read, {REFRESH_SECONDS * 1000});
+"""
 TRADES_SHOWN: Final = 20
 VALUES: Final = (Column("Time"), Column("Value", "usd", unit="USD"))
 POSITIONS: Final = (
@@ -79,10 +98,11 @@ def watch(wallets: WalletOperations, address: str, query: WatchQuery) -> str:
             _trades(trades, query),
         ]
     parts.append(
-        '<p class="soft">Public and read-only. Play money. Times are UTC, on the service\'s clock. Refreshes every'
-        f" {REFRESH_SECONDS} seconds.</p></main>"
+        '<p class="soft">Public and read-only. Play money. Times are UTC, on the service\'s clock. Read again every'
+        f' {REFRESH_SECONDS} seconds.<noscript> Without script: <a href="">read again</a>.</noscript>'
+        ' <b id="state" role="status"></b></p></main>'
     )
-    return page(f"{title} \u2014 portfolio", "".join(parts), refresh_seconds=REFRESH_SECONDS)
+    return page(f"{title} \u2014 portfolio", "".join(parts), script=SCRIPT)
 
 
 def _figures(wallet: dict[str, Any], pnl: dict[str, Any]) -> str:
