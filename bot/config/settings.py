@@ -219,7 +219,10 @@ class AccountSettings(Section):
     )
     exposure_cap_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] | None = Field(
         default=None,
-        description="For an exchange: the most exposure that entries may lead to. None: 100 on mainnet, else no cap.",
+        description="For an exchange: the most exposure that entries may lead to. None: no cap; no entries on mainnet.",
+    )
+    real_money: Literal["mainnet"] | None = Field(
+        default=None, description="For mainnet: what a person has typed in `bot exchange connect`. None: no entries."
     )
 
     @model_validator(mode="before")
@@ -238,10 +241,17 @@ class AccountSettings(Section):
         return f"{self.exchange}:{self.network}:{self.address.lower()}"
 
     @property
+    def has_entries(self) -> bool:
+        """True if the embedded service sends entries to the exchange."""
+        is_meant = self.real_money == self.network and self.exposure_cap_usd is not None
+        return self.agent_key is not None and (self.network != "mainnet" or is_meant)
+
+    @property
     def effect(self) -> str:
         """What the embedded service does with an account at an exchange."""
-        what = "sends nothing there" if self.agent_key is None else "can only shrink it"
-        return f"follows {self.followed} and {what}"
+        cap = "" if self.exposure_cap_usd is None else f", to at most {self.exposure_cap_usd:,f} USD of exposure"
+        what = "can only shrink it" if self.agent_key is not None else "sends nothing there"
+        return f"follows {self.followed} and {f'trades it{cap}' if self.has_entries else what}"
 
     @property
     def embedded(self) -> bool:
@@ -259,13 +269,15 @@ class AccountSettings(Section):
 
     @model_validator(mode="after")
     def _whole_exchange(self) -> Self:
-        for name in ("network", "address", "agent_key", "exposure_cap_usd"):
+        for name in ("network", "address", "agent_key", "exposure_cap_usd", "real_money"):
             if self.exchange is None and getattr(self, name) is not None:
                 _refuse([((name,), "belongs to `exchange`; name one or remove this key")])
             if self.exchange is not None and getattr(self, name) is None and name in ("network", "address"):
                 _refuse([((name,), "is required with `exchange`")])
         if self.exchange is not None and not self.embedded:
             _refuse([(("exchange",), "needs `base_url: embedded`; remove `base_url`")])
+        if self.real_money not in (None, self.network):
+            _refuse([(("real_money",), "is for `network: mainnet` alone; remove this key")])
         return self
 
     @model_validator(mode="after")

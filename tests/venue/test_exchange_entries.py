@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -212,9 +213,63 @@ def test_the_caps_of_an_account_count_entries_that_are_on_their_way_or_wait_at_t
         assert applied.answer.details is not None and applied.answer.details["cap"] == "dailyTradeCapUsd"
 
 
-def test_the_main_network_takes_no_entries() -> None:
-    (applied,) = trading("mainnet").take(c.PlaceOrder(NAME, SPEC))
-    assert applied.answer.details == {"reason": "not_at_exchange"} and "main network" in applied.answer.message
+def test_the_main_network_takes_entries_only_with_a_cap() -> None:
+    follower = trading("mainnet")
+    (applied,) = follower.take(c.PlaceOrder(NAME, SPEC))
+    assert applied.answer.details == {"reason": "not_at_exchange"}
+    assert "bot exchange connect CONFIG --network mainnet" in applied.answer.message
+    assert actions(follower) == []
+    follower.take(c.SetExposureCap(NAME, 20_000 * E8))
+    assert begun(follower)[1].kind == "place"
+
+
+def limit(coin: str, side: int, size: int, px: int) -> OrderSpec:
+    return OrderSpec(coin, side, size=size, leverage=1, type="limit", limit_px=px * E8, stop=LegSpec(pct=2 * E8))
+
+
+def rested(follower: Follower) -> VenueAction:
+    """A limit entry that waits at the exchange, worth 9,900."""
+    _, entry = begun(follower, limit("BTC", 1, SIZE, 99_000))
+    follower.take(see(entry, filled=0, order_id="7", protections=children(entry)))
+    return entry
+
+
+def half_filled(follower: Follower) -> None:
+    entry = rested(follower)
+    follower.take(fill(follower, entry.client_order_id, SIZE // 2))
+
+
+# What there is before an entry, and its exposure in USD: positions at the mark, entries at their limit or at the mark.
+EXPOSED: dict[str, tuple[Callable[[Follower], object], int]] = {
+    "nothing": (lambda follower: None, 0),
+    "a position": (entered, 10_000),
+    "a market order that is not decided": (begun, 10_000),
+    "a limit that is not decided": (lambda follower: begun(follower, limit("BTC", 1, SIZE, 99_000)), 10_000),
+    "a sale that will fill above its limit": (lambda follower: begun(follower, limit("BTC", -1, SIZE, 90_000)), 10_000),
+    "an entry that waits": (rested, 9_900),
+    "an entry that is half filled": (half_filled, 5_000 + 4_950),
+}
+
+
+@pytest.mark.parametrize("way", ["order", "plan"])
+@pytest.mark.parametrize("name", EXPOSED)
+def test_the_exposure_cap_holds_to_the_unit_whatever_there_is(name: str, way: str) -> None:
+    follower = trading("mainnet")
+    follower.take(c.SetExposureCap(NAME, 10_000_000 * E8))
+    begin, exposure = EXPOSED[name]
+    begin(follower)
+    # 2,400 USD
+    order = limit("ETH", 1, E8, 2_400)
+    follower.take(*(c.StorePlan(NAME, order, token, 60_000, 50) for token in ("beyond", "within")))
+    count = len(actions(follower))
+    for cap, token in (((exposure + 2_400) * E8 - 1, "beyond"), ((exposure + 2_400) * E8, "within")):
+        is_sent = token == "within"
+        command = c.PlaceOrder(NAME, order) if way == "order" else c.ConfirmPlan(NAME, token)
+        (_, applied) = follower.take(c.SetExposureCap(NAME, cap), command)
+        assert isinstance(applied.answer, ActionsSent) == is_sent, applied.answer
+        assert (len(actions(follower)) > count) == is_sent
+        if not is_sent:
+            assert (applied.answer.code, applied.answer.details) == ("limit_exceeded", {"cap": "exchangeCapUsd"})
 
 
 def test_an_order_that_turns_a_position_is_refused_and_one_that_reduces_it_is_sent() -> None:

@@ -8,6 +8,7 @@ import difflib
 import re
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,9 +39,11 @@ account:
   address: "{address}"
   agent_key: "${{file:{key}}}"
 """
-# The main network begins with this cap; only an edit of the config raises it.
-CAP: Final = "  exposure_cap_usd: 100\n"
 MAINNET: Final = "mainnet"
+# The main network takes entries only with its typed word and a cap, which begins with this; only an edit raises it.
+CAP_USD: Final = 100
+REAL_MONEY: Final = f"  real_money: {MAINNET}\n  exposure_cap_usd: {CAP_USD}\n"
+CAP_LINE: Final = re.compile(r"exposure_cap_usd\s*:\s*([0-9._]+)")
 # After its expiry an action cannot act; what was performed is seen so much later at the latest.
 PATIENCE_MS: Final = 2_000
 
@@ -104,13 +107,13 @@ def _connect(config: Path | None, network: str, address: str, agent_key_file: Pa
     if network == MAINNET and not _is_meant():
         click.echo("nothing was written")
         return Exit.ERROR
-    cap = CAP if network == MAINNET else ""
+    more = REAL_MONEY if network == MAINNET else ""
     if config is None:
-        click.echo(BLOCK.format(network=_quoted(network), address=address, key=agent_key_file) + cap, nl=False)
+        click.echo(BLOCK.format(network=_quoted(network), address=address, key=agent_key_file) + more, nl=False)
         return Exit.DONE
     before = config.read_text(encoding="utf-8")
     key = _relative(agent_key_file, config)
-    after = with_block(before, BLOCK.format(network=_quoted(network), address=address, key=key) + cap)
+    after = with_block(before, BLOCK.format(network=_quoted(network), address=address, key=key) + more)
     return _write(config, before, after, (network, address, agent), is_sure=is_sure)
 
 
@@ -148,7 +151,7 @@ async def _is_right(network: str, address: str, agent: str) -> bool:
 
 def _is_meant() -> bool:
     click.echo(
-        "This is real money. It begins with at most 100 USD of exposure; only an edit of the config raises that."
+        f"This is real money. It begins with at most {CAP_USD} USD of exposure; only an edit of the config raises that."
     )
     return str(click.prompt(f"Type {MAINNET} to go on", default="", show_default=False)).strip() == MAINNET
 
@@ -164,7 +167,10 @@ def _relative(key: Path, config: Path) -> str:
 
 
 def with_block(text: str, block: str) -> str:
-    """The config with this account in the place of its own. A cap that is written there already stays."""
+    """The config with this account in the place of its own.
+
+    A cap that is written there already stays. One of play money is no higher on the main network than CAP_USD.
+    """
     lines = text.splitlines(keepends=True)
     first = next((n for n, line in enumerate(lines) if re.match(r"account\s*:", line)), None)
     if first is None:
@@ -176,8 +182,10 @@ def with_block(text: str, block: str) -> str:
     while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
         end -= 1
     old = "".join(lines[first:end])
-    if (cap := re.search(r"exposure_cap_usd\s*:\s*([0-9._]+)", old)) is not None:
-        block = block.removesuffix(CAP) + f"  exposure_cap_usd: {cap[1]}\n"
+    if (cap := CAP_LINE.search(old)) is not None and not (
+        REAL_MONEY in block and "real_money" not in old and Decimal(cap[1]) > CAP_USD
+    ):
+        block = CAP_LINE.sub(cap[0], block) if CAP_LINE.search(block) else f"{block}  {cap[0]}\n"
     return "".join(lines[:first]) + block + "".join(lines[end:])
 
 

@@ -117,6 +117,8 @@ class Embedded:
     agent_key_file: Path | None = None
     # the most exposure that entries of this account may lead to, as --exposure-cap takes it
     exposure_cap: str | None = None
+    # the word with which a person has allowed entries on the main network, as --real-money takes it
+    real_money: str | None = None
     # why the service does not run, while `keep_alive` cannot start it
     trouble: str | None = None
     _is_given_up: bool = field(default=False, repr=False)
@@ -328,6 +330,8 @@ class Embedded:
             given += ["--agent-key-file", str(self.agent_key_file)]
         if self.exposure_cap is not None:
             given += ["--exposure-cap", self.exposure_cap]
+        if self.real_money is not None:
+            given += ["--real-money", self.real_money]
         for coin, path in self.data:
             given += ["--data", f"{coin}={path.resolve()}"]
         if self.speed > UNLIMITED_FROM_SPEED:
@@ -349,6 +353,7 @@ class Embedded:
             **({} if self.followed is None else {"followed": self.followed}),
             **({} if self.agent_key_file is None else {"agentKeyFile": str(self.agent_key_file)}),
             **({} if self.exposure_cap is None else {"exposureCap": self.exposure_cap}),
+            **({} if self.real_money is None else {"realMoney": self.real_money}),
         }
 
     def _stored_options(self) -> Any:

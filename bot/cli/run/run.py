@@ -255,6 +255,7 @@ def _service_of(settings: Settings) -> Embedded:
         followed=settings.account.followed,
         agent_key_file=settings.account.agent_key,
         exposure_cap=None if cap is None else format_decimal(cap),
+        real_money=settings.account.real_money,
         port=section.port,
     )
 

@@ -100,7 +100,14 @@ Then, from anywhere on this machine:
     type=Amount(),
     default=None,
     metavar="USD",
-    help="Most exposure that entries of the account may lead to. Default: 100 on the main network, else none.",
+    help="Most exposure that entries of the account may lead to. Without it the main network takes no entries.",
+)
+@click.option(
+    "--real-money",
+    type=click.Choice(["mainnet"]),
+    default=None,
+    metavar="mainnet",
+    help="Send entries to the main network, up to --exposure-cap. Without this word none are sent there.",
 )
 @click.option(
     "--control-socket",
@@ -174,6 +181,9 @@ def sandbox(
 
     if given["live"] and (clock != "real" or data or given["start_ms"] is not None):
         raise click.UsageError("--prices needs the real clock and no --data; remove --clock, --data and --start")
+    if followed is not None and (data or clock != "real" or given["seed"] is not None or given["start_ms"] is not None):
+        text = "the time and the prices of an account at an exchange cannot be set"
+        raise click.UsageError(f"{text}; remove --clock, --data, --seed and --start, or --exchange-account")
     logs.configure(file=given.pop("log_file"))
     names = list(filter(None, map(str.strip, markets.split(","))))
     listings = _listings([text for text in names if _is_listing_file(text)])
@@ -186,7 +196,7 @@ def sandbox(
         listings=listings,
         rate_limits=not no_rate_limits,
         invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
-        followed=_followed(followed, given.pop("agent_key_file"), given.pop("exposure_cap")),
+        followed=_followed(followed, *(given.pop(name) for name in ("agent_key_file", "exposure_cap", "real_money"))),
         **given,
     )
 
@@ -204,8 +214,13 @@ def sandbox(
 
 
 def _followed(
-    given: tuple[str, str, str] | None, agent_key_file: Path | None, exposure_cap: Decimal | None
+    given: tuple[str, str, str] | None,
+    agent_key_file: Path | None,
+    exposure_cap: Decimal | None,
+    real_money: str | None,
 ) -> FollowedAccount | None:
+    if real_money is not None and (given is None or given[1] != real_money):
+        raise click.UsageError("--real-money needs an --exchange-account of mainnet; remove it")
     if given is None:
         if exposure_cap is not None:
             raise click.UsageError("--exposure-cap needs --exchange-account; name the account that it limits")
@@ -219,7 +234,7 @@ def _followed(
     cap = None if exposure_cap is None else e8_of_decimal(exposure_cap)
     if cap is not None and cap <= 0:
         raise click.UsageError(f"--exposure-cap {exposure_cap}: must be above 0")
-    return FollowedAccount(*given, agent_key_file, cap)
+    return FollowedAccount(*given, agent_key_file, cap, is_real_money=real_money is not None)
 
 
 def _is_listing_file(text: str) -> bool:

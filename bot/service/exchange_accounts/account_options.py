@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from bot.errors import ConfigError
 from bot.exchanges.registry import open_exchange
 from bot.service.state_machine.machine import Machine
-from bot.venue.model.numbers import E8
 from bot.venue.model.state import VenueAccount
-
-# 100 USD
-MAINNET_CAP: Final = 100 * E8
+from bot.venue.orders.exchange_entries import MAINNET
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedAccount:
     """Which account at which exchange is followed. `network`: testnet, mainnet or a port on this machine.
 
-    `exposure_cap`: the most exposure that entries may lead to; None: that of the network.
+    `exposure_cap`: the most exposure that entries may lead to. `is_real_money`: a person has typed the word for entries
+    on the main network.
     """
 
     exchange: str
@@ -28,11 +25,12 @@ class FollowedAccount:
     address: str
     agent_key_file: Path | None = None
     exposure_cap: int | None = None
+    is_real_money: bool = False
 
     @property
     def cap(self) -> int | None:
-        """The cap that holds: on the main network there is one until the operator sets another. None: no cap."""
-        return MAINNET_CAP if self.exposure_cap is None and self.network == "mainnet" else self.exposure_cap
+        """The cap that holds. None: no cap, and on the main network no entries: those need the word as well."""
+        return self.exposure_cap if self.is_real_money or self.network != MAINNET else None
 
 
 def exchange_account(machine: Machine) -> VenueAccount | None:

@@ -31,7 +31,7 @@ def refuse(account: VenueAccount, coin: str) -> Refusal | None:
         seconds = exchange.clock_difference_ms / 1000
         text = (
             f"the exchange's clock is {seconds:+,.1f} s from the service's, and entries need at most"
-            f" {CLOCK_MAX_MS // 1000} s; set the service's clock"
+            f" {CLOCK_MAX_MS // 1000} s; nothing was sent, set the service's clock"
         )
         return Refusal("service_unavailable", text, details={"reason": CLOCK})
     for name in blocked(exchange):

@@ -181,6 +181,9 @@ def exposure_beside(state: State, account: VenueAccount, market: VenueMarket, si
 def opening_notional(state: State, order: VenueOrder) -> int:
     market = state.markets[order.coin]
     px = order.limit_px if order.limit_px is not None else market.mark
+    if order.status == "sent":
+        # What crosses the book at the exchange fills there at its price: a sale above its limit.
+        px = max(px, market.mark)
     return outcome.worth(market.spec, order.buy, px, order.left_to_open())
 
 

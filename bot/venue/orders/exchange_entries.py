@@ -36,8 +36,6 @@ GUARDIANS: Final = ("dead_man_switch", "kill_switch")
 NOT_AT_EXCHANGE: Final = "not_at_exchange"
 MAINNET: Final = "mainnet"
 IN_STEP: Final = "in_step"
-# An action expires 15 s after it was made, by the exchange's clock.
-CLOCK_MS: Final = 30_000
 
 
 def refuse_guardian(spec: GuardianSpec) -> Refusal | None:
@@ -70,20 +68,17 @@ def refuse(account: VenueAccount, order: OrderSpec, preview: OrderPreview, key: 
 
 
 def _refuse_now(account: VenueAccount) -> Refusal | None:
-    """The refusal of an entry: on the main network, while the link is not in step, or with clocks too far apart."""
+    """The refusal of an entry: on the main network without a cap, or while the link is not in step."""
     exchange = exchange_actions.known(account)
-    if exchange.network == MAINNET:
-        text = "entries are not sent to the main network by this version; close, cancel, kill and a dead_man_switch are"
+    if exchange.network == MAINNET and exchange.exposure_cap is None:
+        text = (
+            "entries are sent to the main network only with an exposure cap and the typed word: run bot exchange"
+            " connect CONFIG --network mainnet, which writes both; close, cancel, kill and a dead_man_switch are sent"
+        )
         return Refusal("service_unavailable", text, details={"reason": NOT_AT_EXCHANGE})
     if exchange.link != IN_STEP:
         text = f"the exchange is {exchange.link}: {exchange.link_reason}; nothing was sent, try again"
         return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 5}, details={"reason": "behind"})
-    if abs(exchange.clock_difference_ms) > CLOCK_MS:
-        text = (
-            f"the clock of this machine and that of the exchange are {abs(exchange.clock_difference_ms) // 1_000} s"
-            f" apart, more than {CLOCK_MS // 1_000}; nothing was sent, set the clock of this machine"
-        )
-        return Refusal("service_unavailable", text, details={"reason": "clock"})
     return None
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bot.cli.exchange import connection as connecting
-from bot.cli.exchange.connection import CAP, connect, with_block
+from bot.cli.exchange.connection import REAL_MONEY, connect, with_block
 from bot.clock import SystemClock
 from bot.config import load
 from bot.errors import ConfigError
@@ -88,28 +88,45 @@ def test_the_main_network_needs_its_name_and_begins_with_a_cap(config: Path, mon
         assert config.read_text() == before
     result = CliRunner().invoke(connect, where, input="mainnet\n")
     assert "connected" in result.output, result.output
-    assert load(config).account.exposure_cap_usd == 100
+    account = load(config).account
+    assert (account.exposure_cap_usd, account.real_money, account.has_entries) == (100, "mainnet", True)
+    assert account.effect.endswith("trades it, to at most 100 USD of exposure")
     config.write_text(config.read_text().replace("exposure_cap_usd: 100", "exposure_cap_usd: 250"))
     assert "connected" in CliRunner().invoke(connect, where, input="mainnet\n").output
     assert load(config).account.exposure_cap_usd == 250, "an edit stays"
 
 
 def test_the_block_replaces_the_section_alone() -> None:
-    block = "account:\n  new: 1\n" + CAP
+    block = "account:\n  new: 1\n" + REAL_MONEY
+    word = "account:\n  new: 1\n  real_money: mainnet\n"
     for text, after in (
         ("a: 1\n", block + "\na: 1\n"),
         ("account: {x: 1}\nb: 2\n", block + "b: 2\n"),
         ("a: 1\naccount:\n  # note\n  x: 1\n\n  y: 2\n\n# of b\nb: 2\n", f"a: 1\n{block}\n# of b\nb: 2\n"),
         ("account:\n  x: 1\n", block),
-        ("account: {exposure_cap_usd: 7, x: 1}\n", "account:\n  new: 1\n  exposure_cap_usd: 7\n"),
+        ("account: {exposure_cap_usd: 7, x: 1}\n", word + "  exposure_cap_usd: 7\n"),
+        # A cap of play money does not rise with the network; one of the main network is an edit.
+        ("account: {exposure_cap_usd: 5000}\n", word + "  exposure_cap_usd: 100\n"),
+        ("account:\n  real_money: mainnet\n  exposure_cap_usd: 5000\n", word + "  exposure_cap_usd: 5000\n"),
     ):
         assert with_block(text, block) == after
 
 
-@pytest.mark.parametrize(("network", "cap"), [("testnet", None), ("mainnet", 100 * E8)])
-def test_the_main_network_has_a_cap_until_the_operator_sets_another(network: str, cap: int | None) -> None:
-    assert FollowedAccount("hyperliquid", network, ADDRESS).cap == cap
-    assert FollowedAccount("hyperliquid", network, ADDRESS, exposure_cap=7).cap == 7
+@pytest.mark.parametrize(
+    ("network", "given", "has_word", "cap"),
+    [
+        ("testnet", None, False, None),
+        ("testnet", 7, False, 7),
+        ("mainnet", None, False, None),
+        ("mainnet", None, True, None),
+        ("mainnet", 7, False, None),
+        ("mainnet", 7, True, 7),
+    ],
+)
+def test_the_main_network_has_a_cap_only_with_its_word(
+    network: str, given: int | None, has_word: bool, cap: int | None
+) -> None:
+    assert FollowedAccount("hyperliquid", network, ADDRESS, None, given, is_real_money=has_word).cap == cap
 
 
 def database(config: Path, network: str, address: str = ADDRESS, signer: str = "0x" + "9" * 40) -> None:
