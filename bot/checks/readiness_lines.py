@@ -25,6 +25,7 @@ from bot.runtime.control_plane.alarm_watch import BACKUP_AGE_MS_MAX, LAST_BACKUP
 from bot.runtime.journal import proof_files, queries
 from bot.runtime.liveness.clock_watch import SKEW_STOP_MS, SKEW_WARN_MS
 from bot.runtime.strategy_host import fingerprints
+from bot.wire.exchange_facts import ExchangeFact
 from bot.words import many
 
 # Half and all of the points of each line, as RULES has them in words.
@@ -62,6 +63,8 @@ class ServiceFacts:
     problem: str | None = None
     # the service refuses the key, and so every request: nothing can be traded
     is_refused: bool = False
+    # what the embedded service knows of the agent of its account at an exchange
+    agent: ExchangeFact | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +413,8 @@ def _service(case: ReadinessCase) -> list[ReadinessLine]:
 
 def _key(case: ReadinessCase, service: ServiceFacts) -> ReadinessLine:
     doctor = f"bot doctor {quote(str(case.config))}"
+    if service.is_own and case.settings.account.agent_key is not None:
+        return _agent(case, service.agent)
     if service.is_own:
         return ReadinessLine("key", "known", 1, "the embedded service makes the daemon's key at each start")
     if service.scopes is None:
@@ -424,6 +429,16 @@ def _key(case: ReadinessCase, service: ServiceFacts) -> ReadinessLine:
     text = f"{scopes}; it expires at {iso(service.expires_ms)[:16]}"
     share = 1 if left_ms >= EXPIRES_SOON_MS else 0.5 if left_ms > 0 else 0
     return ReadinessLine("key", "known", share, text, f"create a new key at the service, then {doctor}")
+
+
+def _agent(case: ReadinessCase, agent: ExchangeFact | None) -> ReadinessLine:
+    """The agent's key takes the place of an API key: without it nothing can be sent to the exchange."""
+    if agent is None or agent.level == "unknown":
+        why = "the embedded service does not run or has not told it" if agent is None else agent.text
+        remedy = f"bot run {quote(str(case.config))}, and bot ready again while it runs"
+        return ReadinessLine("key", "not known", 0, f"the agent of the exchange account: {why}", remedy)
+    share = {"ok": 1, "warn": 0.5, "fail": 0}[agent.level]
+    return ReadinessLine("key", "known", share, agent.text, agent.fix or f"bot doctor {quote(str(case.config))}")
 
 
 def _clock(case: ReadinessCase, service: ServiceFacts) -> ReadinessLine:

@@ -24,6 +24,7 @@ from bot.runtime.control_plane.alarm_watch import LAST_BACKUP
 from bot.runtime.journal import proof_files
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.strategy_host import fingerprints
+from bot.wire.exchange_facts import ExchangeFact
 from tests.documents import section
 
 NOW_MS = 1_764_288_000_000
@@ -331,6 +332,30 @@ def test_key_and_clock_are_what_the_service_says(
     case.service = replace(GOOD, **instead)
     line = case.line(name)
     assert (line.state, line.share) == (state, share)
+
+
+@pytest.mark.parametrize(
+    ("fact", "state", "share"),
+    [
+        (None, "not known", 0),
+        (ExchangeFact("agent", "unknown", "its expiry is not known"), "not known", 0),
+        (ExchangeFact("agent", "ok", "may act until tomorrow"), "known", 1),
+        (ExchangeFact("agent", "warn", "expires soon", "approve a new one"), "known", 0.5),
+        (ExchangeFact("agent", "fail", "was revoked", "approve a new one"), "known", 0),
+    ],
+)
+def test_the_key_of_an_exchange_account_is_its_agent(
+    case: Case, fact: ExchangeFact | None, state: str, share: float
+) -> None:
+    agent = case.config.with_name("agent")
+    agent.write_text("02" * 32)
+    agent.chmod(0o600)
+    place = f'{{exchange: hyperliquid, network: mainnet, address: "0x{"a" * 40}", agent_key: "${{file:{agent}}}"}}'
+    case.changed('account: {base_url: "https://trading.example", api_key: "${env:KEY}"}', f"account: {place}")
+    case.service = ServiceFacts(is_own=True, agent=fact)
+    line = case.line("key")
+    assert (line.state, line.share) == (state, share)
+    assert line.share == 1 or line.remedy
 
 
 @pytest.mark.parametrize(

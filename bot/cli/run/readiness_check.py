@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bot.checks.readiness import Readiness
     from bot.checks.readiness_lines import ServiceFacts
     from bot.config import Settings
+    from bot.wire.exchange_facts import ExchangeFact
 
 # real time for each answer of the service
 ASK_S: Final = 5.0
@@ -109,7 +110,7 @@ async def _service_answer(settings: Settings, api_key: str | None) -> ServiceFac
     from bot.errors import ApiError, is_access_lost
 
     if settings.account.embedded:
-        return ServiceFacts(is_own=True)
+        return ServiceFacts(is_own=True, agent=await _agent(settings))
     if api_key is None:
         return ServiceFacts(problem="the API key cannot be read here: ask as the daemon's user, or as root")
     client = Client(settings.account.base_url, api_key, timeouts=Timeouts(total=ASK_S))
@@ -131,6 +132,27 @@ async def _service_answer(settings: Settings, api_key: str | None) -> ServiceFac
             expires_ms=key.expires_at,
             skew_ms=skew_ms,
         )
+
+
+async def _agent(settings: Settings) -> ExchangeFact | None:
+    """What the embedded service knows of the agent of its account at an exchange. None: it does not say."""
+    from bot.cli.run.embedded_service import Embedded
+    from bot.client import Client
+    from bot.client.http import Timeouts
+    from bot.errors import ApiError
+    from bot.wire.exchange_facts import facts
+
+    service = Embedded(settings.state_dir)
+    base_url = service.base_url
+    if settings.account.agent_key is None or base_url is None or not service.is_alive():
+        return None
+    async with Client(base_url, None, timeouts=Timeouts(total=ASK_S)) as client:
+        try:
+            status = await client.status()
+        except ApiError:
+            return None
+    known = () if status.exchange is None else facts(status.exchange, status.server_time or 0)
+    return next((fact for fact in known if fact.name == "agent"), None)
 
 
 def addresses_of(settings: Settings, config: Path) -> list[tuple[str, SecretStr | None]]:
