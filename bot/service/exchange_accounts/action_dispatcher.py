@@ -29,7 +29,9 @@ from bot.venue.orders.exchange_actions import ActionsSent
 # Calls of the link that run at a time.
 CALLS_MAX: Final = 8
 # characters of the exchange's own words that a client is shown
-TEXT_MAX: Final = 200
+TEXT_MAX: Final = 300
+# code of an action that came to nothing after an answer that did not say so
+UNDECIDED_CODE: Final = "trade_failed"
 
 
 class ActionDispatcher:
@@ -40,6 +42,8 @@ class ActionDispatcher:
         self._follower = follower
         # by nonce: what is known of an action beside the log
         self._tracked: dict[int, TrackedAction] = {}
+        # by nonce: the words of an answer that has not decided the action
+        self._words: dict[int, str] = {}
         # by nonce: the call of the link that runs for it
         self._calls: dict[int, tuple[str, int, asyncio.Task[None]]] = {}
         # an error of a call that was not expected
@@ -95,6 +99,7 @@ class ActionDispatcher:
         exchange = exchange_actions.known(account)
         actions = {action.nonce: action for action in exchange_actions.undecided(exchange)}
         self._tracked = {nonce: self._present(action) for nonce, action in actions.items()}
+        self._words = {nonce: words for nonce, words in self._words.items() if nonce in actions}
         instants = []
         for action in sorted(actions.values(), key=lambda action: (action.rank, action.nonce)):
             now_ms, exchange_ms = self._instants(exchange)
@@ -138,6 +143,14 @@ class ActionDispatcher:
             tracked, link = self._present(action), self._follower.link
             if action.over_ms or link is None or life.step(tracked, now_ms, exchange_ms) != step:
                 return
+            if step == "send" and self._may_be_known(action, tracked):
+                heard = await action_sending.perform(link, account.address, self._wire(account, action), "look")
+                if heard is None or heard.what != "unknown":
+                    # Without an answer it is looked up again when a copy would be due.
+                    self._tracked[action.nonce] = replace(tracked, sent_ms=now_ms)
+                    if heard is not None:
+                        self._hear(account, action, heard, now_ms, exchange_ms)
+                    return
             begun = {"send": life.sent, "void": life.voided, "look": life.looked}[step]
             self._tracked[action.nonce] = begun(tracked, now_ms)
             heard = await action_sending.perform(link, account.address, self._wire(account, action), step)
@@ -150,11 +163,20 @@ class ActionDispatcher:
             del self._calls[action.nonce]
             self._changed.set()
 
+    def _may_be_known(self, action: VenueAction, tracked: TrackedAction) -> bool:
+        """True for an action whose order the exchange may have from before: the database may be that of a backup, until
+        the link has told everything once.
+        """
+        return action.idempotency_key is not None and not tracked.copies and not self._follower.has_caught_up
+
     def _hear(self, account: VenueAccount, action: VenueAction, heard: Heard, now_ms: int, exchange_ms: int) -> None:
         """Take what was heard of an action. By reports it may be over by now, and its children are not known yet."""
         is_news = action.status == "placed" and action.protections and heard.answer is not None
         if action.over_ms and not is_news:
             return
+        words = heard.words if heard.answer is None else heard.answer.text
+        if words is not None:
+            self._words[action.nonce] = one_line(words[:TEXT_MAX])
         tracked = life.seen(self._present(action), heard.what, now_ms, exchange_ms)
         self._note(account, action, tracked, heard.answer)
 
@@ -170,6 +192,8 @@ class ActionDispatcher:
         if not is_news and not is_told:
             return
         code, text = _refusal_in(answer)
+        if code is None and tracked.status in life.NO_ORDER and action.nonce in self._words:
+            code, text = UNDECIDED_CODE, self._words[action.nonce]
         self._machine.catch_up()
         _, exchange_ms = self._instants(exchange_actions.known(account))
         self._machine.run(

@@ -63,10 +63,14 @@ def seen_of_order(action: ExchangeAction, update: OrderUpdate | None) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one call has said about the nonce of an action. `answer`: of the action itself, if it has come."""
+    """What one call has said about the nonce of an action.
+
+    `answer`: of the action itself, if it has come. `words`: about an answer that could not be read.
+    """
 
     what: Seen
     answer: ActionAnswer | None = None
+    words: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,9 @@ async def perform(link: ActionLink, address: str, action: ExchangeAction, step: 
             answer = await link.act(sent)
     except (NoExchangeAnswer, TimeoutError):
         return None
-    except UnknownForm:
+    except UnknownForm as error:
         # The exchange has read another signer out of the signature, or answers in a form that says nothing.
-        return Heard("wrong_signer")
+        return Heard("wrong_signer", words=str(error))
     what = seen_of_answer(sent, answer)
     return None if what is None else Heard(what, answer if step == "send" else None)
 

@@ -18,7 +18,7 @@ from bot.exchanges.actions import (
     Rank,
 )
 from bot.exchanges.hyperliquid.actions.budget import READ_EVERY_MS, ActionBudget
-from bot.exchanges.hyperliquid.actions.form import WrongSigner, action_answer, wire_action
+from bot.exchanges.hyperliquid.actions.form import REMEDIES, UNKNOWN_AGENT, WrongSigner, action_answer, wire_action
 from bot.exchanges.protocol import RequestBudget, UnknownForm
 from bot.money import parse_e8
 from bot.wire.exchange_facts import ACTIONS_KEPT
@@ -167,14 +167,14 @@ TWO = place(order(), order("stop", is_buy=False), group="entry")
             (
                 place(order()),
                 {"status": "err", "response": text},
-                ActionAnswer(7, outcome, text=text, code="trade_failed"),
+                ActionAnswer(7, outcome, text=text + remedy, code="trade_failed"),
             )
-            for text, outcome in (
-                ("Invalid nonce: duplicate nonce 7", "duplicate"),
-                ("Invalid nonce: nonce too low 7 < 8", "nonce_too_low"),
-                ("Invalid nonce: nonce too high 7 > 6", "refused"),
-                ("Action already expired", "refused"),
-                (f"User or API Wallet {AGENT} does not exist.", "refused"),
+            for text, outcome, remedy in (
+                ("Invalid nonce: duplicate nonce 7", "duplicate", ""),
+                ("Invalid nonce: nonce too low 7 < 8", "nonce_too_low", REMEDIES["nonce_too_low"]),
+                ("Invalid nonce: nonce too high 7 > 6", "refused", ""),
+                ("Action already expired", "refused", ""),
+                (f"User or API Wallet {AGENT} does not exist.", "refused", UNKNOWN_AGENT),
             )
         ),
     ],

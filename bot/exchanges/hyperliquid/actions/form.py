@@ -46,6 +46,15 @@ FAILED: Final = "trade_failed"
 ORDERS_WAIT: Final = ("waitingForFill", "waitingForTrigger")
 
 
+UNKNOWN_AGENT: Final = (
+    " The agent has expired, or was revoked or replaced: approve a new one and run bot exchange connect"
+)
+# A new nonce of ours is the highest, unless others act with the same agent. A second copy is a duplicate.
+REMEDIES: Final[Mapping[str, str]] = {
+    "nonce_too_low": " Another program acts with this agent: approve one for this service and run bot exchange connect"
+}
+
+
 class WrongSigner(UnknownForm):
     """The exchange has recovered another address from our signature: our signature is wrong, and so would be every
     other.
@@ -130,7 +139,8 @@ def action_answer(action: ExchangeAction, body: Any) -> ActionAnswer:
             " network of the key, and update bracketbot"
         )
     outcome: ActionOutcome = next((outcome for part, outcome in NONCE_TEXTS if part in text), "refused")
-    return ActionAnswer(action.action_nonce, outcome, text=text, code=code_of(text))
+    remedy = UNKNOWN_AGENT if match is not None else REMEDIES.get(outcome, "")
+    return ActionAnswer(action.action_nonce, outcome, text=text + remedy, code=code_of(text))
 
 
 def code_of(text: str) -> str:
