@@ -60,6 +60,8 @@ class ExchangeFollower:
         # why the last session ended, while no session has told anything since
         self.trouble: str | None = None
         self.health: LinkHealth | None = None
+        # True when everything that the exchange has was known once since the start
+        self.has_caught_up = False
         # what the books have otherwise than the exchange
         self.differences: tuple[str, ...] = ()
         # the link that lives now, for actions, and who is told that it has come or gone
@@ -140,8 +142,10 @@ class ExchangeFollower:
         account, health = self.account, self.health
         if account is None or account.exchange is None or health is None:
             return
-        known, told = account.exchange, health.clock_difference_ms
-        difference_ms = known.clock_difference_ms if told is None else told
+        known, difference_ms = account.exchange, health.clock_difference_ms
+        if difference_ms is None:
+            # Nothing is sent before it is known: an action has the instant of its expiry by the exchange's clock.
+            return
         is_moved = abs(difference_ms - known.clock_difference_ms) > DIFFERENCE_MIN_MS
         if is_moved or known.signer != health.signer:
             self._machine.catch_up()
@@ -181,6 +185,7 @@ class ExchangeFollower:
         for report in batch:
             for command in commands_of(report, account, self._names):
                 self._machine.run(command)
+        self.has_caught_up |= self._session.phase == "in_step"
         self._end_absent_orders(account)
         self._compare(account)
         self._take_over(account)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bot.venue.exchange import protection_reports
-from bot.venue.exchange.reports import ORDER, followed, is_new
+from bot.venue.exchange.reports import CLIENT, ORDER, followed, is_new
 from bot.venue.model.commands import EndReportedOrder, SeeReportedOrder
 from bot.venue.model.record import emit_order, next_oid, open_trade
 from bot.venue.model.state import ExchangeAccount, ReportedOrder, State, VenueAccount, VenueOrder
@@ -53,6 +53,8 @@ def is_news(account: VenueAccount, told: ReportedOrder) -> bool:
 
 
 def _open(state: State, account: VenueAccount, exchange: ExchangeAccount, told: ReportedOrder) -> None:
+    if told.client_order_id is not None:
+        is_new(exchange, CLIENT, told.client_order_id, told.placed_ms)
     is_limit = told.kind == "limit"
     closes = told.reduce_only or not is_limit
     position = account.positions.get(told.coin)

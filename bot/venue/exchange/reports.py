@@ -15,7 +15,7 @@ FILL: Final = "fill"
 FUNDING: Final = "funding"
 TRANSFER: Final = "transfer"
 ORDER: Final = "order"
-# Ids of orders that were filled and that this database does not know, by the name that their program gave them.
+# Ids of orders that stand or were filled and that this database does not know: the names that their programs gave.
 CLIENT: Final = exchange_actions.CLIENT
 # How long keys of reports are kept: a repair of the link repeats reports of some minutes at most.
 KEPT_MS: Final = 2 * DAY_MS

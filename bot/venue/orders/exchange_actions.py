@@ -40,6 +40,8 @@ KEPT_MS: Final = DAY_MS
 # An exit that is not complete is asked for anew after this pause, which doubles while nothing comes of it.
 AGAIN_MS: Final = 2_000
 AGAIN_MAX_MS: Final = 32_000
+# Each try of a key has an id of its own, and a key is known by one of so many.
+ATTEMPTS_SEEN: Final = 16
 # Stream of `ExchangeAccount.seen` with the ids of orders that the log does not know.
 CLIENT: Final = "client"
 UNDECIDED: Final = "undecided"
@@ -171,15 +173,16 @@ def is_carried(account: VenueAccount, protecting: ProtectionOrder) -> bool:
 
 
 def refuse_known(account: VenueAccount, key: str | None) -> Refusal | None:
-    """The refusal of a key whose order the exchange has filled although the log does not know it.
+    """The refusal of a key whose order the exchange has although the log does not know it.
 
     The database is older than the exchange: it was restored from a backup.
     """
     if key is None or account.exchange is None:
         return None
-    if f"{CLIENT} {_client_order_id(account, key, 0)}" not in account.exchange.seen:
+    seen = account.exchange.seen
+    if not any(f"{CLIENT} {_client_order_id(account, key, attempt)}" in seen for attempt in range(ATTEMPTS_SEEN)):
         return None
-    text = "the exchange has filled the order of this key already, and this database is older than that order"
+    text = "the exchange has the order of this key already, and this database is older than that order"
     return Refusal("idempotency_conflict", text, fix={"action": "resync"}, details={"reason": "expired"})
 
 
