@@ -12,9 +12,21 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from bot.backtest.report import svg
-from bot.backtest.report.page import SWITCH, styles
+from bot.backtest.report.page import framed
 from bot.backtest.report.summary import figure_of
-from bot.backtest.report.tables import bullets, escaped, foot, heat_map, pairs, section, table
+from bot.backtest.report.tables import (
+    bullets,
+    chip,
+    escaped,
+    foot,
+    gauge,
+    heat_map,
+    lead,
+    pairs,
+    section,
+    table,
+    verdict,
+)
 from bot.backtest.report.trade_statistics import bins
 from bot.clock import DAY_MS
 from bot.figures import NOT_KNOWN, Column
@@ -82,17 +94,16 @@ def render_sweep(study: Study, held: Sequence[str] = (), backtest: BestBacktest 
         f"<h1>{escaped(study.name)}</h1><p>{many(len(trials), 'trial')}, {sum(row.is_feasible for row in rows):,} keep"
         " the constraints</p>"
     )
-    body = "\n".join(filter(None, parts))
-    return _PAGE.format(title=escaped(study.name), style=styles(), switch=SWITCH, head=head, body=body)
+    return framed(study.name, head, parts)
 
 
 def _verdict(rows: Sequence[Ranked], tests: Sequence[Doubt], space: Space) -> str:
     """What the sweep means, in one sentence."""
     if not rows or not rows[0].is_feasible:
-        return '<div class="verdict bad"><p><b>No trial keeps the constraints.</b></p></div>'
+        return verdict("bad", "No trial keeps the constraints.")
     if not tests:
         (text,) = verdicts_of(rows)
-        return f'<div class="verdict watch"><p><b>Too few days.</b> {escaped(text)}</p></div>'
+        return verdict("watch", "Too few days.", text)
     # The figures that allow for the choice among many; the probabilistic ratio does not.
     judged = [test for test in tests[1:] if test.value is not None]
     failed = [test.name for test in judged if not test.is_passed]
@@ -109,26 +120,18 @@ def _verdict(rows: Sequence[Ranked], tests: Sequence[Doubt], space: Space) -> st
         else "No test that allows for the choice could be computed."
     )
     head = "An edge is likely." if is_sure else "No edge is shown."
-    tone = "good" if is_sure else "bad"
-    return f'<div class="verdict {tone}"><p><b>{head}</b> {escaped(text)}</p><p class="note">{escaped(note)}</p></div>'
+    return verdict("good" if is_sure else "bad", head, text, [note])
 
 
 def _best(rows: Sequence[Ranked], space: Space, backtest: BestBacktest) -> str:
     if not rows or not rows[0].is_feasible:
         return ""
     best = rows[0]
-    lead = figure_of(space.objectives[0].figure, best.values[0])
+    first = figure_of(space.objectives[0].figure, best.values[0])
     shown = [figure_of(name, best.trial.figures[name]) for name in BEST if name in best.trial.figures]
     near = figure_of(space.objectives[0].figure, best.neighbours)
-    chips = "".join(
-        f'<span class="chip">{escaped(name)} {escaped(Column("", "param").shown(value))}</span>'
-        for name, value in best.trial.params.items()
-    )
-    tone = "" if lead.tone == "flat" else lead.tone
-    body = (
-        f'<p class="lead {tone}"><b>{escaped(lead.shown)}</b><span class="second">{escaped(lead.name)}, trial'
-        f' {best.trial.cell}</span></p><div class="chips">{chips}</div>{pairs(shown)}'
-    )
+    chips = "".join(chip(f"{name} {Column('', 'param').shown(value)}") for name, value in best.trial.params.items())
+    body = f'{lead(first, f"{first.name}, trial {best.trial.cell}")}<div class="chips">{chips}</div>{pairs(shown)}'
     if near.value is not None:
         body += foot(f"The neighbours, one step away in one param, average {near.shown}.")
     if backtest.report:
@@ -147,18 +150,13 @@ def _how_sure(rows: Sequence[Ranked], tests: Sequence[Doubt]) -> str:
     for test in tests:
         needs = f"{'At least' if test.is_least else 'At most'} {test.bound:.2f} is needed (mark)."
         if test.value is None:
-            gauges.append(
-                f'<div class="gauge"><p>{escaped(test.name)}<b>{NOT_KNOWN}</b></p><p class="note">'
-                f"{escaped(test.sentence)}</p></div>"
-            )
+            gauges.append(gauge(escaped(test.name), NOT_KNOWN, "", test.sentence))
             continue
         word = "✓ within its bound" if test.is_passed else "✗ not within its bound"
         tone = "up" if test.is_passed else "down"
-        gauges.append(
-            f'<div class="gauge"><p><span>{escaped(test.name)} <span class="{tone}">{word}</span></span>'
-            f"<b>{test.value:.3f}</b></p>{svg.bound_bar(test.value, test.bound, is_passed=test.is_passed)}"
-            f'<p class="note">{escaped(test.note)} {needs}</p></div>'
-        )
+        name = f'{escaped(test.name)} <span class="{tone}">{word}</span>'
+        bar = svg.gauge_bar(0.0, test.value, mark=test.bound, kind="fu" if test.is_passed else "fd")
+        gauges.append(gauge(name, f"{test.value:.3f}", bar, f"{test.note} {needs}"))
     return section("How sure", "".join(gauges), note=note, span="c5")
 
 
@@ -185,7 +183,9 @@ def _equity(study: Study, rows: Sequence[Ranked]) -> str:
         svg.key("ar ex", "10 % to 90 % of them"),
     ]
     label = f"Equity of the best trial from {usd(start)} to {texts[0]}; median of all {texts[1]}"
-    drawn = svg.band_chart(low, high, lines, label=label, base=start, times=_times(study, len(whole[0])))
+    scale = svg.scale_of([*low, *high, *middle, *best, start], is_log=True)
+    times = _times(study, len(whole[0]))
+    drawn = svg.line_chart(lines, scale, label=label, base=start, times=times, band=(low, high))
     note = f"from {usd(start)}, a point for each day with prices, log scale"
     return section("Equity of the best trial, among all", svg.keys(legend) + drawn, note=note, span="c7")
 
@@ -350,22 +350,3 @@ def _identity_lines(study: Study) -> list[str]:
         for name, low, high in identity["space"]["constraints"]
     )
     return [f"method {identity['method']}, seed {identity['seed']}", identity["code"], *data, *constraints]
-
-
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta \
-name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}
-.heat .best {{ outline: 2px solid var(--text); font-weight: 700; }}
-.heat .plateau {{ outline: 2px dashed var(--muted); }}
-.chips {{ margin-bottom: 10px; }} .best-cell {{ fill: none; stroke: var(--text); stroke-width: 2; }}
-.plateau-cell {{ fill: none; stroke: var(--muted); stroke-width: 2; stroke-dasharray: 3 2; }}</style>
-</head><body><div class="page">
-<header class="masthead"><div>{head}</div>{switch}</header>
-<main class="grid">
-{body}
-</main></div>
-</body></html>
-"""

@@ -10,7 +10,7 @@
   const PX_PER_MARKER = 14; // of the chart's width: with more trades in view, only those with the largest results get markers
   const LABELS_MAX = 12; // trades in view up to which each has its result as text
   const LEVELS_MAX = 60; // trades in view up to which stops and targets are drawn
-  const PAGE_ROWS = 100;
+  const PAGE_ROWS = innerWidth > 760 ? 100 : 20;
   const HIT_PX = 8;
   const DAY_S = 86_400;
 

@@ -9,13 +9,14 @@ is escaped.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from bot.backtest.report import result_sections, run_sections, trade_sections
-from bot.backtest.report.price_chart import chart_data
+from bot.backtest.report import result_sections, run_sections, svg, trade_sections
+from bot.backtest.report.price_chart import chart_data, curve_of
 from bot.backtest.report.run_diff import ChangedKey, compared, config_changes, names_of, other_differences, unexplained
 from bot.backtest.report.summary import TONES
 from bot.backtest.report.tables import Toned, bullets, escaped, section, table
@@ -53,16 +54,19 @@ def render_charts(run: StoredRun) -> str:
 
 def _page(runs: Sequence[StoredRun], names: tuple[str, ...], head: str, parts: Sequence[str]) -> str:
     data = json.dumps(chart_data(runs, names), separators=(",", ":")).replace("<", "\\u003c")
-    return _PAGE.format(
-        title=escaped(" and ".join(names)),
-        style=styles(),
-        switch=SWITCH,
-        library=charts_script(),
-        script=_own("page.js"),
-        data=data,
-        head=head,
-        body="\n".join(filter(None, parts)),
-    )
+    scripts = (f"<script>{text}</script>" for text in (charts_script(), _own("page.js")))
+    after = "\n".join([NOTICE, f'<script type="application/json" id="data">{data}</script>', *scripts])
+    return framed(" and ".join(names), head, parts, after=after, policy=f"script-src 'unsafe-inline'; {IMAGES}")
+
+
+def framed(title: str, head: str, parts: Iterable[str], *, after: str = "", policy: str = "") -> str:
+    """A whole page: its head beside the switch of colours, its sections, and what stands after them.
+
+    `policy`: what its content policy allows besides inline styles: no connection, no frame, no form.
+    """
+    body = "\n".join(filter(None, parts))
+    style = _own("colours.css") + _own("page.css") + _own("charts.css")
+    return _PAGE.format(title=escaped(title), style=style, policy=policy, head=head, body=body, after=after)
 
 
 def charts_script() -> str:
@@ -73,11 +77,6 @@ def charts_script() -> str:
             f"a report needs the package litecharts: {install('report')}. `bot report RUN --json` works without it"
         )
     return script.decode()
-
-
-def styles() -> str:
-    """The styles of the report and of the page of a sweep."""
-    return _own("colours.css") + _own("page.css") + _own("charts.css")
 
 
 @cache
@@ -129,19 +128,35 @@ def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> list[st
     keys = (Column("Key", "words", phone="first"), *(Column(name, "words") for name in names))
     lines = other_differences(run, other) or list(filter(None, [unexplained(run, other)]))
     plot = (
-        '<div class="bar-line" id="chart-bar"></div><div class="readout" id="readout" aria-live="off"></div><div'
-        ' id="plot" role="group" aria-label="Equity and drawdown of both over time"></div>'
+        '<div class="bar-line" id="chart-bar"></div><div class="readout" id="readout" aria-live="off"></div>'
+        '<div id="plot" role="group" aria-label="Equity and drawdown of both over time">'
+        f"{_curves([run, other], names)}</div>"
     )
     return [
         section("Figures", table(columns, rows, label="Figures of both")),
-        section(
-            "Equity and drawdown",
-            f"{plot}<noscript><p>The charts over time need JavaScript.</p></noscript>",
-            name="time",
-        ),
+        section("Equity and drawdown", plot, note="USD and percent, UTC", name="time"),
         section("Config, by key", table(keys, [_changed(change) for change in changes], label="Keys that differ")),
         section("What else was different", bullets(lines)),
     ]
+
+
+def _curves(runs: Sequence[StoredRun], names: Sequence[str]) -> str:
+    """Equity and drawdown of both over one time. The script puts charts that zoom in their place."""
+    curves = [curve_of(run) for run in runs]
+    if not all(curve.at_ms for curve in curves):
+        return ""
+    start, end = min(curve.at_ms[0] for curve in curves), max(curve.at_ms[-1] for curve in curves)
+    places = [start + round(n * (end - start) / svg.POINTS_MAX) for n in range(svg.POINTS_MAX + 1)]
+    drawn = ""
+    for title, times in (("equity", None), ("drawdown", (start, end))):
+        lines = []
+        for curve, name, kind in zip(curves, names, ("", "m"), strict=True):
+            rows = [bisect_right(curve.at_ms, at) - 1 if at <= curve.at_ms[-1] else -1 for at in places]
+            column = getattr(curve, title)
+            lines.append(svg.ChartLine(name, [column[row] if row >= 0 else None for row in rows], kind))
+        scale = svg.scale_of([value for line in lines for value in line.values if value is not None])
+        drawn += svg.line_chart(lines, scale, label=f"The {title} of both", height=170, times=times)
+    return svg.keys([svg.key(kind, name, is_line=True) for kind, name in zip(("", "m"), names, strict=True)]) + drawn
 
 
 def _changed(change: ChangedKey) -> tuple[str, str, str]:
@@ -149,30 +164,24 @@ def _changed(change: ChangedKey) -> tuple[str, str, str]:
     return change.key, first, second
 
 
-# Light and dark, also without a script.
-SWITCH: Final = """<fieldset class="switch"><legend class="hidden">Colours</legend><input type="radio" name="theme" \
-id="t-auto" value="auto" checked><label for="t-auto">Auto</label><input type="radio" name="theme" id="t-light" \
-value="light"><label for="t-light">Light</label><input type="radio" name="theme" id="t-dark" value="dark"><label \
-for="t-dark">Dark</label></fieldset>"""
-
-# The content policy allows inline scripts and styles only: no connection, no frame, no form. Light and dark are chosen
-# by radio buttons, so that the choice works without a script.
+IMAGES: Final = "img-src data: blob:"
+NOTICE: Final = """<footer class="page">Charts over time: TradingView Lightweight Charts™, © TradingView, Inc., <a \
+href="https://www.tradingview.com/">tradingview.com</a>, Apache License 2.0</footer>"""
+# Light and dark are chosen by radio buttons, so that the choice works without a script.
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta \
 name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src \
-'unsafe-inline'; img-src data: blob:">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; {policy}">
 <title>{title}</title>
 <style>{style}</style>
 </head><body><div class="page">
-<header class="masthead"><div>{head}</div>{switch}</header>
+<header class="masthead"><div>{head}</div><fieldset class="switch"><legend class="hidden">Colours</legend><input \
+type="radio" name="theme" id="t-auto" value="auto" checked><label for="t-auto">Auto</label><input type="radio" \
+name="theme" id="t-light" value="light"><label for="t-light">Light</label><input type="radio" name="theme" \
+id="t-dark" value="dark"><label for="t-dark">Dark</label></fieldset></header>
 <main class="grid">
 {body}
-</main>
-<footer>Charts over time: TradingView Lightweight Charts™, © TradingView, Inc., <a \
-href="https://www.tradingview.com/">tradingview.com</a>, Apache License 2.0</footer></div>
-<script type="application/json" id="data">{data}</script>
-<script>{library}</script>
-<script>{script}</script>
+</main></div>
+{after}
 </body></html>
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from bot.backtest.report import svg
+from bot.backtest.report import svg, tables
 from bot.backtest.report.benchmark import same_size
 from bot.backtest.report.derived import figure_named, figures_of, sources_of
 from bot.backtest.report.price_chart import DrawnCurve, curve_of
@@ -24,18 +24,7 @@ from bot.backtest.report.summary import (
     short_text,
     worst_drawdowns,
 )
-from bot.backtest.report.tables import (
-    Markup,
-    Toned,
-    bullets,
-    escaped,
-    foot,
-    months_table,
-    one_decimal,
-    pairs,
-    section,
-    table,
-)
+from bot.backtest.report.tables import Markup, Toned, bullets, foot, months_table, one_decimal, pairs, section, table
 from bot.backtest.report.trade_statistics import ResultSource
 from bot.backtest.report.verdicts import run_lines, verdict_of
 from bot.backtest.results.run_reader import StoredRun
@@ -130,9 +119,7 @@ GROUPS: Final = (
 def verdict(run: StoredRun) -> str:
     """What the run means, in one sentence, and how far it is to be trusted."""
     said = verdict_of(run, figures_of(run))
-    notes = "".join(f'<p class="note">{escaped(on_page(note))}</p>' for note in said.notes)
-    head = f"<p><b>{escaped(said.head)}</b> {escaped(on_page(said.text))}</p>"
-    return f'<div class="verdict {said.tone}">{head}{notes}</div>'
+    return tables.verdict(*said)
 
 
 def groups(run: StoredRun) -> list[str]:
@@ -158,11 +145,9 @@ def _group(run: StoredRun, values: Mapping[str, Any], group: FigureGroup) -> str
         beside[figure.name] = " · ".join(small)
     unit = " USD" if second.form == "gain" else ""
     named = f"{second.name.lower()} " if second.form == "ratio" else ""
-    arrow = {"up": "▲ ", "down": "▼ "}.get(lead.tone, "")
     return (
-        f'<section class="card group c4"><h2>{group.title}</h2><p class="lead {lead.tone}"><b>{arrow}'
-        f'{escaped(lead.shown)}</b><span class="second">{escaped(named + second.shown + unit)}</span></p>'
-        + "".join(f'<p class="note">{escaped(note)}</p>' for note in notes)
+        f'<section class="card group c4"><h2>{group.title}</h2>{tables.lead(lead, named + second.shown + unit)}'
+        + "".join(map(tables.small_note, notes))
         + pairs((figure_named(name, values) for name in group.others), beside=beside)
         + "</section>"
     )
@@ -230,6 +215,7 @@ def _falls(run: StoredRun, curve: DrawnCurve) -> str:
         label="Drawdown in percent of the highest equity so far",
         kind="dn",
         form=lambda value: svg.axis_number(value, " %"),
+        tag=f"{one_decimal(now)} %",
     )
     text = f"percent of the highest equity so far; lowest {pct(lowest)}, now {pct(now)}"
     return f'<p class="pane"><b>Drawdown</b> {on_page(text)}</p>{drawn}'
@@ -374,12 +360,12 @@ def how_sure(run: StoredRun) -> str:
     gauges = ""
     if ranges:
         ends = [start, end, *(value for row in ranges for value in row[1:4])]
-        within = (min(ends) - 0.05 * (max(ends) - min(ends)), max(ends) + 0.05 * (max(ends) - min(ends)))
-        gauges = "".join(
-            f'<div class="gauge"><p>{name}<b>{low:,.0f} to {high:,.0f}</b></p>'
-            f"{svg.range_bar(low, high, within=within, mark=mark, start=start)}"
-            f'<p class="note">{text}. Dashed: the start.</p></div>'
-            for name, low, high, mark, text in ranges
-        )
+        room = 0.05 * (max(ends) - min(ends)) or 1.0
+        first, span = min(ends) - room, max(ends) - min(ends) + 2 * room
+        for name, *values, text in ranges:
+            left, right, mark, begin = ((usd - first) / span for usd in (*values, start))
+            bar = svg.gauge_bar(left, right, mark=mark, start=begin)
+            shown = f"{values[0]:,.0f} to {values[1]:,.0f}"
+            gauges += tables.gauge(name, shown, bar, f"{text}. Dashed: the start.")
     lines = run_lines(daily_of(run, only_with_prices=True), run.summary.get("monteCarlo"))
     return section("How sure", gauges + bullets(map(on_page, lines)), span="c6")

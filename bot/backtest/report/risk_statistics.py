@@ -1,4 +1,4 @@
-"""Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio and volatility, how sure the
+"""Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio, how sure the
 Sharpe ratio is, the worst drawdowns. Pure.
 
 Returns are daily, from 00:00 to 00:00 UTC, as fractions, and a year has 365 days (`statistics.daily_returns`). Rolling
@@ -13,35 +13,19 @@ from collections.abc import Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import Final, NamedTuple
 
-from bot.backtest.results.statistics import DAYS_A_YEAR, Drawdown, deviation, mean, sharpe
+from bot.backtest.results.statistics import Drawdown, mean, sharpe
 
-WINDOW_DAYS: Final = 30
 LEVELS: Final = (0.95, 0.99)
 # fewer returns say nothing of a Sharpe ratio
 DAYS_MIN: Final = 10
 NORMAL: Final = NormalDist()
 
 
-class Rolling(NamedTuple):
-    """The figures of the window that ends on one day. `sharpe` is None if its returns do not vary."""
-
-    sharpe: float | None
-    # The volatility of a year, as a fraction.
-    volatility: float
-
-
-def rolling(returns: Sequence[float], days: int = WINDOW_DAYS) -> list[Rolling]:
-    """The annual Sharpe ratio and the annual volatility of the last `days` returns, from the first day that has so
-    many.
-
-    Volatility: the standard deviation of a sample times the root of 365. Sharpe ratio: as in `statistics.sharpe`.
+def rolling_sharpe(returns: Sequence[float], days: int) -> list[float | None]:
+    """The annual Sharpe ratio (`statistics.sharpe`) of the last `days` returns, from the first day that has so many.
+    None for a window that does not vary.
     """
-    windows = []
-    for end in range(days, len(returns) + 1):
-        window = returns[end - days : end]
-        spread = deviation(window)
-        windows.append(Rolling(sharpe(window), (spread or 0.0) * math.sqrt(DAYS_A_YEAR)))
-    return windows
+    return [sharpe(returns[end - days : end]) for end in range(days, len(returns) + 1)]
 
 
 def value_at_risk(returns: Sequence[float], level: float) -> float | None:

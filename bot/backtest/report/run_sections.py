@@ -17,7 +17,7 @@ from bot.backtest.report.summary import (
     nothing_traded,
     proof_text,
 )
-from bot.backtest.report.tables import bullets, details, escaped, pairs, section, table
+from bot.backtest.report.tables import bullets, chip, details, escaped, pairs, section, table
 from bot.backtest.report.verdicts import day_text
 from bot.backtest.results.run_reader import StoredRun
 from bot.figures import Column, Figure
@@ -26,6 +26,7 @@ from bot.words import many
 
 # guardians in their table
 ROWS_MAX: Final = 500
+ROWS_OPEN: Final = 20
 GUARDIANS: Final = (
     *(Column(name, "words") for name in ("When, UTC", "Guardian", "Market", "Action", "Reason", "Trade")),
     Column("Result of its fills, after fees", "gain", "higher", "USD"),
@@ -75,8 +76,9 @@ def chips(run: StoredRun) -> str:
         items.append(("good" if is_good else "warn", proof_text(proof)))
     if accepted := run.manifest.get("accepted"):
         items.append(("warn", f"Data taken with faults: {', '.join(accepted)}"))
-    items.append(("", f"Path: {run.manifest['options']['path']}"))
-    return "".join(f'<span class="chip {kind}">{escaped(text)}</span>' for kind, text in items)
+    path = run.manifest["options"]["path"]
+    items.append(("", f"Path inside a bar: {PATHS.get(path, path)}"))
+    return "".join(chip(text, kind) for kind, text in items)
 
 
 def warnings(run: StoredRun) -> str:
@@ -102,7 +104,9 @@ def guardians(run: StoredRun) -> str:
     ]
     more = f"<p>The last {ROWS_MAX} of {len(fired):,}; the run's folder has all of them.</p>"
     body = table(GUARDIANS, rows, label="Guardians") + (more if len(fired) > ROWS_MAX else "")
-    return section("Guardians", body)
+    # Many rows make a phone scroll far and a print long.
+    is_short = len(fired) <= ROWS_OPEN
+    return section("Guardians", body if is_short else details(many(len(fired), "guardian"), body))
 
 
 def outages(run: StoredRun) -> str:
@@ -134,7 +138,7 @@ def failures(run: StoredRun) -> Iterator[str]:
 def band(run: StoredRun) -> str:
     paths = run.summary.get("band")
     lines = [] if paths is None else [line.removeprefix("band: ") for line in band_lines(paths)]
-    return section("Path policies compared", details(many(len(lines), "line"), bullets(lines)))
+    return section("Path policies compared", details(many(len(lines), "line"), bullets(lines)), span="c6")
 
 
 def what_was_run(run: StoredRun, title: str = "What was run") -> str:

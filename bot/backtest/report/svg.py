@@ -105,9 +105,16 @@ def line_chart(
     form: Form = axis_number,
     base: float | None = None,
     times: tuple[int, int] | None = None,
+    band: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> str:
-    """Lines over time. `base`: a value with a dashed line. `times`: the first and the last instant, for an axis."""
+    """Lines over time. `base`: a value with a dashed line. `times`: the first and the last instant, for an axis.
+    `band`: an area behind the lines, from its lower to its upper values.
+    """
     paths = "".join(f'<path class="ln {line.kind}" d="{_path(line.values, scale)}"/>' for line in lines)
+    if band is not None:
+        low, high = band
+        forth, back = (_path(values, scale).removeprefix("M") for values in (low, high))
+        paths = f'<path class="ar ex" d="M{forth}L{"L".join(back.split("L")[::-1])}Z"/>{paths}'
     parts = [_across(base, scale, "z dash")] if base is not None else []
     tags = [(scale.down(last), line.tag, line.kind) for line in lines if line.tag and (last := _last(line)) is not None]
     ticks = () if times is None else time_ticks(*times)
@@ -123,12 +130,14 @@ def area_chart(
     height: int = 90,
     form: Form = axis_number,
     times: tuple[int, int] | None = None,
+    tag: str = "",
 ) -> str:
-    """An area between the values and zero."""
+    """An area between the values and zero. `tag`: its last value, beside the axis."""
     line, zero = _path(values, scale), 10 * scale.down(0.0)
     fill = f'<path class="ar {kind}" d="{line}L{ACROSS} {zero:.0f}L0 {zero:.0f}Z"/><path class="ln {kind}" d="{line}"/>'
     ticks = () if times is None else time_ticks(*times)
-    return _chart([_stretched(fill)], scale, label, height, form=form, below=ticks)
+    tags = [(scale.down(values[-1]), tag, kind)] if tag else []
+    return _chart([_stretched(fill)], scale, label, height, form=form, tags=tags, below=ticks)
 
 
 class BarPair(NamedTuple):
@@ -189,9 +198,7 @@ def histogram(bins: Sequence[Bin], *, label: str, unit: str, mark: tuple[float, 
         parts.append(f'<line class="need" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="100%"/>')
         dx = -5 if at > 60 else 5
         parts.append(f'<text class="in" x="{at:.2f}%" dx="{dx}" y="12" text-anchor="{anchor}">{escape(mark[1])}</text>')
-    step = nice_step((high - low) / 5)
-    values = [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    below = [(across(value), f"{axis_number(value)} {unit}", False) for value in values if 3 <= across(value) <= 97]
+    below = [tick for tick in _ticks_across(low, high, across, unit) if 3 <= tick[0] <= 97]
     return _chart(parts, scale, label, 170, form=axis_number, below=below)
 
 
@@ -206,16 +213,17 @@ def front(points: Sequence[ChartPoint], *, label: str) -> str:
     """Trials by two objectives: those that no other beats filled, the others hollow."""
     scale = scale_of([point.y for point in points])
     low, high = min(point.x for point in points), max(point.x for point in points)
-    room = (high - low) or 1.0
+    high = high if high > low else low + 1.0
+
+    def across(value: float) -> float:
+        return 3 + 94 * (value - low) / (high - low)
+
     parts = []
     for point in sorted(points, key=lambda point: point.is_good):
         kind, radius = ("fa", 5) if point.is_good else ("hol", 3)
-        at = f'cx="{3 + 94 * (point.x - low) / room:.2f}%" cy="{scale.down(point.y)}%" r="{radius}"'
+        at = f'cx="{across(point.x):.2f}%" cy="{scale.down(point.y)}%" r="{radius}"'
         parts.append(f'<circle class="{kind}" {at}><title>{escape(point.title)}</title></circle>')
-    step = nice_step(room / 4)
-    values = [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    below = [(3 + 94 * (value - low) / room, axis_number(value), False) for value in values]
-    return _chart(parts, scale, label, 260, form=axis_number, below=below)
+    return _chart(parts, scale, label, 260, form=axis_number, below=_ticks_across(low, high, across))
 
 
 def scatter(points: Sequence[ChartPoint], *, label: str, unit: str, line: tuple[float, str] | None = None) -> str:
@@ -241,14 +249,17 @@ def scatter(points: Sequence[ChartPoint], *, label: str, unit: str, line: tuple[
         at = across(line[0])
         parts.append(f'<line class="z dash" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="100%"/>')
         parts.append(f'<text class="in" x="{at:.2f}%" dx="-5" y="12" text-anchor="end">{escape(line[1])}</text>')
-    step = nice_step((high - low) / 4)
-    values = [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    below = [(across(value), f"{axis_number(value)} {unit}", False) for value in values]
 
     def form(value: float) -> str:
         return axis_number(value, f" {unit}")
 
-    return _chart(parts, scale, label, 170, form=form, below=below)
+    return _chart(parts, scale, label, 170, form=form, below=_ticks_across(low, high, across, unit))
+
+
+def _ticks_across(
+    low: float, high: float, across: Callable[[float], float], unit: str = ""
+) -> list[tuple[float, str, bool]]:
+    return [(across(value), f"{axis_number(value)} {unit}".strip(), False) for value in ChartScale(low, high).ticks()]
 
 
 def share_bar(value: float, largest: float) -> str:
@@ -261,50 +272,19 @@ def share_bar(value: float, largest: float) -> str:
     )
 
 
-def range_bar(low: float, high: float, *, within: tuple[float, float], mark: float, start: float | None = None) -> str:
-    """A range on a rail from `within[0]` to `within[1]`, with a mark, and a dashed line at `start`."""
-    first, span = within[0], (within[1] - within[0]) or 1.0
-    left, right, at = (min(100.0, max(0.0, 100 * (value - first) / span)) for value in (low, high, mark))
-    dashed = "" if start is None else f"{100 * (start - first) / span:.1f}%"
-    line = "" if start is None else f'<line class="z dash" x1="{dashed}" x2="{dashed}" y1="0" y2="14"/>'
+def gauge_bar(low: float, high: float, *, mark: float, kind: str = "fa soft", start: float | None = None) -> str:
+    """A bar on a rail from 0 to 1 with a mark, and a dashed line at `start`."""
+    left, right, at = (100 * min(1.0, max(0.0, value)) for value in (low, high, mark))
+    line = "" if start is None else f'<line class="z dash" {_upright(100 * start)} y1="0" y2="14"/>'
     return (
         '<svg class="gauge-bar" aria-hidden="true"><rect class="rail" width="100%" y="4" height="6" rx="3"/>'
-        f'<rect class="fa soft" x="{left:.1f}%" width="{max(0.5, right - left):.1f}%" y="4" height="6" rx="3"/>{line}'
-        f'<line class="need" x1="{at:.1f}%" x2="{at:.1f}%" y1="0" y2="14"/></svg>'
+        f'<rect class="{kind}" x="{left:.1f}%" width="{max(0.5, right - left):.1f}%" y="4" height="6" rx="3"/>{line}'
+        f'<line class="need" {_upright(at)} y1="0" y2="14"/></svg>'
     )
 
 
-def bound_bar(value: float, bound: float, *, is_passed: bool) -> str:
-    """A probability on a rail from 0 to 1, with a mark at its bound."""
-    part, at = (100 * min(1.0, max(0.0, share)) for share in (value, bound))
-    return (
-        '<svg class="gauge-bar" aria-hidden="true"><rect class="rail" width="100%" y="4" height="6" rx="3"/>'
-        f'<rect class="{"fu" if is_passed else "fd"}" width="{part:.1f}%" y="4" height="6" rx="3"/>'
-        f'<line class="need" x1="{at:.1f}%" x2="{at:.1f}%" y1="0" y2="14"/></svg>'
-    )
-
-
-def band_chart(
-    low: Sequence[float],
-    high: Sequence[float],
-    lines: Sequence[ChartLine],
-    *,
-    label: str,
-    base: float,
-    times: tuple[int, int] | None = None,
-) -> str:
-    """Lines over a band between `low` and `high`, on a logarithmic scale if every value is positive."""
-    values = [*low, *high, base, *(value for line in lines for value in line.values if value is not None)]
-    scale = scale_of(values, is_log=True)
-    back = _path(high[::-1], scale).split("L")
-    steps = max(1, len(high) - 1)
-    back = [f"{ACROSS - ACROSS * n / steps:.0f} {step.split()[-1]}" for n, step in enumerate(back)]
-    band = f'<path class="ar ex" d="{_path(low, scale)}L{"L".join(back)}Z"/>'
-    paths = "".join(f'<path class="ln {line.kind}" d="{_path(line.values, scale)}"/>' for line in lines)
-    tags = [(scale.down(last), line.tag, line.kind) for line in lines if line.tag and (last := _last(line)) is not None]
-    parts = [_across(base, scale, "z dash"), _stretched(band + paths)]
-    ticks = () if times is None else time_ticks(*times)
-    return _chart(parts, scale, label, 260, form=axis_number, tags=tags, below=ticks)
+def _upright(x: float) -> str:
+    return f'x1="{x:.2f}%" x2="{x:.2f}%"'
 
 
 class CandleEntry(NamedTuple):
@@ -452,9 +432,12 @@ def _chart(
 ) -> str:
     """The frame of every chart: grid, marks, the axis at the right with its tags, and the axis below."""
     assert height in HEIGHTS, f"charts.css has no height {height}"
+    # A tag covers the tick that it stands on.
+    room = 100 * TAG_PX / ON_PHONE.get(height, height) / 2
     ticks = [(scale.down(value), form(value)) for value in scale.ticks()]
+    free = [(y, text) for y, text in ticks if all(abs(y - at) >= room for at, _, _ in tags)]
     grid = "".join(f'<line class="g" x1="0" x2="100%" y1="{y}%" y2="{y}%"/>' for y, _ in ticks)
-    texts = "".join(f'<text x="4" y="{y}%" dy="4">{escape(text)}</text>' for y, text in ticks)
+    texts = "".join(f'<text x="4" y="{y}%" dy="4">{escape(text)}</text>' for y, text in free)
     axis = "".join(
         f'<text x="{x:.2f}%" y="14"{_place_class(x, is_minor=is_minor)}>{escape(text)}</text>'
         for x, text, is_minor in below

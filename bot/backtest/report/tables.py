@@ -170,6 +170,32 @@ def section(title: str, body: str, *, note: str = "", name: str = "", span: str 
     return f'<section{identity} class="{kinds}">{head}{body}</section>'
 
 
+def verdict(tone: str, head: str, text: str = "", notes: Iterable[str] = ()) -> str:
+    """What the page says first: a few words, a sentence of figures, and notes. `tone`: good, watch or bad."""
+    said = f"<p><b>{escaped(head)}</b> {escaped(on_page(text))}</p>"
+    return f'<div class="verdict {tone}">{said}{"".join(small_note(on_page(note)) for note in notes)}</div>'
+
+
+def small_note(text: str) -> str:
+    return f'<p class="note">{escaped(text)}</p>'
+
+
+def lead(figure: Figure, beside: str) -> str:
+    """The first figure of a group, large, and what stands beside it."""
+    arrow = {"up": "▲ ", "down": "▼ "}.get(figure.tone, "")
+    second = f'<span class="second">{escaped(beside)}</span>'
+    return f'<p class="lead {figure.tone}"><b>{arrow}{escaped(figure.shown)}</b>{second}</p>'
+
+
+def gauge(name: str, value: str, bar: str, note: str) -> str:
+    """A named value over its bar, which is HTML as `name` is."""
+    return f'<div class="gauge"><p><span>{name}</span><b>{escaped(value)}</b></p>{bar}{small_note(note)}</div>'
+
+
+def chip(text: str, kind: str = "") -> str:
+    return f'<span class="chip {kind}">{escaped(text)}</span>'
+
+
 def foot(text: str) -> str:
     """What to conclude from a panel, or how it was computed."""
     return f'<p class="foot">{escaped(text)}</p>' if text else ""

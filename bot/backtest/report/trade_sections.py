@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bot.backtest.report import svg
 from bot.backtest.report.price_chart import TRADES, TRADES_MAX, trade_values
-from bot.backtest.report.risk_statistics import rolling
+from bot.backtest.report.risk_statistics import rolling_sharpe
 from bot.backtest.report.summary import daily_of, exposure_of, guardian_of
 from bot.backtest.report.tables import escaped, foot, section, table
 from bot.backtest.report.trade_statistics import R_WIDTH, bins, excursion, finished
@@ -53,7 +53,7 @@ def exposure(run: StoredRun) -> str:
     """The time and the size of the positions of each market."""
     rows = table(EXPOSURE, exposure_of(run), label="Exposure by market")
     text = "A position counts with its largest size at its average entry price."
-    return section("Exposure by market", rows + foot(text) if rows else "")
+    return section("Exposure by market", rows + foot(text) if rows else "", span="c6")
 
 
 def _candles(run: StoredRun) -> str:
@@ -124,7 +124,7 @@ def _excursions(run: StoredRun) -> str:
 def _sharpe_over_time(run: StoredRun) -> str:
     returns = daily_of(run)
     days = WINDOW_DAYS if len(returns) >= 2 * WINDOW_DAYS else SHORT_WINDOW_DAYS
-    ratios = [window.sharpe for window in rolling(returns, days)]
+    ratios = rolling_sharpe(returns, days)
     known = [ratio for ratio in ratios if ratio is not None]
     if len(known) < 2:
         return ""

@@ -462,6 +462,7 @@ SAID: Final[dict[str, Callable[[Files], Value]]] = {
     "rolling Sharpe now": lambda run: run.rolling_sharpe[-1],
     "days below 0": lambda run: 100 * fmean(ratio < 0 for ratio in run.rolling_sharpe),
     "trades": lambda run: len(run.rows),
+    "guardians": lambda run: sum(event["subtype"] == "fired" for event in run.events),
     "newest trades": lambda run: min(200, len(run.rows)),
     "bars": lambda run: run.summary["course"]["bars"],
     "first day": lambda run: day(run.span[0]),

@@ -9,9 +9,8 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
@@ -19,6 +18,7 @@ from bot.backtest.python_api import BacktestRun
 from bot.backtest.report.benchmark import relation
 from bot.cli.app import call
 from tests.backtest.report.recomputation import FIGURES, MONTHS, SAID, TABLES, Files, Value, by_path, shows
+from tests.page_texts import Shown, page_of
 
 CONFIG: Final = """\
 account: {{base_url: embedded}}
@@ -31,7 +31,6 @@ strategies:
 MARKETS: Final = ("BTC", "ETH", "SOL")
 # A number with its unit, a duration, or a day.
 VALUE: Final = r"(\d+ [A-Z]\w\w \d{4}|\d+ \w+(?: \d+ \w+)?|[+−-]?[\d,.]+\d(?: %| R|×)?|[+−-]?\d(?: %| R|×)?)"
-VOID: Final = ("meta", "input", "br", "link", "rect", "line", "circle", "path")
 # The sentences with figures, of the page and of the terminal. A name in braces stands in FIGURES or SAID.
 SENTENCES: Final = """\
 - {Net result} USD in {length}, {CAGR} a year, with a fall of {Max. drawdown} on the way. Always long at the same
@@ -76,6 +75,7 @@ SENTENCES: Final = """\
 - 1h candles, {bars} bars
 - 1d candles, {bars} bars
 - {start} USD at the start
+- {guardians} guardians
 """
 # Words without a figure, and the sections that repeat what was given to the run or what another run's file says.
 WORDS: Final = (
@@ -153,66 +153,6 @@ def faults_of(run: Files, text: str) -> list[str]:
     return min(known, key=len, default=[f"recomputation.py lacks it: {text}"])
 
 
-class Shown(NamedTuple):
-    """A text of a page. `place`: its element, the ones around it, and their classes. `name`: the name of a value."""
-
-    section: str
-    place: str
-    name: str
-    text: str
-
-
-class _Page(HTMLParser):
-    """The texts of a page, and the rows of its tables by the title of their section."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.texts: list[Shown] = []
-        self.tables: dict[str, list[list[str]]] = {}
-        self._open: list[str] = []
-        self._section = self._name = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if given.get("aria-label") and tag == "svg":
-            self._take("svg@", given["aria-label"] or "")
-        if tag in VOID:
-            return
-        self._open.append(f"{tag}.{given.get('class') or ''}")
-        if tag == "section":
-            self._section = ""
-        elif tag == "tr":
-            self.tables.setdefault(self._section, []).append([])
-        elif tag in ("td", "th"):
-            self.tables[self._section][-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        while tag not in VOID and self._open and not self._open.pop().startswith(f"{tag}."):
-            pass
-
-    def handle_data(self, data: str) -> None:
-        text, place = " ".join(data.split()), " ".join(self._open)
-        if not text or re.search(r"\b(script|style|pre)\.", place):
-            return
-        if "td." in place or "th." in place:
-            self.tables[self._section][-1][-1] += text
-            return
-        if place.endswith("h2."):
-            self._section = text
-        if place.endswith(("dt.", "li.")):
-            self._name = text
-        self._take(place, text)
-
-    def _take(self, place: str, text: str) -> None:
-        self.texts.append(Shown(self._section, place, self._name, text))
-
-
-def page_of(path: Path) -> _Page:
-    page = _Page()
-    page.feed(path.read_text())
-    return page
-
-
 def faults_of_text(run: Files, shown: Shown) -> Iterator[str]:
     """What is wrong with a text of the report."""
     section, place, name, text = shown
@@ -255,7 +195,7 @@ def faults_beside(run: Files, name: str, text: str) -> Iterator[str]:
 def faults_of_mark(run: Files, place: str, section: str, text: str) -> Iterator[str]:
     """A value beside an axis or a bar, the title of a mark, and a position that is open at the end."""
     tags = {
-        "Equity": [value_of(run, "Equity at the end"), value_of(run, "always long end")],
+        "Equity": [value_of(run, name) for name in ("Equity at the end", "always long end", "drawdown now")],
         "Sharpe ratio over time": [value_of(run, "rolling Sharpe now")],
         "Price and trades": [part["close"][-1] for part in run.markets.values()],
         "Years": list(run.years.values()),
@@ -451,6 +391,12 @@ def test_a_comparison_shows_the_figures_of_both_and_their_difference(
         for name, formula in FIGURES.items()
         if formula.json in {**first.summary["figures"], **first.summary["costs"]}
     }
+
+
+def test_the_table_of_names_elsewhere_has_each_figure_once(repository: Path) -> None:
+    text = (repository / "docs" / "backtesting.md").read_text()
+    rows = text.split("| Here | QuantStats | backtesting.py |")[1].split("\n\n")[0].splitlines()[2:]
+    assert sorted(row.split(" | ")[0].removeprefix("| ") for row in rows) == sorted(FIGURES)
 
 
 def test_alpha_and_beta_are_to_any_series() -> None:

@@ -10,7 +10,7 @@ import statistics as library
 import numpy as np
 import pytest
 
-from bot.backtest.report.risk_statistics import Rolling, expected_shortfall, rolling, value_at_risk, worst
+from bot.backtest.report.risk_statistics import expected_shortfall, rolling_sharpe, value_at_risk, worst
 from bot.backtest.report.verdicts import run_lines
 from bot.backtest.results.statistics import drawdowns
 from tests.backtest.report.builders import DAY, MONDAY_MS
@@ -42,15 +42,14 @@ def test_too_few_days_have_no_value_at_risk() -> None:
     assert value_at_risk(RETURNS, 0.99) is expected_shortfall(RETURNS, 0.99) is None
 
 
-def test_rolling_figures_are_of_the_last_days_only() -> None:
-    found = rolling(RETURNS, days=5)
+def test_the_rolling_sharpe_ratio_is_of_the_last_days_only() -> None:
+    found = rolling_sharpe(RETURNS, days=5)
     assert len(found) == 17
     for n, one in enumerate(found):
         window = RETURNS[n : n + 5]
-        spread = library.stdev(window)
-        assert one == pytest.approx(Rolling(library.mean(window) / spread * 365**0.5, spread * 365**0.5))
-    assert rolling(RETURNS[:4], days=5) == []
-    assert rolling([0.25] * 5, days=5) == [Rolling(None, 0.0)]
+        assert one == pytest.approx(library.mean(window) / library.stdev(window) * 365**0.5)
+    assert rolling_sharpe(RETURNS[:4], days=5) == []
+    assert rolling_sharpe([0.25] * 5, days=5) == [None]
 
 
 def test_the_worst_drawdowns_come_first_with_their_low_and_their_recovery() -> None:

@@ -23,7 +23,7 @@ from bot.backtest.report.risk_statistics import (
     expected_shortfall,
     moments_of,
     probabilistic_sharpe,
-    rolling,
+    rolling_sharpe,
     value_at_risk,
 )
 from bot.backtest.report.summary import figure_of
@@ -71,7 +71,7 @@ def figures(curve: Curve) -> dict[str, Any]:
         "kurtosis": moments.kurtosis,
         "probabilistic Sharpe ratio": probabilistic_sharpe(moments),
         "probability of overfitting": overfitting_probability([days, days[::-1], [-one for one in days]]),
-        "rolling Sharpe ratio and volatility": [value for one in rolling(every) for value in one],
+        "rolling Sharpe ratio": rolling_sharpe(every, 30),
     }
 
 
@@ -88,7 +88,7 @@ CLOCK = {
     "Max. Drawdown [%]",
     "Avg. Drawdown [%]",
     "Exposure Time [%]",
-    "rolling Sharpe ratio and volatility",
+    "rolling Sharpe ratio",
 }
 # The clock from the last close at a peak, which may be that before a weekend.
 CLOCK_FROM_A_CLOSE = {"Max. Drawdown Duration [h]", "Avg. Drawdown Duration [h]"}
