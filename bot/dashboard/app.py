@@ -57,6 +57,7 @@ ADDRESSES: Final = (
     ("/fleet", "fleet"),
     ("/runs/compare", "compare"),
 )
+OTHER_SIGN_IN: Final = "the token of the page is missing or belongs to another sign-in: open the page again"
 # fragments of every page
 FRAME: Final = ("status", "notice")
 
@@ -254,9 +255,9 @@ class Dashboard:
     async def start_backtest(self, request: Request) -> Response:
         if not self._control:
             return refused(403, "this dashboard only reads: start it with --control to start backtests")
-        form = await form_of(request)
-        if form is None or not self._sign_in.is_change_token(request.state.cookie, form.get("token", "")):
-            return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
+        form = await self._form(request)
+        if form is None:
+            return refused(403, OTHER_SIGN_IN)
         values = await PAGES["runs"].values(self._sources, form)
         config = values["config"]
         if config is None:
@@ -273,6 +274,12 @@ class Dashboard:
         return RedirectResponse("/runs", 303)
 
     # -- sign-in
+
+    async def _form(self, request: Request) -> dict[str, str] | None:
+        """The form of a page that this sign-in has opened; None for any other."""
+        form = await form_of(request)
+        is_ours = form is not None and self._sign_in.is_change_token(request.state.cookie, form.get("token", ""))
+        return form if is_ours else None
 
     async def sign_in_form(self, request: Request) -> Response:
         if self._sign_in.knows(request.state.cookie):
@@ -297,10 +304,9 @@ class Dashboard:
         return response
 
     async def sign_out(self, request: Request) -> Response:
-        form, cookie = await form_of(request), request.state.cookie
-        if form is None or not self._sign_in.is_change_token(cookie, form.get("token", "")):
-            return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
-        self._sign_in.end(cookie)
+        if await self._form(request) is None:
+            return refused(403, OTHER_SIGN_IN)
+        self._sign_in.end(request.state.cookie)
         log.info("dashboard.signed_out")
         response = RedirectResponse(SIGN_IN, 303)
         response.delete_cookie(self._sign_in.cookie_name, httponly=True, samesite="strict", path="/")
@@ -347,12 +353,12 @@ class Dashboard:
         if not self._control:
             log.warning("dashboard.change_refused", reason="read-only")
             return refused(403, "this dashboard only reads: start it with --control to allow changes")
-        form, action = await form_of(request), controls.ACTIONS.get(request.path_params["action"])
+        form, action = await self._form(request), controls.ACTIONS.get(request.path_params["action"])
         if action is None:
             return refused(404, f"there is no control {request.path_params['action']}")
-        if form is None or not self._sign_in.is_change_token(request.state.cookie, form.get("token", "")):
+        if form is None:
             log.warning("dashboard.change_refused", reason="token")
-            return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
+            return refused(403, OTHER_SIGN_IN)
         name, key = form.get("name", ""), form.get("key", "")
         target = await self._target(form.get("folder", ""))
         if target is None:

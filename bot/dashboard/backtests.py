@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -102,15 +102,7 @@ class Backtests:
         return answer
 
     async def _run(self, *arguments: str) -> bytes:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "bot",
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await _started(arguments, stderr=asyncio.subprocess.PIPE)
         try:
             out, err = await asyncio.wait_for(process.communicate(), WITHIN_S)
         except TimeoutError:
@@ -142,16 +134,7 @@ class Backtests:
         return None
 
     async def _follow(self, job: Job) -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "bot",
-            *job.command,
-            cwd=self.folder.parent,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
+        process = await _started(job.command, stderr=asyncio.subprocess.STDOUT, cwd=self.folder.parent)
         assert process.stdout is not None
         try:
             job.last = "running"
@@ -172,6 +155,12 @@ class Backtests:
             self.job.task.cancel()
             with suppress(asyncio.CancelledError):
                 await self.job.task
+
+
+async def _started(arguments: Sequence[str], **more: Any) -> asyncio.subprocess.Process:
+    command = (sys.executable, "-m", "bot", *arguments)
+    null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*command, stdin=null, stdout=pipe, **more)
 
 
 def _last_line(text: bytes) -> str:

@@ -21,7 +21,6 @@ from bot.dashboard.values import formatting
 from bot.dashboard.values.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.values.reading import NOW, Known, Reading, old, unknown, worst
 from bot.dashboard.values.snapshot import DaemonSnapshot
-from bot.figures import Column
 from bot.runtime.journal import order_trace, proof_files, queries
 from bot.wire import INTERVAL_MS
 from bot.wire.resources import Market
@@ -281,7 +280,6 @@ async def market_values(sources: PageSources, query: Query) -> Data:
     asks, bids = market.book_rows(book.value)
     rows = overview.position_rows(snapshot, wallet, coin)
     table = range(len(candles.value) - 1, max(-1, len(candles.value) - 1 - market.ROWS_MAX), -1)
-    labels = [overlay.label for overlay in overlays]
     current.values["known"] |= {
         "positions": positions_known(current),
         "candles": candles.known,
@@ -301,7 +299,7 @@ async def market_values(sources: PageSources, query: Query) -> Data:
         "position": next(iter(rows), None),
         "summary": market.summary(coin, interval, candles.value, marks if filled.value is not None else None, lines),
         "overlays": market.legend(overlays),
-        "candle_columns": [Column(*head) for head in market.candle_heads(labels)],
+        "candle_columns": market.candle_columns([overlay.label for overlay in overlays]),
         "candle_rows": [market.table_row(candles.value[n], [overlay.values[n] for overlay in overlays]) for n in table],
         "fill_rows": [(formatting.instant(mark.at_ms), mark.text) for mark in marks[::-1]],
         "candle_svg": server_chart.candle_chart(candles.value, interval, overlays, marks, lines),

@@ -104,7 +104,7 @@ def rows(events: Sequence[Data]) -> list[EventRow]:
             EventRow(
                 formatting.instant(event["ts"]),
                 event["type"],
-                event["subtype"].replace("_", " "),
+                formatting.words(event["subtype"]),
                 MARKS.get(event["type"], "·"),
                 event.get("coin") or "",
                 text,
@@ -130,24 +130,20 @@ def in_words(event: Data) -> str:
         return text + (f", profit {formatting.signed_usd(data['realizedPnlUsd'])} USD" if is_exit else "")
     if kind == "order":
         px = data.get("triggerPx") or data.get("limitPx")
-        reason = f", {_word(data['reason'])}" if data.get("reason") else ""
+        reason = f", {formatting.words(data['reason'])}" if data.get("reason") else ""
         at = "" if px is None else f" at {formatting.px(px)}"
         size = formatting.size(data["size"]) if formatting.number(data.get("size")) else "the whole position"
         return f"{KINDS.get(data.get('kind', ''), 'order')}{at} for {size}{reason}"
     if kind == "guardian":
         parts = [
-            _word(data.get("guardianType", "")),
-            *(_word(data[name]) for name in ("action", "reason") if data.get(name)),
+            formatting.words(data.get("guardianType", "")),
+            *(formatting.words(data[name]) for name in ("action", "reason") if data.get(name)),
         ]
         return ", ".join(parts) + ("" if data.get("markPx") is None else f", mark {formatting.px(data['markPx'])}")
     if kind == "funding":
         return f"{formatting.signed_usd(data['amountUsd'])} USD at a rate of {data['rate']}"
     step = event_step(dict(event))
     return step.text.partition(": ")[2] or step.text
-
-
-def _word(text: str) -> str:
-    return text.replace("_", " ")
 
 
 def steps(trace: Sequence[TraceStep]) -> list[StepRow]:

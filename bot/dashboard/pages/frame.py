@@ -50,9 +50,7 @@ class Frame:
     name: str
     money: str
     is_real_money: bool
-    base_url: str
     clock: str
-    service_time: str
     dead_man: DeadMan
     # what is out of date, as a sentence; "" if nothing is
     old: str
@@ -78,9 +76,7 @@ def frame(snapshot: DaemonSnapshot, *, now_ms: int) -> Frame:
         name=status.get("name", "bot"),
         money=money,
         is_real_money=money == "Real money",
-        base_url=status.get("base_url", ""),
         clock="" if speed == 1 else "clock moved by hand" if not speed else f"clock {speed:g}×",
-        service_time=formatting.instant(service.get("now_ms")),
         dead_man=dead_man(snapshot),
         old=_old(snapshot, status, now_ms),
     )

@@ -90,7 +90,7 @@ def rows(answer: Data | None) -> list[GuardianRow]:
         GuardianRow(
             guardian["id"] or "–",
             guardian["name"],
-            _word(guardian["type"]),
+            formatting.words(guardian["type"]),
             "account",
             WORDS.get(guardian["type"], ""),
             "NOT ARMED",
@@ -105,7 +105,7 @@ def rows(answer: Data | None) -> list[GuardianRow]:
             GuardianRow(
                 guardian["id"],
                 names.get(guardian["id"], ""),
-                _word(guardian["type"]),
+                formatting.words(guardian["type"]),
                 guardian["market"] or "account",
                 WORDS.get(guardian["type"], ""),
                 state,
@@ -133,7 +133,3 @@ def waiting(status: Data | None) -> list[WaitingOrder]:
         )
         for intent in intents
     ]
-
-
-def _word(kind: str) -> str:
-    return kind.replace("_", " ")

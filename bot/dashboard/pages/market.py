@@ -15,6 +15,7 @@ from bot.dashboard.values.formatting import number
 from bot.dashboard.values.snapshot import DaemonSnapshot
 from bot.dashboard.values.tables import TableRows
 from bot.errors import StrategyError
+from bot.figures import Column
 from bot.strategy.indicator_library import series_of
 from bot.strategy.indicators import SOURCES, Columns, Described
 from bot.wire import INTERVAL_MS, Candle
@@ -86,29 +87,20 @@ class Listed:
     mark: str
     change: str
     has_position: bool
-    strategies: str
 
 
 def listed(snapshot: DaemonSnapshot, markets: Sequence[Market]) -> TableRows[Listed]:
     """The markets of the strategies and positions; without a daemon, all of the service."""
-    users: dict[str, list[str]] = {}
-    for strategy in (snapshot.status or {}).get("strategies", ()):
-        for coin in strategy["markets"]:
-            users.setdefault(coin, []).append(strategy["name"])
+    used = [coin for strategy in (snapshot.status or {}).get("strategies", ()) for coin in strategy["markets"]]
     held = {position["market"] for position in snapshot.positions}
     known = {market.coin: market for market in markets}
-    coins = list(dict.fromkeys([*sorted(held), *users])) or list(known)
+    coins = list(dict.fromkeys([*sorted(held), *used])) or list(known)
 
     def row(coin: str) -> Listed:
         market = known.get(coin)
         change = None if market is None else market.change24h_pct
-        return Listed(
-            coin,
-            formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px),
-            formatting.pct(change),
-            coin in held,
-            ", ".join(users.get(coin, ())),
-        )
+        mark = formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px)
+        return Listed(coin, mark, formatting.pct(change), coin in held)
 
     return TableRows(coins, row)
 
@@ -246,10 +238,9 @@ def chart(
     }
 
 
-def candle_heads(labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Head and alignment of each column of `table_row`."""
-    names = ("Open", "High", "Low", "Close", "Volume", *labels)
-    return [("Open time", ""), *((name, "right") for name in names)]
+def candle_columns(labels: Sequence[str]) -> list[Column]:
+    """The columns of `table_row`."""
+    return [Column("Open time"), *(Column(name, "px") for name in ("Open", "High", "Low", "Close", "Volume", *labels))]
 
 
 def table_row(candle: Candle, values: Sequence[float | None]) -> list[str]:

@@ -50,7 +50,6 @@ class StrategyRow:
     total_direction: str
     fills: str
     fees: str
-    funding: str
     open_profit: str
     stamp: str
 
@@ -121,7 +120,6 @@ def _row(
         total_direction=formatting.direction(total),
         fills=_or_unknown("{:,}".format, book.get("fills")),
         fees=_or_unknown(formatting.cost_usd, book.get("fees_usd")),
-        funding=_or_unknown(formatting.signed_usd, book.get("funding_usd")),
         open_profit=_or_unknown(formatting.signed_usd, book.get("unrealized_usd")),
         stamp=strategy_stamp(account, strategy),
     )

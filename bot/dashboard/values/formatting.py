@@ -38,6 +38,11 @@ def iso(ms: int) -> str:
     return datetime_of(ms).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def words(name: str) -> str:
+    """A name of the interface as words: `dead man switch`."""
+    return name.replace("_", " ")
+
+
 def direction(value: Any) -> str:
     """up, down or flat: the class and the arrow of a figure that is better the higher it is."""
     return better_or_worse("higher", value)
