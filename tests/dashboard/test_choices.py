@@ -30,10 +30,11 @@ def link(tmp_path: Path) -> Iterator[str]:
         yield given
 
 
-def times(page: Any) -> list[tuple[str, str]]:
-    """The instant and the text of each time of the page."""
-    found = page.evaluate("[...document.querySelectorAll('time')].map((one) => [one.dateTime, one.textContent])")
-    return [(at, text) for at, text in found]
+def times(page: Any) -> list[tuple[str, str, str]]:
+    """The instant, the text and the form of each time of the page. Lists show no seconds."""
+    script = "[...document.querySelectorAll('time')].map((time) => [time.dateTime, time.textContent, time.className])"
+    forms = {"": FORM, "minute": FORM.removesuffix(":%S")}
+    return [(at, text, forms[kind]) for at, text, kind in page.evaluate(script)]
 
 
 def test_times_are_utc_or_local_and_the_choice_stays(browser: Any, link: str) -> None:
@@ -43,18 +44,18 @@ def test_times_are_utc_or_local_and_the_choice_stays(browser: Any, link: str) ->
         page = visitor.open(path)
         shown = times(page)
         assert len(shown) > 5, path
-        for at, text in shown:
-            assert text == datetime.fromisoformat(at).astimezone(UTC).strftime(FORM)
+        for at, text, form in shown:
+            assert text == datetime.fromisoformat(at).astimezone(UTC).strftime(form)
     page.locator("#zone").click()
     for path in ("/", "/trades", "/events"):
         page = visitor.open(path) if path != "/" else page
-        for at, text in times(page):
-            assert text == (datetime.fromisoformat(at).astimezone(UTC) + timedelta(hours=9)).strftime(FORM)
+        for at, text, form in times(page):
+            assert text == (datetime.fromisoformat(at).astimezone(UTC) + timedelta(hours=9)).strftime(form)
         assert page.locator("#zone").inner_text() == "Local"
         assert "Times are the time of this machine" in page.locator("footer").inner_text()
     page.locator("#zone").click()
     assert page.locator("#zone").get_attribute("aria-pressed") == "false"
-    assert all(text == datetime.fromisoformat(at).strftime(FORM) for at, text in times(page))
+    assert all(text == datetime.fromisoformat(at).strftime(form) for at, text, form in times(page))
     assert visitor.said == []
     visitor.context.close()
 

@@ -127,10 +127,7 @@ def test_the_book_adds_up_from_the_best_price_on() -> None:
 
 def test_markets_with_a_position_come_first() -> None:
     shown = snapshot(positions=[position(market="SOL")])
-    assert [(one.coin, one.has_position, one.strategies) for one in market.listed(shown, [])] == [
-        ("SOL", True, ""),
-        ("BTC", False, "trend"),
-    ]
+    assert [(one.coin, one.has_position) for one in market.listed(shown, [])] == [("SOL", True), ("BTC", False)]
 
 
 def test_the_page_opens_with_the_interval_of_the_strategy() -> None:
