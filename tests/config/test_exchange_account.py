@@ -23,8 +23,10 @@ def test_the_embedded_service_follows_it_at_the_prices_of_its_exchange(tmp_path:
     strategy = {"name": "a", "use": "trend:Trend", "markets": ["BTC"], "interval": "1h", "budget_usd": 100}
     settings = Settings.model_validate({"account": GIVEN, "dead_man": "off", "strategies": [strategy]})
     assert service_prices(settings) == ("hyperliquid:testnet",)
-    service = Embedded(tmp_path, prices=service_prices(settings), followed=settings.account.followed)
+    service = Embedded(tmp_path, seed=1, prices=service_prices(settings), followed=settings.account.followed)
     arguments = service._arguments()
+    # The service refuses options that would set the time or the prices of an exchange.
+    assert not {"--seed", "--data", "--start"} & set(arguments)
     assert arguments[arguments.index("--exchange-account") + 1] == account.followed
     assert service._wanted_options() != Embedded(tmp_path, prices=service_prices(settings))._wanted_options()
 

@@ -318,7 +318,8 @@ class Embedded:
             "--log-file",
             str(self.log),
         ]
-        if self.seed is not None:
+        # An account at an exchange has no simulated prices.
+        if self.seed is not None and self.followed is None:
             given += ["--seed", str(self.seed)]
         if self.markets:
             given += ["--markets", ",".join(self.markets)]
