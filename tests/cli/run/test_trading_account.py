@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from bot.testing.hyperliquid import LocalExchange
-from tests.cli.run.commands import WAIT_S, answer, size_at
+from tests.cli.run.commands import STRATEGY, WAIT_S, answer, moving, rows, size_at
 from tests.exchanges.agents import approve, key_file
 from tests.service.exchange_accounts.followers import ADDRESS, FUNDED
 
@@ -27,45 +24,11 @@ strategies:
   - {name: once, use: "once:Once", markets: [BTC], interval: 1m, budget_usd: 1000}
 log: {format: json}
 """
-STRATEGY = """\
-from bot.strategy import Bracket, Open, Strategy
-
-
-class Once(Strategy):
-    def on_bar(self, view, bar):
-        if view.position(bar.market) is None and not view.state.get("done"):
-            view.state["done"] = True
-            yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=2, target_pct=4))
-"""
-
-
-def rows(exchange: LocalExchange) -> list[str]:
-    return sorted(row["orderType"] for row in exchange.info("frontendOpenOrders", user=ADDRESS))
 
 
 def started(config: Path, name: str) -> subprocess.Popen[bytes]:
     with (config.parent / name).open("wb") as log:
         return subprocess.Popen([sys.executable, "-m", "bot", "run", str(config)], stdout=log, stderr=log)
-
-
-@contextmanager
-def moving(exchange: LocalExchange) -> Iterator[None]:
-    """Prices that change each second, because a market without new prices closes."""
-    is_over = threading.Event()
-
-    def move() -> None:
-        for px in itertools.cycle((100_000, 100_010)):
-            exchange.price("BTC", str(px))
-            if is_over.wait(1):
-                return
-
-    thread = threading.Thread(target=move)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def wait(is_so: Callable[[], bool], log: Path) -> None:
