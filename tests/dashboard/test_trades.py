@@ -84,12 +84,12 @@ def test_each_figure_is_the_one_of_the_events() -> None:
     multiples = [r for *_, r in nets() if r is not None]
     won, lost = [net for net in results if net > 0], [net for net in results if net < 0]
     costs = sum(2 * Decimal(row[6]) - Decimal(row[7]) for row in ROUND_TRIPS)
-    assert shown["Net result"].value == sum(results)
-    assert shown["Net result"].note == f"5 closed, {len(won)} won, {len(lost)} lost"
+    assert shown["Closed result"].value == sum(results)
+    assert shown["Closed result"].note == f"5 closed, {len(won)} won, {len(lost)} lost"
     assert shown["Win rate"].shown == f"{100 * len(won) / 5:.1f} %"
     assert shown["Profit factor"].shown == f"{sum(won) / -sum(lost):.2f}"
     assert shown["Expectancy"].value == sum(results) / 5
-    assert shown["Costs"].shown == f"−{costs:.2f}"
+    assert shown["Closed costs"].shown == f"−{costs:.2f}"
     assert shown["Average R"].value == pytest.approx(float(sum(multiples) / len(multiples)))
     totals = [sum(results[: n + 1]) for n in range(5)]
     falls = [total - max([Decimal(0), *totals[: n + 1]]) for n, total in enumerate(totals)]

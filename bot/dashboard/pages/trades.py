@@ -178,12 +178,14 @@ def figures(trades: Sequence[ClosedTrade]) -> list[Figure]:
     falls = _deepest_fall(nets)
     gross = net + costs
     return [
-        Figure("Net result", net, "gain", "higher", "USD", f"{count:,} closed, {len(won):,} won, {len(lost):,} lost"),
+        Figure(
+            "Closed result", net, "gain", "higher", "USD", f"{count:,} closed, {len(won):,} won, {len(lost):,} lost"
+        ),
         Figure("Win rate", Decimal(100 * len(won)) / count if count else None, "share", note="after costs"),
         Figure("Profit factor", sum(won) / -sum(lost) if lost else None, "ratio", note=_mean_note(won, lost)),
         Figure("Average R", mean_r, "r", "higher", note=f"{len(multiples):,} trades with a first stop"),
         Figure("Expectancy", net / count if count else None, "gain", "higher", "USD", "a trade"),
-        Figure("Costs", costs, "cost", unit="USD", note=_part_text(costs, gross)),
+        Figure("Closed costs", costs, "cost", unit="USD", note=_part_text(costs, gross)),
         Figure("Deepest fall", falls, "gain", unit="USD", note="of closed profit, added up"),
     ]
 
@@ -346,7 +348,7 @@ def of_week(trades: Sequence[ClosedTrade], now_ms: int) -> Figure:
     rate, factor = known["Win rate"].shown, known["Profit factor"].shown
     count = _count(len(shown)) or "no trade"
     note = f"{count}, {rate} won, profit factor {factor}" if shown else count
-    return Figure("Closed, 7 days", known["Net result"].value, "gain", "higher", "USD", note)
+    return Figure("Closed, 7 days", known["Closed result"].value, "gain", "higher", "USD", note)
 
 
 def newest(trades: Sequence[ClosedTrade]) -> list[RecentTrade]:
