@@ -56,15 +56,25 @@ strategies:
 """
 
 
+@pytest.fixture(scope="module")
+def listings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A listing file with stored sessions."""
+    folder = tmp_path_factory.mktemp("listings")
+    (folder / "markets.yaml").write_text(LISTINGS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOT_MARKETS_PYTHON", python_with_calendars())
+        patch.chdir(folder)
+        assert call(["markets", "sessions"]) == 0
+    use_listings({})
+    return (folder / "markets.yaml").read_text()
+
+
 @pytest.fixture
-def project(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A project with a listing file whose sessions are stored."""
-    python = python_with_calendars()
-    monkeypatch.setenv("BOT_MARKETS_PYTHON", python)
-    monkeypatch.chdir(place)
-    (place / "markets.yaml").write_text(LISTINGS)
-    assert call(["markets", "sessions"]) == 0
+def project(place: Path, listings: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with that listing file, and without the library that knows the sessions."""
     monkeypatch.setenv("BOT_MARKETS_PYTHON", "/nowhere")
+    monkeypatch.chdir(place)
+    (place / "markets.yaml").write_text(listings)
     (place / "strategies").mkdir()
     (place / "strategies" / "turn.py").write_text(STRATEGY)
     (place / "bot.yaml").write_text(CONFIG)
@@ -95,7 +105,7 @@ def address(process: subprocess.Popen[str]) -> str:
 
 def test_they_are_backtested_under_their_own_names(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for market in MARKETS:
-        arguments = ["--days", "6", "--interval", "5m", "--from", "2026-09-07", "--store", "candles"]
+        arguments = ["--days", "2", "--interval", "5m", "--from", "2026-09-09", "--store", "candles"]
         assert call(["data", "gen", market, *arguments]) == 0
     assert call(["check", "bot.yaml"]) == 0
     assert call(["backtest", "bot.yaml", "--data", "candles", "--out", "runs"]) == 0

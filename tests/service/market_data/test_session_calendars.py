@@ -14,10 +14,11 @@ from bot.checks.exchange_sessions import ask_sessions
 from bot.errors import ConfigError
 from bot.service.market_data.session_calendars import StoredCalendar, WeeklyCalendar, packed, stored_hours, unpacked
 from bot.service.market_data.trading_hours import calendar, daily_start, resting_hours, session_at
-from tests.calendars import calendars_of, python_with_calendars
+from tests.calendars import RECENT, WHOLE, calendars_of, python_with_calendars
+from tests.conftest import is_soaked
 
-# The library has some seventy calendars, and makes each in a second.
-SHARES = 8
+# The library has some seventy calendars, and makes each in a third of a second.
+SHARES = 4
 # 2026-11-28
 NOW_MS = 1_795_862_400_000
 
@@ -27,12 +28,12 @@ def python() -> str:
     return python_with_calendars()
 
 
-@pytest.fixture
-def asked(python: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, StoredCalendar]:
-    """Calendars as a listing file has them, asked as `bot markets sessions` does."""
-    monkeypatch.setenv("BOT_MARKETS_PYTHON", python)
-    answers = ask_sessions(["XETR", "CMES", "24/7"], NOW_MS)
-    return {name: stored(name, answer) for name, answer in answers.items()}
+@pytest.fixture(scope="module")
+def xetra(python: str) -> str:
+    """The hours of Frankfurt as a listing file has them, asked as `bot markets sessions` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOT_MARKETS_PYTHON", python)
+        return stored_hours("XETR", *ask_sessions(["XETR"], NOW_MS)["XETR"])
 
 
 def stored(name: str, answer: exchange_sessions.ExchangeSessions) -> StoredCalendar:
@@ -59,8 +60,11 @@ def at(text: str) -> int:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_calendar_of_the_library_is_open_when_the_library_says_so(share: int, python: str) -> None:
-    calendars = calendars_of(python, share, SHARES)
+def test_every_calendar_of_the_library_is_open_when_the_library_says_so(
+    share: int, python: str, pytestconfig: pytest.Config
+) -> None:
+    """In its last years; since 2000 for each kind of calendar, and for all of them in `make soak`."""
+    calendars = calendars_of(python, share, SHARES, WHOLE if is_soaked(pytestconfig) else RECENT)
     assert len(calendars) > 60 // SHARES
     for name, told in calendars.items():
         mine = stored(name, exchange_sessions._of_answer(told["answer"]))
@@ -83,15 +87,17 @@ def test_every_calendar_of_the_library_is_open_when_the_library_says_so(share: i
             assert traded == [day.isoformat() for day in year if day.isoformat() in days], name
 
 
-def test_sessions_that_are_not_stored_are_not_known(asked: dict[str, StoredCalendar]) -> None:
-    mine = asked["XETR"]
+def test_sessions_that_are_not_stored_are_not_known(xetra: str) -> None:
+    mine = calendar(xetra)
+    assert isinstance(mine, StoredCalendar)
     assert mine.at(mine.end_ms + 1) == (False, None)
     assert mine.beyond(mine.end_ms - 1, mine.end_ms) is None
     said = mine.beyond(at("1999-12-01"), at("1999-12-31"))
     assert said is not None and "stored from 2000-01-01 to 2027-12-31" in said and "1999-12-01" in said
 
 
-def test_an_unknown_calendar_is_named_with_a_near_one(asked: dict[str, StoredCalendar]) -> None:
+def test_an_unknown_calendar_is_named_with_a_near_one(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOT_MARKETS_PYTHON", python)
     with pytest.raises(ConfigError, match="no calendar 'XETRA'; did you mean XETR?"):
         ask_sessions(["XETRA"], NOW_MS)
 
@@ -154,14 +160,12 @@ def test_a_broken_text_of_sessions_is_refused_with_the_way_out(text: str) -> Non
         unpacked(text)
 
 
-def test_daily_candles_of_a_listed_market_are_its_trading_days(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daily_candles_of_a_listed_market_are_its_trading_days(xetra: str) -> None:
     forex = "weekly Sun 17:00-Fri 17:00 America/New_York"
     # Sunday evening belongs to Monday, whose candle closes at 17:00 in New York.
     assert daily_start(forex, at("2026-07-05T21:00"), 300_000) == at("2026-07-05T21:00")
     assert daily_start(forex, at("2026-07-06T20:55"), 300_000) == at("2026-07-05T21:00")
     # In Frankfurt a day is one of its own clock.
-    monkeypatch.setenv("BOT_MARKETS_PYTHON", python)
-    xetra = stored_hours("XETR", *ask_sessions(["XETR"], NOW_MS)["XETR"])
     assert daily_start(xetra, at("2026-07-06T07:00"), 300_000) == at("2026-07-05T22:00")
 
 
