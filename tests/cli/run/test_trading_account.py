@@ -69,6 +69,8 @@ def _trade(exchange: LocalExchange, place: Path, config: Path) -> None:
         wait(lambda: rows(exchange) == [], place / "second.log")
         code, status = answer("status", "--config", str(config))
         assert (code, status["service"]["exchange_link"]) == (0, "in_step"), status
+        code, audited = answer("audit", "--db", str(place / "state" / "sandbox.db"))
+        assert code == 0 and not any(audited["accounts"].values()), audited
     finally:
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(WAIT_S)
