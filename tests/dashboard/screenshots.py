@@ -17,7 +17,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "images"
 SIZE_MAX = 150_000
 # File -> page, width, height, colours.
 PICTURES = {
-    "dashboard-overview.png": ("/", 1280, 800, "light"),
+    "dashboard-overview.png": ("/?range=1d", 1280, 800, "light"),
+    "dashboard-trades.png": ("/trades", 1280, 1000, "light"),
     "dashboard-market.png": ("/market/BTC", 1180, 760, "dark"),
     "dashboard-phone.png": ("/", 390, 844, "dark"),
 }
