@@ -12,7 +12,7 @@ import pytest
 
 from bot.words import many
 from tests.bench import suite
-from tests.workers import _words, worker_count
+from tests.workers import LANES, _words, worker_count
 
 SUITE = """
 import os, signal, sys, warnings
@@ -133,6 +133,12 @@ def test_a_number_of_workers_that_is_none_is_refused() -> None:
 )
 def test_only_an_expression_that_needs_a_word_leaves_files_out(expression: str, words: list[str]) -> None:
     assert _words(expression) == words
+
+
+def test_each_long_file_of_a_lane_exists_once(repository: Path) -> None:
+    names = [name for lane in LANES for name in lane]
+    assert len(names) == len(set(names))
+    assert [name for name in names if not (repository / "tests" / name).is_file()] == []
 
 
 def test_each_of_the_slowest_tests_exists_and_a_slower_one_is_found(repository: Path) -> None:

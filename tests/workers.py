@@ -50,6 +50,9 @@ LANES = (
     (
         "service/http/test_openapi_contract.py",
         "test_house.py",
+        "research/test_sweep.py",
+        "service/exchange_accounts/test_worlds.py",
+        "service/market_data/test_session_calendars.py",
         "integration/test_worlds.py",
         "runtime/test_kernel_crashes.py",
         "venue/test_simulation.py",
@@ -68,9 +71,10 @@ LANES = (
         "integration/test_kill_points.py",
     ),
     (
+        "dashboard/test_filled.py",
         "service/exchange_accounts/test_follower.py",
-        "service/exchange_accounts/test_shrinking.py",
         "service/exchange_accounts/test_action_kills.py",
+        "cli/run/test_trading_account.py",
         "runtime/liveness/test_heartbeat_process.py",
         "service/webhooks/test_webhook_process.py",
         "service/http/test_event_stream.py",
