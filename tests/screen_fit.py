@@ -60,10 +60,15 @@ def misfits(page: Any, name: str, *, frames: dict[int, str] | None = None, pictu
     return wrong + [f"{name}: {one}" for one in uneven_tables(page.content())]
 
 
-def serious_faults(page: Any) -> list[str]:
-    """What axe-core finds to be serious or critical."""
+# Rules of axe-core whose answer depends on colours.
+COLOUR_RULES: Final = ("color-contrast", "link-in-text-block")
+
+
+def serious_faults(page: Any, rules: tuple[str, ...] = ()) -> list[str]:
+    """What axe-core finds to be serious or critical, by all its rules or by some."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page).response["violations"]
+    options = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else None
+    found = axe.run(page, options=options).response["violations"]
     return [
         f"{one['id']}: {node['html']}"
         for one in found
@@ -73,10 +78,10 @@ def serious_faults(page: Any) -> list[str]:
 
 
 def faults_in_both_colours(page: Any, name: str) -> list[str]:
-    """`serious_faults` of the open page in light and in dark."""
+    """`serious_faults` of the open page in light, and those of its colours in dark."""
     wrong = []
-    for colours in ("light", "dark"):
+    for colours, rules in (("light", ()), ("dark", COLOUR_RULES)):
         # A colour on its way to another is no colour of the page.
         page.emulate_media(color_scheme=colours, reduced_motion="reduce")
-        wrong += [f"{name} in {colours}: {fault}" for fault in serious_faults(page)[:5]]
+        wrong += [f"{name} in {colours}: {fault}" for fault in serious_faults(page, rules)[:5]]
     return wrong

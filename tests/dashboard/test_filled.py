@@ -44,6 +44,15 @@ def test_the_walk_finds_a_table_that_is_too_wide(browser: Any, page: str) -> Non
     context.close()
 
 
+def test_the_walk_finds_a_text_that_is_too_faint_in_dark_alone(browser: Any) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    colours = "color-scheme: light dark; background: light-dark(#fff, #000); color: light-dark(#000, #333)"
+    page.set_content(f"<html lang=en><title>t</title><main style='{colours}'><h1>Faint</h1></main></html>")
+    assert [fault.partition(":")[0] for fault in faults_in_both_colours(page, "page")] == ["page in dark"]
+    context.close()
+
+
 def test_the_first_update_of_an_open_page_replaces_nothing_that_is_the_same(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path) as link:
         visitor = Visitor(browser, link)
