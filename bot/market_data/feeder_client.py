@@ -139,6 +139,9 @@ class FeederProcess:
         assert self._process.stdin is not None
         if self._ended is not None:
             raise self._ended
+        # A write to a process that is dead closes the connection before its end is read.
+        if self._process.stdin.is_closing():
+            raise BrokenPipeError
         self._process.stdin.write((json.dumps(request) + "\n").encode())
         await self._process.stdin.drain()
 

@@ -34,6 +34,7 @@ ENVIRONMENT: Final = (
     "COVERAGE_PROCESS_START",
     *NETWORK,
 )
+ENDED: Final = "the link has ended; its log says why"
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
 END_SECONDS: Final = 5.0
@@ -114,7 +115,7 @@ class ExchangeLink:
     async def _frame(self) -> Frame:
         frame = await read_frame(self._reader)
         if frame is None:
-            raise NoExchangeAnswer("the link has ended; its log says why")
+            raise NoExchangeAnswer(ENDED)
         return frame
 
     # ── Operations ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,8 +176,9 @@ class ExchangeLink:
         return all_of(LinkHealth, await self.ask("health"))[0]
 
     def _send(self, frame: Frame) -> None:
-        if self._ended is not None:
-            raise NoExchangeAnswer(self._ended)
+        # A write to a process that is dead closes the connection before its end is read.
+        if self._ended is not None or self._writer.is_closing():
+            raise NoExchangeAnswer(self._ended or ENDED)
         self._writer.write(frame_bytes(frame))
 
     async def _write(self, frame: Frame) -> None:
@@ -184,7 +186,7 @@ class ExchangeLink:
         try:
             await self._writer.drain()
         except ConnectionError:
-            raise NoExchangeAnswer("the link has ended; its log says why") from None
+            raise NoExchangeAnswer(ENDED) from None
 
     async def _read(self) -> None:
         """Give each frame to its operation, until the process ends."""

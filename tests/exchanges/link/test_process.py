@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from bot.errors import ConfigError
 from bot.exchanges.link import client
@@ -69,6 +70,22 @@ async def test_a_killed_link_ends_every_operation_with_one_sentence(hyperliquid:
             await drain(link.stream("quotes", symbols=["BTC"]))
         with pytest.raises(NoExchangeAnswer, match="the link has ended"):
             await link.ask("health")
+
+
+def test_a_link_whose_death_shows_at_a_write_first_is_a_missing_answer(hyperliquid: LocalExchange) -> None:
+    """On the event loop of the service, which refuses a write to a connection that it has closed."""
+
+    async def killed() -> None:
+        async with link_to(hyperliquid) as link:
+            link._reading.cancel()
+            os.kill(link.pid, signal.SIGKILL)
+            await link._process.wait()
+            for _ in range(3):
+                with pytest.raises(NoExchangeAnswer, match="the link has ended; its log says why"):
+                    await link.ask("health")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(killed())
 
 
 async def test_a_killed_service_ends_its_link(hyperliquid: LocalExchange) -> None:
