@@ -173,9 +173,7 @@ def _end_order(state: State, account: VenueAccount, action: VenueAction) -> None
             exits.end_exit(state, account, order)
         return
     if not order.filled and action.status in NO_ORDER:
-        trade = exchange_entries.end_without_order(state, account, order, action.code or NOT_PERFORMED)
-        if order.kind == "close":
-            emit_order(state, account, order, "canceled", reason=trade.reason)
+        exchange_entries.end_without_order(state, account, order, action.code or NOT_PERFORMED)
     elif order.kind == "limit":
         _rest(state, account, action, order)
     else:

@@ -225,10 +225,9 @@ def close(
 
 
 def _send(state: State, account: VenueAccount, order: VenueOrder) -> ActionsSent:
-    """Ask the exchange for a close. It is open until the exchange has decided it."""
+    """Ask the exchange for a close. No event shows it before a fill, because it may never become an order."""
     order.status = "sent"
     account.orders[order.number] = order
-    emit_order(state, account, order, "open")
     return ActionsSent((exchange_actions.place(state, account, order, order.size, EXIT_RANK).nonce,))
 
 

@@ -527,11 +527,11 @@ class World:
         return list({row["oid"]: row for row in named if row["cloid"] not in triggers}.values())
 
 
-def run_world(seed: int, alter: Callable[[World], None] | None = None) -> World:
+def run_world(seed: int, alter: Callable[[World], None] | None = None, kind: type[World] = World) -> World:
     """One world; AssertionError if something was broken."""
     with tempfile.TemporaryDirectory() as name, virtual_time() as (loop, _):
         folder = Path(name)
-        world = World(seed, folder)
+        world = kind(seed, folder)
         with in_one_process(world.exchange, folder) as agent:
             world.agent = agent
             if alter is not None:
@@ -540,13 +540,13 @@ def run_world(seed: int, alter: Callable[[World], None] | None = None) -> World:
     return world
 
 
-def main() -> int:
+def main(kind: type[World] = World) -> int:
     first = int(sys.argv[1])
     seeds = range(first, int(sys.argv[2]) if len(sys.argv) > 2 else first + 1)
     failed, notes = 0, Counter[str]()
     for seed in seeds:
         try:
-            notes.update(run_world(seed).notes)
+            notes.update(run_world(seed, kind=kind).notes)
         except Exception as error:
             failed += 1
             print(f"{seed}: {type(error).__name__} {error}"[:2_000], flush=True)
