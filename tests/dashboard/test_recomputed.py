@@ -214,7 +214,7 @@ def figures(trades: list[Closed]) -> dict[str, tuple[str, str]]:
     means = [f"{word} {money(sum(some) / len(some))}" for word, some in (("win", won), ("loss", lost)) if some]
     share = f", {100 * costs / gross:.1f} % of gross" if gross > 0 else ""
     return {
-        "Net result, USD": (money(sum(nets)), f"{len(nets)} closed, {len(won)} won, {len(lost)} lost"),
+        "Closed result, USD": (money(sum(nets)), f"{len(nets)} closed, {len(won)} won, {len(lost)} lost"),
         "Win rate": (f"{100 * len(won) / len(nets):.1f} %", "after costs"),
         "Profit factor": (
             f"{sum(won) / -sum(lost):.2f}" if lost else "–",
@@ -225,7 +225,7 @@ def figures(trades: list[Closed]) -> dict[str, tuple[str, str]]:
             f"{len(multiples)} trades with a first stop",
         ),
         "Expectancy, USD": (money(sum(nets) / len(nets)), "a trade"),
-        "Costs, USD": (money(-costs), f"fees and funding{share}"),
+        "Closed costs, USD": (money(-costs), f"fees and funding{share}"),
         "Deepest fall, USD": (money(fall), "of closed profit, added up"),
     }
 
